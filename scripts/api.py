@@ -24,6 +24,7 @@ from forescale.io.measurements import CostSection
 from forescale.io.question import SECTIONS
 from forescale.io.space import FILE_KEYS
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec.operations import Operations
 from forescale.spec.space import NAMES, SCENARIO_NAMES, Space
 from forescale.spec.workload import Precision
 
@@ -160,6 +161,7 @@ PLAN = {
     "strategy": "table of [Strategy](#strategy): the layout; a search needs none",
     "workload": "table of [Workload](#workload): lengths, batch, tokens",
     "precision": "table of [Precision](#precision): types",
+    "operations": "table of [Operations](#operations): how the run of `workload.tokens` is operated",
     "cost": "table of [CostSection](#costsection): what prices kernels and messages",
     "space": "table of [Space](#space): what a search may choose",
     "objective": "what a search ranks by: step_time, peak_memory or cost",
@@ -186,7 +188,7 @@ SWEEPS = """## Sweep files
 
 `forescale sweep FILE` takes a plan with grids, cases and pictures: [sweeps](sweeps.md).
 """
-ROOTS = (Strategy, Workload, Precision, CostSection, Space, Model, Cluster)
+ROOTS = (Strategy, Workload, Precision, Operations, CostSection, Space, Model, Cluster)
 
 
 def files() -> str:

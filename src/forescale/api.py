@@ -3,8 +3,8 @@
 Keywords are the fields of `Strategy` (`tp=8`, `zero=1`), of `Workload` (`seq_len`, `global_batch_size`, `tokens`), of
 `Precision` in a table or by its compute type (`precision="fp8"`), of `Question` (`space`, `costs`, `max_memory`,
 `preset`, `objective`, `safe`), of the section `[cost]` of a plan (`compute`, `device_clock_mhz`, `calibration`,
-`measurements`, `benchmarks`, `restore`, `safety_margin`), and `devices` or `nodes`. Nothing in the package itself
-imports this module.
+`measurements`, `benchmarks`, `restore`, `safety_margin`), and `devices` or `nodes`; `operations` is how the whole run
+is operated, a value or a table. Nothing in the package itself imports this module.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from forescale.spec.space import NAMES, Space
 LAYOUT = tuple(item.name for item in fields(Strategy))
 RUN = tuple(item.name for item in fields(Workload))
 COST = tuple(item.name for item in fields(CostSection))
-PLAN = ("devices", "nodes", "framework", "preset", "hardware_config")
+PLAN = ("devices", "nodes", "framework", "preset", "hardware_config", "operations")
 LIMITS = ("space", "costs", "objective", "max_memory", "safe")
 WHERE = "the question"
 

@@ -28,6 +28,7 @@ from forescale.numeric import Numeric, summed
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
+    Calendar,
     CostSummary,
     Interval,
     ParameterSummary,
@@ -209,6 +210,7 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     memory = memory_summary(wired.setting, wired.plan, evaluation)
     interval = Interval(low=spread.low(step), expected=step, high=spread.high(step))
+    ends, endless = _calendar(question, interval)
     return Projection(
         model=model,
         cluster=cluster,
@@ -231,7 +233,8 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         stage_times=_stage_times(evaluation),
         memory=memory,
         training_days=_ideal_days(workload, step),
-        calendar=calendar(count_parameters(model).total, cluster, workload, interval),
+        calendar=ends,
+        endless=endless,
         vision=_tower(wired, per_step),
         notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, wired.setting)),
     )
@@ -251,6 +254,15 @@ def spread_of(question: Question, source: str = "") -> Spread:
         moe=question.model.is_moe,
         novelty=novelty_of(question, source),
     )
+
+
+def _calendar(question: Question, step: Interval) -> tuple[Calendar | None, str]:
+    """Return days on the calendar, or why there are none."""
+    total = count_parameters(question.model).total
+    try:
+        return calendar(total, question.cluster, question.workload, step, question.operations), ""
+    except SpecError as error:
+        return None, str(error)
 
 
 def _ideal_days(workload: Workload, step: float) -> float | None:

@@ -13,6 +13,7 @@ from forescale.errors import SpecError
 from forescale.spec.cluster import Cluster
 from forescale.spec.framework import Framework
 from forescale.spec.model import Model
+from forescale.spec.operations import Operations
 from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -47,6 +48,8 @@ class Question(Brief):
     """What a search may choose."""
     costs: Costs = field(default_factory=Costs)
     """Cost models that price every layout."""
+    operations: Operations = field(default_factory=Operations)
+    """How the run of `workload.tokens` is operated: days on the calendar follow from it."""
     preset: str = "default"
     """Whose account of memory and time answers: our own engine, or a published one."""
     objective: Objective = "step_time"

@@ -73,7 +73,7 @@ def test_more_pieces_than_layers_are_refused(forescale):
         (("--tokens", "1T", "--failures", "-1"), "--failures must be 0 or more"),
         (("--tokens", "1T", "--interval", "1"), "longer than the 1 s between two"),
         (("--phase", "tokns=3T"), "unknown word of a phase 'tokns=3T'; did you mean tokens="),
-        (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "--storage-bandwidth must be greater than 0"),
+        (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "storage_bandwidth must be greater than 0"),
         (("--tokens", "1T", "--carbon", "eu"), "unknown carbon intensity 'eu'"),
         (("--tokens", "1T", "--carbon", "-5"), "--carbon must be 0 or more"),
     ],
@@ -109,15 +109,13 @@ def test_a_run_is_planned_for_a_deadline(forescale):
         (("--deadline", "1min"), "give a deadline of that or more"),
         (("--budget", "1"), "give a budget of that or more"),
         (("--budget", "1M", "--pareto"), "go without --pareto"),
-        (("--failures", "llama-3"), "--failures goes with --deadline or --budget"),
-        (("--spares", "2"), "--spares goes with --deadline or --budget"),
         (("--deadline", "30d", "--interval", "0"), "--interval must be greater than 0"),
         (
             ("--deadline", "30d", "--interval", "0.01"),
             "longer than the 0.01 s between two; give an interval of",
         ),
         (("--deadline", "30d", "--failures", "1e6"), "no work is ever saved"),
-        (("--deadline", "30d", "--storage-bandwidth", "0B/s"), "--storage-bandwidth must be greater than 0"),
+        (("--deadline", "30d", "--storage-bandwidth", "0B/s"), "storage_bandwidth must be greater than 0"),
         (("--deadline", "30d", "--price", "-1"), "0 or more"),
     ],
 )
@@ -125,3 +123,70 @@ def test_a_plan_that_cannot_be_is_one_sentence(forescale, more, sentence):
     ran = forescale(*PLANNED, *more)
     assert ran.code != 0
     assert sentence in " ".join(ran.err.split())
+
+
+ASKED = (
+    "llama-3.1-8b",
+    "--cluster",
+    "h100-sxm",
+    "--devices",
+    16,
+    "--seq-len",
+    4096,
+    "--global-batch-size",
+    64,
+)
+COMMANDS = {
+    "project": (),
+    "run": (),
+    "search": ("--fix", "tp=2", "--fix", "cp=1", "--fix", "zero=1", "--top", 1),
+    "advise": ("--no-exact",),
+}
+"""Commands that say when a run ends, each so that it is quick."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--failures", "-1"), "--failures must be 0 or more per node and day, or a name; got -1"),
+        (("--failures", "nan"), "--failures must be 0 or more per node and day, or a name; got nan"),
+        (("--failures", "lama-3"), "unknown failure rates 'lama-3'; did you mean llama-3?"),
+        (("--failure-factor", "-2"), "--failure-factor must be 0 or more, got -2"),
+        (("--interval", "0"), "--interval must be greater than 0, got 0"),
+        (("--spares", "-1"), "--spares must be a whole number of 0 or more, got -1"),
+        (("--evaluation", "1"), "--evaluation must be 0.99 or less, got 1"),
+    ],
+)
+def test_what_no_run_can_be_operated_with_is_one_sentence(forescale, command, more, sentence):
+    ran = forescale(command, *ASKED, *COMMANDS[command], "--tokens", "1T", *more)
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_a_run_that_never_ends_says_why_wherever_days_are(forescale, command):
+    told = (command, *ASKED, *COMMANDS[command], "--tokens", "1T")
+    said = " ".join(forescale(*told, "--failures", "1e6").out.split())
+    assert "no work is ever saved" in said
+    said = " ".join(forescale(*told, "--interval", "0.1").out.split())
+    assert "longer than the 0.1 s between two; give an interval of" in said
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_days_on_the_calendar_say_whose_failures(forescale, command):
+    told = (command, *ASKED, *COMMANDS[command])
+    said = " ".join(
+        forescale(*told, "--tokens", "1T", "--failures", "meta-rsc-1", "--failure-factor", 3).out.split()
+    )
+    assert "mostly step time) on the calendar, failures as meta-rsc-1 × 3" in said
+    without = forescale(*told, "--restart", 60)
+    assert (without.code, without.out) == (2, "")
+    assert "--restart is of a whole run: give its --tokens, such as 15T" in without.err
+
+
+def test_no_preset_counts_failures(forescale):
+    ran = forescale("project", *ASKED, "--tokens", "1T", "--preset", "almodel", "--spares", 2)
+    assert ran.code == 2
+    assert "--spares works under the preset default only" in ran.err

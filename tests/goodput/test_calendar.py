@@ -1,8 +1,10 @@
 import pytest
 
 import forescale as fs
+from forescale.errors import SpecError
 from forescale.goodput.calendar import calendar
-from forescale.goodput.operations import Failures, Operations, load_failures, published
+from forescale.goodput.operations import load_failures, published
+from forescale.spec.operations import Failures, Operations
 from forescale.whole_run import Phase, project_run
 
 ASKED = {"seq_len": 8192, "global_batch_size": 1024, "tokens": 15e12}
@@ -37,10 +39,48 @@ def test_the_calendar_agrees_with_the_whole_run():
 
 
 @pytest.mark.parametrize("rate", [1e6, 3.0])
-def test_a_run_that_never_ends_has_no_calendar(rate):
-    found = projected()
-    failing = Operations(failures=Failures(name="", source="", per_device_day={"all": rate}))
-    assert calendar(found.params.total, found.cluster, found.workload, found.step_time, failing) is None
+def test_a_run_that_never_ends_has_no_calendar_but_a_reason(rate):
+    failing = Operations(failures=Failures(per_device_day={"all": rate}))
+    found = projected(operations=failing)
+    assert found.calendar is None
+    assert "something fails every" in found.endless
+    with pytest.raises(SpecError) as error:
+        calendar(found.params.total, found.cluster, found.workload, found.step_time, failing)
+    assert str(error.value) == found.endless
+
+
+def test_what_is_given_is_counted():
+    usual, often = projected(), projected(operations={"failure_factor": 20.0})
+    assert often.calendar.days.expected > usual.calendar.days.expected
+    assert usual.calendar.failures == "llama-3"
+    assert often.calendar.failures == "llama-3 × 20"
+    few = projected(operations={"failures": 0.001, "checkpointing": {"interval": "30 min"}})
+    assert few.calendar.failures == "given"
+    assert few.calendar.checkpoint_interval_s == 1800.0
+
+
+def test_the_range_names_what_it_comes_from():
+    usual, often = projected(), projected(operations={"failures": "meta-rsc-1", "failure_factor": 40.0})
+    assert next(iter(usual.calendar.spread)) == "step time"
+    assert usual.calendar.spread["step time"] > 0.99
+    assert often.calendar.spread["rate of failures"] > usual.calendar.spread["rate of failures"]
+    assert sum(usual.calendar.spread.values()) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("operations", "sentence"),
+    [
+        ({"failures": -1.0}, "failures must be 0 or more, got -1.0"),
+        ({"failures": "lama-3"}, "unknown failure rates 'lama-3'; did you mean llama-3?"),
+        ({"failures": {"per_device_day": {"all": -1.0}}}, "failures.per_device_day.all must be 0 or more"),
+        ({"repair": "2 weeks"}, "repair = '2 weeks' is not a quantity in second"),
+        ({"checkpointing": {"mode": "tape"}}, "checkpointing.mode must be 'sync', 'async' or 'peer'"),
+        ({"sparse": 1}, "did you mean spares"),
+    ],
+)
+def test_what_operations_cannot_be(operations, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        projected(operations=operations)
 
 
 def test_more_devices_lose_more():

@@ -30,6 +30,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.spec import DenseFfn, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
 from forescale.spec.framework import replayed, searched
+from forescale.spec.operations import Checkpointing, Failures, Operations
 from forescale.spec.space import ORDERS
 
 RECOMPUTES = (
@@ -65,6 +66,21 @@ def spaces(draw):
 
 
 @st.composite
+def operations(draw):
+    own = Failures(name="own", per_device_day={"faulty GPU": 1e-4, "NIC": 3e-5}, observed=120.0)
+    return Operations(
+        failures=draw(st.sampled_from(["llama-3", "meta-rsc-2", 0.007, own])),
+        failure_factor=draw(st.floats(0.0, 10.0)),
+        checkpointing=Checkpointing(
+            mode=draw(st.sampled_from(["sync", "async", "peer"])),
+            interval=draw(st.none() | st.floats(60, 1e4)),
+        ),
+        spares=draw(st.none() | st.integers(0, 9)),
+        elastic=draw(st.booleans()),
+    )
+
+
+@st.composite
 def questions(draw):
     devices = draw(st.sampled_from([cluster(8), load_cluster("h100-sxm", 8), cluster(8, hbm_gb=0.1 + 0.2)]))
     asked = Question(
@@ -85,6 +101,7 @@ def questions(draw):
             )
         ),
         space=draw(spaces()),
+        operations=draw(operations()),
         costs=Costs(
             compute=draw(st.sampled_from(["auto", "roofline", "tile"])),
             clock_hz=draw(st.none() | st.integers(500, 2500).map(lambda mhz: mhz * 1e6)),

@@ -116,6 +116,19 @@ def test_workload_precision_and_space_can_vary():
     assert (work.seq_len, work.tokens, found.space.tp) == (8192, 15e12, (2, 4))
 
 
+def test_how_a_run_is_operated_can_vary():
+    vary = {"operations.failures": ["meta-rsc-1"], "operations.failure_factor": ["x4"],
+            "operations.checkpointing.interval": ["10 min"], "operations.spares": [3]}  # fmt: skip
+    found = question(**vary).operations
+    assert (found.failures, found.failure_factor, found.spares) == ("meta-rsc-1", 4.0, 3)
+    assert found.checkpointing.interval == 600.0
+    kept = sweep(operations={"repair": "2 d"}, vary={"operations.restart": ["1 min", "1 h"]})
+    assert [(one.operations.repair, one.operations.restart) for one in asked(kept)] == [
+        (172_800.0, 60.0),
+        (172_800.0, 3600.0),
+    ]
+
+
 def test_weak_scaling_lets_the_batch_grow_with_the_devices():
     found = asked(grid(devices=[8, 16, 48], scaling=["strong", "weak"]))
     batches = [one.workload.global_batch_size for one in found]
@@ -150,14 +163,14 @@ def test_every_name_can_be_varied():
     samples = {"topology": "switch", "optimizer": "adamw", "vendor": "nvidia", "architecture": "hopper",
                "in_network_reduction": True, "varied_lengths": True, "cp_kind": "ring", "sp": True, "recompute": "none",
                "axis_order": "tp-cp-dp-pp", "placement": "all", "tp_kind": "1d", "schedule": "default", "scaling": "strong", "model": "llama-3.1-8b",
-               "cluster": "h100-sxm", "recipe": "none"}  # fmt: skip
+               "cluster": "h100-sxm", "recipe": "none", "elastic": True, "failures": "meta-rsc-1", "mode": "peer"}  # fmt: skip
     for name, parameter in parameters(["nvlink", "infiniband"]).items():
         last = name.rpartition(".")[2]
         text = samples.get(last, 1 if name.startswith("space.") else "bf16")
         values = {
             "whole": 16,
             "number": 0.5
-            if ".parameters." in name
+            if ".parameters." in name or name.startswith("operations.")
             else 1.0
             if last.endswith("latency") or "nics" in last
             else 1e12,

@@ -6,8 +6,9 @@ import pytest
 from forescale.api import ask_search
 from forescale.errors import InfeasibleError, SpecError
 from forescale.goodput.expected import expected
-from forescale.goodput.operations import Failures, Operations, case_of, load_failures
+from forescale.goodput.operations import case_of, load_failures
 from forescale.search.pareto import score_all
+from forescale.spec.operations import Failures, Operations
 from forescale.whole_run.plans import INTERVALS, Limits, plan_run
 
 DAY = 86400.0

@@ -4,15 +4,8 @@ import pytest
 
 import forescale as fs
 from forescale.errors import ReaderError, SpecError, UnknownNameError
-from forescale.goodput.operations import (
-    Checkpointing,
-    Failures,
-    Operations,
-    checkpoint_bytes,
-    failures_of,
-    load_failures,
-    mean_time_to_failure,
-)
+from forescale.goodput.operations import checkpoint_bytes, load_failures, mean_time_to_failure, rates_of
+from forescale.spec.operations import Checkpointing, Failures, Operations
 from forescale.whole_run import Phase, Prices, project_run
 from forescale.whole_run.prices import published_prices, read_prices
 from forescale.whole_run.run import lost_with_a_replica
@@ -171,7 +164,7 @@ def test_ones_own_prices_lie_over_the_catalogues(tmp_path):
         read_prices(path)
 
 
-def test_the_rate_must_be_one():
-    with pytest.raises(SpecError, match="0 or more per node and day"):
-        failures_of("-1")
-    assert failures_of("0.8").total == pytest.approx(0.1)
+def test_rates_are_of_nodes_of_eight_devices():
+    assert rates_of(Operations(failures=0.8)).total == pytest.approx(0.1)
+    twice = rates_of(Operations(failures="meta-rsc-1", failure_factor=2.0))
+    assert twice.total == pytest.approx(2.0 * load_failures("meta-rsc-1").total)

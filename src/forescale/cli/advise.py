@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forescale.cli.console import console, print_json
+from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -26,6 +27,7 @@ def advise_command(
     run: RunOptions,
     max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE"),
     exact: bool = option("Say how far the advice is from the exact best.", default=True),
+    operated: OperationsOptions,
     cost: CostOptions,
     plan: PlanOptions,
     as_json: JsonFlag = False,
@@ -34,7 +36,7 @@ def advise_command(
     from forescale.advise import advise
     from forescale.cli.inputs import read_question, refuse_presets
 
-    question = read_question(model, plan, cluster, run, cost=cost)
+    question = read_question(model, plan, cluster, run, cost=cost, operated=operated)
     refuse_presets(question, "advise")
     if (limit := memory_limit(max_memory)) is not None:
         question = replace(question, max_memory=limit)

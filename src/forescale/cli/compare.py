@@ -122,9 +122,6 @@ def _at_equal_budget(
     questions: Mapping[str, Question], budget: float, *, as_json: bool, html: PageFile | None
 ) -> None:
     from forescale.cli.render.run import equal_budget_view
-    from forescale.goodput.calendar import USUAL
-    from forescale.goodput.operations import Operations, load_failures
     from forescale.whole_run.plans import at_equal_budget
 
-    result = at_equal_budget(questions, budget, Operations(failures=load_failures(USUAL)))
-    _show(result, equal_budget_view, as_json=as_json, html=html)
+    _show(at_equal_budget(questions, budget), equal_budget_view, as_json=as_json, html=html)

@@ -7,6 +7,7 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     BenchOptions,
     ClusterOptions,
@@ -76,7 +77,9 @@ def read_question(
     run: RunOptions,
     layout: LayoutOptions | None = None,
     cost: BenchOptions | None = None,
+    *,
     framework: str | None = None,
+    operated: OperationsOptions | None = None,
 ) -> Question:
     """Return the question that a command asks; without `layout` options it may have no strategy.
 
@@ -112,6 +115,8 @@ def read_question(
             _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
     if cost is not None:
         _section(written, "cost", cost.values() if isinstance(cost, CostOptions) else cost.measured())
+    if operated is not None:
+        _operations(written, operated)
     values, notes = _with_files(written, folder, plan, layout=layout is not None)
     if framework is not None:
         values.setdefault("framework", framework)
@@ -121,6 +126,8 @@ def read_question(
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
     question = build_question(values, where=where, folder=folder)
+    if operated is not None and question.workload.tokens is None:
+        operated.refuse("is of a whole run: give its --tokens, such as 15T")
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
     return replace(question, notes=notes)
 
@@ -351,6 +358,15 @@ def _section(values: dict[str, Any], name: str, given: dict[str, Any]) -> None:
     if isinstance(section, dict):
         values[name] = section = dict(section)
         _lay(section, given)
+
+
+def _operations(written: dict[str, Any], operated: OperationsOptions) -> None:
+    """Lay how the run is operated over the plan's words."""
+    given = operated.values()
+    saved = given.pop("checkpointing")
+    _section(written, "operations", given)
+    if isinstance(written["operations"], dict):
+        _section(written["operations"], "checkpointing", saved)
 
 
 RUN = ("seq_len", "global_batch_size", "tokens", "document_len", "optimizer")

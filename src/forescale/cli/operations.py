@@ -1,19 +1,17 @@
-"""How a run is operated: options of `run`, and of `search` where it plans a whole run."""
+"""How a run is operated: options of every command that says when a run ends."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from annotated_types import Interval
 
 from forescale.cli.help import Rare
 from forescale.cli.options import bounded, option
 from forescale.errors import SpecError
-
-if TYPE_CHECKING:
-    from forescale.goodput.operations import Operations
 
 _operated = partial(option, panel=Rare("Operations"))
 _seconds = partial(_operated, check=bounded(Interval(ge=0, le=1e7), whole=False))
@@ -27,6 +25,11 @@ class OperationsOptions:
     failures: str | None = _operated(
         "Published rates of failure (llama-3, the default, meta-rsc-1, meta-rsc-2), or failures per node and day.",
         "NAME|RATE",
+    )
+    failure_factor: float | None = _operated(
+        "Failures over what those rates say, such as 2.",
+        "FACTOR",
+        check=bounded(Interval(ge=0, le=1e6), whole=False),
     )
     checkpoint_mode: Literal["sync", "async", "peer"] | None = _operated(
         "How states are saved; async by default."
@@ -46,28 +49,37 @@ class OperationsOptions:
     repair: float | None = _seconds("Until a failed node is back.", "SECONDS")
     fatal: float | None = _share("Of the failures, those that take a node out of service.", "SHARE")
     elastic: bool | None = _operated("Go on with fewer replicas where no spare is left.")
-    evaluation: float | None = _share("Of the time, for evaluation, warm-up and compilation.", "SHARE")
+    evaluation: float | None = _operated(
+        "Of the time, for evaluation, warm-up and compilation.",
+        "SHARE",
+        check=bounded(Interval(ge=0, le=0.99), whole=False),
+    )
     stragglers: float | None = _share("Spread of the devices' speeds over their mean.", "SHARE")
 
     def refuse(self, why: str) -> None:
         """Raise if any of these options is given."""
-        for name, value in asdict(self).items():
-            if value is not None:
-                raise SpecError(f"--{name.replace('_', '-')} {why}")
+        for name in self._given():
+            raise SpecError(f"--{name.replace('_', '-')} {why}")
 
-    def read(self) -> Operations:
-        """Return how the run is operated."""
-        from forescale.goodput.calendar import USUAL
-        from forescale.goodput.operations import Checkpointing, Operations, failures_of
-        from forescale.units import parse
+    def values(self) -> dict[str, Any]:
+        """Return what was given as the words of a plan's `[operations]`, how states are saved in a table of it."""
+        given = self._given()
+        saved = {name: given.pop(name, None) for name in ("checkpoint_mode", "interval", "storage_bandwidth")}
+        saved["mode"] = saved.pop("checkpoint_mode")
+        if "failures" in given:
+            given["failures"] = _rate(given["failures"])
+        return given | {"checkpointing": saved}
 
-        bandwidth = None if self.storage_bandwidth is None else parse(self.storage_bandwidth, "byte/s")
-        if bandwidth is not None and bandwidth <= 0:
-            msg = f"--storage-bandwidth must be greater than 0, got {self.storage_bandwidth}"
-            raise SpecError(msg)
-        names = ("restart", "spares", "repair", "fatal", "elastic", "evaluation", "stragglers")
-        kept = {name: value for name in names if (value := getattr(self, name)) is not None}
-        saved = Checkpointing(
-            mode=self.checkpoint_mode or "async", interval=self.interval, storage_bandwidth=bandwidth
-        )
-        return Operations(failures=failures_of(self.failures or USUAL), checkpointing=saved, **kept)
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _rate(text: str) -> str | float:
+    """Return failures per node and day, or the name of published rates."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return text
+    if not 0.0 <= rate < math.inf:
+        raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
+    return rate

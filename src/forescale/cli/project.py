@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json, say
+from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -34,6 +35,7 @@ def project_command(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions,
+    operated: OperationsOptions,
     plan: PlanOptions,
     cost: CostOptions,
     measured: Path | None = option(
@@ -47,7 +49,9 @@ def project_command(
     """Project step time and memory of one layout."""
     from forescale.cli.inputs import answered, line_of, read_question
 
-    question = read_question(model, plan, cluster, run, layout, cost)
+    question = read_question(model, plan, cluster, run, layout, cost, operated=operated)
+    if question.preset != "default":
+        operated.refuse(f"works under the preset default only; {question.preset} has no days on the calendar")
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
     if html is not None:

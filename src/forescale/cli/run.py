@@ -108,12 +108,13 @@ def run_command(
     phases: list[Phase] = []
     for at, text in enumerate(told.phases or [""], 1):
         words = replace(plan, sets=[*(plan.sets or ()), *_sets(text)])
-        found = answered(read_question(model, words, cluster, run, layout, cost))
+        question = read_question(model, words, cluster, run, layout, cost, operated=operated)
+        found = answered(question)
         if found.workload.tokens is None:
             msg = f"phase {at}: its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')"
             raise SpecError(msg)
         phases.append(Phase(name=str(at), projection=found, tokens=found.workload.tokens))
-    result = project_run(phases, operated.read(), _prices(prices), seed=told.seed)
+    result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     from forescale.cli.render.page import write_page
     from forescale.cli.render.run import run_view
 

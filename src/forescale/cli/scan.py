@@ -14,7 +14,6 @@ from forescale.errors import SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
-    from forescale.goodput.operations import Operations
     from forescale.question import Question
     from forescale.search import ParetoResult, ScanResult, Target
     from forescale.whole_run.plans import Plans
@@ -127,7 +126,7 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
     return fewest_devices(question, target, terms=terms)
 
 
-def planned(question: Question, scan: ScanOptions, operations: Operations) -> Plans:
+def planned(question: Question, scan: ScanOptions) -> Plans:
     """Return the plan of a run within a deadline or a budget."""
     from forescale.projection.rates import SECONDS_PER_DAY
     from forescale.units import parse
@@ -139,7 +138,7 @@ def planned(question: Question, scan: ScanOptions, operations: Operations) -> Pl
         deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
         budget=amount("--budget", scan.budget),
     )
-    return plan_run(question, counts, operations, limits, price=price)
+    return plan_run(question, counts, question.operations, limits, price=price)
 
 
 def amount(name: str, text: str | None) -> float | None:

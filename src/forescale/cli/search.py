@@ -142,15 +142,14 @@ def search_command(
 
     choice = _limited_by(emission, choice)
     cluster, run = complete_question(scan, cluster, run)
-    if not scan.of_run:
-        operated.refuse("goes with --deadline or --budget; `forescale run` takes it for one layout")
     run = with_own_length(model, plan, run)
-    question = read_question(model, plan, cluster, run, cost=cost, framework=framework_of(choice))
+    name = framework_of(choice)
+    question = read_question(model, plan, cluster, run, cost=cost, framework=name, operated=operated)
     question = _limited(question, goal, safe=answer.safe)
     if question.preset == STUDY:
         from forescale.cli.render.study import study_view
 
-        for options in (scan, effort, answer, emission):
+        for options in (scan, effort, answer, emission, operated):
             options.refuse(f"does not go with --preset {STUDY}")
         found = search_study(question, study, fix=choice.fix or (), top=goal.top)
         _write(found, study_view, as_json=as_json, files=files)
@@ -160,7 +159,7 @@ def search_command(
     _refuse_unused(scan, effort, answer, emission, question.objective)
     question = spaced(question, choice, sized=not (scan.device_counts or scan.has_target or scan.of_run))
     if scan.wanted:
-        _scanned(question, scan, operated, goal.top, as_json=as_json, files=files)
+        _scanned(question, scan, goal.top, as_json=as_json, files=files)
     else:
         from forescale.search import Terms
 
@@ -175,7 +174,6 @@ def search_command(
 def _scanned(
     question: Question,
     scan: ScanOptions,
-    operated: OperationsOptions,
     top: int,
     *,
     as_json: bool,
@@ -190,7 +188,7 @@ def _scanned(
     elif scan.of_run:
         from forescale.cli.render.run import plans_view
 
-        plans = planned(question, scan, operated.read())
+        plans = planned(question, scan)
         _write(plans, plans_view, as_json=as_json, files=files, question=question)
     else:
         from forescale.cli.render.scan import scan_view

@@ -24,6 +24,8 @@ PARTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Where the wall clock goes, by the names of Google's ml-goodput-measurement (`BadputType`, 0.0.16)."""
+NEVER = 1e18
+"""Seconds between failures beyond which nothing fails."""
 RARE = 1e-12
 """Chance that more nodes are away than are counted one by one."""
 
@@ -109,7 +111,7 @@ def expected(case: Case) -> dict[str, Numeric]:
     Daly's complete model, with what else happens: a failure before a checkpoint is whole goes back one further, planned
     interruptions write one first, and nodes are away for repairs, alone or with others (Erlang).
     """
-    mttf, period = case.mttf, case.interval + case.blocking
+    mttf, period = np.minimum(case.mttf, NEVER), case.interval + case.blocking
     count = case.work / case.interval
     with np.errstate(over="ignore"):
         failures = count * np.expm1(period / mttf)

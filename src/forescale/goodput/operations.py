@@ -1,26 +1,23 @@
-"""How a run is operated: what fails how often, how states are saved, how long a restart takes."""
+"""What the operation of a run means for it: mean time to failure, what a checkpoint takes, how often one is best."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias
+from dataclasses import dataclass, replace
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.files import packaged
 from forescale.formula import formula
-from forescale.goodput.expected import Case, daly_interval, slowest_share
+from forescale.goodput.expected import NEVER, Case, daly_interval, slowest_share
 from forescale.numeric import Numeric
 from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.spec import Cluster
+from forescale.spec.operations import Failures, Operations
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 NODE = 8
 """Devices of the nodes that published rates count."""
-Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e7)]
 
 
 @formula(unit="s", source="definition; Kokolis et al. 2024, arXiv:2410.21680, section III: MTTF = 1 / (N r)")
@@ -35,65 +32,6 @@ def checkpoint_bytes(
 ) -> Numeric:
     """Parameters × (weight + master copy + two moments)."""
     return parameters * (weight_bytes + master_bytes + 2.0 * moment_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """Interruptions by cause, per device and day."""
-
-    name: str
-    source: str
-    per_device_day: Mapping[str, float] = field(hash=False)
-    """Unexpected ones: the work since the last checkpoint is lost."""
-    planned_per_device_day: float = 0.0
-    """Planned ones: a checkpoint is written before them."""
-    restart: float | None = None
-    """Seconds from an interruption until all processes run again, published with the rates."""
-    observed: float = 0.0
-    """Unexpected ones that the rates were counted from: what their uncertainty follows from."""
-
-    @property
-    def total(self) -> float:
-        """Unexpected interruptions per device and day."""
-        return sum(self.per_device_day.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpointing:
-    """How states are saved."""
-
-    mode: Literal["sync", "async", "peer"] = "async"
-    """sync stops training until storage has them; async until host memory has them, and writes beside training; peer
-    keeps a copy in other nodes' memory, from where it is read again."""
-    interval: Annotated[float, Gt(0), Le(1e7)] | None = None
-    """Seconds of training between checkpoints; None is the best."""
-    storage_bandwidth: Annotated[float, Gt(0), Le(1e18)] | None = None
-    """byte/s of all devices together; None is what a published cluster relied on for each device."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operations:
-    """Everything about operating a run that is not its step."""
-
-    failures: Failures
-    checkpointing: Checkpointing = field(default_factory=Checkpointing)
-    restart: Seconds | None = None
-    """From a failure until every process runs again: detection, scheduling, start, initialisation of communication;
-    None is what was published with the rates, or else of another run."""
-    planned: Seconds = 1800.0
-    """How long a planned interruption lasts."""
-    spares: Annotated[int, Ge(0), Le(2**20)] | None = None
-    """Nodes that wait to take the place of failed ones; None is always enough."""
-    repair: Seconds = 86400.0
-    """Until a failed node is back."""
-    elastic: bool = False
-    """Where no spare is left, training goes on with fewer data-parallel replicas instead of waiting for a repair."""
-    fatal: Annotated[float, Ge(0), Le(1)] = 0.5
-    """Share of the failures that take a node out of service; the rest are over with a restart."""
-    evaluation: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of the time that goes into evaluation, warm-up and compilation."""
-    stragglers: Annotated[float, Ge(0), Le(1)] = 0.0
-    """Spread (standard deviation over mean) of the devices' speeds; a step waits for the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +70,27 @@ def load_failures(name: str) -> Failures:
     )
 
 
-def failures_of(text: str) -> Failures:
-    """Return published rates by their name, or a rate of one's own, per node of eight devices and day.
+def rates_of(operations: Operations) -> Failures:
+    """Return the rates of failure that a run is operated under: given, published, or so many per node and day.
 
     Raises
     ------
-    SpecError
-        If the rate is negative or not finite, or there is no such name.
+    UnknownNameError
+        If there are no published ones of the name.
     """
-    try:
-        rate = float(text)
-    except ValueError:
-        return load_failures(text)
-    if not 0.0 <= rate < np.inf:
-        msg = f"--failures must be 0 or more per node and day, or a name; got {text}"
-        raise SpecError(msg)
-    return Failures(name="given", source="given", per_device_day={"all": rate / NODE})
+    told, factor = operations.failures, operations.failure_factor
+    if isinstance(told, float | int):
+        told = Failures(per_device_day={"all": told / NODE})
+    elif isinstance(told, str):
+        told = load_failures(told)
+    if factor == 1.0:
+        return told
+    return replace(
+        told,
+        name=f"{told.name} × {factor:g}",
+        per_device_day={cause: rate * factor for cause, rate in told.per_device_day.items()},
+        planned_per_device_day=told.planned_per_device_day * factor,
+    )
 
 
 def published(name: str, *keys: str) -> tuple[float, str]:
@@ -207,7 +150,7 @@ def case_of(
     SpecError
         If a checkpoint cannot be written between two failures.
     """
-    told, devices = operations.failures, cluster.num_devices
+    told, devices = rates_of(operations), cluster.num_devices
     mttf = _mean_time(devices, told.total)
     saved = saving(operations, parameters, precision, cluster)
     if saved.written > mttf:
@@ -222,7 +165,7 @@ def case_of(
         interval=operations.checkpointing.interval or best_interval(saved, mttf),
         blocking=saved.blocking,
         written=saved.written,
-        restart=_restart(operations),
+        restart=_restart(operations, told),
         reload=saved.reload,
         mttf=mttf,
         planned_mttf=_mean_time(devices, told.planned_per_device_day),
@@ -237,8 +180,8 @@ def case_of(
     return case, saved
 
 
-def _restart(operations: Operations) -> float:
-    given = (operations.restart, operations.failures.restart)
+def _restart(operations: Operations, failures: Failures) -> float:
+    given = (operations.restart, failures.restart)
     return next((each for each in given if each is not None), published("restart_s")[0])
 
 
@@ -250,4 +193,5 @@ def best_interval(saved: Saving, mttf: float) -> float:
 
 
 def _mean_time(devices: int, rate: float) -> float:
-    return float(mean_time_to_failure(num_devices=devices, per_device_day=rate)) if rate else np.inf
+    mean = float(mean_time_to_failure(num_devices=devices, per_device_day=rate)) if rate else np.inf
+    return mean if mean < NEVER else np.inf

@@ -16,6 +16,9 @@ global_batch_size = 1024
 [precision]
 compute = "bf16"
 
+[operations]                   # may be left out: how the run of `workload.tokens` is operated
+failures = "llama-3"
+
 [cost]                         # may be left out
 compute = "auto"
 
@@ -39,6 +42,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import check_plain, parse_json, read_text
+from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import cluster_given, model_given, named_cluster, named_model
@@ -49,6 +53,7 @@ from forescale.spec import Cluster, Strategy, Workload
 from forescale.spec.constraints import Constraint
 from forescale.spec.framework import Framework, laid_over, rule_of, told_of
 from forescale.spec.model import Layer, Model, MoeFfn
+from forescale.spec.operations import Operations
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
 from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping
@@ -72,13 +77,14 @@ SECTIONS = (
     "strategy",
     "workload",
     "precision",
+    "operations",
     "cost",
     "space",
     "objective",
     "max_memory",
     "safe",
 )
-_TABLES = ("strategy", "workload", "precision", "cost", "space")
+_TABLES = ("strategy", "workload", "precision", "operations", "cost", "space")
 _UNCHANGED = "default"
 """What stands in a file for None among the values of a dimension: as the question, or the base layout, has it."""
 
@@ -188,6 +194,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
+        operations=build_operations(values.get("operations", {}), where=f"{where}, operations"),
         space=_space(space, where),
         **_limits(values, where),
     )
@@ -356,6 +363,19 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
     return build(Strategy, {**values, free: num_devices // fixed}, where=f"{where}, strategy")
 
 
+def build_operations(values: Mapping[str, Any], *, where: str) -> Operations:
+    """Return how a run is operated as `values` describe it.
+
+    Raises
+    ------
+    SpecError
+        If anything in it is unknown or impossible, the name of published rates included.
+    """
+    built = build(Operations, values, where=where)
+    rates_of(built)
+    return built
+
+
 def question_values(question: Question) -> dict[str, Any]:
     """Return a question as the plain values of a plan file: names that the catalogue knows, else fields."""
     strategy, workload = _words(question)
@@ -372,6 +392,8 @@ def question_values(question: Question) -> dict[str, Any]:
     if question.strategy is not None:
         degrees = {"dp_replicate": question.strategy.dp_replicate, "dp_shard": question.strategy.dp_shard}
         values["strategy"] = {**degrees, **strategy}
+    if operations := _changed(question.operations):
+        values["operations"] = operations
     if cost := cost_values(question.costs):
         values["cost"] = cost
     limits = {name: getattr(question, name) for name in _LIMITS if getattr(question, name) != _LIMITS[name]}
@@ -477,7 +499,7 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
     if missing:
         raise SpecError(f"{where}: {' and '.join(missing)} must be given")
     for key in _TABLES:
-        if key in values and not isinstance(values[key], Mapping | Strategy | Workload):
+        if key in values and not isinstance(values[key], Mapping | Strategy | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
 
 

@@ -61,6 +61,8 @@ class Calendar:
     days: Interval
     parts_days: dict[str, float]
     """Expected days by what they are spent on, in the names of Google's ml-goodput."""
+    spread: dict[str, float]
+    """Shares of the variance of the days by what they come from, the largest first."""
     failures: str
     """Whose rates of failure are counted."""
     checkpoint_interval_s: float
@@ -237,7 +239,8 @@ class Projection(Result):
     training_days: float | None
     """Ideal: steps alone."""
     calendar: Calendar | None = None
-    """None where tokens are not known, or so much fails that the run does not end."""
+    """None where tokens are not known, or the run does not end: `endless` says why."""
+    endless: str = ""
     notes: tuple[Note, ...] = field(default=())
     vision: TowerSummary | None = None
     """None of models without one, and where it is left out."""

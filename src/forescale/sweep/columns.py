@@ -8,13 +8,16 @@ from typing import Any, Literal, TypeAlias
 
 from forescale.errors import InfeasibleError, PhysicsError, SpecError
 from forescale.project import peak_rate
-from forescale.projection.rates import cost_per_token, energy_per_token
-from forescale.projection.result import TIME_PARTS, Calendar, Projection, strategy_row
+from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR, cost_per_token, energy_per_token
+from forescale.projection.result import TIME_PARTS, Projection, strategy_row
 from forescale.question import Question
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
 from forescale.sweep.definition import Asked, Axes
 from forescale.sweep.parameters import scale_up_tier
+from forescale.whole_run import Prices
+from forescale.whole_run.plans import hourly_price
+from forescale.whole_run.run import MWH, energy
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["whole", "number", "text", "flag"]
@@ -60,6 +63,8 @@ _FOUND: dict[str, Kind] = {
     "calendar_days": "number",
     "calendar_days_high": "number",
     "goodput": "number",
+    "calendar_cost": "number",
+    "calendar_mwh": "number",
     "cost_per_million_tokens": "number",
     "cost": "number",
     "energy_per_token_max_j": "number",
@@ -117,7 +122,7 @@ def answer(asked: Asked, names: tuple[str, ...]) -> Row:
     except PhysicsError as error:
         return {**row, "status": "defect", "problem": str(error)}
     best = found.best[0]
-    return {**row, "status": "ok", **best.rows()[0], **_found(best)}
+    return {**row, "status": "ok", "problem": best.endless or None, **best.rows()[0], **_found(best)}
 
 
 def table_row(row: Mapping[str, Any], known: tuple[Column, ...]) -> Row:
@@ -170,7 +175,7 @@ def _found(best: Projection) -> Row:
         "tokens_per_s": tokens / step,
         "mfu_full_attention": best.mfu_full_attention,
         "training_days": best.training_days,
-        **_calendar(best.calendar),
+        **_calendar(best),
         "cost_per_million_tokens": None if cost is None else cost * 1e6,
         "cost": None if cost is None or work.tokens is None else cost * work.tokens,
         "energy_per_token_max_j": float(energy_per_token(power=power, **spent)) if power else None,
@@ -180,15 +185,21 @@ def _found(best: Projection) -> Row:
     }
 
 
-def _calendar(found: Calendar | None) -> Row:
-    if found is None:
+def _calendar(best: Projection) -> Row:
+    """Return days, money and energy on the calendar; the price of a device is its own, or else the published one."""
+    if best.calendar is None:
         return {}
-    days = found.days
+    cluster, days, price = best.cluster, best.calendar.days, hourly_price(best.cluster)
+    seconds = cluster.num_devices * days.expected * SECONDS_PER_DAY
+    (pue, _), _ = Prices().energy()
+    joules = energy(power=cluster.device.power_w, num_devices=1, seconds=seconds, pue=pue)
     return {
         "calendar_days_low": days.low,
         "calendar_days": days.expected,
         "calendar_days_high": days.high,
-        "goodput": found.goodput,
+        "goodput": best.calendar.goodput,
+        "calendar_cost": None if price is None else price * seconds / SECONDS_PER_HOUR,
+        "calendar_mwh": float(joules) / MWH if joules else None,
     }
 
 

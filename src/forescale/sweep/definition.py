@@ -14,6 +14,7 @@ import numpy as np
 
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError
+from forescale.io.question import build_operations
 from forescale.io.space import held_space
 from forescale.io.validation import build
 from forescale.numeric import Array
@@ -256,6 +257,7 @@ class Sweep:
             objective=self.objective,
             max_memory=limit.by * capacity if isinstance(limit, Factor) else limit,
             costs=self.costs,
+            operations=build_operations(draft.operations, where="operations"),
         )
 
 

@@ -17,6 +17,7 @@ from forescale.catalogue.clusters import DEVICE_DIMENSIONS, TIER_DIMENSIONS
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.spec import Cluster, Device, MatrixRates, Model, Precision, Tier, Workload
 from forescale.spec.cluster import LinkParameters
+from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Operations
 from forescale.spec.space import NAMES
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -47,6 +48,7 @@ class Draft:
     base_devices: int | None = None
     """Devices that the batch belongs to under weak scaling."""
     workload: dict[str, Any] = field(default_factory=lambda: {"precision": {}})
+    operations: dict[str, Any] = field(default_factory=lambda: {"checkpointing": {}})
     scaling: Scaling = "strong"
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Words of the dimensions of the search that are held."""
@@ -54,7 +56,7 @@ class Draft:
     def copy(self) -> Draft:
         """Return a draft whose tables are its own."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Draft(**{**own, "cluster": deepcopy(self.cluster), "workload": deepcopy(self.workload)})
+        return Draft(**{**own, **{name: deepcopy(own[name]) for name in TABLES}})
 
     def place(self, cluster: Cluster) -> None:
         """Ask the question of another cluster."""
@@ -77,9 +79,12 @@ class Draft:
         place[path[-1]] = value
 
     def _table(self, name: str | int) -> dict[str, Any]:
-        return self.cluster if name == "cluster" else self.workload
+        found: dict[str, Any] = getattr(self, str(name))
+        return found
 
 
+TABLES = ("cluster", "workload", "operations")
+"""Tables of a draft, in which paths begin."""
 Kind: TypeAlias = Literal["whole", "number", "text"]
 Paths: TypeAlias = Callable[[Draft], tuple[Path, ...]]
 """Finds the fields that a parameter changes."""
@@ -137,7 +142,7 @@ def parameters(tiers: Iterable[str] = ()) -> dict[str, Parameter]:
     for name, (paths, kind, dimension, phase) in _short_names().items():
         found[name] = _changing(name, paths, kind, dimension, phase)
     for name, (path, kind, dimension) in _places(tiers).items():
-        phase = 2 if path[0] == "workload" else 3
+        phase = 3 if path[0] == "cluster" else 2
         found[name] = _changing(name, partial(_own, path), kind, dimension, phase)
     for name in NAMES:
         hold = partial(_hold, name)
@@ -207,6 +212,10 @@ def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
         add(own, ("cluster", "tiers", tier, "parameters"), LinkParameters, delays, set())
     add("workload", ("workload",), Workload, {"tokens": "token"}, {"precision"})
     add("precision", ("workload", "precision"), Precision, {}, set())
+    found["operations.failures"] = (("operations", "failures"), "text", None)
+    add("operations", ("operations",), Operations, SPANS, {"failures"})
+    saved = ("operations", "checkpointing")
+    add("operations.checkpointing", saved, Checkpointing, SAVING_DIMENSIONS, set())
     return found
 
 

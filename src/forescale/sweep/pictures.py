@@ -41,6 +41,8 @@ _TITLES = {
     "seq_len": "sequence length",
     "training_days": "training days, if nothing failed",
     "calendar_days": "days on the calendar",
+    "calendar_cost": "cost of all days",
+    "calendar_mwh": "MWh",
     "cost_per_million_tokens": "cost per million tokens",
     "energy_per_token_max_j": "energy per token (upper bound)",
     "communication_share": "exposed communication",

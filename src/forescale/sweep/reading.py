@@ -79,7 +79,7 @@ from forescale.units import parse
 
 T = TypeVar("T")
 _SUBJECT = re.compile(r"unknown key '([\w.]+)'|(?:^|[:;,] )([\w.]+) (?:must be|= )")
-_BASE_SECTIONS = ("workload", "precision", "cost", "cluster", "model")
+_BASE_SECTIONS = ("workload", "precision", "operations", "cost", "cluster", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class Source:
 
 
 PRICE = "price_per_device_hour"
-_PLAN_SECTIONS = ("model", "cluster", "devices", "nodes", "workload", "precision", "cost")
+_PLAN_SECTIONS = ("model", "cluster", "devices", "nodes", "workload", "precision", "operations", "cost")
 
 
 def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
@@ -157,7 +157,7 @@ def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
     draft.place(base.cluster)
     draft.base_devices = base.cluster.num_devices
     draft.num_nodes = values.get("nodes")
-    draft.workload = asdict(base.workload)
+    draft.workload, draft.operations = asdict(base.workload), asdict(base.operations)
     if SCALING in source.values:
         scaling, value = _setting(source, SCALING, source.values[SCALING], (SCALING,))
         source.load(lambda: scaling.apply(draft, value), (SCALING,))
@@ -290,12 +290,12 @@ def parse_plot(text: str, columns: Collection[str]) -> Plot:
 
 
 SECTIONS = (
-    "name", "model", "cluster", "devices", "nodes", "scaling", "workload", "precision", "cost", "space",
-    "search", "vary", "case", "sample", "plot",
+    "name", "model", "cluster", "devices", "nodes", "scaling", "workload", "precision", "operations", "cost",
+    "space", "search", "vary", "case", "sample", "plot",
 )  # fmt: skip
 SEARCH_KEYS = ("objective", "max_memory", PRICE)
 SAMPLE_KEYS = ("points", "seed")
-_TABLES = ("workload", "precision", "cost", "space", "search", "vary", "sample")
+_TABLES = ("workload", "precision", "operations", "cost", "space", "search", "vary", "sample")
 _LISTS = ("case", "plot")
 
 

@@ -26,6 +26,8 @@ METRICS = {
     "training_days": "least",
     "calendar_days": "least",
     "goodput": "most",
+    "calendar_cost": "least",
+    "calendar_mwh": "least",
     "cost_per_million_tokens": "least",
     "cost": "least",
     "energy_per_token_max_j": "least",
@@ -79,11 +81,13 @@ class SweepResult(Brief):
 
     @property
     def metric(self) -> str:
-        """What points are compared by: unless asked, step time, or a device's throughput where steps differ in work."""
+        """What points are compared by unless asked: step time; days if operations vary, throughput if work does."""
         if self.asked_metric is not None:
             return self.asked_metric
         if self.sweep.objective == "peak_memory":
             return "peak_bytes"
+        if any(name.startswith("operations.") for name in self.sweep.axes.names):
+            return "calendar_days"
         different = any(varies([row[name] for row in self.feasible]) for name in _EQUAL_WORK)
         return "tokens_per_s_per_device" if different else "step_time_s"
 

@@ -17,7 +17,7 @@ import numpy as np
 from forescale.errors import InfeasibleError, SpecError
 from forescale.goodput.calendar import calendar
 from forescale.goodput.expected import expected
-from forescale.goodput.operations import Operations, case_of
+from forescale.goodput.operations import case_of, rates_of
 from forescale.graph.counts import count_parameters
 from forescale.numeric import divisors
 from forescale.project import project
@@ -30,6 +30,7 @@ from forescale.search.scan import Terms, device_ladder, least_step, with_between
 from forescale.search.scenarios import fastest
 from forescale.search.solve import Watch
 from forescale.spec import Cluster
+from forescale.spec.operations import Operations
 from forescale.units import counted
 from forescale.view.page import Chart
 from forescale.whole_run.prices import published_prices
@@ -202,13 +203,13 @@ def plan_run(
         front=front,
         limits=limits,
         price=price,
-        failures=operations.failures.name,
+        failures=rates_of(operations).name,
         num_tried=len(counts),
         elapsed_s=time.perf_counter() - started,
     )
 
 
-def at_equal_budget(questions: Mapping[str, Question], budget: float, operations: Operations) -> EqualBudget:
+def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBudget:
     """Return the soonest run that each question gets for a budget, on up to as many devices as its cluster has.
 
     Raises
@@ -225,7 +226,7 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float, operations
             raise SpecError(msg)
         counts, limits = usual_counts(question.cluster), Limits(budget=budget)
         try:
-            found[name] = plan_run(question, counts, operations, limits, price=price).chosen
+            found[name] = plan_run(question, counts, question.operations, limits, price=price).chosen
         except InfeasibleError as error:
             found[name] = str(error)
     return EqualBudget(budget=budget, found=found)

@@ -10,7 +10,7 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.goodput.calendar import drawn, stretched
+from forescale.goodput.calendar import RATE, STEP, drawn, spread, stretched
 from forescale.goodput.events import Outcome, simulate
 from forescale.goodput.expected import (
     PARTS,
@@ -20,13 +20,14 @@ from forescale.goodput.expected import (
     kokolis_goodput,
     young_interval,
 )
-from forescale.goodput.operations import Operations, Saving, case_of
+from forescale.goodput.operations import Saving, case_of, rates_of
 from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.projection.result import Interval, Projection
 from forescale.results import Result
 from forescale.spec.cluster import Device
+from forescale.spec.operations import Operations
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 from forescale.whole_run.prices import PriceList, published_prices
@@ -191,7 +192,7 @@ class RunProjection(Result):
             "schema": SCHEMA,
             "model": first.model.name,
             "cluster": first.cluster.name,
-            "failures": self.operations.failures.name,
+            "failures": rates_of(self.operations).name,
             "operations": operations,
             "phases": self.rows(),
             "days": asdict(self.days),
@@ -215,7 +216,7 @@ class RunProjection(Result):
 
 def project_run(
     phases: Sequence[Phase],
-    operations: Operations,
+    operations: Operations | None = None,
     prices: Prices | None = None,
     *,
     draws: int = DRAWS,
@@ -233,7 +234,7 @@ def project_run(
     """
     if not phases:
         raise SpecError("a run has at least one phase")
-    told = prices or Prices()
+    told, operations = prices or Prices(), operations or Operations()
     cases = [each.case(operations) for each in phases]
     devices = np.array([each.projection.cluster.num_devices for each in phases], dtype=np.float64)
     drawn = _drawn(phases, [case for case, _ in cases], operations, draws, seed)
@@ -250,7 +251,7 @@ def project_run(
         seconds=float(hours.mean()) * SECONDS_PER_HOUR,
         pue=pue[0],
     )
-    exposed, failures = float((days.mean(axis=0) * devices).sum()), operations.failures
+    exposed, failures = float((days.mean(axis=0) * devices).sum()), rates_of(operations)
     return RunProjection(
         phases=tuple(phases),
         operations=operations,
@@ -304,16 +305,11 @@ class _Drawn:
 
     def spread(self, values: Array, price: Interval | None = None) -> dict[str, float]:
         """Return the shares of the variance that each uncertain input explains, and the rest, chance."""
-        if values.std() == 0.0:
-            return {}
-        told = {"step time": self.steps, "rate of failures": self.rates}
+        told = {STEP: self.steps, RATE: self.rates}
         if price is not None:
             told["price"] = self.prices(price)
-        found = {
-            name: float(np.corrcoef(each, values)[0, 1] ** 2) if each.std() else 0.0
-            for name, each in told.items()
-        }
-        found["when things fail"] = max(0.0, 1.0 - sum(found.values()))
+        if found := spread(values, told):
+            found["when things fail"] = max(0.0, 1.0 - sum(found.values()))
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -322,7 +318,7 @@ def _drawn(
 ) -> _Drawn:
     """Draw runs: one step error for all phases, which share model and devices, and one rate of failure."""
     rng = np.random.default_rng(seed)
-    errors, rates = drawn(operations, draws, rng)
+    errors, rates = drawn(rates_of(operations), draws, rng)
     work = np.array(
         [
             float(case.work) * stretched(each.projection.step_time, errors)

@@ -87,7 +87,7 @@ def _outcome(result: Advice) -> list[Text]:
         )
     ]
     if one.training_days is not None:
-        days = f"the run  {one.training_days:,.1f} days if nothing failed, {words.calendar(one.calendar)}"
+        days = f"the run  {one.training_days:,.1f} days if nothing failed, {words.calendar(one)}"
         lines.append(Text(days))
     if result.ratios:
         ratios = " · ".join(f"{ratio.name} {ratio.value:.2g}" for ratio in result.ratios)

@@ -157,7 +157,7 @@ def _figures(result: Projection) -> Table:
     if result.training_days is not None:
         tokens = format_count(result.workload.tokens or 0.0)
         rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens, if nothing failed"))
-        rows.append(("", words.calendar(result.calendar)))
+        rows.append(("", words.calendar(result)))
     found = Table.grid(padding=(0, 2))
     found.add_column(style="bold")
     for name, text in rows:

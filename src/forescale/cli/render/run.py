@@ -13,6 +13,7 @@ from forescale.cli.render import words
 from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells
 from forescale.cli.render.tables import asked, table
 from forescale.goodput.expected import PARTS
+from forescale.goodput.operations import rates_of
 from forescale.projection.result import Interval
 from forescale.units import counted, format_count, format_seconds
 from forescale.whole_run import RunProjection
@@ -29,7 +30,7 @@ def run_view(result: RunProjection) -> Group:
     first = result.phases[0].projection
     head = Text.assemble(
         (first.model.name, "bold"), f" on {first.cluster.name} · ",
-        f"failures as {result.operations.failures.name}",
+        f"failures as {rates_of(result.operations).name}",
     )  # fmt: skip
     return Group(head, "", _phases(result), "", _days(result), "", *_lines(result))
 

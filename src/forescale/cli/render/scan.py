@@ -76,7 +76,7 @@ _FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
     "MFU": lambda _, one: words.percent(one.mfu),
     "GiB": lambda _, one: _memory(one),
     "days": lambda _, one: None if one.training_days is None else f"{one.training_days:,.1f}",
-    "calendar": lambda _, one: None if one.calendar is None else f"{one.calendar.days.expected:,.1f}",
+    "calendar": lambda _, one: None if one.training_days is None else words.ends(one),
     "cost": lambda point, _: None if point.cost is None else format_count(point.cost),
     "per Mtok": lambda point, _: (
         None

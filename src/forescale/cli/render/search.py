@@ -47,6 +47,7 @@ def search_view(result: SearchResult) -> Group:
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
     legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
     legend += [Text(FOLDED_LEGEND, style="dim")] if any(result.variants) else []
+    legend += [Text(f"the first: {words.calendar(first)}")] if first.training_days is not None else []
     shown = ranking([*ranked, *sure], cost=result.run_cost, variants=result.variants)
     return Group(
         header, *words.left_out(first.model), "", shown, "", *legend, Text(counts), *stopped, *gains, *notes
@@ -70,10 +71,9 @@ def ranking(
     varied = len(set(chosen)) > 1
     head = ("#", *(["devices"] if sized else []), *names, *PLACEMENT, "<variants")
     days = [f"{one.training_days:,.1f}" for _, one in ranked if one.training_days is not None]
-    ends = [f"{one.calendar.days.expected:,.1f}" if one.calendar else "endless" for _, one in ranked]
-    calendar = ends if days else []
+    ends = [words.ends(one) for _, one in ranked] if days else []
     costs = [format_count(paid) for _, one in ranked if (paid := cost(one)) is not None]
-    runs = {name: known for name, known in (("days", days), ("calendar", calendar), ("cost", costs)) if known}
+    runs = {name: known for name, known in (("days", days), ("calendar", ends), ("cost", costs)) if known}
     figures = ("step", *runs, "tok/s/dev", "MFU", "GiB")
     rows = table(*head, *(["<numbers, overlap"] if varied else []), *figures, gap=1)
     rows.add_column("dominant", no_wrap=True)

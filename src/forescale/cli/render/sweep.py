@@ -207,6 +207,10 @@ def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
         if first is not None and (status != "infeasible" or result.feasible):
             style = "red" if status == "defect" else "dim"
             lines.append(Text(f"{status} at point {first['index']}: {first['problem']}", style=style))
+    lines += [
+        Text(f"endless at point {row['index']}: {row['problem']}", style="dim")
+        for row in [each for each in result.feasible if each["problem"]][:1]
+    ]
     if any(row["verdict"] not in (None, "FITS") for row in result.feasible):
         lines.append(Text(words.RISKY, style="dim"))
     if result.table is not None:

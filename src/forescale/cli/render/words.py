@@ -8,7 +8,7 @@ from dataclasses import fields
 from rich.text import Text
 
 from forescale.projection import result
-from forescale.projection.result import Calendar, Projection
+from forescale.projection.result import Projection
 from forescale.question import Note
 from forescale.spec.model import Model
 from forescale.spec.workload import Precision, Trainable, Workload
@@ -35,15 +35,24 @@ def left_out(model: Model) -> list[Text]:
     return [Text(f"{note.topic}: {note.text}", style="bold yellow") for note in result.left_out(model)]
 
 
-def calendar(found: Calendar | None) -> str:
-    """Return days on the calendar, with their range and what is counted."""
+def calendar(one: Projection) -> str:
+    """Return days on the calendar, what their range mostly comes from, and whose rates of failure are counted."""
+    found = one.calendar
     if found is None:
-        return "the run never ends: things fail faster than it restarts and saves (`forescale run` takes other rates)"
-    days = found.days
+        return one.endless
+    days, cause = found.days, next(iter(found.spread), "")
     return (
-        f"{days.expected:,.1f} ({days.low:,.1f} to {days.high:,.1f}) on the calendar, "
-        f"failures as {found.failures}"
+        f"{days.expected:,.1f} ({days.low:,.1f} to {days.high:,.1f}{f', mostly {cause}' if cause else ''}) on the "
+        f"calendar, failures as {found.failures}"
     )
+
+
+def ends(one: Projection) -> str:
+    """Return days on the calendar and their range, for a cell."""
+    if one.calendar is None:
+        return "endless"
+    days = one.calendar.days
+    return f"{days.expected:,.1f} ({days.low:,.1f}–{days.high:,.1f})"
 
 
 def time_part(name: str) -> str:

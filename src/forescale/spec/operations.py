@@ -1,0 +1,82 @@
+"""How a run is operated: what fails how often, how states are saved, how long a restart takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le
+
+from forescale.limits import Measure
+
+Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e7)]
+USUAL = "llama-3"
+"""Rates of failure where nobody says: the only published ones of a run on more than 10,000 devices."""
+SPANS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("restart", "planned", "repair"), "second"))
+"""Fields of `Operations` that may be written with a unit, and what they measure."""
+SAVING_DIMENSIONS: Mapping[str, str] = MappingProxyType({"interval": "second", "storage_bandwidth": "byte/s"})
+"""The same of `Checkpointing`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Interruptions by cause, per device and day."""
+
+    name: str = "given"
+    source: str = "given"
+    per_device_day: Mapping[str, Measure] = field(default_factory=dict, hash=False)
+    """Unexpected ones: the work since the last checkpoint is lost."""
+    planned_per_device_day: Measure = 0.0
+    """Planned ones: a checkpoint is written before them."""
+    restart: Seconds | None = None
+    """Seconds from an interruption until all processes run again, published with the rates."""
+    observed: Measure = 0.0
+    """Unexpected ones that the rates were counted from: what their uncertainty follows from."""
+
+    @property
+    def total(self) -> float:
+        """Unexpected interruptions per device and day."""
+        return sum(self.per_device_day.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """How states are saved."""
+
+    mode: Literal["sync", "async", "peer"] = "async"
+    """sync stops training until storage has them; async until host memory has them, and writes beside training; peer
+    keeps a copy in other nodes' memory, from where it is read again."""
+    interval: Annotated[float, Gt(0), Le(1e7)] | None = None
+    """Seconds of training between checkpoints; None is the best."""
+    storage_bandwidth: Annotated[float, Gt(0), Le(1e18)] | None = None
+    """byte/s of all devices together; None is what a published cluster relied on for each device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """Everything about operating a run that is not its step."""
+
+    failures: Failures | str | Annotated[float, Ge(0), Le(1e6)] = USUAL
+    """Rates of one's own by cause, the name of published ones, or failures per node of eight devices and day."""
+    failure_factor: Annotated[float, Ge(0), Le(1e6)] = 1.0
+    """Times as often as those rates say."""
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    restart: Seconds | None = None
+    """From a failure until every process runs again: detection, scheduling, start, initialisation of communication;
+    None is what was published with the rates, or else of another run."""
+    planned: Seconds = 1800.0
+    """How long a planned interruption lasts."""
+    spares: Annotated[int, Ge(0), Le(2**20)] | None = None
+    """Nodes that wait to take the place of failed ones; None is always enough."""
+    repair: Seconds = 86400.0
+    """Until a failed node is back."""
+    elastic: bool = False
+    """Where no spare is left, training goes on with fewer data-parallel replicas instead of waiting for a repair."""
+    fatal: Annotated[float, Ge(0), Le(1)] = 0.5
+    """Share of the failures that take a node out of service; the rest are over with a restart."""
+    evaluation: Annotated[float, Ge(0), Le(0.99)] = 0.0
+    """Share of the time that goes into evaluation, warm-up and compilation."""
+    stragglers: Annotated[float, Ge(0), Le(1)] = 0.0
+    """Spread (standard deviation over mean) of the devices' speeds; a step waits for the slowest."""
