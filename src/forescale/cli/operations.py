@@ -13,7 +13,7 @@ from forescale.cli.help import Rare
 from forescale.cli.options import bounded, option
 from forescale.errors import SpecError
 
-_operated = partial(option, panel=Rare("Operations"))
+_operated = partial(option, panel=Rare("Whole run"))
 _seconds = partial(_operated, check=bounded(Interval(ge=0, le=1e7), whole=False))
 _share = partial(_operated, check=bounded(Interval(ge=0, le=1), whole=False))
 

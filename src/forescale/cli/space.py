@@ -26,7 +26,7 @@ class SpaceOptions:
 
     space: Path | None = _space("Space file; the options below go over it.", "FILE.toml")
     limits: str | None = _space(
-        "Only what this framework can be told; trained with it unless --framework names another.",
+        "Only what this framework can be told; it trains, too.",
         "NAME",
         flag="--for",
         complete=complete_frameworks,
