@@ -24,6 +24,7 @@ from forescale.io.measurements import CostSection
 from forescale.io.question import SECTIONS
 from forescale.io.space import FILE_KEYS
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import Operations
 from forescale.spec.space import NAMES, SCENARIO_NAMES, Space
 from forescale.spec.workload import Precision
@@ -156,6 +157,7 @@ PLAN = {
     "hardware_config": "Primus' hardware configuration (YAML), over node and network of the cluster",
     "devices": "how many; or `nodes`",
     "nodes": "how many, instead of `devices`",
+    "sites": "table of [SiteLink](#sitelink): sites that the devices are spread over",
     "framework": "what trains, NAME or NAME@RELEASE: it fills in what the file leaves open",
     "preset": "whose account of memory and time; `default` is ours",
     "strategy": "table of [Strategy](#strategy): the layout; a search needs none",
@@ -188,7 +190,7 @@ SWEEPS = """## Sweep files
 
 `forescale sweep FILE` takes a plan with grids, cases and pictures: [sweeps](sweeps.md).
 """
-ROOTS = (Strategy, Workload, Precision, Operations, CostSection, Space, Model, Cluster)
+ROOTS = (Strategy, Workload, Precision, Operations, CostSection, Space, Model, Cluster, SiteLink)
 
 
 def files() -> str:

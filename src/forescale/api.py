@@ -44,7 +44,7 @@ from forescale.spec.space import NAMES, Space
 LAYOUT = tuple(item.name for item in fields(Strategy))
 RUN = tuple(item.name for item in fields(Workload))
 COST = tuple(item.name for item in fields(CostSection))
-PLAN = ("devices", "nodes", "framework", "preset", "hardware_config", "operations")
+PLAN = ("devices", "nodes", "sites", "framework", "preset", "hardware_config", "operations")
 LIMITS = ("space", "costs", "objective", "max_memory", "safe")
 WHERE = "the question"
 

@@ -54,7 +54,7 @@ class Wired:
 
 
 def wire(question: Question, *, recorded: bool = False) -> Wired:
-    """Return the layout of a question with its priced blocks, and what stands on its stages.
+    """Return the layout of a question with its priced blocks; that of one site where sites train by themselves.
 
     Parameters
     ----------
@@ -66,6 +66,7 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
     SpecError
         If the question has no layout, or an illegal one; the message names every violated constraint.
     """
+    question = question.site
     model, cluster, workload = question.model, question.cluster, question.workload
     check(model, cluster, question.layout, workload)
     strategy = settled(question.layout, cluster.domain)

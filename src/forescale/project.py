@@ -34,6 +34,7 @@ from forescale.projection.result import (
     ParameterSummary,
     Projection,
     Restored,
+    Sites,
     StageTime,
     TowerSummary,
     left_out,
@@ -44,8 +45,16 @@ from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.blocks import BlockSeconds
+from forescale.time.outer import (
+    OUTER_BYTES,
+    exchanged_bytes,
+    step_over_sites,
+    utilisation_of,
+    waited_for_sites,
+)
 from forescale.time.price import coverage, message_coverage, time_sources
 from forescale.time.step import straggler_share
+from forescale.units import counted
 
 if TYPE_CHECKING:
     from forescale.memory.timeline import MemoryTimeline
@@ -77,7 +86,77 @@ def project(
     if asked.preset != "default":
         raise SpecError(f"project is our own engine; presets.project_as answers as {asked.preset}")
     result = _projection(wire(asked), stages)
+    if asked.workload.outer is not None:
+        result = _over_sites(asked, result)
     return replace(result, notes=(*result.notes, *asked.notes)) if asked.notes else result
+
+
+def _over_sites(asked: Question, one: Projection) -> Projection:
+    """Return what one of the sites of a question does as all of them do, with what they wait for each other."""
+    model, cluster, strategy, workload = asked.parts
+    sites, own = cluster.num_sites, one.step_time
+    low, used, high = (
+        utilisation_of(model, cluster, workload, each) for each in (own.low, own.expected, own.high)
+    )
+    step = Interval(
+        low=number_of(step_over_sites(step_time=own.low, utilisation=low)),
+        expected=number_of(step_over_sites(step_time=own.expected, utilisation=used)),
+        high=number_of(step_over_sites(step_time=own.high, utilisation=high)),
+    )
+    waited = number_of(waited_for_sites(step_time=own.expected, utilisation=used))
+    ends, endless = _calendar(asked, step)
+    slower = ("tokens_per_s_per_device", "mfu", "mfu_full_attention", "hfu")
+    more = ("model_flops_per_step", "model_flops_full_attention_per_step", "hardware_flops_per_step")
+    figures = {name: getattr(one, name) * used for name in slower}
+    figures |= {name: getattr(one, name) * sites for name in more}
+    summary = _sites(asked, one, used)
+    return replace(
+        one,
+        **figures,
+        cluster=cluster,
+        strategy=strategy,
+        workload=workload,
+        step_time=step,
+        time_s={**one.time_s, "data_comm": one.time_s["data_comm"] + waited},
+        training_days=_ideal_days(workload, step.expected),
+        calendar=ends,
+        endless=endless,
+        sites=summary,
+        notes=(*one.notes, _sites_note(summary, workload)),
+    )
+
+
+def _sites(asked: Question, one: Projection, used: float) -> Sites:
+    """Return how sites exchange, beside a step in which they reduce gradients over the same link."""
+    outer, cluster, trained = asked.workload.outer, asked.cluster, one.params.trained
+    assert outer is not None
+    layout = replace(asked.layout, axis_order=("tp", "cp", "pp", "dp"), placement=None)
+    together = replace(asked.of(layout), workload=replace(asked.workload, outer=None))
+    sent = exchanged_bytes(parameters=trained, bits=outer.bits, num_sites=float(cluster.num_sites))
+    kept = OUTER_BYTES * trained if outer.method == "diloco" else 0.0
+    return Sites(
+        num_sites=cluster.num_sites,
+        bandwidth=cluster.tiers[-1].bandwidth * cluster.site.num_devices,
+        exchanged_bytes=number_of(sent),
+        site_step_s=one.step_time_s,
+        utilisation=used,
+        host_bytes=kept / cluster.site.num_devices,
+        every_step_s=_projection(wire(together)).step_time_s,
+    )
+
+
+def _sites_note(sites: Sites, workload: Workload) -> Note:
+    """Return where training by themselves pays, and what it does to the batch."""
+    outer, gain = workload.outer, sites.every_step_s * sites.utilisation / sites.site_step_s
+    assert outer is not None
+    batch = workload.global_batch_size // sites.num_sites
+    pays = f"{gain:,.3g} times as fast as" if gain > 1.0 else "no faster, so it does not pay, than"
+    text = (
+        f"each of {sites.num_sites} sites takes {counted(outer.every, 'step')} of {counted(batch, 'sequence')} by "
+        f"itself between exchanges, {pays} reducing gradients over the link in every step; what that does to the loss "
+        "is not projected"
+    )
+    return Note(topic="sites", text=text)
 
 
 def memory_timeline(

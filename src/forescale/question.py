@@ -98,6 +98,57 @@ class Question(Brief):
         return self.costs.run_factors(self.cluster.device, software)
 
     @property
+    def site(self) -> Question:
+        """The question of one of the sites that train by themselves; itself where none do.
+
+        Raises
+        ------
+        SpecError
+            If there are no sites, or batch or replicas do not divide over them.
+        """
+        work, layout, sites = self.workload, self.strategy, self.cluster.num_sites
+        if work.outer is None:
+            return self
+        if sites < 2:
+            raise SpecError(
+                f"workload.outer exchanges between sites, and {self.cluster.name} has one; give them and their link, "
+                "such as --sites 2 --site-bandwidth 100Gbit/s"
+            )
+        replicas = sites if layout is None else layout.dp_replicate
+        for name, count in (("global_batch_size", work.global_batch_size), ("dp_replicate", replicas)):
+            if count % sites:
+                raise SpecError(
+                    f"{name} {count} is no multiple of the {sites} sites that train by themselves"
+                )
+        tokens = None if work.tokens is None else work.tokens / sites
+        batch = work.global_batch_size // sites
+        return replace(
+            self,
+            cluster=self.cluster.site,
+            workload=replace(work, global_batch_size=batch, tokens=tokens, outer=None),
+            strategy=None if layout is None else replace(layout, dp_replicate=replicas // sites),
+        )
+
+    def check_together(self, answer: str) -> None:
+        """Raise SpecError where sites train by themselves: `answer` does not know of them."""
+        if self.workload.outer is not None:
+            msg = f"{answer} is of devices that take every step together; leave workload.outer out, or ask of one site"
+            raise SpecError(msg)
+
+    def over_sites(self, one: Question) -> Question:
+        """Return what `one` asks of a site of this question asked of all of them."""
+        work, sites = self.workload, self.cluster.num_sites
+        if work.outer is None:
+            return one
+        whole = replace(
+            one.workload, global_batch_size=work.global_batch_size, tokens=work.tokens, outer=work.outer
+        )
+        found, layout = replace(one, cluster=self.cluster, workload=whole), one.strategy
+        return (
+            found if layout is None else found.of(replace(layout, dp_replicate=layout.dp_replicate * sites))
+        )
+
+    @property
     def simulated(self) -> Question:
         """The same question answered by models alone, whatever runs were measured."""
         return replace(self, costs=self.costs.simulated)

@@ -18,7 +18,7 @@ _SCALES: dict[str, dict[str, float]] = {
     "byte": {**{f"{p}B": f for p, f in _PREFIX.items()}, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB},
     "byte/s": {
         **{f"{p}B/s": f for p, f in _PREFIX.items()},
-        **{f"{p}b/s": f / 8 for p, f in _PREFIX.items()},
+        **{f"{p}{bit}/s": f / 8 for p, f in _PREFIX.items() for bit in ("b", "bit")},
         "GiB/s": GIB,
         "TiB/s": TIB,
     },

@@ -50,19 +50,42 @@ def test_the_story_on_one_screen(forescale):
         assert word in ran.out
 
 
+APART = (
+    "--sites",
+    2,
+    "--site-bandwidth",
+    "1Gbit/s",
+    "--outer",
+    "diloco every=100 fragments=8 overlap=1 bits=4",
+)
+
+
 def test_sites(forescale):
-    told = ("sites", *RUN, "--every", 100, "--fragments", 8, "--overlapped", 1, "--bits", 4)
-    found = json.loads(forescale(*told, "--bandwidth", "1Gbit/s", "--json").out)
+    told = ("sites", *RUN, *APART)
+    found = json.loads(forescale(*told, "--json").out)
     needed = list(found["bandwidth_bit_per_s"].values())
     assert needed == sorted(needed)
     assert 0 < found["utilisation"] <= 1
+    assert found["outer"] == {"method": "diloco", "every": 100, "fragments": 8, "overlap": 1, "bits": 4.0}
     assert "is not projected" in forescale(*told).out
 
 
+@pytest.mark.parametrize("command", ["project", "search", "run", "memory"])
+def test_sites_train_by_themselves_wherever_layouts_are(forescale, command):
+    ran = forescale(command, *RUN, *APART, "--tokens", "1T", *COMMANDS.get(command, ()))
+    assert ran.code == 0, ran.err
+    if command in ("project", "search"):
+        assert "note (sites): each of 2 sites takes 100 steps of 128 sequences by itself" in ran.out
+
+
 def test_more_pieces_than_layers_are_refused(forescale):
-    ran = forescale("sites", *RUN, "--fragments", 33)
+    ran = forescale(
+        "sites", *RUN, "--sites", 2, "--site-bandwidth", "1Gbit/s", "--outer", "diloco fragments=33"
+    )
     assert (ran.code, ran.out) == (2, "")
     assert "pieces of 32 layers: give 32 or fewer, got 33" in ran.err
+    assert "have a link" not in forescale("sites", *RUN).out
+    assert "--sites 2 --site-bandwidth" in forescale("sites", *RUN).err
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,11 @@ from forescale.io.question import (
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec import DenseFfn, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
+from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import replayed, searched
 from forescale.spec.operations import Checkpointing, Failures, Operations
 from forescale.spec.space import ORDERS
+from forescale.spec.workload import Outer
 
 RECOMPUTES = (
     Recompute(),
@@ -110,6 +112,17 @@ def questions(draw):
         max_memory=draw(st.none() | st.floats(1e9, 1e11)),
         safe=draw(st.booleans()),
     )
+    if draw(st.booleans()):
+        link = SiteLink(count=2, bandwidth=draw(st.floats(1e8, 1e11)), latency=draw(st.floats(0.0, 0.1)))
+        outer = draw(
+            st.none() | st.builds(Outer, every=st.integers(1, 50), bits=st.sampled_from([4.0, 16.0]))
+        )
+        layout = asked.strategy and replace(
+            asked.strategy, dp_replicate=2, dp_shard=asked.strategy.dp_shard // 2
+        )
+        if layout is None or layout.dp_shard:
+            work = replace(asked.workload, outer=outer, global_batch_size=8)
+            asked = replace(asked, cluster=devices.over_sites(link), workload=work, strategy=layout)
     label = draw(st.none() | st.sampled_from(frameworks()))
     return asked if label is None else trained(asked, load_framework(label))
 

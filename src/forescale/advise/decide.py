@@ -63,6 +63,7 @@ def advise(
         If nothing that the process tries fits.
     """
     asked = question_of(question, cluster, workload, max_memory=max_memory, costs=costs)
+    asked.check_together("advice")
     case = Case(question=asked)
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)

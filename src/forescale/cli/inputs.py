@@ -101,14 +101,8 @@ def read_question(
             "preset": plan.preset,
         },
     )
-    _size(written, cluster)
-    if cluster.hardware_config is not None:
-        written["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
-    _section(written, "workload", _workload(run))
-    for name, given in (("trainable", _trainable(run)), ("images", _images(run))):
-        if any(value is not None for value in given.values()) and isinstance(written["workload"], dict):
-            _section(written["workload"], name, given)
-    _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
+    _machine(written, cluster)
+    _run(written, run)
     if layout is not None:
         _section(written, "strategy", _strategy(layout))
         if isinstance(written["strategy"], dict):
@@ -200,8 +194,22 @@ def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, 
     return (Note(topic="cluster", text=text),)
 
 
-def _size(values: dict[str, Any], cluster: ClusterOptions) -> None:
-    """Lay --devices or --nodes over whichever of the two the plan has."""
+def _run(written: dict[str, Any], run: RunOptions) -> None:
+    """Lay what is trained on over the plan's words."""
+    _section(written, "workload", _workload(run))
+    for name, given in (("trainable", _trainable(run)), ("images", _images(run))):
+        if any(value is not None for value in given.values()) and isinstance(written["workload"], dict):
+            _section(written["workload"], name, given)
+    _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
+
+
+def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
+    """Lay --devices or --nodes over whichever of the two the plan has, and sites and nodes' networks over its own."""
+    between = {"count": cluster.sites, "bandwidth": cluster.site_bandwidth, "latency": cluster.site_latency}
+    if any(value is not None for value in between.values()):
+        _section(values, "sites", between)
+    if cluster.hardware_config is not None:
+        values["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
     if cluster.devices is not None and cluster.nodes is not None:
         raise SpecError("--devices and --nodes say the same thing; give one of them")
     if cluster.devices is not None or cluster.nodes is not None:
@@ -374,7 +382,26 @@ RUN = ("seq_len", "global_batch_size", "tokens", "document_len", "optimizer")
 
 
 def _workload(run: RunOptions) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in RUN}
+    return {
+        **{name: getattr(run, name) for name in RUN},
+        "outer": None if run.outer is None else _outer(run.outer),
+    }
+
+
+def _outer(text: str) -> dict[str, Any]:
+    """Return the table that a method and its settings, such as `diloco every=100 bits=4`, stand for."""
+    method, *settings = text.replace(",", " ").split() or [""]
+    pairs = [word.partition("=") for word in settings]
+    return {"method": method, **{name: _amount(value) for name, _, value in pairs}}
+
+
+def _amount(text: str) -> float | str:
+    """Return a number, or text that is none for the checks to name."""
+    number = whole_of(text)
+    try:
+        return float(text) if number is None else number
+    except ValueError:
+        return text
 
 
 def _trainable(run: RunOptions) -> dict[str, Any]:

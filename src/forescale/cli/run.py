@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from forescale.whole_run import Phase, Prices
 
 SERVICE = Rare("Money and dice")
-BETWEEN = "Between sites"
 SEED = Interval(ge=0, le=2**32 - 1)
 
 
@@ -71,19 +70,6 @@ class PriceOptions:
         "FILE",
         panel=SERVICE,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteOptions:
-    """How sites exchange what they trained."""
-
-    every: int = option(
-        "Steps between two exchanges of the same parameters.", "N", default=100, panel=BETWEEN
-    )
-    fragments: int = option("Pieces that take turns.", "N", default=1, panel=BETWEEN)
-    overlapped: int = option("Steps that go on before an exchange is needed.", "N", default=0, panel=BETWEEN)
-    bits: float = option("Bits of a parameter on the link.", "N", default=16.0, panel=BETWEEN)
-    bandwidth: str | None = option("Between sites, such as 10Gbit/s.", "RATE", panel=BETWEEN)
 
 
 @grouped
@@ -133,37 +119,33 @@ def sites_command(
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions,
-    between: SiteOptions,
     plan: PlanOptions,
     cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train over sites with slow links between them: the bandwidth that each use of their devices needs."""
+    """Train on sites with slow links between them: the bandwidth that each use of their devices needs."""
     from forescale.cli.inputs import answered, read_question
-    from forescale.io.validation import build
-    from forescale.units import parse
-    from forescale.whole_run.sites import Outer, bandwidth_needed, compute_utilisation
+    from forescale.time.outer import bandwidth_needed
 
-    names = [item.name for item in fields(Outer)]
-    values = {name: getattr(between, "overlapped" if name == "overlap" else name) for name in names}
-    outer = build(Outer, values, where="the command line")
+    run = replace(run, outer=run.outer or ("diloco" if plan.plan is None else None))
     found = answered(read_question(model, plan, cluster, run, layout, cost))
+    outer, sites = found.workload.outer, found.sites
+    if outer is None or sites is None:
+        raise SpecError("sites train by themselves: say how, such as --outer 'diloco every=100'")
     asked: dict[str, Any] = {
-        "parameters": found.params.total,
+        "parameters": found.params.trained,
         "num_layers": found.model.num_layers,
-        "step_time": found.step_time_s,
+        "step_time": sites.site_step_s,
+        "num_sites": sites.num_sites,
+        "latency": found.cluster.tiers[-1].latency,
     }
     needed = {str(share): bandwidth_needed(outer, share / 100, **asked) for share in (50, 80, 90, 95, 99)}
-    given = (
-        None if between.bandwidth is None else parse(between.bandwidth.replace("bit", "b"), "byte/s") * 8.0
-    )
     document = {
         "schema": "forescale.sites/1",
         "model": found.model.name,
-        "step_time_s": found.step_time_s,
-        "outer": {name: getattr(outer, name) for name in names},
+        **asdict(sites),
+        "outer": asdict(outer),
         "bandwidth_bit_per_s": needed,
-        "utilisation": None if given is None else compute_utilisation(outer, bandwidth=given, **asked),
     }
     if as_json:
         print_json(document)

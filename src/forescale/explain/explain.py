@@ -23,6 +23,7 @@ from forescale.project import flops_of, peak_rate
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
 from forescale.question import Question
+from forescale.time.outer import STREAMING, step_over_sites, utilisation_of, waited_for_sites
 from forescale.units import counted
 
 PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"
@@ -75,7 +76,8 @@ class Explainer:
     def of(cls, question: Question) -> Explainer:
         """Evaluate the layout of a question with every degree recorded."""
         wired = wire(question, recorded=True)
-        return cls(question=wired.question, evaluation=evaluate(wired.setting, wired.inputs))
+        evaluation = evaluate(wired.setting, wired.inputs)
+        return cls(question=question.over_sites(wired.question), evaluation=evaluation)
 
     def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
         """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""
@@ -104,8 +106,15 @@ class Explainer:
 
     def _time(self, family: str, part: str) -> Term:
         if part:
-            return as_term(self.evaluation.time_parts.get(part, 0.0), name=part).renamed(part, unit="s")
-        step: Any = as_term(self.evaluation.step_time)
+            seconds: Any = as_term(self.evaluation.time_parts.get(part, 0.0), name=part)
+            if part == "data_comm" and self.question.workload.outer is not None:
+                seconds = seconds + waited_for_sites(
+                    step_time=self._own_step, utilisation=self._utilisation_of_sites
+                )
+            return as_term(seconds).renamed(part, unit="s")
+        step: Any = self._own_step
+        if self.question.workload.outer is not None:
+            step = step_over_sites(step_time=step, utilisation=self._utilisation_of_sites)
         tokens: Any = Term(
             self.question.workload.tokens_per_step,
             name="tokens",
@@ -128,6 +137,23 @@ class Explainer:
                 )
             case _:
                 return as_term(step)
+
+    @property
+    def _own_step(self) -> Any:  # noqa: ANN401 (terms stand in for numbers)
+        """The step without exchanges between sites."""
+        return as_term(self.evaluation.step_time)
+
+    @property
+    def _utilisation_of_sites(self) -> Any:  # noqa: ANN401 (terms stand in for numbers)
+        """The share of the time in which the sites compute."""
+        asked, step = self.question, float(value_of(self.evaluation.step_time)[0])
+        return Term(
+            utilisation_of(asked.model, asked.cluster, asked.workload, step),
+            name="compute_utilisation",
+            unit="1",
+            source=STREAMING,
+            text="layers followed one by one over the link: forward waits for what comes back",
+        )
 
     def _utilisation(self, flops: Any, step: Any) -> Term:  # noqa: ANN401 (terms stand in for numbers)
         rate: Any = Term(

@@ -50,6 +50,7 @@ from forescale.io.validation import build
 from forescale.limits import AMOUNT, DEVICES, within
 from forescale.question import Objective, Question
 from forescale.spec import Cluster, Strategy, Workload
+from forescale.spec.cluster import SiteLink
 from forescale.spec.constraints import Constraint
 from forescale.spec.framework import Framework, laid_over, rule_of, told_of
 from forescale.spec.model import Layer, Model, MoeFfn
@@ -72,6 +73,7 @@ SECTIONS = (
     "hardware_config",
     "devices",
     "nodes",
+    "sites",
     "framework",
     "preset",
     "strategy",
@@ -84,7 +86,7 @@ SECTIONS = (
     "max_memory",
     "safe",
 )
-_TABLES = ("strategy", "workload", "precision", "operations", "cost", "space")
+_TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
 _UNCHANGED = "default"
 """What stands in a file for None among the values of a dimension: as the question, or the base layout, has it."""
 
@@ -175,6 +177,8 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
     nodes = _count(values, "nodes", where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
     cluster = _sized(cluster, values["cluster"], devices, nodes, where)
+    if "sites" in values:
+        cluster = cluster.over_sites(build(SiteLink, values["sites"], where=f"{where}, sites"))
     model = model_given(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
     strategy, space = _told(values.get("strategy")), values.get("space", {})
@@ -186,11 +190,15 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         words = space["base"] if searched else strategy or {}
         words, workload = framework.completed(words, workload, model, cluster)
         strategy, space = (None, {**space, "base": words}) if searched else (words, space)
+    work = build(Workload, workload, where=f"{where}, workload")
+    sites = 1 if work.outer is None else max(1, cluster.num_sites)
     question = Question(
         model=model,
         cluster=cluster,
-        workload=build(Workload, workload, where=f"{where}, workload"),
-        strategy=None if strategy is None else build_strategy(strategy, cluster.num_devices, where=where),
+        workload=work,
+        strategy=None
+        if strategy is None
+        else build_strategy(strategy, cluster.num_devices, where=where, sites=sites),
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
@@ -339,11 +347,12 @@ def _each_layer(model: Model) -> tuple[int, frozenset[Layer]]:
     return model.hidden_size, frozenset(kinds)
 
 
-def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -> Strategy:
+def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, sites: int = 1) -> Strategy:
     """Return the layout that `values` describe on `num_devices` devices.
 
     What is not given of dp_replicate and dp_shard follows from the devices that are left; all of it is
-    dp_shard if states are sharded (zero of 1 or more) or experts fold over it, else dp_replicate.
+    dp_shard if states are sharded (zero of 1 or more) or experts fold over it, else dp_replicate, which is at least the
+    number of `sites` that train by themselves.
     """
     given = build(Strategy, values, where=f"{where}, strategy")
     fixed = given.tp * given.cp * given.pp
@@ -351,7 +360,8 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
         return given
     shards = given.zero > 0 or given.ep * given.etp > 1
     free = "dp_shard" if "dp_replicate" in values or ("dp_shard" not in values and shards) else "dp_replicate"
-    fixed *= given.dp
+    least = 1 if "dp_replicate" in values else sites
+    fixed *= given.dp * least
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"{below} or {above}" if below else str(above)
@@ -360,7 +370,9 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str) -
             f"tp {given.tp}, cp {given.cp}, pp {given.pp} and the data parallel degree given need; "
             f"the nearest are {nearest}"
         )
-    return build(Strategy, {**values, free: num_devices // fixed}, where=f"{where}, strategy")
+    found = {"dp_replicate": given.dp_replicate * least}
+    found[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
+    return build(Strategy, {**values, **found}, where=f"{where}, strategy")
 
 
 def build_operations(values: Mapping[str, Any], *, where: str) -> Operations:

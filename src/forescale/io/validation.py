@@ -11,6 +11,7 @@ from forescale.catalogue.clusters import DEVICE_DIMENSIONS, LINK_DIMENSIONS, TIE
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.records import Units, Walk
 from forescale.spec import Device, LinkParameters, MatrixRates, Model, Tier, Workload
+from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Operations
 
 T = TypeVar("T")
@@ -21,6 +22,7 @@ _UNITS: Units = MappingProxyType(
         LinkParameters: LINK_DIMENSIONS,
         MatrixRates: {field.name: "FLOP/s" for field in fields(MatrixRates)},
         Workload: {"tokens": "token"},
+        SiteLink: {"bandwidth": "byte/s", "latency": "second"},
         Operations: SPANS,
         Checkpointing: SAVING_DIMENSIONS,
     }

@@ -75,6 +75,7 @@ def project_as(question: Question) -> Projection:
     preset = load_preset(question.preset)
     if preset is DEFAULT:
         return project(question)
+    question.check_together(f"preset {preset.name}")
     model, cluster, strategy, workload = question.parts
     check(model, cluster, strategy, workload)
     if strategy.recompute.layer_ids or strategy.recompute.unit > 1:

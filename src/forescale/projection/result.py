@@ -104,6 +104,25 @@ class TowerSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sites:
+    """Sites that train by themselves and exchange what they trained now and then."""
+
+    num_sites: int
+    bandwidth: float
+    """byte/s of each site's link."""
+    exchanged_bytes: float
+    """That each site sends, and receives, in `every` steps."""
+    site_step_s: float
+    """Of a step without exchanges."""
+    utilisation: float
+    """Share of the time that computes."""
+    host_bytes: float
+    """In host memory, for one device: what the outer optimizer keeps."""
+    every_step_s: float
+    """Of a step in which the sites reduce gradients over the same link instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
     """Bytes on one device of a pipeline stage."""
 
@@ -242,6 +261,8 @@ class Projection(Result):
     """None where tokens are not known, or the run does not end: `endless` says why."""
     endless: str = ""
     notes: tuple[Note, ...] = field(default=())
+    sites: Sites | None = None
+    """None where all devices take every step together."""
     vision: TowerSummary | None = None
     """None of models without one, and where it is left out."""
     costs: CostSummary | None = None

@@ -85,6 +85,7 @@ def search(
     if question.preset != "default":
         msg = f"search ranks by our own engine, not as {question.preset} answers"
         raise SpecError(msg)
+    asked, question = question, question.site
     limits = memory_limits(question.memory_limit)
     goal = Goal(
         objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits, folds=not all_variants
@@ -95,7 +96,7 @@ def search(
     ranking.check(question)
     solvers = ranking.solvers
     ranked = ranking.best()
-    best = tuple(project(each.of(one)) for each, one, _ in ranked)
+    best = tuple(project(asked.over_sites(each.of(one))) for each, one, _ in ranked)
     steps = ranking.fastest()
     gains = more_memory(steps, limits, every=relax)
     if relax:
@@ -104,7 +105,7 @@ def search(
     return SearchResult(
         best=best,
         variants=tuple(count - 1 for *_, count in ranked),
-        surest=_surest(question, ranking, best, watch) if surest and goal.by_time else None,
+        surest=_surest(asked, ranking, best, watch) if surest and goal.by_time else None,
         objective=question.objective,
         num_legal=sum(each.num_legal for each in solvers),
         num_feasible=sum(each.incumbent.num_feasible for each in solvers),
@@ -114,8 +115,8 @@ def search(
         gap=ranking.progress.gap,
         elapsed_s=time.perf_counter() - started,
         refused=ranking.refused,
-        relaxations=gains,
-        question=question,
+        relaxations=gains if asked is question else (),
+        question=asked,
     )
 
 

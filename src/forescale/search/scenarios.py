@@ -102,17 +102,18 @@ class Fastest:
 def fastest(
     question: Question, *, watch: Watch, cutoff: float = np.inf, like: Ranking | None = None
 ) -> Fastest:
-    """Return the fastest layout that fits and is no slower than `cutoff` [s].
+    """Return the fastest layout that fits and whose step, of one site by itself, is no slower than `cutoff` [s].
 
     `like` is a ranking by time of the same question, but for what counts as fitting: its first bounds hold here too.
     """
     goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
     ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=() if like is None else tuple(like.solvers))
-    ranking.search(scenarios(question))
+    ranking.search(scenarios(question.site))
     if not (found := ranking.best()):
         return Fastest(done=ranking.done)
     scenario, strategy, _ = found[0]
-    return Fastest(done=ranking.done, step_time=ranking.progress.best, question=scenario, strategy=strategy)
+    best = question.over_sites(scenario.of(strategy))
+    return Fastest(done=ranking.done, step_time=ranking.progress.best, question=best, strategy=best.strategy)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from forescale.units import counted
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
 NEEDS_TRANSPOSES = frozenset({"ada", "hopper"})
 """Architectures whose 8-bit products read operands along rows only."""
+WAN = "wan"
+"""Name of the tier between sites."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +105,21 @@ class Tier:
     nics_per_device: Annotated[float, Gt(0), Le(1e3)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
+    wide_area: bool = False
+    """A link between sites, which may train by themselves (`Workload.outer`); only the outermost tier can be one."""
     parameters: LinkParameters | None = None
     """The tier's own collectives, over the catalogue's calibration of such links."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLink:
+    """Sites that the devices are spread over, and what joins them."""
+
+    count: Annotated[int, Ge(2), Le(2**20)]
+    bandwidth: Rate
+    """byte/s of each site's link, shared by its devices."""
+    latency: Seconds = 0.0
+    """Seconds from one site to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +151,10 @@ class Cluster:
             )
             raise SpecError(msg)
 
+        if any(tier.wide_area for tier in (*self.tiers[:-1], *(self.tiers if len(sizes) == 1 else ()))):
+            msg = f"cluster {self.name}: a wide-area link is the outermost tier, around those of a site's own network"
+            raise SpecError(msg)
+
     def __hash__(self) -> int:
         """Hash what tells most clusters apart, not every figure."""
         return hash((self.name, self.num_devices, self.device.name))
@@ -158,6 +177,49 @@ class Cluster:
     def domain(self) -> int:
         """Devices that share the fastest tier."""
         return min(self.tiers[0].size or self.num_devices, self.num_devices)
+
+    @property
+    def num_sites(self) -> int:
+        """Sites that a wide-area link joins; 0 without one.
+
+        Raises
+        ------
+        SpecError
+            If devices are no whole number of sites.
+        """
+        if not self.tiers[-1].wide_area:
+            return 0
+        sites, rest = divmod(self.num_devices, self._of_site)
+        if rest:
+            msg = f"cluster {self.name}: {self.num_devices} devices are no whole number of sites of {self._of_site}"
+            raise SpecError(msg)
+        return sites
+
+    @property
+    def _of_site(self) -> int:
+        """Devices of a site, as far as there are so many."""
+        return min(self.tiers[-2].size or self.num_devices, self.num_devices)
+
+    @property
+    def site(self) -> Cluster:
+        """One of the sites that a wide-area link joins."""
+        return replace(self, num_devices=self._of_site, tiers=self.tiers[:-1])
+
+    def over_sites(self, link: SiteLink) -> Cluster:
+        """Return the same devices on several sites, joined by a wide-area tier.
+
+        Raises
+        ------
+        SpecError
+            If devices do not divide, or sites are joined already.
+        """
+        size, rest = divmod(self.num_devices, link.count)
+        if rest or self.num_sites:
+            what = "has a wide-area link already" if self.num_sites else f"has {self.num_devices} devices"
+            raise SpecError(f"cluster {self.name} {what}; they cannot be {link.count} equal sites")
+        inner = (replace(tier, size=min(tier.size or size, size)) for tier in self.tiers)
+        outer = Tier(name=WAN, size=0, bandwidth=link.bandwidth / size, latency=link.latency, wide_area=True)
+        return replace(self, tiers=(*inner, outer))
 
     def sized(self, num_devices: int) -> Cluster:
         """Return the same cluster with `num_devices` devices."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from annotated_types import Ge, Gt, Le
 
 from forescale.errors import SpecError
 from forescale.formula import formula
@@ -179,6 +181,23 @@ class Trainable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    """How sites that train by themselves exchange what they trained: how often, in what pieces and how narrow."""
+
+    method: Literal["diloco", "local_sgd"] = "diloco"
+    """Whether an outer optimiser takes the step between two exchanges (Douillard et al. 2023, DiLoCo,
+    arXiv:2311.08105), or parameters are averaged (Stich 2018, local SGD, arXiv:1805.09767)."""
+    every: Count = 100
+    """Steps between two exchanges of the same parameters; 1 is plain data parallelism, of gradients."""
+    fragments: Count = 1
+    """Pieces that are exchanged in turn within `every` steps (Streaming DiLoCo); a piece is every so manyth layer."""
+    overlap: Annotated[int, Ge(0), Le(1000)] = 0
+    """Steps that go on before what was exchanged is needed; 0 waits for it."""
+    bits: Annotated[float, Gt(0), Le(64)] = 16.0
+    """Bits of a parameter on the link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training step's input, and how many tokens the whole run sees."""
 
@@ -203,6 +222,10 @@ class Workload:
 
     images: Images = field(default_factory=Images)
     """Images of each sequence, for models with a vision tower; their tokens are part of `seq_len`."""
+
+    outer: Outer | None = None
+    """How the sites that the cluster's wide-area link joins train by themselves, each its part of the batch; None has
+    gradients reduced over all of them in every step."""
 
     def __post_init__(self) -> None:
         """Refuse a type of frozen weights where none are."""

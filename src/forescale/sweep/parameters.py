@@ -19,6 +19,7 @@ from forescale.spec import Cluster, Device, MatrixRates, Model, Precision, Tier,
 from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Operations
 from forescale.spec.space import NAMES
+from forescale.spec.workload import Outer
 
 Path: TypeAlias = tuple[str | int, ...]
 Plain: TypeAlias = int | float | str | bool | tuple[str, ...]
@@ -211,6 +212,7 @@ def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
         own, delays = f"cluster.tiers.{tier}.parameters", dict.fromkeys(_DELAYS, "second")
         add(own, ("cluster", "tiers", tier, "parameters"), LinkParameters, delays, set())
     add("workload", ("workload",), Workload, {"tokens": "token"}, {"precision"})
+    add("workload.outer", ("workload", "outer"), Outer, {}, set())
     add("precision", ("workload", "precision"), Precision, {}, set())
     found["operations.failures"] = (("operations", "failures"), "text", None)
     add("operations", ("operations",), Operations, SPANS, {"failures"})

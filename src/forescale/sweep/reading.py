@@ -44,6 +44,7 @@ from forescale.io.space import held_space
 from forescale.limits import SWEPT, within
 from forescale.question import Objective
 from forescale.spec import Cluster
+from forescale.spec.cluster import WAN
 from forescale.spec.space import Space
 from forescale.sweep.columns import column_names
 from forescale.sweep.definition import (
@@ -79,7 +80,7 @@ from forescale.units import parse
 
 T = TypeVar("T")
 _SUBJECT = re.compile(r"unknown key '([\w.]+)'|(?:^|[:;,] )([\w.]+) (?:must be|= )")
-_BASE_SECTIONS = ("workload", "precision", "operations", "cost", "cluster", "model")
+_BASE_SECTIONS = ("sites", "workload", "precision", "operations", "cost", "cluster", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,17 @@ class Source:
 
 
 PRICE = "price_per_device_hour"
-_PLAN_SECTIONS = ("model", "cluster", "devices", "nodes", "workload", "precision", "operations", "cost")
+_PLAN_SECTIONS = (
+    "model",
+    "cluster",
+    "devices",
+    "nodes",
+    "sites",
+    "workload",
+    "precision",
+    "operations",
+    "cost",
+)
 
 
 def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
@@ -290,12 +301,12 @@ def parse_plot(text: str, columns: Collection[str]) -> Plot:
 
 
 SECTIONS = (
-    "name", "model", "cluster", "devices", "nodes", "scaling", "workload", "precision", "operations", "cost",
+    "name", "model", "cluster", "devices", "nodes", "sites", "scaling", "workload", "precision", "operations", "cost",
     "space", "search", "vary", "case", "sample", "plot",
 )  # fmt: skip
 SEARCH_KEYS = ("objective", "max_memory", PRICE)
 SAMPLE_KEYS = ("points", "seed")
-_TABLES = ("workload", "precision", "operations", "cost", "space", "search", "vary", "sample")
+_TABLES = ("sites", "workload", "precision", "operations", "cost", "space", "search", "vary", "sample")
 _LISTS = ("case", "plot")
 
 
@@ -412,6 +423,7 @@ class _Reader:
     def _tiers(self, clusters: Mapping[str, Cluster]) -> tuple[str, ...]:
         """Return the names of the network tiers of all clusters in play."""
         names = [tier.name for cluster in clusters.values() for tier in cluster.tiers]
+        names += [WAN] if "sites" in self.source.values else []
         given = self.source.values.get("cluster")
         if isinstance(given, str):
             base = self.source.load(lambda: cluster_of(given, 1, folder=self.source.folder), ("cluster",))

@@ -10,7 +10,7 @@ from forescale.cli.render import words
 from forescale.cli.render.tables import asked, table
 from forescale.projection.result import MemorySummary, Projection, StageMemory
 from forescale.spec import phrases
-from forescale.units import GIB, counted, format_count, format_seconds
+from forescale.units import GIB, counted, format_bytes, format_count, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
@@ -151,6 +151,7 @@ def _figures(result: Projection) -> Table:
         ("parameters", _parameters(result)),
         ("fullest device", f"{format_count(result.params.per_device_max)} parameters"),
         *_tower(result),
+        *_sites(result),
         ("memory", _verdict(memory)),
         ("  range", f"{low:.1f} to {high:.1f} GiB"),
     ]
@@ -170,6 +171,25 @@ def _parameters(result: Projection) -> str:
     active = f", {format_count(params.active)} active" if result.model.is_moe else ""
     trained = f", {format_count(params.trained)} trained" if not result.workload.trainable.is_all else ""
     return f"{format_count(params.total)}{active}{trained}"
+
+
+def _sites(result: Projection) -> list[tuple[str, str]]:
+    sites, outer = result.sites, result.workload.outer
+    if sites is None or outer is None:
+        return []
+    kept = f", {format_bytes(sites.host_bytes)} on the host of each device" if sites.host_bytes else ""
+    return [
+        (
+            f"{sites.num_sites} sites",
+            f"{outer.method}, {outer.every} steps, {format_bytes(sites.exchanged_bytes)} over "
+            f"{words.prefixed(8.0 * sites.bandwidth, 'bit/s')}{kept}",
+        ),
+        (
+            "  computing",
+            f"{words.percent(sites.utilisation)} of the time; {format_seconds(sites.site_step_s)} by itself",
+        ),
+        ("  together", f"{format_seconds(sites.every_step_s)} with gradients reduced in every step"),
+    ]
 
 
 def _tower(result: Projection) -> list[tuple[str, str]]:

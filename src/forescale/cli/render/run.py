@@ -174,18 +174,21 @@ def sites_view(document: Mapping[str, Any]) -> Group:
     """Return the bandwidth between sites for each share of the time that computes."""
     outer = document["outer"]
     head = (
-        f"{document['model']} over two sites · step {format_seconds(document['step_time_s'])} · exchanged every "
+        f"{document['model']} on {counted(document['num_sites'], 'site')} · step of one by itself "
+        f"{format_seconds(document['site_step_s'])} · {outer['method']}, exchanged every "
         f"{counted(outer['every'], 'step')} in {counted(outer['fragments'], 'piece')}, overlapped with "
         f"{counted(outer['overlap'], 'step')}, {outer['bits']:g} bits"
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("computes", justify="right")
-    table.add_column("Gbit/s between sites", justify="right")
+    table.add_column("Gbit/s of each site", justify="right")
     for share, bits in document["bandwidth_bit_per_s"].items():
         table.add_row(f"{share} %", f"{bits / 1e9:,.2f}")
-    used = document["utilisation"]
-    more = [] if used is None else ["", f"at the bandwidth given devices compute {used:.1%} of the time"]
-    return Group(head, "", table, *more, "", "What exchanging less often does to the loss is not projected.")
+    used = (
+        f"at {8.0 * document['bandwidth'] / 1e9:,.4g} Gbit/s devices compute {document['utilisation']:.1%} of it; "
+        f"gradients reduced in every step would take {format_seconds(document['every_step_s'])} a step"
+    )
+    return Group(head, "", table, "", used, "What exchanging less often does to the loss is not projected.")
 
 
 def _range(value: Interval, form: str) -> str:

@@ -8,41 +8,41 @@ not projected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge, Gt, Le
+from typing import Any
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.limits import Count
+from forescale.graph.counts import count_trained
 from forescale.numeric import Numeric
+from forescale.spec import Cluster, Model
+from forescale.spec.workload import Outer, Workload
 
+STREAMING = "Douillard et al. 2025, arXiv:2501.18512"
+OUTER_BYTES = 8.0
+"""Of a parameter, what DiLoCo keeps beside the model: the last exchanged value and Nesterov's momentum, both fp32."""
 FORWARD = 1.0 / 3.0
 """Share of a step that is forward; backward has two products for each of forward's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outer:
-    """How often, in what pieces and how narrow sites exchange what they trained."""
-
-    every: Count = 100
-    """Steps between two exchanges of the same parameters; 1 is plain data parallelism, of gradients."""
-    fragments: Count = 1
-    """Pieces that are exchanged in turn within `every` steps (Streaming DiLoCo); a piece is every so manyth layer."""
-    overlap: Annotated[int, Ge(0), Le(1000)] = 0
-    """Steps that go on before what was exchanged is needed; 0 waits for it."""
-    bits: Annotated[float, Gt(0), Le(64)] = 16.0
-    """Bits of a parameter on the link."""
-
-
 @formula(
     unit="byte",
-    source="Douillard et al. 2025, arXiv:2501.18512, section 2: outer gradients of two sites, reduced",
+    source=f"{STREAMING}, section 2: outer gradients, reduced; a ring of sites as Patarasuk and Yuan 2009",
 )
-def exchanged_bytes(*, parameters: Numeric, bits: Numeric) -> Numeric:
-    """Parameters × bits / 8: what each site sends, and receives, for one exchange of everything."""
-    return parameters * bits / 8.0
+def exchanged_bytes(*, parameters: Numeric, bits: Numeric, num_sites: Numeric = 2.0) -> Numeric:
+    """2 (sites − 1) / sites × parameters × bits / 8: what each site sends, and receives, of everything."""
+    return 2.0 * (num_sites - 1.0) / num_sites * parameters * bits / 8.0
+
+
+@formula(unit="s", source=f"{STREAMING}, section 4: compute utilisation")
+def step_over_sites(*, step_time: Numeric, utilisation: Numeric) -> Numeric:
+    """Step of one site / share of the time in which it computes."""
+    return step_time / utilisation
+
+
+@formula(unit="s", source=f"{STREAMING}, section 4: compute utilisation")
+def waited_for_sites(*, step_time: Numeric, utilisation: Numeric) -> Numeric:
+    """Step of one site × (1 / share of the time in which it computes − 1)."""
+    return step_time * (1.0 / utilisation - 1.0)
 
 
 def compute_utilisation(
@@ -52,6 +52,8 @@ def compute_utilisation(
     num_layers: int,
     step_time: float,
     bandwidth: float,
+    num_sites: int = 2,
+    latency: float = 0.0,
     steps: int | None = None,
 ) -> float:
     """Return the share of the time in which a site computes.
@@ -67,7 +69,9 @@ def compute_utilisation(
     step_time
         Seconds of a step without any exchange between sites.
     bandwidth
-        bit/s between sites.
+        bit/s of each site's link.
+    num_sites, latency
+        Sites, and seconds from one to the next.
     steps
         Steps to follow; None is two rounds of exchange, of which the second counts.
 
@@ -82,7 +86,9 @@ def compute_utilisation(
         )
         raise SpecError(msg)
     count = steps or max(20, 2 * outer.every)
-    seconds = 8.0 * float(exchanged_bytes(parameters=parameters, bits=outer.bits)) / num_layers / bandwidth
+    told = {"parameters": parameters, "bits": outer.bits, "num_sites": float(num_sites)}
+    seconds = 8.0 * float(exchanged_bytes(**told)) / num_layers / bandwidth
+    around = 2.0 * (num_sites - 1.0) * latency
     forward = step_time * FORWARD / num_layers
     backward = step_time / num_layers - forward
     ready = [0.0] * num_layers
@@ -97,11 +103,11 @@ def compute_utilisation(
             clock += backward
             if _sent(outer, layer, step):
                 link = max(link, clock) + seconds
-                arriving.setdefault(step + outer.overlap, []).append((layer, link))
+                arriving.setdefault(step + outer.overlap, []).append((layer, link + around))
         for layer, time in arriving.pop(step, ()):
             ready[layer] = max(ready[layer], time)
     half = count // 2
-    return min(1.0, (count - 1 - half) * step_time / (starts[-1] - starts[half]))
+    return min(1.0, (count - half) * step_time / (clock - starts[half]))
 
 
 def _sent(outer: Outer, layer: int, step: int) -> bool:
@@ -110,15 +116,26 @@ def _sent(outer: Outer, layer: int, step: int) -> bool:
     return step % outer.every == piece * outer.every // outer.fragments
 
 
-def bandwidth_needed(
-    outer: Outer, utilisation: float, *, parameters: float, num_layers: int, step_time: float
-) -> float:
-    """Return the least bit/s between sites that reach a compute utilisation, to 1 %."""
+def utilisation_of(model: Model, cluster: Cluster, workload: Workload, step_time: float) -> float:
+    """Return the share of the time in which the sites of a cluster compute, at a step of so many seconds by itself."""
+    assert workload.outer is not None
+    link, sites = cluster.tiers[-1], cluster.num_sites
+    return compute_utilisation(
+        workload.outer,
+        parameters=count_trained(model, workload.trainable),
+        num_layers=model.num_layers,
+        step_time=step_time,
+        bandwidth=8.0 * link.bandwidth * cluster.site.num_devices,
+        num_sites=sites,
+        latency=link.latency,
+    )
+
+
+def bandwidth_needed(outer: Outer, utilisation: float, **told: Any) -> float:  # noqa: ANN401 (as of the utilisation)
+    """Return the least bit/s of each site's link that reach a compute utilisation, to 1 %."""
     low, high = 1e3, 1e18
     while high / low > 1.01:
         middle = (low * high) ** 0.5
-        reached = compute_utilisation(
-            outer, parameters=parameters, num_layers=num_layers, step_time=step_time, bandwidth=middle
-        )
+        reached = compute_utilisation(outer, bandwidth=middle, **told)
         low, high = (low, middle) if reached >= utilisation else (middle, high)
     return high
