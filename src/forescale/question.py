@@ -112,7 +112,7 @@ class Question(Brief):
         if sites < 2:
             raise SpecError(
                 f"workload.outer exchanges between sites, and {self.cluster.name} has one; give them and their link, "
-                "such as --sites 2 --site-bandwidth 100Gbit/s"
+                "such as --sites 2,100Gbit/s"
             )
         replicas = sites if layout is None else layout.dp_replicate
         for name, count in (("global_batch_size", work.global_batch_size), ("dp_replicate", replicas)):

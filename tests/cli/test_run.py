@@ -50,14 +50,7 @@ def test_the_story_on_one_screen(forescale):
         assert word in ran.out
 
 
-APART = (
-    "--sites",
-    2,
-    "--site-bandwidth",
-    "1Gbit/s",
-    "--outer",
-    "diloco every=100 fragments=8 overlap=1 bits=4",
-)
+APART = ("--sites", "2,1Gbit/s", "--outer", "diloco every=100 fragments=8 overlap=1 bits=4")
 
 
 def test_sites(forescale):
@@ -79,13 +72,12 @@ def test_sites_train_by_themselves_wherever_layouts_are(forescale, command):
 
 
 def test_more_pieces_than_layers_are_refused(forescale):
-    ran = forescale(
-        "sites", *RUN, "--sites", 2, "--site-bandwidth", "1Gbit/s", "--outer", "diloco fragments=33"
-    )
+    ran = forescale("sites", *RUN, "--sites", "2,1Gbit/s", "--outer", "diloco fragments=33")
     assert (ran.code, ran.out) == (2, "")
     assert "pieces of 32 layers: give 32 or fewer, got 33" in ran.err
-    assert "have a link" not in forescale("sites", *RUN).out
-    assert "--sites 2 --site-bandwidth" in forescale("sites", *RUN).err
+    assert "--sites 2,100Gbit/s" in forescale("sites", *RUN).err
+    wrong = forescale("project", *RUN, "--sites", 2)
+    assert "--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got '2'" in wrong.err
 
 
 @pytest.mark.parametrize(

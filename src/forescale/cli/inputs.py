@@ -205,9 +205,15 @@ def _run(written: dict[str, Any], run: RunOptions) -> None:
 
 def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
     """Lay --devices or --nodes over whichever of the two the plan has, and sites and nodes' networks over its own."""
-    between = {"count": cluster.sites, "bandwidth": cluster.site_bandwidth, "latency": cluster.site_latency}
-    if any(value is not None for value in between.values()):
-        _section(values, "sites", between)
+    if cluster.sites is not None:
+        given = cluster.sites.replace(",", " ").split()
+        if len(given) not in (2, 3):
+            msg = (
+                f"--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got {cluster.sites!r}"
+            )
+            raise SpecError(msg)
+        count, *link = given
+        values["sites"] = {"count": _amount(count), **dict(zip(("bandwidth", "latency"), link, strict=False))}
     if cluster.hardware_config is not None:
         values["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
     if cluster.devices is not None and cluster.nodes is not None:

@@ -226,7 +226,6 @@ def sequence_length(text: str) -> int:
 output_option = partial(option, panel=OUTPUT)
 _bench = partial(option, panel=COST)
 _machine, _run, _layout = (partial(option, panel=panel) for panel in (MACHINE, RUN, LAYOUT))
-_apart = partial(option, panel=Rare("Sites"))
 _cost, _types, _grid, _stages = (partial(option, panel=panel) for panel in (COST, TYPES, GRID, STAGES))
 _replay, _experts, _ranks, _host = (partial(option, panel=panel) for panel in (REPLAY, EXPERTS, RANKS, HOST))
 
@@ -267,9 +266,10 @@ class ClusterOptions:
     hardware_config: Path | None = _machine("Primus's node and network, over --cluster's.", "FILE.yaml")
     devices: int | None = _machine("Devices.")
     nodes: int | None = _machine("Nodes, instead of devices.", flag="--nodes --target-nodes")
-    sites: int | None = _apart("Sites that the devices are spread over.")
-    site_bandwidth: str | None = _apart("Of each site's link, such as 100Gbit/s.", "RATE")
-    site_latency: str | None = _apart("From one site to the next, such as 30ms.", "TIME")
+    sites: str | None = _types(
+        "Sites that the devices are spread over, each site's link, and the time from one to the next.",
+        "N,RATE[,TIME]",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,7 @@ class RunOptions:
     tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")
     optimizer: OptimizerName | None = _run("Optimizer.")
     precision: ComputeType | None = _run("Type of the linear layers' products.")
-    outer: str | None = _apart(
+    outer: str | None = _types(
         "Sites train by themselves, such as 'diloco every=100 fragments=3 overlap=1 bits=4', or local_sgd.",
         "WORDS",
     )

@@ -1,7 +1,7 @@
 """The whole run: phases, failures and prices together.
 
-`run` puts projected phases, how they are operated (`goodput`) and prices together; `plans` searches for the best of them
-within a deadline or a budget.
+`run` puts projected phases, how they are operated (`goodput`) and prices together; `plans` searches for the best of
+them within a deadline or a budget.
 """
 
 from forescale.whole_run.run import Phase, Prices, RunProjection, project_run
