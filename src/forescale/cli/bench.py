@@ -41,7 +41,7 @@ def bench_command(
     layout: LayoutOptions,
     plan: PlanOptions,
     devices_here: int | None = option(
-        "Devices of this machine; all of them by default.",
+        "Devices of this machine; all by default.",
         panel=_measuring,
         flag="--devices-here --benchmark-gpus",
         check=bounded(DEVICES),
