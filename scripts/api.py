@@ -164,6 +164,7 @@ PLAN = {
     "workload": "table of [Workload](#workload): lengths, batch, tokens",
     "precision": "table of [Precision](#precision): types",
     "operations": "table of [Operations](#operations): how the run of `workload.tokens` is operated",
+    "phase": "tables of `forescale run`: phases in words of strategy and workload ([the whole run](run.md#phases))",
     "cost": "table of [CostSection](#costsection): what prices kernels and messages",
     "space": "table of [Space](#space): what a search may choose",
     "objective": "what a search ranks by: step_time, peak_memory or cost",

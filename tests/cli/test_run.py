@@ -28,6 +28,43 @@ def test_a_run_in_phases(forescale):
     assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
 
 
+PHASES = """
+model = "llama-3.1-8b"
+cluster = "h100-sxm"
+devices = 64
+strategy = { tp = 1 }
+workload = { seq_len = 8192, global_batch_size = 256 }
+
+[[phase]]
+tokens = "1T"
+rampup_batch_size = [64, 64, "3M"]
+
+[[phase]]
+tokens = "50B"
+seq_len = 131072
+global_batch_size = 16
+cp = 8
+"""
+
+
+def test_phases_of_a_file_are_those_of_flags(forescale, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(PHASES)
+    flags = ("tokens=1T rampup_batch_size=64,64,3M", "tokens=50B seq_len=131072 global_batch_size=16 cp=8")
+    typed = forescale("run", *RUN, "--tp", 1, "--phase", flags[0], "--phase", flags[1], "--json")
+    read = forescale("run", file, "--json")
+    assert json.loads(read.out) == json.loads(typed.out)
+    assert forescale("run", "--plan", file, "--json").out == read.out
+    rows = json.loads(read.out)["phases"]
+    assert [row["global_batch_size"] for row in rows] == [64, 128, 192, 256, 16]
+    assert [row["phase"] for row in rows] == ["1, 64", "1, 128", "1, 192", "1, 256", "2"]
+    assert sum(row["tokens"] for row in rows) == pytest.approx(1.05e12)
+    refused = forescale("project", file)
+    assert "[[phase]] is of a whole run, which `forescale run` projects" in refused.err
+    file.write_text(PHASES.replace("[[phase]]", "[phase]", 1).split("[[phase]]")[0])
+    assert "phases are tables, each under [[phase]]" in forescale("run", file).err
+
+
 def test_a_run_that_hardly_anything_interrupts_names_no_cause(forescale):
     ran = forescale("run", *RUN, "--tp", 1, "--tokens", "1B")
     assert "0 unexpected, one every" in ran.out
@@ -84,10 +121,26 @@ def test_more_pieces_than_layers_are_refused(forescale):
     ("more", "sentence"),
     [
         ((), "phase 1: its tokens must be given"),
+        (
+            ("--phase", "tokens=1T rampup_batch_size=64,64"),
+            "takes start, increment and samples, such as 256,256,2M",
+        ),
+        (
+            ("--phase", "tokens=1T rampup_batch_size=-64,64,1M"),
+            "rampup_batch_size: start must be greater than 0",
+        ),
+        (
+            ("--phase", "tokens=1T rampup_batch_size=64,7,1M"),
+            "phase 1: a batch of 64 never grows to 256 by 7",
+        ),
+        (
+            ("--phase", "tokens=1T", "--phase", "tokens"),
+            "phase 2: unknown word of a phase 'tokens without ='",
+        ),
         (("--tokens", "1T", "--failures", "lama"), "unknown failure rates 'lama'; did you mean llama-3?"),
         (("--tokens", "1T", "--failures", "-1"), "--failures must be 0 or more"),
         (("--tokens", "1T", "--interval", "1"), "longer than the 1 s between two"),
-        (("--phase", "tokns=3T"), "unknown word of a phase 'tokns=3T'; did you mean tokens="),
+        (("--phase", "tokns=3T"), "unknown word of a phase 'tokns'; did you mean tokens"),
         (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "storage_bandwidth must be greater than 0"),
         (("--tokens", "1T", "--carbon", "eu"), "unknown carbon intensity 'eu'"),
         (("--tokens", "1T", "--carbon", "-5"), "--carbon must be 0 or more"),

@@ -6,7 +6,7 @@ import forescale as fs
 from forescale.errors import ReaderError, SpecError, UnknownNameError
 from forescale.goodput.operations import checkpoint_bytes, load_failures, mean_time_to_failure, rates_of
 from forescale.spec.operations import Checkpointing, Failures, Operations
-from forescale.whole_run import Phase, Prices, project_run
+from forescale.whole_run import Phase, Prices, Ramp, project_run
 from forescale.whole_run.prices import published_prices, read_prices
 from forescale.whole_run.run import lost_with_a_replica
 
@@ -168,3 +168,28 @@ def test_rates_are_of_nodes_of_eight_devices():
     assert rates_of(Operations(failures=0.8)).total == pytest.approx(0.1)
     twice = rates_of(Operations(failures="meta-rsc-1", failure_factor=2.0))
     assert twice.total == pytest.approx(2.0 * load_failures("meta-rsc-1").total)
+
+
+def growing(**ramp):
+    asked = fs.ask("llama-3.1-8b", "h100-sxm", devices=64, seq_len=8192, global_batch_size=1024, tokens=1e11)
+    return Ramp(**{"start": 256, "increment": 256, "samples": 2.4e6, **ramp}).parts(asked)
+
+
+def test_a_batch_grows_as_megatrons():
+    """Megatron-LM, num_microbatches_calculator.py: (global - start) / increment sizes, each of as many samples."""
+    sizes = [(each.workload.global_batch_size, each.workload.tokens) for each in growing()]
+    each = 2.4e6 / 3 * 8192
+    assert sizes == [(256, each), (512, each), (768, each), (1024, pytest.approx(1e11 - 3 * each))]
+
+
+@pytest.mark.parametrize(
+    ("ramp", "sentence"),
+    [
+        ({"increment": 250}, "a batch of 256 never grows to 1024 by 250 at a time; start at 274, say"),
+        ({"start": 1024}, "a batch of 1024 never grows to 1024 by 256 at a time; start at 768, say"),
+        ({"samples": 2e7}, "the batch grows over 163.8 B tokens: give the phase more"),
+    ],
+)
+def test_what_no_batch_grows_by(ramp, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        growing(**ramp)

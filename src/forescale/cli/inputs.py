@@ -80,17 +80,20 @@ def read_question(
     *,
     framework: str | None = None,
     operated: OperationsOptions | None = None,
+    phased: bool = False,
 ) -> Question:
     """Return the question that a command asks; without `layout` options it may have no strategy.
 
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
-    `framework` is what trains where nothing else says so.
+    `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
     from forescale.io.question import build_question, read_plan_values, with_overrides
 
     model, plan = _asked_in(model, plan)
     folder = None if plan.plan is None else plan.plan.parent
     written = {} if plan.plan is None else read_plan_values(plan.plan)
+    if phased:
+        written.pop("phase", None)
     _refilled(written, plan.plan, cluster, layout)
     _lay(
         written,

@@ -24,12 +24,16 @@ from forescale.cli.options import (
     grouped,
     option,
 )
-from forescale.errors import SpecError, UnknownNameError
+from forescale.errors import SpecError, UnknownNameError, shown
+from forescale.files import place_of
 
 if TYPE_CHECKING:
+    from forescale.question import Question
     from forescale.whole_run import Phase, Prices
 
 SERVICE = Rare("Money and dice")
+RAMP = "rampup_batch_size"
+"""Word of a phase whose batch grows, as Megatron-LM calls it."""
 SEED = Interval(ge=0, le=2**32 - 1)
 
 
@@ -38,7 +42,9 @@ class PhaseOptions:
     """What is trained one after another, and the dice."""
 
     phases: list[str] | None = option(
-        "A phase, such as 'tokens=2.8T seq_len=8192 cp=16'. Repeatable.", "WORDS", flag="--phase"
+        "A phase, such as 'tokens=2.8T seq_len=8192 rampup_batch_size=256,256,2M'. Repeatable.",
+        "WORDS",
+        flag="--phase",
     )
     seed: int = option("Of the runs that are drawn.", "N", check=bounded(SEED), default=0, panel=SERVICE)
 
@@ -88,18 +94,15 @@ def run_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
-    from forescale.cli.inputs import answered, read_question
-    from forescale.whole_run import Phase, project_run
+    from forescale.whole_run import project_run
 
     phases: list[Phase] = []
-    for at, text in enumerate(told.phases or [""], 1):
-        words = replace(plan, sets=[*(plan.sets or ()), *_sets(text)])
-        question = read_question(model, words, cluster, run, layout, cost, operated=operated)
-        found = answered(question)
-        if found.workload.tokens is None:
-            msg = f"phase {at}: its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')"
-            raise SpecError(msg)
-        phases.append(Phase(name=str(at), projection=found, tokens=found.workload.tokens))
+    for at, words in enumerate(_phases(told, model, plan), 1):
+        try:
+            question, asked = _asked(words, (model, plan, cluster, run, layout, cost), operated)
+            phases += _projected(str(at), asked)
+        except SpecError as error:
+            raise SpecError(f"phase {at}: {error}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     from forescale.cli.render.page import write_page
     from forescale.cli.render.run import run_view
@@ -155,23 +158,81 @@ def sites_command(
     console().print(sites_view(document))
 
 
-def _sets(text: str) -> list[str]:
+def _phases(told: PhaseOptions, model: str | None, plan: PlanOptions) -> list[dict[str, Any]]:
+    """Return the words of every phase: as flags say, or else the plan; one without any where nothing does."""
+    from forescale.io.question import is_plan, read_plan_values
+
+    if told.phases:
+        pairs = [[word.partition("=") for word in text.split()] for text in told.phases]
+        return [
+            {name if equals else f"{name} without =": value for name, equals, value in each} for each in pairs
+        ]
+    file = plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
+    found = None if file is None else read_plan_values(file).get("phase")
+    if found is not None and not (isinstance(found, list) and all(isinstance(each, dict) for each in found)):
+        raise SpecError(f"{file}: phases are tables, each under [[phase]]; got {shown(found)}")
+    return found or [{}]
+
+
+def _asked(
+    words: dict[str, Any], rest: tuple[Any, ...], operated: OperationsOptions
+) -> tuple[Question, list[Question]]:
+    """Return the question of a phase, and those of each batch where it grows."""
+    from forescale.cli.inputs import read_question
+    from forescale.io.validation import build
+    from forescale.units import parse
+    from forescale.whole_run import Ramp
+
+    left = dict(words)
+    ramp = left.pop(RAMP, None)
+    model, plan, *others = rest
+    plan = replace(plan, sets=[*(plan.sets or ()), *_sets(left)])
+    question = read_question(model, plan, *others, operated=operated, phased=True)
+    if question.workload.tokens is None:
+        raise SpecError("its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')")
+    if ramp is None:
+        return question, [question]
+    given = ramp.split(",") if isinstance(ramp, str) else ramp
+    if not isinstance(given, list) or len(given) != 3:
+        raise SpecError(f"{RAMP} takes start, increment and samples, such as 256,256,2M; got {shown(ramp)}")
+    names = [item.name for item in fields(Ramp)]
+    values = {name: parse(value, "token") for name, value in zip(names, given, strict=True)}
+    return question, build(Ramp, values, where=RAMP).parts(question)
+
+
+def _projected(name: str, asked: list[Question]) -> list[Phase]:
+    """Return a phase, or those of each batch where it grows."""
+    from forescale.cli.inputs import answered
+    from forescale.whole_run import Phase
+
+    return [
+        Phase(
+            name=name if len(asked) == 1 else f"{name}, {each.workload.global_batch_size:,}",
+            projection=answered(each),
+            tokens=each.workload.tokens or 0.0,
+        )
+        for each in asked
+    ]
+
+
+def _sets(words: dict[str, Any]) -> list[str]:
     """Return the overrides that a phase's words stand for."""
     from forescale.spec import Strategy, Workload
+    from forescale.syntax import toml_value
 
     homes = {item.name: "workload" for item in fields(Workload)}
     homes |= {item.name: "strategy" for item in fields(Strategy)}
     found = []
-    for word in text.split():
-        name, equals, value = word.partition("=")
+    for name, value in words.items():
+        text = value if isinstance(value, str) else toml_value(value)
         home = homes.get(name.split(".")[0])
-        if equals and name in ("devices", "nodes"):
-            found.append(word)
+        if name in ("devices", "nodes"):
+            found.append(f"{name}={text}")
             continue
-        if not equals or home is None:
+        if home is None:
             kind = "word of a phase"
-            raise UnknownNameError(kind, word, [f"{each}=" for each in homes])
-        found.append(f"{home}.{name}={value}")
+            raise UnknownNameError(kind, name, [*homes, RAMP, "devices", "nodes"])
+        found.append(f"{home}.{name}={text}")
     return found
 
 

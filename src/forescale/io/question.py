@@ -80,6 +80,7 @@ SECTIONS = (
     "workload",
     "precision",
     "operations",
+    "phase",
     "cost",
     "space",
     "objective",
@@ -507,6 +508,10 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
     for key in values:
         if key not in SECTIONS:
             raise UnknownKeyError(key, where, SECTIONS)
+    if "phase" in values:
+        raise SpecError(
+            f"{where}: [[phase]] is of a whole run, which `forescale run` projects; leave it out here"
+        )
     missing = [key for key in ("model", "cluster", "workload") if key not in values]
     if missing:
         raise SpecError(f"{where}: {' and '.join(missing)} must be given")

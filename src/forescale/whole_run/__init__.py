@@ -4,6 +4,6 @@
 them within a deadline or a budget.
 """
 
-from forescale.whole_run.run import Phase, Prices, RunProjection, project_run
+from forescale.whole_run.run import Phase, Prices, Ramp, RunProjection, project_run
 
-__all__ = ["Phase", "Prices", "RunProjection", "project_run"]
+__all__ = ["Phase", "Prices", "Ramp", "RunProjection", "project_run"]

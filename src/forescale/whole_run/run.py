@@ -21,13 +21,16 @@ from forescale.goodput.expected import (
     young_interval,
 )
 from forescale.goodput.operations import Saving, case_of, rates_of
+from forescale.limits import Amount, Count
 from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.projection.result import Interval, Projection
+from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.cluster import Device
 from forescale.spec.operations import Operations
+from forescale.units import format_count
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 from forescale.whole_run.prices import PriceList, published_prices
@@ -43,6 +46,43 @@ HOURS = 24.0
 def energy(*, power: Numeric, num_devices: Numeric, seconds: Numeric, pue: Numeric) -> Numeric:
     """Rated power × devices × seconds × what the data centre draws over what the devices draw."""
     return power * num_devices * seconds * pue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """A batch that grows over the first samples of a phase, as Megatron-LM's `rampup_batch_size`."""
+
+    start: Count
+    """Sequences of the first steps."""
+    increment: Count
+    """By which they grow, in equal parts of the samples."""
+    samples: Amount
+    """Sequences until the batch is whole."""
+
+    def parts(self, question: Question) -> list[Question]:
+        """Return the question of each batch, its tokens those that it trains; the whole batch last.
+
+        Raises
+        ------
+        SpecError
+            If the batch does not grow to the question's in whole increments, or no tokens are left for that.
+        """
+        work = question.workload
+        steps, rest = divmod(work.global_batch_size - self.start, self.increment)
+        if rest or steps < 1:
+            msg = (
+                f"a batch of {self.start} never grows to {work.global_batch_size} by {self.increment} at a time; start "
+                f"at {work.global_batch_size - max(1, steps) * self.increment}, say"
+            )
+            raise SpecError(msg)
+        left = (work.tokens or 0.0) - self.samples * work.seq_len
+        if left <= 0.0:
+            msg = f"the batch grows over {format_count(self.samples * work.seq_len)} tokens: give the phase more"
+            raise SpecError(msg)
+        each = self.samples / steps * work.seq_len
+        sizes = [(self.start + step * self.increment, each) for step in range(steps)]
+        works = [replace(work, global_batch_size=batch, tokens=tokens) for batch, tokens in sizes]
+        return [replace(question, workload=one) for one in (*works, replace(work, tokens=left))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
