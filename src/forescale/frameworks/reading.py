@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -57,12 +57,25 @@ def packaged(framework: str, name: str = "keys") -> Any:  # noqa: ANN401  (JSON)
 def unknown_of(
     given: Iterable[object], known: Collection[str], path: Path, lines: Mapping[str, int], *, strict: bool
 ) -> tuple[str, ...]:
-    """Return the keys that a framework does not have; the first of them is refused, with its line, if `strict`."""
+    """Return the keys that a framework does not have; the first of them is refused, with its line, if `strict`.
+
+    Of dotted keys the nearest are looked for in the same section.
+    """
     unknown = tuple(str(key) for key in given if key not in known)
     if unknown and strict:
-        line = lines.get(unknown[0])
-        raise UnknownKeyError(unknown[0], f"{path}, line {line}" if line else str(path), known)
+        line, section = lines.get(unknown[0]), unknown[0].rpartition(".")[0]
+        near = [key for key in known if key.rpartition(".")[0] == section] or known
+        raise UnknownKeyError(unknown[0], f"{path}, line {line}" if line else str(path), near)
     return unknown
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a table, and of those within it, by their dotted keys; an empty table is a value."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def words_of(strategy: Strategy, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:

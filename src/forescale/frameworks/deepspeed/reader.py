@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, Reading, packaged, words_of
+from forescale.frameworks.reading import Options, Reading, flat, packaged, words_of
 from forescale.limits import COUNT, within
 from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
 from forescale.spec.workload import OptimizerName
@@ -87,7 +87,7 @@ class _Config:
         self.unknown = [key for key in content if key not in tops]
         if self.unknown and strict:
             raise UnknownKeyError(self.unknown[0], self.place(self.unknown[0]), tops)
-        self.given = dict(_flat({key: value for key, value in content.items() if key in tops}))
+        self.given = dict(flat({key: value for key, value in content.items() if key in tops}))
         for section, keys in table["sections"].items():
             inside = content.get(section)
             if section in content and not isinstance(inside, dict | None):
@@ -135,14 +135,6 @@ class _Config:
         if value is not None and not isinstance(value, bool):
             raise ReaderError(self.path, f"{key} must be true or false, got {shown(value)}")
         return default if value is None else value
-
-
-def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def _strategy(config: _Config, num_devices: int | None) -> Strategy:

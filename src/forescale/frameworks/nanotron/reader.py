@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import read_text
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
-from forescale.frameworks.reading import Options, Reading, packaged, words_of
+from forescale.frameworks.reading import Options, Reading, flat, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.spec.strategy import ContextKind, Kernels, Recompute, Strategy
 from forescale.spec.workload import OptimizerName, StorageType
@@ -127,12 +127,8 @@ def _settings(
     known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}
     lines = dict(where_of)
     unknown = tuple(dict.fromkeys(key for key in _flat_keys(content) if not _is_known(key, known)))
-    if unknown and strict:
-        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
-        section = unknown[0].rpartition(".")[0]
-        near = [key for key in known if key.rpartition(".")[0] == section]
-        raise UnknownKeyError(unknown[0], place, near)
-    values = {key: value for key, value in _flat(content) if key not in unknown}
+    unknown_of(unknown, known, path, lines, strict=strict)
+    values = {key: value for key, value in flat(content) if key not in unknown}
     if any(key.startswith(EXPERTS) for key in values):
         values[EXPERTS] = True
     settings = Settings(values, str(path), lines=lines)
@@ -163,14 +159,6 @@ def _flat_keys(content: Any, before: str = "") -> Iterator[str]:  # noqa: ANN401
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict):
                 yield from _flat_keys(item, f"{path}[]." if isinstance(value, list) else f"{path}.")
-
-
-def _flat(content: Any, before: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 (YAML)
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{before}{key}.")
-        elif value is not None:
-            yield f"{before}{key}", value
 
 
 def _strategy(settings: Settings, options: Options) -> Strategy:

@@ -244,10 +244,8 @@ def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[S
             found[key] = not value if kind == "false" and isinstance(value, bool) else value
         else:
             unknown.append(str(name))
-    if unknown and strict:
-        lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(read_text(path))}
-        place = f"{path}, line {lines[unknown[0]]}" if unknown[0] in lines else str(path)
-        raise UnknownKeyError(unknown[0], place, [*known_keys(), *_primus_keys()])
+    lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(read_text(path))} if unknown else {}
+    unknown_of(unknown, known_keys() | _primus_keys(), path, lines, strict=strict)
     found.pop("img_h", None)  # Megatron-LM's default, which Primus's presets write out for any model
     return Settings(found, str(path), spelling), tuple(unknown)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, Reading, flat, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.adapters import read_adapters
 from forescale.frameworks.torchtitan.job import Call, read_flavor, read_job
@@ -43,7 +43,7 @@ class TorchtitanTomlReader:
         """Return what the file at `path` says."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_toml)
-        lines = {key: line_of(text, key.split(".")) or 1 for key, _ in _flat(content, "")}
+        lines = {key: line_of(text, key.split(".")) or 1 for key, _ in flat(content)}
         return read_tables(content, lines, path, options)
 
 
@@ -58,7 +58,7 @@ def read_tables(
 
     `more` are keys that whoever starts torchtitan takes beside its own.
     """
-    given = dict(_flat(content, ""))
+    given = {key: value for key, value in flat(content) if value != {}}
     known = [*(f"{section}.{key}" for section, names in keys()["toml"].items() for key in names), *more]
     unknown = [key for key in given if key not in known]
     settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
@@ -70,9 +70,7 @@ def read_tables(
             place = f" (line {lines[key]})" if key in lines else ""
             settings.note(f"not expressed: {key}{place}, of a configuration module of its own")
         unknown = []
-    if unknown and options.strict:
-        place = f", line {lines[unknown[0]]}" if unknown[0] in lines else ""
-        _refuse_unknown(unknown[0], f"{path}{place}", known)
+    unknown_of(unknown, known, path, lines, strict=options.strict)
     sizes = _own_sizes(settings, path)
     name = TorchtitanTomlReader.name
     return _reading(name, settings, options, sizes, unknown=tuple(unknown), python=False)
@@ -150,21 +148,6 @@ def _reading(
         unknown=unknown,
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _flat(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
-
-
-def _refuse_unknown(key: str, where: str, known: list[str]) -> None:
-    """Refuse a key by its nearest name: in its own section, where torchtitan has that."""
-    section = key.rpartition(".")[0]
-    near = [name for name in known if name.startswith(f"{section}.")] or known
-    raise UnknownKeyError(key, where, near)
 
 
 def _model(settings: Settings, options: Options) -> Model:
