@@ -22,7 +22,8 @@ from forescale.bench.blocks import timed_step
 from forescale.bench.groups import groups_of
 from forescale.bench.huggingface import as_run, check
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, runner
-from forescale.bench.measure import Spool, check_projection, measure, measure_suite
+from forescale.bench.measure import Spool, check_projection, measure, measure_next, measure_suite
+from forescale.bench.proposal import kernels_among, messages_among, propose
 from forescale.bench.suite import COLLECTIVES, LONGEST_S, suite_kernels, suite_messages
 from forescale.bench.timing import Watch
 from forescale.bench.training import Training
@@ -300,3 +301,14 @@ def test_a_suite_holds_what_a_device_does_in_a_moment():
     longest = LONGEST_S * device.matrix_flops.bf16
     assert max(op.flops for op in ops if not isinstance(op, Elementwise)) <= longest
     assert max(num_bytes for _, num_bytes in suite_messages(device)) <= device.hbm_bytes / 64
+
+
+def test_what_is_proposed_is_timed_and_nothing_else():
+    asked = question(tp=2)
+    found = measure_next(asked, devices=2, seconds=0.3)
+    proposed = propose(asked, devices=2, seconds=0.3)
+    assert (found.config, found.steps) == (None, ())
+    assert [row.operator for row in found.kernels] == kernels_among(proposed)
+    assert {(row.kind, row.num_bytes, row.num_ranks) for row in found.collectives} == {
+        (kind, num_bytes, 2) for kind, num_bytes in messages_among(proposed, 2)[2]
+    }

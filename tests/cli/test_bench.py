@@ -41,3 +41,20 @@ def test_files_that_contradict_each_other_are_not_merged(files, tmp_path, capsys
 def test_what_was_merged_can_be_printed_as_json(files, capsys):
     assert run(["bench", "--merge", files[0], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "forescale.bench/1"
+
+
+def test_what_to_time_next_is_shown_without_torch(capsys):
+    example = Path(__file__).parents[2] / "examples" / "bench.json"
+    asked = (
+        "bench", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "64", "--seq-len", "4096", "--global-batch-size",
+        "256", "--tp", "2", "--pp", "2", "--next", str(example),
+    )  # fmt: skip
+    assert run([*asked]) == 0
+    shown = capsys.readouterr().out
+    assert "attention backward" in shown
+    assert run([*asked, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "forescale.bench_next/1"
+    stakes = [each["at_stake"] for each in document["proposed"]]
+    assert stakes == sorted(stakes, reverse=True)
+    assert {"what", "share", "low", "high", "num_ranks", "operator"} <= set(document["proposed"][0])

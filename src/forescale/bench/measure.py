@@ -28,6 +28,7 @@ from forescale.bench.groups import groups_of
 from forescale.bench.here import CPU, Here, find_here, state_of
 from forescale.bench.huggingface import as_run, check
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
+from forescale.bench.proposal import kernels_among, messages_among, propose
 from forescale.bench.reduce import Reduced, reduce
 from forescale.bench.suite import suite_kernels, suite_messages
 from forescale.bench.timing import Watch, repeated
@@ -117,22 +118,49 @@ def measure_suite(
 
     That is what `calibrate` fits a device and its network to. Parameters and errors are those of `measure`.
     """
+    devices = devices or find_here().num_devices
+    device = question.cluster.device
+    kernels = suite_kernels(device, question.workload.precision.compute)
+    return _listed(question, kernels, {devices: suite_messages(device)}, seconds, tell)
+
+
+def measure_next(
+    question: Question,
+    *,
+    devices: int | None = None,
+    seconds: float = 60.0,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> BenchArtifact:
+    """Return what `propose` names, timed. Parameters and errors are those of `measure`."""
+    devices = devices or find_here().num_devices
+    found = propose(question, devices=devices, seconds=seconds)
+    return _listed(question, kernels_among(found), messages_among(found, devices), seconds, tell)
+
+
+def _listed(
+    question: Question,
+    kernels: Sequence[Compute],
+    messages: Mapping[int, Sequence[tuple[str, float]]],
+    seconds: float,
+    tell: Callable[[Progress], None],
+) -> BenchArtifact:
+    """Return kernels, and messages by the ranks that they take, timed on the question's device."""
     here = find_here()
     here.check(question)
-    devices = devices or here.num_devices
+    devices = max(messages, default=1)
     if devices > here.num_devices:
         raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
-    before, device = state_of(here), question.cluster.device
-    kernels = suite_kernels(device, question.workload.precision.compute)
+    before, sent = state_of(here), {ranks: each for ranks, each in messages.items() if ranks > 1}
+    part = SUITE_SHARE * seconds if sent else seconds
 
     def run(spool: str) -> None:
-        part = SUITE_SHARE * seconds if devices > 1 else seconds
         launch(_time_kernels, 1, kernels, here.kind, part, spool, backend=backend_for(1))
-        exchange(suite_messages(device), devices, here.kind, seconds - part, spool)
+        for ranks, wanted in sent.items():
+            exchange(wanted, ranks, here.kind, (seconds - part) / len(sent), spool)
 
     rows, interrupted = _spooled(run, tell)
     conditions = _conditions(question, devices, here, before.clock_mhz)
-    found = build_bench(rows, where="the suite")
+    found = build_bench(rows, where="kernels and messages")
     return replace(found, conditions=replace(conditions, interrupted=interrupted))
 
 

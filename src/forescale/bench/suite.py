@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from forescale.cost.roofline import peak_rate
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
@@ -13,9 +14,10 @@ LONGEST_S = 0.05
 """What one kernel takes at most at the device's peak rates."""
 SHARE = 1.0 / 64.0
 """Of a device's memory, what one message or pass moves at most."""
-WIDTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-NARROW, GROUPS, HEADS, HEAD_DIM = 512, 8, 8, 128
-LENGTHS = (512, 1024, 2048, 4096, 8192)
+WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+NARROW, HEADS, HEAD_DIM = 512, 8, 128
+GROUPS = (4, 8)
+LENGTHS, BATCHES = (64, 128, 256, 512, 1024, 2048, 4096, 8192), (1, 2, 4)
 PASSES: tuple[TrafficFamily, ...] = (
     "elementwise", "norm", "softmax", "permute", "embedding", "loss", "cast", "optimizer",
 )  # fmt: skip
@@ -49,16 +51,16 @@ def _products(dtype: str) -> Iterator[Gemm | GroupedGemm | AttentionCore]:
             if width > NARROW:
                 extents = {"m": width, "n": width, "k": width, short: float(NARROW)}
                 yield Gemm(**extents, dtype=dtype)
-        rows = GROUPS * width / 2.0
-        yield GroupedGemm(groups=float(GROUPS), m=rows, n=width, k=width, dtype=dtype)
-        yield GroupedGemm(groups=float(GROUPS), m=rows, n=width, k=width, dtype=dtype, contract="m")
-    for length in map(float, LENGTHS):
-        for backward in (False, True):
-            yield AttentionCore(
-                batch=1.0, heads=float(HEADS), kv_heads=float(HEADS), q_len=length, kv_len=length,
-                pairs=length * (length + 1.0) / 2.0, qk_dim=float(HEAD_DIM), v_dim=float(HEAD_DIM),
-                causal=True, backward=backward, dtype=dtype,
-            )  # fmt: skip
+        for groups in map(float, GROUPS):
+            rows = groups * width / 2.0
+            yield GroupedGemm(groups=groups, m=rows, n=width, k=width, dtype=dtype)
+            yield GroupedGemm(groups=groups, m=rows, n=width, k=width, dtype=dtype, contract="m")
+    for length, batch, backward in product(map(float, LENGTHS), map(float, BATCHES), (False, True)):
+        yield AttentionCore(
+            batch=batch, heads=float(HEADS), kv_heads=float(HEADS), q_len=length, kv_len=length,
+            pairs=length * (length + 1.0) / 2.0, qk_dim=float(HEAD_DIM), v_dim=float(HEAD_DIM),
+            causal=True, backward=backward, dtype=dtype,
+        )  # fmt: skip
 
 
 def suite_messages(device: Device) -> list[tuple[str, float]]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Suite: TypeAlias = Literal["device", "memory"]
 SECONDS = 30.0
+SHOWN = 3
+"""Proposals that are shown after a bench."""
 _measuring = "Bench"
 
 
@@ -47,7 +49,7 @@ def bench_command(
         check=bounded(DEVICES),
     ),
     seconds: float = option(
-        "Time for repeating; models are built besides.",
+        "Time for repeating; models are built beside.",
         "S",
         panel=_measuring,
         default=SECONDS,
@@ -61,13 +63,19 @@ def bench_command(
         check=writable,
     ),
     suite: Suite | None = option(
-        "Calibrate a device, or memory without a device.",
+        "Calibrate a device, or memory without one.",
         panel=_measuring,
     ),
     check: Path | None = option(
         "Run all of it: how far off is its projection?",
         "FILE.json",
         panel=_measuring,
+    ),
+    known: list[Path] | None = option(
+        "What to time next; with --save, timed.",
+        "FILE.json",
+        panel=_measuring,
+        flag="--next",
     ),
     merge: list[Path] | None = option(
         "Put files into one, --save. Repeatable.",
@@ -78,8 +86,8 @@ def bench_command(
 ) -> None:
     """Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.
 
-    The layout is cut to the devices at hand; what is given up is said and, with the file loaded, restored. Ctrl-C stops
-    it with what it has. Needs torch and transformers (the extra `bench`).
+    The layout is cut to the devices at hand; what is given up is said and, with the file loaded, restored. Needs torch
+    and transformers (the extra `bench`).
     """
     from forescale.cli.inputs import read_question
 
@@ -92,7 +100,18 @@ def bench_command(
     if check is not None:
         _check(question, check, seconds, as_json=as_json)
         return
+    if known is not None:
+        _next(question, known, devices_here, seconds, save, as_json=as_json)
+        return
     _give(_measured(question, devices_here, seconds, suite), save, as_json=as_json)
+    if save is not None and suite is None and not as_json:
+        from forescale.bench.proposal import propose
+        from forescale.cli.render.bench import next_view
+
+        here = devices_here or question.cluster.devices_per_node
+        console().print(
+            next_view(propose(_priced_by(question, [save]), devices=here, seconds=seconds)[:SHOWN])
+        )
 
 
 def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
@@ -113,11 +132,50 @@ def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
         say(f"wrote {save}")
 
 
-def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
+def _next(
+    question: Question,
+    known: list[Path],
+    devices: int | None,
+    seconds: float,
+    save: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Show what to time next, or time it and add it to what is known."""
+    from forescale.bench.proposal import propose
+    from forescale.cli.progress import BenchBar
+
+    asked = _priced_by(question, known)
+    if save is not None:
+        from forescale.io.bench import merged, read_bench
+
+        files = {str(file): read_bench(file) for file in known}
+        with BenchBar(seconds) as bar:
+            found = _measuring_part().measure_next(asked, devices=devices, seconds=seconds, tell=bar)
+        _give(merged({**files, "what was timed": found}), save, as_json=as_json)
+        return
+    found = propose(asked, devices=devices or question.cluster.devices_per_node, seconds=seconds)
+    if as_json:
+        from forescale.cli.render.bench import next_values
+
+        print_json({"schema": "forescale.bench_next/1", "proposed": next_values(found)})
+        return
+    from forescale.cli.render.bench import next_view
+
+    console().print(next_view(found))
+
+
+def _priced_by(question: Question, files: list[Path]) -> Question:
+    """Return a question that is restored from what files measured."""
     from forescale.io.question import build_question, question_values
 
-    priced = {**question_values(question), "cost": {"benchmarks": [str(file.absolute())]}}
-    found = _measuring_part().check_projection(build_question(priced, where=str(file)), seconds=seconds)
+    names = [str(file.absolute()) for file in files]
+    values = {**question_values(question), "cost": {"benchmarks": names}}
+    return build_question(values, where=", ".join(map(str, files)))
+
+
+def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
+    found = _measuring_part().check_projection(_priced_by(question, [file]), seconds=seconds)
     if as_json:
         print_json({"schema": "forescale.bench_check/1", **asdict(found)})
         return

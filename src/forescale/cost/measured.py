@@ -287,17 +287,11 @@ class MeasuredMessages:
         )
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
-        """Return the measurements where there are any of `kind`, beside what covers the rest."""
-        origin = self.base.provenance(kind=kind)
+        """Return that of what is looked up, if `kind` was timed at all; `covers` says of which messages."""
         if all(key[0] != kind for key in self.curves):
-            return origin
-        source = f"{self.source} where it covers group and size; else {origin.source}"
-        return Provenance(
-            kind="interpolated",
-            source=source,
-            low=min(origin.low, REPEATED[0]),
-            high=max(origin.high, REPEATED[1]),
-        )
+            return self.base.provenance(kind=kind)
+        low, high = INTERPOLATED
+        return Provenance(kind="interpolated", source=self.source, low=low, high=high)
 
 
 def curves_of(rows: tuple[MeasuredCollective, ...]) -> Mapping[tuple[CollectiveKind, int, int], Curve]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast, get_args
 import numpy as np
 
 from forescale.cost.anchor import Measured, Pass
-from forescale.cost.measured import MeasuredMessages
+from forescale.cost.measured import REPEATED, MeasuredMessages
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel, Priced, Prices, Provenance, ProvenanceKind
 from forescale.cost.select import CostModels
@@ -250,9 +250,14 @@ class Origin:
     """Where the seconds of one kernel or message come from."""
 
     operator: str
-    message: bool
+    primitive: Primitive
     seconds: Numeric
-    kind: ProvenanceKind
+    provenance: Provenance
+
+    @property
+    def message(self) -> bool:
+        """Whether it is a message."""
+        return isinstance(self.primitive, Collective)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,11 +274,11 @@ class PricedBlock:
         return tuple(
             Origin(
                 operator=own.operator.name,
-                message=isinstance(primitive, Collective),
+                primitive=primitive,
                 seconds=seconds,
-                kind=self.anchored(name)
+                provenance=self.anchored(name, primitive)
                 if name in self.measured and not isinstance(primitive, Collective)
-                else self.pricing.provenance(primitive).kind,
+                else self.pricing.provenance(primitive),
             )
             for own in self.operators.values()
             for name, (primitive, seconds) in zip(own.passes, own.primitives, strict=True)
@@ -289,9 +294,17 @@ class PricedBlock:
         """Return the seconds of the kernels of one pass."""
         return summed(getattr(own, name)[0] for own in self.operators.values())
 
-    def anchored(self, name: Pass) -> ProvenanceKind:
-        """Say whether a measured pass is just what was measured, or restored from it."""
-        return self.measured[name].kind_of(number_of(self.compute(name)))
+    def anchored(self, name: Pass, primitive: Primitive) -> Provenance:
+        """Return where a kernel of a measured pass comes from: what was measured itself, or restored from it.
+
+        The models' errors cancel in part where it is restored; by how much nobody knows, so it is as uncertain as they.
+        """
+        there, (low, high) = self.measured[name], REPEATED
+        kind = there.kind_of(number_of(self.compute(name)))
+        if kind == "restored":
+            known = self.pricing.provenance(primitive)
+            low, high = known.low, known.high
+        return Provenance(kind=kind, source=there.source, low=low, high=high)
 
 
 def price_operators(
@@ -419,21 +432,28 @@ def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -
     kernels: dict[str, float] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
     messages = dict(kernels)
     missing: dict[str, float] = defaultdict(float)
-    times = [*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, float(num_mtp)]
-    for block, count in zip(priced.all(), times, strict=False):
-        for own in block.origins:
-            spent = count * float(own.seconds)
-            if own.message:
-                messages[own.kind] += spent
-                continue
-            kernels[own.kind] += spent
-            if own.kind not in ("measured", "restored", "interpolated"):
-                missing[own.operator] += spent
+    for own, spent in all_origins(priced, plan, num_mtp=num_mtp):
+        kind = own.provenance.kind
+        if own.message:
+            messages[kind] += spent
+            continue
+        kernels[kind] += spent
+        if kind not in ("measured", "restored", "interpolated"):
+            missing[own.operator] += spent
     return TimeSources(
         shares=_shares({kind: kernels[kind] + messages[kind] for kind in kernels}),
         kernel_shares=_shares(kernels),
         not_measured=tuple(sorted(missing, key=lambda name: -missing[name])),
     )
+
+
+def all_origins(
+    priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int
+) -> Iterator[tuple[Origin, float]]:
+    """Yield every kernel and message of a model with its seconds in one micro-batch."""
+    times = [*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, float(num_mtp)]
+    for block, count in zip(priced.all(), times, strict=False):
+        yield from ((own, count * float(own.seconds)) for own in block.origins)
 
 
 def coverage(sources: TimeSources, source: str, fallback: str) -> str:

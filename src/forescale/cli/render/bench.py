@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from forescale.cost.timings import Part
+from forescale.formula import number_of
+from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
 from forescale.io.bench import BenchArtifact
 from forescale.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from forescale.bench.measure import Checked
+    from forescale.bench.proposal import Proposed
 
 PARTS: tuple[Part, ...] = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 NOISY = 1.3
@@ -45,6 +49,61 @@ def check_view(found: Checked) -> Table:
     ):
         table.add_row(name, write(said), write(took), f"{said / took - 1.0:+.1%}")
     return table
+
+
+def next_view(found: Sequence[Proposed]) -> Table | str:
+    """Return what to measure next, what is most at stake first."""
+    if not found:
+        return "nothing is left to time: what a step takes was measured, or lies between what was"
+    table = Table(box=None, pad_edge=False)
+    for title in ("to time next", "of", "on", "takes", "of the step", "known within", "at stake"):
+        table.add_column(title, justify="left" if title in ("to time next", "of") else "right")
+    for each in found:
+        origin = each.provenance
+        table.add_row(
+            _words(each.primitive),
+            each.operator,
+            counted(each.num_ranks, "device"),
+            format_seconds(each.seconds),
+            f"{each.share:.1%}",
+            f"× {origin.low:.2f} to {origin.high:.2f}",
+            f"{each.at_stake:.1%}",
+        )
+    return table
+
+
+def next_values(found: Sequence[Proposed]) -> list[dict[str, Any]]:
+    """Return proposals as plain values."""
+    return [
+        {
+            "what": type(each.primitive).__name__,
+            **asdict(each.primitive),
+            "operator": each.operator,
+            "num_ranks": each.num_ranks,
+            "ranks_per_node": each.ranks_per_node,
+            "seconds": each.seconds,
+            "share": each.share,
+            "low": each.provenance.low,
+            "high": each.provenance.high,
+            "at_stake": each.at_stake,
+        }
+        for each in found
+    ]
+
+
+def _words(op: Primitive) -> str:
+    match op:
+        case Collective():
+            return f"{op.kind} of {format_bytes(number_of(op.num_bytes))}"
+        case Gemm():
+            return f"gemm {op.batch:g} × {op.m:,.0f} × {op.n:,.0f} × {op.k:,.0f} {op.dtype}"
+        case GroupedGemm():
+            return f"{op.groups:g} experts' gemm {op.m:,.0f} × {op.n:,.0f} × {op.k:,.0f} {op.dtype}"
+        case AttentionCore():
+            way = "backward" if op.backward else "forward"
+            return f"attention {way} {op.batch:g} × {op.heads:g} heads × {op.q_len:,.0f} {op.dtype}"
+        case _:
+            return f"{op.family} of {format_bytes(number_of(op.bytes_moved))}"
 
 
 def _cut(found: BenchArtifact) -> Iterator[str]:
