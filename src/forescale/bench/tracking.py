@@ -27,7 +27,7 @@ from forescale.bench.measure import artifact_of, conditions_of, rank_row
 from forescale.bench.parallel import mesh_of
 from forescale.bench.reduce import reduce
 from forescale.bench.training import Training, check_optimizer
-from forescale.bench.weighing import PHASES
+from forescale.bench.weighing import MESSAGES, PHASES
 from forescale.io.bench import BenchArtifact
 from forescale.question import Question
 
@@ -95,7 +95,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return training, dict(self.peaks)
 
     def _begin(self, phase: str) -> None:
-        self.phase = phase
+        self.phase = MESSAGES.get(phase, phase)
 
     def _drop(self, storage: int) -> None:
         self.held -= self._sizes.pop(storage)
