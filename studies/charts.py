@@ -14,7 +14,7 @@ from typing import Any
 from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Ranked
 from forescale.view.files import picture
-from forescale.view.theme import CONFIG, SCHEMA
+from forescale.view.theme import CONFIG, SCHEMA, SERIES
 from forescale.view.theme import colour as part_colour
 
 DEGREES = {
@@ -33,6 +33,8 @@ PARTS = {
     "bubble": "#bab0ac",
 }
 """Colours: an axis of parallelism and what it sends have the same one."""
+OWN = SERIES[1]
+"""Colour of what is projected beside what was published."""
 WIDTH = 320
 RATIO = "communication / compute"
 EQUAL: dict[str, Any] = {"log": True, "limit": 1.0, "limit_name": "as long as what hides it"}
@@ -274,7 +276,13 @@ def degree_chart(
 
 
 def stack_chart(
-    rows: Sequence[Chart], *, x: str, y: str, colours: Mapping[str, str], limit: float, limit_name: str
+    rows: Sequence[Chart],
+    *,
+    x: str,
+    y: str,
+    colours: Mapping[str, str],
+    limit: float | None = None,
+    limit_name: str = "",
 ) -> Chart:
     """Return standing bars of parts, which are given from the bottom up, with a dashed line at a limit."""
     order = list(dict.fromkeys(row["bar"] for row in rows))
@@ -289,8 +297,29 @@ def stack_chart(
             "order": {"field": "order"},
         },
     }
-    layers = [bars, _limit(limit, limit_name, y)]
+    layers = [bars] if limit is None else [bars, _limit(limit, limit_name, y)]
     return {"width": WIDTH, "height": 240, "data": {"values": values}, "layer": layers}
+
+
+def dot_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str) -> Chart:
+    """Return dots on a logarithmic axis, a line of them for every name."""
+    return {
+        "width": WIDTH - 60,
+        "height": {"step": 34},
+        "data": {"values": list(rows)},
+        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
+        "encoding": {
+            "x": {"field": x, "type": "quantitative", "scale": {"type": "log"}, "axis": {"format": ",~d"}},
+            "y": {
+                "field": y,
+                "type": "nominal",
+                "sort": list(dict.fromkeys(row[y] for row in rows)),
+                "title": None,
+                "axis": {"grid": True},
+            },
+            "color": {"field": colour, "type": "nominal", "title": None},
+        },
+    }
 
 
 def _limit(value: float, name: str, y: str) -> Chart:
@@ -352,17 +381,20 @@ def bar_chart(rows: Sequence[Chart], *, x: str, y: str, colour: str, stacked: bo
     if stacked:
         place["axis"] = {"labelAngle": 0}
     else:
-        place["axis"] = {"labelLimit": 340}
+        place["axis"] = {"labelLimit": 200, "labelExpr": "split(datum.label, ', ')"}
     colours = list(dict.fromkeys(row[colour] for row in rows))
     encoding: Chart = {
         "x" if stacked else "y": place,
         "y" if stacked else "x": {"field": of, "type": "quantitative", "title": of},
-        "color": _coloured(colour, {name: part_colour(name, at) for at, name in enumerate(colours)}),
+        "color": _coloured(
+            colour,
+            {name: OWN if name == "projected" else part_colour(name, at) for at, name in enumerate(colours)},
+        ),
     }
     if not stacked and len(colours) > 1:
         encoding["yOffset"] = {"field": colour, "type": "nominal", "sort": colours}
     return {
-        "width": WIDTH,
+        "width": WIDTH if stacked else 240,
         "data": {"values": [dict(row) for row in rows]},
         "mark": "bar",
         "encoding": encoding,

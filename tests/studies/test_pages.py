@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 PAGES = Path(__file__).parents[2] / "docs" / "studies"
+SUBRAMANIAN = "subramanian2024"
+VALIDATION = "The paper's validation: GPT3-175B on 512 A100, NVS 4"
 
 
 def says(name, *phrases):
@@ -65,4 +67,47 @@ def test_playbook():
         f"for 80 B on 4 nodes ({off['80.0', '4']:.0f} %)",
         f"in {8 - len(far)} of 8 cases",
         f"{far[0]:.1f} to {far[-1]:.1f} % off",
+    )
+
+
+def test_deepseek():
+    told = {cell[0]: cell[1:] for cell in rows("deepseek-v3", "DeepSeek-V3")}
+    layer, step = (number(told[name][1]) for name in ("a layer, forward and backward", "step"))
+    dispatch, combine = (number(told[f"{name} by DeepEP's own table"][1]) for name in ("dispatch", "combine"))
+    dense = told["dense products, forward, replay and input gradients"]
+    ranks = {}
+    for row in values("deepseek-v3", "memory"):
+        ranks[row["rank"]] = ranks.get(row["rank"], 0.0) + row["GiB"]
+    *others, _, most = sorted(ranks.values())
+    runs = [
+        f"{ours} TFLOP/s, {mfu} | {off}".replace("%", " %").replace("-", "−")
+        for *_, ours, _, mfu, off in rows("deepseek-v3", "Llama 3 405B")
+    ]
+    says(
+        "deepseek-v3",
+        f"are 19.9 s a step; {step:.2f} s are projected",
+        f"32.1 ms a layer. {layer:.1f} ms are projected",
+        f"({number(dense[0]):.1f} against {number(dense[1]):.1f} ms)",
+        f"{dispatch:.1f} and {combine:.1f} ms are projected",
+        f"three dense layers: {most:.0f} of 80 GiB. The others need {others[0]:.0f} to {others[-1]:.0f} GiB",
+        *runs,
+    )
+
+
+def test_subramanian2024():
+    run, best = [row for row in rows(SUBRAMANIAN, VALIDATION) if row[0].startswith("Forescale")]
+    maps = {
+        name: sorted(row["days"] for row in values(SUBRAMANIAN, f"figure-{name}") if row["days"])
+        for name in ("A5a", "A5a-own", "A5b", "A5b-own")
+    }
+    ratios = [number(row[5]) for row in rows(SUBRAMANIAN, "Forescale's own engine: B200, NVS 8")]
+    says(
+        SUBRAMANIAN,
+        f"engine gives it {number(run[2]):.1f} s, {number(run[2]) / 22.5 - 1.0:.0%}".replace("%", " %"),
+        f"and finds {number(best[2]):.1f} s",
+        f"the rate decides, {maps['A5a'][-1]:.0f} to {maps['A5a'][0]:.0f} days",
+        f"by Forescale: {maps['A5a-own'][-1]:.0f} to {maps['A5a-own'][0]:.0f} days",
+        f"FLOP rate and memory: {maps['A5b'][-1]:.0f} to {maps['A5b'][0]:.0f} days",
+        f"by Forescale: {maps['A5b-own'][-1]:.0f} to {maps['A5b-own'][0]:.1f} days",
+        f"best steps are {min(ratios):.1f} to {max(ratios):.1f} times as long",
     )

@@ -214,7 +214,7 @@ def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
     if any(row["verdict"] not in (None, "FITS") for row in result.feasible):
         lines.append(Text(words.RISKY, style="dim"))
     if result.table is not None:
-        pictures = sum(file.suffix == ".svg" for file in files)
+        pictures = sum(file.name.endswith(".vl.json") for file in files)
         page = f"; {counted(pictures, 'picture')} in {files[-1]}" if files else ""
         lines.append(Text(f"table in {result.table}{page}", style="dim"))
     return lines
