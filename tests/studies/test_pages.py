@@ -111,3 +111,22 @@ def test_subramanian2024():
         f"by Forescale: {maps['A5b-own'][-1]:.0f} to {maps['A5b-own'][0]:.1f} days",
         f"best steps are {min(ratios):.1f} to {max(ratios):.1f} times as long",
     )
+
+
+def test_almodel():
+    first, *_ = rows("almodel", "The five detailed configurations")
+    own = rows("almodel", "The best layouts under our own engine")
+    nominal, slow = (next(row for row in own if row[0].startswith(rate)) for rate in ("600", "186"))
+    stages = next(row for row in own if row[0].startswith("186") and row[1].startswith("pp 2"))
+    says(
+        "almodel",
+        f"| its best layout: step | {first[1]} s | {first[2].replace(' ', ' s ', 1)} | {first[3]} s |",
+        f"| … compute | {first[4]} s | {first[5]} s | {first[5]} s |",
+        f"| … exposed communication | {first[6]} s | {first[7]} s | {first[8]} s |",
+        f"| … memory | {first[9]} GiB | {first[10]} GiB | {first[10]} GiB |",
+        f"31.5 % | {nominal[2]} s, {nominal[3]} % | {slow[2]} s, {slow[3]} % |",
+        f"That is {number(first[5]) / number(first[4]):.1f} times the analysis's compute",
+        f"gathering half the weights, are {number(stages[2]) / number(slow[2]) - 1.0:.0%} behind".replace(
+            "%", " %"
+        ),
+    )
