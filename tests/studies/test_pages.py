@@ -130,3 +130,37 @@ def test_almodel():
             "%", " %"
         ),
     )
+
+
+def test_million():
+    grid = {(row[0], row[1]): row for row in rows("million", "1e26 FLOP by machine and devices")}
+    sizes = ("16,384", "65,536", "262,144", "1,048,576")
+    best = min((row for row in grid.values() if row[6] != "never ends"), key=lambda row: number(row[6]))
+    table = []
+    for size in sizes:
+        ours, other = grid["H100", size], grid["GB200", size]
+        days = f"**{other[6]}**" if other == best else other[6]
+        table.append(
+            f"| {size} | {ours[5]} | {ours[6]} | {ours[7]} | {ours[4]} | {other[5]} | {days} | {other[4]} |"
+        )
+    money, energy = (
+        [grid[name, size][place] for name in ("H100", "GB200") for size in sizes[:2]] for place in (10, 9)
+    )
+    announced = rows("million", "Announced machines")
+    ideal = sorted(number(row[4]) for row in announced)
+    billions = sorted(number(row[8]) for row in announced)
+    gains = rows("million", "What the network could do")
+    says(
+        "million",
+        *table,
+        *(f"| {' | '.join(row[1:])} |" for row in rows("million", "Goodput by restart")),
+        f"1e26 FLOP are {money[0]} million on 16,384 and {money[1]} million on 65,536",
+        f"an hour of a GB200 {money[2]} and {money[3]} million",
+        f"65,536 devices are {energy[1]} GWh (H100) and {energy[3]} GWh (GB200)",
+        f"1e26 FLOP take {ideal[0]} to {ideal[-1]} days",
+        f"1e27 FLOP take {billions[0]:.0f} (Colossus 2) to {billions[-1]:.0f} days (Rainier)",
+        *(f" {number(row[6]):.0f} " for row in announced if row[6] != "never ends"),
+        *(f"| {row[4].split('(')[1].rstrip(')')} |" for row in gains),
+        *(f"{number(row[2]):.3f} s" for row in gains),
+        *(f" {cell} " for row in rows("million", "One GiB over all devices") for cell in row[3:]),
+    )

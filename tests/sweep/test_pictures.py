@@ -37,12 +37,12 @@ def mapped():
 def test_scaling_draws_throughput_with_its_ideal_and_what_is_left_of_it(scaled):
     curve, share = draw(scaled, [Plot(kind="scaling", by="scaling")])
     assert {"strong", "weak", "strong, ideal", "weak, ideal", "devices", "8", "16", "32"} <= set(words(curve))
-    points = curve.chart.spec()["layer"][2]["data"]["values"]
+    points = curve.chart.spec()["layer"][-1]["data"]["values"]
     table = {(row["vary.scaling"], row["num_devices"]): row["tokens_per_s"] for row in scaled.rows}
     assert {(point["line"], point["x"]): point["y"] for point in points} == table
     ideal = [point["y"] for point in curve.chart.spec()["layer"][0]["data"]["values"]]
     assert ideal[2] == pytest.approx(4 * ideal[0])
-    kept = share.chart.spec()["layer"][2]["data"]["values"]
+    kept = share.chart.spec()["layer"][-1]["data"]["values"]
     assert [point["y"] for point in kept if point["x"] == 8] == [1.0, 1.0]
 
 
@@ -64,7 +64,7 @@ def test_iso_lines_are_drawn_where_a_level_is_crossed(mapped):
 
 def test_lines_take_the_best_over_everything_else(mapped):
     (picture,) = draw(mapped, [Plot(kind="line", x="hbm_capacity", y="mfu")])
-    points = picture.chart.spec()["layer"][2]["data"]["values"]
+    points = picture.chart.spec()["layer"][-1]["data"]["values"]
     assert len(points) == 3
     best = max(row["mfu"] for row in mapped.feasible if row["vary.hbm_capacity"] == 160 * 2.0**30)
     assert points[-1]["y"] == best
@@ -86,8 +86,8 @@ def test_bars_add_up_to_the_step():
 def test_samples_are_dots_of_their_own():
     found = run(sweep(vary={"flops": {"from": "x1", "to": "x4"}}, sample={"points": 6}), executor=HERE)
     (picture,) = draw(found, usual_plots(found))
-    assert len(picture.chart.spec()["layer"][2]["data"]["values"]) == 6
-    assert picture.chart.spec()["layer"][1]["data"]["values"] == []
+    assert len(picture.chart.spec()["layer"][-1]["data"]["values"]) == 6
+    assert [layer for layer in picture.chart.spec()["layer"] if layer["mark"] == "line"] == []
 
 
 def test_usual_pictures_suit_what_is_varied(scaled, mapped):
