@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,19 +29,39 @@ from forescale.search.evaluate import (
     Scores,
     batches,
     blocks_of,
+    numbered,
     score_pairs,
     stages_of,
     uncounted,
 )
-from forescale.search.layouts import Columns, Rows, as_degrees, as_sequence_parallel, distinct, first_rows
-from forescale.search.ranks import RelaxedPlacement
-from forescale.search.tree import Branch, Cells, Tree
+from forescale.search.layouts import (
+    Candidates,
+    Columns,
+    Rows,
+    as_degrees,
+    as_sequence_parallel,
+    distinct,
+    first_rows,
+)
+from forescale.search.ranks import RelaxedPlacement, relaxed_placement
+from forescale.search.tree import (
+    Branch,
+    Cells,
+    Tree,
+    branches_of,
+    enumerate_cells,
+    possible_rows,
+    shapes_of,
+)
+from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
 from forescale.time.blocks import block_seconds
 from forescale.time.pipeline import engine_time
-from forescale.time.price import PricedBlock, Pricing, price_operators
+from forescale.time.price import PricedBlock, price_blocks
 from forescale.time.step import straggler_share
 
+Kind: TypeAlias = tuple[tuple[str, Any], ...]
+"""What changes the operators of a block, by name."""
 MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 KEYS_AT_ONCE = 4096
@@ -70,37 +91,47 @@ class WorkBounds:
     """
 
     def __init__(
-        self, question: Question, cells: Cells, branches: tuple[Branch, ...], placement: RelaxedPlacement
+        self, question: Question, whole: Candidates, branches: tuple[Branch, ...], placement: RelaxedPlacement
     ) -> None:
-        self.question, self.cells, self.branches, self.placement = question, cells, branches, placement
-        keys = placement.dense.keys(np.arange(len(cells)))
-        columns = {**cells.whole.columns, **keys}
+        self.question, self.whole, self.branches, self.placement = question, whole, branches, placement
+        keys = placement.dense.keys(np.arange(whole.num_rows))
+        columns = {**whole.columns, **keys}
         table = distinct(columns, (*DENSE_KEY, *keys))
         self.where, first = table.where, first_rows(table.where)
-        known: dict[tuple[object, ...], Parts[Array]] = {}
-        kinds = [tuple(each.first.choices.values()) for each in branches if len(cells)]
-        for kind, each in zip(kinds, branches, strict=False):
-            if kind not in known:
-                known[kind] = self._over(each, first, self._dense)
-        self.dense = [known[kind] for kind in kinds]
+        self.kinds, self.kind = numbered([tuple(each.first.choices.items()) for each in branches])
+        self.dense = [self._over(kind, first, self._dense) for kind in self.kinds if len(first)]
 
     def coarse(self) -> Array:
-        """Return (branches, cells) bounds, without experts where there are any, stages as even as can be."""
-        every, pp = np.arange(len(self.cells)), self.cells.whole.columns["pp"]
-        model = [self._of_model(dense)[self.where] for dense in self.dense]
-        found = [self._step(row, every, work, work / pp) for row, work in enumerate(model)]
-        return np.array(found).reshape(len(self.branches), len(every))
+        """Return (branches, cells) bounds, without experts where there are any: they are of few distinct cells."""
+        columns = {"work": self.where, **{name: self.whole.columns[name] for name in ("pp", "vpp")}}
+        where = distinct(columns, tuple(columns)).where
+        first = first_rows(where)
+        work = self.where[first]
+        found = []
+        for row, kind in enumerate(self.kind.tolist() if len(first) else ()):
+            model = self._of_model(self.dense[kind])[work]
+            slowest = self._slowest(row, first, model, self.dense[kind], work)
+            found.append(self._step(row, first, model, slowest)[where])
+        return np.array(found).reshape(len(self.branches), len(where))
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (branch, cell) pairs, experts and all, at the pace of the slowest stage."""
+        """Return the bounds of some (branch, cell) pairs, experts and all.
+
+        Branches that differ in their schedule alone have the same work.
+        """
         bounds = np.empty(len(rows))
-        for row in np.unique(rows).tolist():
-            pairs = np.flatnonzero(rows == row)
-            some = cells[pairs]
-            blocks = self.dense[row].map(_at(self.where[some]))
+        for kind in np.unique(self.kind[rows]).tolist():
+            pairs = np.flatnonzero(self.kind[rows] == kind)
+            some, where = np.unique(cells[pairs], return_inverse=True)
+            blocks = self.dense[kind].map(_at(self.where[some]))
             if self.question.model.is_moe:
-                blocks = blocks.zipped(self._over(self.branches[row], some, self._experts), np.add)
-            bounds[pairs] = self._step(row, some, self._of_model(blocks), self._slowest(row, some, blocks))
+                blocks = blocks.zipped(self._over(self.kinds[kind], some, self._experts), np.add)
+            model = self._of_model(blocks)
+            for row in np.unique(rows[pairs]).tolist():
+                own = np.flatnonzero(rows[pairs] == row)
+                at, chosen = where[own], pairs[own]
+                slowest = self._slowest(row, cells[chosen], model[at], blocks, at)
+                bounds[chosen] = self._step(row, cells[chosen], model[at], slowest)
         return bounds
 
     def _of_model(self, blocks: Parts[Array]) -> Array:
@@ -110,25 +141,25 @@ class WorkBounds:
         seconds: Array = np.asarray(over_stages(whole, blocks, _own, num_mtp=model.num_mtp_layers))[0]
         return seconds
 
-    def _slowest(self, row: int, cells: Rows, blocks: Parts[Array]) -> Array:
+    def _slowest(self, row: int, cells: Rows, model: Array, blocks: Parts[Array], at: Rows) -> Array:
         """Return the seconds of the slowest stage; of the mean one where a named schedule says what stands on each."""
-        columns = {name: self.cells.whole.columns[name][cells] for name in ("pp", "vpp")}
+        columns = {name: self.whole.columns[name][cells] for name in ("pp", "vpp")}
         if self.branches[row].first.schedule is not None:
-            return self._of_model(blocks) / columns["pp"]
-        model = self.question.model
-        stages = stages_of(model, columns)(np.arange(len(cells)))
-        seconds = np.asarray(over_stages(stages, blocks, _own, num_mtp=model.num_mtp_layers))
+            return model / columns["pp"]
+        stages = stages_of(self.question.model, columns)(np.arange(len(cells)))
+        num_mtp = self.question.model.num_mtp_layers
+        seconds = np.asarray(over_stages(stages, blocks.map(_at(at)), _own, num_mtp=num_mtp))
         return np.asarray(np.max(np.where(stages.multiplicity > 0, seconds, 0.0), axis=0))
 
     def _step(self, row: int, cells: Rows, model: Array, slowest: Array) -> Array:
         """Return the seconds of a step from those of one micro-batch, through the model and its slowest stage."""
         columns = {
-            name: self.cells.whole.columns[name][cells].astype(float)
+            name: self.whole.columns[name][cells].astype(float)
             for name in ("tp", "cp", "pp", "vpp", "micro_batch_size")
         }
         pp, vpp = columns["pp"], columns["vpp"]
         closed = self.branches[row].first.schedule is None
-        kernels = self.cells.whole.base.kernels
+        kernels = self.whole.base.kernels
         if closed and (kernels.blocking_launches or not kernels.runs_ahead):
             engine = engine_time(overhead=self.question.run.microbatch_overhead_s, vpp=vpp)
             model, slowest = model + pp * engine, slowest + engine
@@ -147,17 +178,17 @@ class WorkBounds:
         )
 
     def _over(
-        self, each: Branch, cells: Rows, of: Callable[[Rows, Columns, Choices], Parts[Array]]
+        self, kind: Kind, cells: Rows, of: Callable[[Rows, Columns, Choices], Parts[Array]]
     ) -> Parts[Array]:
         """Return seconds of the blocks of some cells under a list, which `of` gives by choices."""
-        common = split_strategy(self.cells.whole.base, domain=self.cells.whole.domain)[1]
-        columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
+        common = split_strategy(self.whole.base, domain=self.whole.domain)[1]
+        columns = {name: values[cells] for name, values in self.whole.columns.items()}
         parallel = as_sequence_parallel(columns)
         order, found = [], []
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
             if len(pairs):
-                choices = replace(common, sp=sp, **each.first.choices)
+                choices = replace(common, sp=sp, **dict(kind))
                 chosen = {name: values[pairs] for name, values in columns.items()}
                 order.append(pairs)
                 found.append(of(cells[pairs], chosen, choices))
@@ -202,8 +233,11 @@ class WorkBounds:
             placement = self.placement.dense if within is None else self.placement.experts
             pricing = placement.pricing(question, degrees, choices, cells[some])
 
-            def seconds(block: Block, degrees: Degrees = degrees, pricing: Pricing = pricing) -> Array:
-                priced = _only(operators, pricing)(block)
+            blocks = blocks_of(question, degrees, choices)
+            if operators is not None:
+                blocks = blocks.map(partial(_only, operators))
+
+            def seconds(priced: PricedBlock, tp: Numeric = degrees.tp) -> Array:
                 own = block_seconds(priced, (), overlap=choices.overlapped)
                 named = [
                     value
@@ -211,10 +245,19 @@ class WorkBounds:
                     for name, value in parts.items()
                     if name not in without and (within is None or name in within)
                 ]
-                return np.asarray(sum(named)) + 0.0 * np.asarray(degrees.tp)
+                return np.asarray(sum(named)) + 0.0 * np.asarray(tp)
 
-            found.append(blocks_of(question, degrees, choices).map(seconds))
+            found.append(price_blocks(blocks, pricing).map(seconds))
         return reduce(_joined, found)
+
+
+def promising_cells(question: Question, space: Space, cutoff: float) -> Cells:
+    """Return the cells whose work without experts may take no longer than a cutoff [s]; refusals are not counted."""
+    of = question.model, question.cluster, question.workload, space
+    rows = possible_rows(*of)
+    placement = relaxed_placement(rows, question.cluster)
+    bounds = WorkBounds(question, rows, branches_of(rows.variants), placement).coarse()
+    return enumerate_cells(*of, shapes_of(rows.take(np.flatnonzero((bounds <= cutoff).any(axis=0)))))
 
 
 def _own(seconds: Array) -> Numeric:
@@ -230,14 +273,9 @@ def _joined(blocks: Parts[Array], more: Parts[Array]) -> Parts[Array]:
     return blocks.zipped(more, lambda one, other: np.concatenate([one, other]))
 
 
-def _only(operators: Callable[[Operator], bool] | None, pricing: Pricing) -> Callable[[Block], PricedBlock]:
-    """Return what prices the wanted operators of a block."""
-
-    def price(block: Block) -> PricedBlock:
-        own = block.operators if operators is None else tuple(filter(operators, block.operators))
-        return price_operators(replace(block, operators=own), pricing)
-
-    return price
+def _only(operators: Callable[[Operator], bool], block: Block) -> Block:
+    """Return a block of the wanted operators."""
+    return replace(block, operators=tuple(filter(operators, block.operators)))
 
 
 def _of_experts(operator: Operator) -> bool:
@@ -285,7 +323,7 @@ def cell_bounds(
     chosen, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
         question,
-        cells.take(chosen),
+        cells.whole.take(chosen),
         variant,
         where,
         least=LeastStates(question=question, cells=cells, chosen=chosen),
@@ -315,16 +353,17 @@ class MemoryBounds:
         least = LeastStates(question=self.question, cells=self.cells, chosen=np.arange(len(self.cells)))
         found = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
         for batch in found:
-            bounds[batch.pairs] = self._of(batch, least(batch)) * MARGIN
+            branch = self.branches[int(rows[batch.pairs[0]])]
+            bounds[batch.pairs] = self._of(batch, self._policies(branch), least(batch)) * MARGIN
         return bounds
 
-    def _of(self, batch: Batch, floor: Array) -> Array:
+    def _of(self, batch: Batch, policies: Sequence[Recompute], floor: Array) -> Array:
         """Return the bounds of a batch, whose states and standing buffers take `floor` (stages, pairs)."""
         question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
         table = distinct(columns, OF_BLOCKS)
         blocks = blocks_of(question, as_degrees(table.columns), choices)
-        costs = least_bytes(blocks, self._policies(batch), choices)
+        costs = least_bytes(blocks, policies, choices)
         held = holdings(blocks)
         model = question.model
         setting = setting_of(question, choices)
@@ -347,11 +386,10 @@ class MemoryBounds:
             peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak
         return peaks
 
-    def _policies(self, batch: Batch) -> tuple[Recompute, ...]:
-        """Return what the variants of a batch's branch may recompute; of counts of layers one stands for all."""
-        each = self.branches[int(batch.variant[0])]
+    def _policies(self, branch: Branch) -> tuple[Recompute, ...]:
+        """Return what the variants of a branch may recompute; of counts of layers one stands for all."""
         variants = self.cells.whole.variants
-        return tuple(dict.fromkeys(uncounted(variants[index].recompute) for index in each.variants[0]))
+        return tuple(dict.fromkeys(uncounted(variants[index].recompute) for index in branch.variants[0]))
 
 
 def least_bytes(

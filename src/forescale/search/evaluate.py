@@ -103,6 +103,7 @@ class Batch:
     """Which of all pairs they are."""
     rows: Rows
     variant: Rows
+    """Which of the variants that occur each pair has."""
     policies: tuple[Recompute, ...]
     """What may be recomputed; of counts of layers the first stands for all, stages know each pair's."""
     policy: Rows
@@ -149,6 +150,8 @@ def batches(
     """
     if len(row) == 0:
         return
+    present, variant = np.unique(variant, return_inverse=True)
+    candidates = replace(candidates, variants=tuple(candidates.variants[each] for each in present.tolist()))
     found = _Batches(question, candidates, relaxed, bounded=bounded)
     stages = found.stages(variant, row)
     parallel = as_sequence_parallel(candidates.columns)
@@ -183,10 +186,10 @@ class _Batches:
         self.relaxed, self.bounded = relaxed, bounded
         variants = candidates.variants
         self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
-        self.policies, self.policy = _ranked([uncounted(each.recompute) for each in variants])
-        self.selections, self.selection = _ranked([each.recompute.selection for each in variants])
-        self.orders, self.order = _ranked([each.rank_order for each in variants])
-        self.schedules, self.schedule = _ranked([each.schedule for each in variants])
+        self.policies, self.policy = numbered([uncounted(each.recompute) for each in variants])
+        self.selections, self.selection = numbered([each.recompute.selection for each in variants])
+        self.orders, self.order = numbered([each.rank_order for each in variants])
+        self.schedules, self.schedule = numbered([each.schedule for each in variants])
 
     def of(self, pairs: Rows, variant: Rows, rows: Rows, stages: StagesOf, *, sp: bool) -> Iterator[Batch]:
         """Yield pairs whose blocks are alike in one batch a schedule, or one per pipeline of a named one."""
@@ -298,7 +301,7 @@ def uncounted(recompute: Recompute) -> Recompute:
     return recompute if recompute.num_layers is None else replace(recompute, num_layers=1)
 
 
-def _ranked(values: Sequence[T]) -> tuple[tuple[T, ...], Rows]:
+def numbered(values: Sequence[T]) -> tuple[tuple[T, ...], Rows]:
     """Return distinct values, and which of them each is."""
     rank: dict[T, int] = {}
     which = np.array([rank.setdefault(each, len(rank)) for each in values], dtype=np.int64)

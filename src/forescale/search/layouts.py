@@ -99,6 +99,10 @@ class Candidates:
     domain: int = NODE
     """Devices that share the fastest tier."""
 
+    def take(self, rows: Rows) -> Candidates:
+        """Return some rows."""
+        return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
+
     @property
     def num_rows(self) -> int:
         """Number of rows of degrees."""

@@ -110,8 +110,7 @@ def _communicators(
     cp_inner: int | None,
 ) -> Communicators:
     table = distinct(candidates.columns, key)
-    first = first_rows(table.where)
-    rows = replace(candidates, columns={name: each[first] for name, each in candidates.columns.items()})
+    rows = candidates.take(first_rows(table.where))
     orders = {variant.rank_order: variant for variant in candidates.variants}
     allowed = np.stack([rows.allows_order(variant, tuple(orders)) for variant in orders.values()])
     degrees = as_degrees(rows.columns)

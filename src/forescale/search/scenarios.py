@@ -14,6 +14,7 @@ import numpy as np
 from forescale.errors import InfeasibleError
 from forescale.numeric import Array
 from forescale.question import Question
+from forescale.search.bounds import promising_cells
 from forescale.search.checkpoint import Checkpoint
 from forescale.search.incumbent import SMALLEST, Goal
 from forescale.search.solve import Progress, Solver, Watch
@@ -163,14 +164,15 @@ class Ranking:
         """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
         self.to_come = len(questions)
         self.runs = [self._run(each, checkpoint, nth) for nth, each in enumerate(questions)]
-        if self.cutoff == np.inf:
-            for run in self.runs:
-                run.solver.sample(self._told)
-        for run in sorted(self.runs, key=lambda run: run.solver.progress().bound):
+        sampled = [self._sample(run) for run in self.runs]
+        order = sorted(
+            range(len(self.runs)), key=lambda nth: (sampled[nth], self.solvers[nth].progress().bound)
+        )
+        for run in (self.runs[nth] for nth in order):
             ranked = self._ranked()
             worst = ranked[-1][0] if len(ranked) == self.goal.top else np.inf
-            sampled = min(each.incumbent.cutoff for each in self.solvers)
-            run.solver.incumbent.learn(self._known(run.solver), cutoff=min(worst, sampled, self.cutoff))
+            cutoff = min(worst, self.cutoff, *(each.incumbent.cutoff for each in self.solvers))
+            run.solver.incumbent.learn(self._known(run.solver), cutoff=cutoff)
             run.go(self._told)
             self.to_come -= 1
             self._go_on()
@@ -179,14 +181,24 @@ class Ranking:
         """Return the search of one scenario, which has a checkpoint of its own."""
         if self.like:
             return Run(question=question, solver=self.like[nth].again(question, self.goal), checkpoint=None)
-        model, space = question.model, question.space.whole(question.model)
-        cells = enumerate_cells(
-            model, question.cluster, question.workload, space, counted=self.cutoff == np.inf
+        space = question.space.whole(question.model)
+        cells = (
+            enumerate_cells(question.model, question.cluster, question.workload, space)
+            if self.cutoff == np.inf
+            else promising_cells(question, space, self.cutoff)
         )
         if checkpoint is not None and nth:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{nth}")
         kept = None if checkpoint is None else Checkpoint.of(checkpoint, question, self.goal)
         return Run(question=question, solver=Solver(question, cells, self.goal), checkpoint=kept)
+
+    def _sample(self, run: Run) -> float:
+        """Return the best of a sample of a scenario, which begins with what those of others found; infinite of none."""
+        if self.cutoff < np.inf:
+            return np.inf
+        cutoff = min(each.incumbent.cutoff for each in self.solvers)
+        run.solver.incumbent.learn(self._known(run.solver), cutoff=cutoff)
+        return run.solver.sample(self._told)
 
     def _known(self, solver: Solver) -> Array:
         """Return the shortest step under each relaxed limit of memory that `solver` or any other knows."""

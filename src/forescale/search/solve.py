@@ -23,7 +23,7 @@ from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import score_pairs
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent, State
-from forescale.search.layouts import Rows
+from forescale.search.layouts import Rows, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.strategy import Strategy
@@ -72,15 +72,18 @@ Watch: TypeAlias = Callable[[Progress], bool]
 class NodeQueue:
     """Nodes in ascending order of a bound; what is next in it gets a closer one first."""
 
-    def __init__(self, nodes: Rows, bounds: Array, refine: Callable[[Rows], Array]) -> None:
+    def __init__(
+        self, nodes: Rows, bounds: Array, refine: Callable[[Rows], Array], refined: Mask | None = None
+    ) -> None:
         order = np.argsort(bounds, kind="stable")
         self._nodes, self._bounds, self._refine = nodes[order], bounds[order], refine
+        self._known = np.zeros(len(nodes), dtype=bool) if refined is None else refined[order]
         self._cursor, self._at_once = 0, FIRST_NODES
         self._refined, self._refined_bounds = nodes[:0], bounds[:0]
 
     def afresh(self) -> NodeQueue:
-        """Return the queue as it was before anything was taken out."""
-        return NodeQueue(self._nodes, self._bounds, self._refine)
+        """Return the queue as it was before anything was taken out, with the closest bounds known."""
+        return NodeQueue(self._nodes, self._bounds, self._refine, self._known)
 
     def __len__(self) -> int:
         """Return how many are left."""
@@ -110,12 +113,19 @@ class NodeQueue:
         return chosen, beaten, bounds
 
     def _refine_more(self, cutoff: float) -> tuple[Rows, Array]:
-        """Bound the next nodes more closely; return those left where these are beyond a cutoff already."""
-        beyond = int(np.searchsorted(self._bounds, cutoff, side="right"))
-        end = min(self._cursor + REFINED_AT_ONCE, max(beyond, self._cursor))
-        chosen, self._cursor = self._nodes[self._cursor : end], end
-        refined = np.concatenate([self._refined, chosen])
-        bounds = np.concatenate([self._refined_bounds, self._refine(chosen)])
+        """Bound the next nodes more closely; return those left where these are beyond a cutoff already.
+
+        Without a cutoff they are some, else all that may matter: the best of all is a better one than that of some.
+        """
+        first = self._cursor
+        beyond = first + int(np.searchsorted(self._bounds[first:], cutoff, side="right"))
+        end = beyond if cutoff < np.inf else min(first + REFINED_AT_ONCE, beyond)
+        new = first + np.flatnonzero(~self._known[first:end])
+        for some in np.array_split(new, -(-len(new) // REFINED_AT_ONCE) or 1):
+            self._bounds[some], self._known[some] = self._refine(self._nodes[some]), True
+        self._cursor = end
+        refined = np.concatenate([self._refined, self._nodes[first:end]])
+        bounds = np.concatenate([self._refined_bounds, self._bounds[first:end]])
         order = np.argsort(bounds, kind="stable")
         self._refined, self._refined_bounds = refined[order], bounds[order]
         if end < beyond:
@@ -220,7 +230,7 @@ class Solver:
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())
         bounds = (
-            WorkBounds(question, cells, self._tree.branches, self._relaxed)
+            WorkBounds(question, cells.whole, self._tree.branches, self._relaxed)
             if goal.by_time
             else MemoryBounds(question, cells, self._tree, self._relaxed)
         )
@@ -228,7 +238,9 @@ class Solver:
         self._least = np.min(coarse, axis=0, where=nodes, initial=np.inf)
         legal, coarse = np.flatnonzero(nodes), coarse.reshape(-1)
         refine = (
-            (lambda some: bounds.fine(*np.divmod(some, len(cells)))) if goal.by_time else coarse.__getitem__
+            (lambda some: bounds.fine(*np.divmod(some, len(cells))))
+            if goal.by_time and question.model.is_moe
+            else coarse.__getitem__
         )
         self.begin(question, goal, NodeQueue(legal, coarse[legal], refine))
 
@@ -248,16 +260,21 @@ class Solver:
         other.begin(question, goal, self._queue.afresh())
         return other
 
-    def sample(self, watch: Watch) -> None:
-        """Learn a first cutoff from the most promising cell of each kind: without one, many are bounded in vain."""
+    def sample(self, watch: Watch) -> float:
+        """Learn a cutoff from the most promising cell of each kind: without one, many are bounded in vain.
+
+        Return the best that was found; infinite where nothing was, or nothing looked at.
+        """
         if not (self.goal.by_time and self._simulates) or len(self._queue) < SAMPLED_FROM:
-            return
+            return np.inf
         order = np.argsort(self._least, kind="stable")
-        kinds = np.stack([self.cells.whole.columns[name][order] for name in SAMPLED], axis=1)
-        chosen = order[np.unique(kinds, axis=0, return_index=True)[1]]
+        kinds = distinct({name: self.cells.whole.columns[name][order] for name in SAMPLED}, SAMPLED)
+        chosen = order[first_rows(kinds.where)]
         found = Solver(self.question, self.cells.some(np.sort(chosen)), self.goal)
+        found.incumbent.learn(self.incumbent.fastest, self.incumbent.cutoff)
         found.run(lambda _: watch(self.progress()))
         self.incumbent.learn(found.incumbent.fastest, found.incumbent.cutoff)
+        return found.incumbent.least
 
     def run(self, watch: Watch | None = None) -> Progress:
         """Settle every layout, or all until `watch` says no or nothing fits; return how far it came."""

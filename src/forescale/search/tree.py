@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,10 @@ from forescale.spec.workload import Workload
 Mask = NDArray[np.bool_]
 SHARDING = ("dp_replicate", "dp_shard", "zero")
 """What a cell leaves open."""
+Shape: TypeAlias = tuple[int, int, int]
+"""tp, cp and pp."""
+Shapes: TypeAlias = Mapping[Shape, tuple[tuple[int, ...], tuple[int, ...]]]
+"""The virtual stages and micro-batches to which each shape is held."""
 BRANCH_KEY = ("tp", "cp", "pp", "vpp", "sp", "dp_replicate", "dp_shard", "micro_batch_size")
 """What operators and schedules may ask of degrees: no more than that of experts is left out."""
 _OWN = ("place", "step", "width", "listed", "flagged", "num_layouts")
@@ -63,15 +69,10 @@ class Cells:
         """Return the number of cells."""
         return len(self.place)
 
-    def take(self, cells: Rows) -> Candidates:
-        """Return some cells."""
-        columns = {name: values[cells] for name, values in self.whole.columns.items()}
-        return replace(self.whole, columns=columns)
-
     def some(self, cells: Rows) -> Cells:
         """Return some cells with the ways to shard each."""
         own = {name: getattr(self, name)[cells] for name in _OWN}
-        return replace(self, whole=self.take(cells), **own)
+        return replace(self, whole=self.whole.take(cells), **own)
 
     def expand(self, cells: Rows) -> tuple[Candidates, Rows, Rows]:
         """Return the layouts of some cells: their rows, which of `cells` each belongs to, and their places."""
@@ -88,17 +89,16 @@ class Cells:
 
 
 def enumerate_cells(
-    model: Model, cluster: Cluster, workload: Workload, space: Space, *, counted: bool = True
+    model: Model, cluster: Cluster, workload: Workload, space: Space, shapes: Shapes | None = None
 ) -> Cells:
-    """Return all legal layouts of `space` by cells, and how many rows of degrees each constraint refused.
-
-    What is refused for its tp, cp or pp alone is quicker left out where nobody asks how many they are: not `counted`.
-    """
-    found, outer = _Found(), [*_outer(model, cluster, space)]
-    if not counted:
-        outer = _possible(model, cluster, workload, outer, space)
-    for tp, cp, pp in outer:
-        _Block(model, cluster, workload, space, tp, cp, pp).add_to(found)
+    """Return all legal layouts of `space`, or of some shapes, by cells, and how many rows each constraint refused."""
+    found = _Found()
+    for shape in _outer(model, cluster, space) if shapes is None else shapes:
+        own = space
+        if shapes is not None:
+            chunks, batches = shapes[shape]
+            own = replace(space, vpp=chunks, micro_batch_size=batches)
+        _Block(model, cluster, workload, own, *shape).add_to(found)
     return found.cells(model, cluster, workload, space)
 
 
@@ -107,10 +107,10 @@ def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space:
     cells = enumerate_cells(model, cluster, workload, space)
     rows, _, place = cells.expand(np.arange(len(cells)))
     order = np.argsort(place)
-    return replace(rows, columns={name: values[order] for name, values in rows.columns.items()})
+    return rows.take(order)
 
 
-def _outer(model: Model, cluster: Cluster, space: Space) -> Iterator[tuple[int, int, int]]:
+def _outer(model: Model, cluster: Cluster, space: Space) -> Iterator[Shape]:
     total = cluster.num_devices
     for tp in options(space.tp, divisors(total)):
         for cp in options(space.cp, divisors(total // tp)):
@@ -119,23 +119,77 @@ def _outer(model: Model, cluster: Cluster, space: Space) -> Iterator[tuple[int, 
                     yield tp, cp, pp
 
 
-def _possible(
+def possible_rows(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
+    """Return a row per shape, virtual stages, micro-batch and sp that is legal with all else at its least refused."""
+    shapes = np.array([*_outer(model, cluster, space)], dtype=np.int64).reshape(-1, 3)
+    some = _possible(model, cluster, workload, space, dict(zip(("tp", "cp", "pp"), shapes.T, strict=True)))
+    rows = [
+        (tp, cp, pp, *own)
+        for tp, cp, pp in zip(*(some[name].tolist() for name in ("tp", "cp", "pp")), strict=True)
+        for own in product(*_inner(model, cluster, workload, space, tp, cp, pp))
+    ]
+    names = ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    found = _possible(model, cluster, workload, space, dict(zip(names, table.T, strict=True)))
+    return _candidates(model, cluster, workload, space, found, {})
+
+
+def _possible(model: Model, cluster: Cluster, workload: Workload, space: Space, given: Columns) -> Columns:
+    """Return the legal ones of some rows, all else at what any constraint refuses least."""
+    least = {**dict.fromkeys(DEGREE_NAMES, 1), "zero": 3, "sp": 0}
+    columns = {name: np.full_like(given["tp"], value) for name, value in least.items()} | given
+    columns["dp_shard"] = cluster.num_devices // (columns["tp"] * columns["cp"] * columns["pp"])
+    degrees = _Degrees(columns, space.base.kernels, any_schedule=True)
+    question = Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees)
+    mask, _ = legal(question, given["tp"].shape, waived=space.waived)
+    return {name: values[mask] for name, values in columns.items()}
+
+
+def _inner(
+    model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
+) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Return the virtual stages, micro-batches and sp under a shape."""
+    share, rest = divmod(workload.global_batch_size, cluster.num_devices // (tp * cp * pp))
+    return (
+        options(space.vpp, virtual_stages(model.num_layers, pp)),
+        () if rest else options(space.micro_batch_size, divisors(share)),
+        _sequence_parallel(space, model, tp),
+    )
+
+
+def shapes_of(rows: Candidates) -> Shapes:
+    """Return the shapes of some rows, with the virtual stages and micro-batches that occur under each."""
+    found: dict[Shape, tuple[set[int], set[int]]] = {}
+    names = ("tp", "cp", "pp", "vpp", "micro_batch_size")
+    for *shape, vpp, batch in zip(*(rows.columns[name].tolist() for name in names), strict=True):
+        chunks, batches = found.setdefault(tuple(shape), (set(), set()))
+        chunks.add(vpp)
+        batches.add(batch)
+    return {
+        shape: (tuple(sorted(chunks)), tuple(sorted(batches))) for shape, (chunks, batches) in found.items()
+    }
+
+
+def _candidates(
     model: Model,
     cluster: Cluster,
     workload: Workload,
-    outer: Sequence[tuple[int, int, int]],
     space: Space,
-) -> list[tuple[int, int, int]]:
-    """Return the choices of tp, cp and pp that are legal with all else at what any constraint refuses least."""
-    tp, cp, pp = np.array(outer, dtype=np.int64).reshape(-1, 3).T
-    least: dict[str, Rows | int] = dict.fromkeys(DEGREE_NAMES, 1)
-    columns = {**least, "zero": 3, "sp": 0, "tp": tp, "cp": cp, "pp": pp}
-    columns["dp_shard"] = cluster.num_devices // (tp * cp * pp)
-    arrays = {name: np.asarray(each) for name, each in columns.items()}
-    degrees = _Degrees(arrays, space.base.kernels, any_schedule=True)
-    question = Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees)
-    mask, _ = legal(question, tp.shape, waived=space.waived)
-    return [each for each, fits in zip(outer, mask.tolist(), strict=True) if fits]
+    columns: Columns,
+    refused: dict[str, int],
+) -> Candidates:
+    """Return rows of degrees crossed with the variants of a space."""
+    return Candidates(
+        domain=cluster.domain,
+        model=model,
+        columns=columns,
+        variants=variants_of(space, model, cluster),
+        base=replace(space.base, stage_layers=None),  # a search deals layers evenly
+        global_batch_size=workload.global_batch_size,
+        fill=cluster.tier_fill,
+        refused=refused,
+        widths=inner_widths(model),
+    )
 
 
 class _Found:
@@ -154,17 +208,7 @@ class _Found:
         empty = np.zeros(0, dtype=np.int64)
         columns = {name: np.concatenate([empty, *(each[name] for each in self.columns)]) for name in names}
         own = {name: columns.pop(name) for name in _OWN}
-        whole = Candidates(
-            domain=cluster.domain,
-            model=model,
-            columns=columns,
-            variants=variants_of(space, model, cluster),
-            base=replace(space.base, stage_layers=None),  # a search deals layers evenly
-            global_batch_size=workload.global_batch_size,
-            fill=cluster.tier_fill,
-            refused=self.refused,
-            widths=inner_widths(model),
-        )
+        whole = _candidates(model, cluster, workload, space, columns, self.refused)
         return Cells(
             whole=whole,
             table=np.concatenate([np.zeros((0, 3), dtype=np.int64), *self.tables]),
@@ -180,19 +224,20 @@ class _Block:
         self, model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
     ) -> None:
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
-        dp = cluster.num_devices // (tp * cp * pp)
-        self.dp, batch, self.rules = dp, workload.global_batch_size, space.rules
+        self.dp, self.rules = cluster.num_devices // (tp * cp * pp), space.rules
         self.waived = space.waived
-        batches = options(space.micro_batch_size, divisors(batch // dp)) if batch % dp == 0 else ()
+        chunks, batches, sp = _inner(model, cluster, workload, space, tp, cp, pp)
         self.lowest = min(space.zero)
         shared = tp * cp if model.is_moe else cp
-        self.shards = np.array(shardings(space, dp, shared), dtype=np.int64).reshape(-1, 3)
+        self.shards = np.array(shardings(space, self.dp, shared), dtype=np.int64).reshape(-1, 3)
         self.lists = {
-            "expert": np.array(expert_degrees(model, space, tp * cp * dp), dtype=np.int64).reshape(-1, 2),
-            "vpp": np.array(options(space.vpp, virtual_stages(model.num_layers, pp)), dtype=np.int64),
+            "expert": np.array(expert_degrees(model, space, tp * cp * self.dp), dtype=np.int64).reshape(
+                -1, 2
+            ),
+            "vpp": np.array(chunks, dtype=np.int64),
             "shard": self.shards,
             "micro_batch_size": np.array(batches, dtype=np.int64),
-            "sp": np.array(_sequence_parallel(space, model, tp), dtype=np.int64),
+            "sp": np.array(sp, dtype=np.int64),
         }
         self.shape = tuple(len(values) for values in self.lists.values())
         self.question = Proposal(
@@ -360,6 +405,4 @@ def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
 def _rows(candidates: Candidates, names: tuple[str, ...]) -> tuple[Candidates, Rows]:
     """Return one candidate of each distinct row of some columns, and where each candidate's row stands."""
     where = distinct(candidates.columns, names).where
-    first = first_rows(where)
-    columns = {name: values[first] for name, values in candidates.columns.items()}
-    return replace(candidates, columns=columns), where
+    return candidates.take(first_rows(where)), where
