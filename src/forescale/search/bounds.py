@@ -255,7 +255,7 @@ def promising_cells(question: Question, space: Space, cutoff: float) -> Cells:
     """Return the cells whose work without experts may take no longer than a cutoff [s]; refusals are not counted."""
     of = question.model, question.cluster, question.workload, space
     rows = possible_rows(*of)
-    placement = relaxed_placement(rows, question.cluster)
+    placement = relaxed_placement(rows, question.cluster, experts=False)
     bounds = WorkBounds(question, rows, branches_of(rows.variants), placement).coarse()
     return enumerate_cells(*of, shapes_of(rows.take(np.flatnonzero((bounds <= cutoff).any(axis=0)))))
 

@@ -342,7 +342,7 @@ def score(
     scores = Scores(step_time=np.full(shape, np.inf), peak=np.full(shape, np.inf))
     if candidates.num_rows == 0:
         return scores
-    fitting = _fitting(question, candidates, memory_limit)
+    states = _by_kind(question, candidates) if memory_limit < np.inf else {}
     for branch in branches_of(candidates.variants):
         indices = branch.variants.reshape(-1).tolist()
         allowed = (
@@ -351,8 +351,8 @@ def score(
             else only[indices]
         )
         flags = np.stack(list(allowed))
-        if branch.first.schedule is None:
-            flags = flags & fitting[branch.first.tp_kind]
+        if states and branch.first.schedule is None:
+            flags = flags & (states[branch.first.tp_kind] <= memory_limit)
         for start in range(0, candidates.num_rows, ROWS_AT_ONCE):
             which, row = np.nonzero(flags[:, start : start + ROWS_AT_ONCE])
             variant, row = np.array(indices)[which], row + start
@@ -425,18 +425,22 @@ class Least(Protocol):
         ...
 
 
-def _fitting(
-    question: Question, candidates: Candidates, memory_limit: float
-) -> dict[TensorKind, NDArray[np.bool_]]:
-    """Return which rows have states within a limit of memory."""
-    kinds = {each.tp_kind for each in candidates.variants}
-    if memory_limit == np.inf:
-        return {kind: np.ones(candidates.num_rows, dtype=bool) for kind in kinds}
+def states_of(question: Question, candidates: Candidates, variant: Rows, row: Rows) -> Array:
+    """Return the bytes of states on the fullest stage of (variant, row) pairs; 0 under schedules with own stages."""
+    bytes_of = _by_kind(question, candidates)
+    kinds = tuple(bytes_of)
+    known = np.stack([np.zeros(candidates.num_rows), *bytes_of.values()])
+    which = [0 if each.schedule else 1 + kinds.index(each.tp_kind) for each in candidates.variants]
+    return np.asarray(known[np.array(which)[variant], row])
+
+
+def _by_kind(question: Question, candidates: Candidates) -> dict[TensorKind, Array]:
+    """Return the bytes of states on the fullest stage of every row, by the kind of tensor parallelism."""
     stages = stages_of(question.model, candidates.columns)
     common = split_strategy(candidates.base, domain=candidates.domain)[1]
     return {
-        kind: _states(question, candidates, stages, replace(common, tp_kind=kind)) <= memory_limit
-        for kind in kinds
+        kind: _states(question, candidates, stages, replace(common, tp_kind=kind))
+        for kind in dict.fromkeys(each.tp_kind for each in candidates.variants)
     }
 
 

@@ -88,11 +88,11 @@ class RelaxedPlacement:
         return RelaxedPlacement(parts=tuple(replace(each, where=each.where[rows]) for each in self.parts))
 
 
-def relaxed_placement(candidates: Candidates, cluster: Cluster) -> RelaxedPlacement:
-    """Return where the communicators of candidates may lie under the placements of their variants."""
+def relaxed_placement(candidates: Candidates, cluster: Cluster, *, experts: bool = True) -> RelaxedPlacement:
+    """Return where communicators of candidates, of `experts` too, may lie under the placements of their variants."""
     hierarchical = any(CONTEXT_KINDS[each.cp_kind].halves for each in candidates.variants)
     inner = candidates.base.cp_inner if hierarchical else None
-    parts = [(DENSE_KEY, DENSE), *([(EXPERT_KEY, EXPERT)] if candidates.model.is_moe else [])]
+    parts = [(DENSE_KEY, DENSE), *([(EXPERT_KEY, EXPERT)] if experts and candidates.model.is_moe else [])]
     return RelaxedPlacement(
         parts=tuple(
             _communicators(candidates, cluster, key, axes, inner)

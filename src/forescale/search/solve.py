@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
-from forescale.search.evaluate import score_pairs
+from forescale.search.evaluate import score_pairs, states_of
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Rows, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
@@ -36,7 +36,7 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 """Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
-SIMULATED_FIRST, SIMULATED_AT_ONCE = 128, 4096
+SIMULATED_FIRST, SIMULATED_AT_ONCE = 1024, 8192
 """The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
 SAMPLED_FROM = 65536
 """Nodes from which on a search that simulates schedules starts with a sample of its cells."""
@@ -415,7 +415,7 @@ class Solver:
         self._prune()
 
     def _score(self, most: int, *, fitting: bool) -> None:
-        """Evaluate all layouts behind the most promising placed nodes."""
+        """Evaluate the layouts behind the most promising placed nodes whose states alone leave room."""
         sizes = self.cells.num_layouts[self._placed.cell]
         nodes, self._placed = self._placed.split(self.goal, sizes, most, fitting=fitting)
         cells, where = np.unique(nodes.cell, return_inverse=True)
@@ -425,6 +425,10 @@ class Solver:
         node = np.repeat(np.arange(len(width)), width)
         nth = np.arange(len(node)) - np.repeat(np.cumsum(width) - width, width)
         variant, row = nodes.variant[node], starts[where[node]] + nth
+        states = states_of(self.question, layouts, variant, row)
+        keeps = self.incumbent.keeps(nodes.step_time[node], np.maximum(states, nodes.peak[node]))
+        self.counts.prune(np.ones_like(row)[~keeps], ~self.goal.may_fit(states[~keeps]))
+        variant, row = variant[keeps], row[keeps]
         scores = score_pairs(self.question, layouts, variant, row)
         self.counts.evaluated += len(row)
         self.incumbent.add(layouts, ordinal, variant, row, scores)
