@@ -15,7 +15,8 @@ One search, from question to proof:
    message takes the least of all places that some placement gives it (`ranks.RelaxedPlacement`), data-parallel
    traffic takes no time, states take the least of all legal shardings (`bounds.LeastStates`). Before that,
    `bounds.WorkBounds` puts the work on stages that nothing delays, and `bounds.MemoryBounds` keeps
-   the least of any policy. A formula never falls when one of its inputs rises, and what evaluates a node is what
+   the least of any policy. A search with a cutoff enumerates only what work without experts leaves
+   (`bounds.promising_cells`). A formula never falls when one of its inputs rises, and what evaluates a node is what
    evaluates a layout, so a bound holds by construction, up to a margin of 1e-9 for rounding.
 5. *Branch and bound.* `solve.Solver` takes the most promising nodes first. It bounds them, branches them,
    evaluates the layouts behind the best and keeps these as the **incumbent**. Its last value (of different

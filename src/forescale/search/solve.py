@@ -1,8 +1,9 @@
 """Branch and bound over the tree of layouts: the exact best of a space without evaluating all of it.
 
 A node starts with a bound of its work without experts, wherever ranks lie; in ascending order of it nodes get one with
-them; in ascending order of that, branched by recompute policy, a bound of time and memory from the evaluation itself,
-then, branched by placement, the same for each; and in ascending order of that the layouts behind them are evaluated.
+them, all up to the cutoff where one is known; in ascending order of that, branched by recompute policy, a bound of time
+and memory from the evaluation itself, then, branched by placement, the same for each; and in ascending order of that
+the layouts behind them are evaluated.
 Where memory is ranked, the first bound is of memory, whatever is recomputed. What cannot be among the best any more is
 pruned at each step, so the result is that of evaluating everything.
 """
