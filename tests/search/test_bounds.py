@@ -1,4 +1,4 @@
-"""The first bounds of memory: never above the peak of any layout, whatever it recomputes or offloads."""
+"""The first bounds: of memory never above any peak, of work never without what is within a cutoff."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.question import Question
-from forescale.search.bounds import MemoryBounds
+from forescale.search.bounds import MemoryBounds, promising_cells
 from forescale.search.evaluate import score
 from forescale.search.ranks import relaxed_placement
-from forescale.search.tree import Tree, enumerate_cells
+from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
 from forescale.spec import Recompute, Strategy
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload
@@ -45,3 +45,23 @@ def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule)
     least, bounds = peaks.min(axis=0), bounds.min(axis=0)[owner]
     legal = np.isfinite(least)
     assert (bounds[legal] / least[legal]).max() > 0.5
+
+
+@pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])
+@pytest.mark.parametrize("schedule", [(None,), (None, "zb-h1")])
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedule, share):
+    devices, work = cluster(8), workload(seq_len=1024, global_batch_size=8)
+    space = Space(schedule=schedule, recompute=(Recompute(),))
+    question = Question(model=model, cluster=devices, workload=work)
+    layouts = enumerate_layouts(model, devices, work, space)
+    steps = score(question, layouts).step_time.min(axis=0)
+    cutoff = float(np.quantile(steps[np.isfinite(steps)], share))
+    cells = promising_cells(question, space, cutoff)
+    found, _, _ = cells.expand(np.arange(len(cells)))
+    names = sorted(layouts.columns)
+    some = set(zip(*(found.columns[name].tolist() for name in names), strict=True))
+    every = list(zip(*(layouts.columns[name].tolist() for name in names), strict=True))
+    assert some <= set(every)
+    assert {row for row, step in zip(every, steps.tolist(), strict=True) if step <= cutoff} <= some
+    assert len(promising_cells(question, space, 0.2 * float(steps.min()))) < len(cells)
