@@ -258,8 +258,8 @@ def _plans(
     for count in counts:
         sized = replace(question, cluster=question.cluster.sized(count))
         try:
-            options = list(_options(sized, operations, price))
-        except SpecError:
+            options = list(_options(sized, operations, price)) if sized.site.cluster.num_devices else []
+        except SpecError:  # nothing is ever saved, or devices are no whole number of sites
             continue
         cutoff = max((_cutoff(each, limits, found) for each in options), default=0.0)
         if cutoff <= 0.0 or least_step(sized) > cutoff:
