@@ -298,7 +298,8 @@ def norm(
         b.tensor(result, tokens * width, size)
     moved = tokens * width * b.layout.element_bytes
     saves: Names = (source, statistics)
-    if not b.layout.choices.kernels.fused:  # x·rsqrt in fp32, then times the weight in the activations' type
+    kernels = b.layout.choices.kernels
+    if not (kernels.fused or kernels.fused_norms):  # x·rsqrt in fp32, then times the weight in the activations' type
         saves = (
             b.tensor(f"{result}.fp32", tokens * width, 4.0),
             statistics,

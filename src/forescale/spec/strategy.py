@@ -143,6 +143,8 @@ class Kernels:
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     fused_activations: bool = True
     """Of fused kernels, those of gated activations; False keeps both factors of the gate (nanotron)."""
+    fused_norms: bool = False
+    """Norms keep their inputs only where no other kernel is fused too (torchtitan's fused_rmsnorm of early 2024)."""
     weighted_activation: bool = True
     """Activations of experts take the routing weight in the same kernel; False keeps them unweighted too
     (Megatron-Core has that kernel for SwiGLU, quick GeGLU and squared ReLU)."""
