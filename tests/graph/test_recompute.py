@@ -8,8 +8,8 @@ from tests.small import dense, moe
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.recompute import POLICIES, keep
-from forescale.spec import Recompute, Strategy
+from forescale.graph.recompute import POLICIES, awaited, keep
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
 from forescale.spec.workload import Precision
 
 
@@ -98,3 +98,23 @@ def test_a_replay_that_stops_early_leaves_out_what_only_makes_the_output():
     }
     assert left_out == {"ffn.down", "ffn.scatter", "ffn.add"}
     assert names(needed.tensors) == names(every.tensors) == {"input"}
+
+
+TOKENS, HIDDEN = 512.0, 1024.0
+
+
+def awaited_bytes(tp, *, sp):
+    degrees, choices = split_strategy(Strategy(tp=tp, sp=sp))
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
+    ffn = DenseFfn(ffn_hidden_size=4096, gated=False)
+    layer = Layer(attention=FullAttention(num_heads=16, num_kv_heads=16, head_dim=64), ffn=ffn)
+    model = Model(name="gpt", hidden_size=1024, layers=(layer,), vocab_size=32000)
+    return sum(num_bytes for _, num_bytes in awaited(layer_block(model, layer, layout)))
+
+
+def test_what_waits_for_weight_gradients_is_32_of_34_bytes_also_with_sequence_parallelism_at_one_rank():
+    """Qi et al. 2023, arXiv:2401.10241, section 2.1: inputs of four products, gradients of their results."""
+    assert awaited_bytes(1, sp=False) == awaited_bytes(1, sp=True) == pytest.approx(32.0 * TOKENS * HIDDEN)
+    # inputs of both column products are kept in halves; gradients of what two ranks sum are whole
+    in_halves = 2 * 2.0 * TOKENS * HIDDEN / 2
+    assert awaited_bytes(2, sp=True) == pytest.approx(awaited_bytes(2, sp=False) - in_halves)

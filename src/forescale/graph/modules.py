@@ -299,7 +299,9 @@ def norm(
     moved = tokens * width * b.layout.element_bytes
     saves: Names = (source, statistics)
     kernels = b.layout.choices.kernels
-    if not (kernels.fused or kernels.fused_norms):  # x·rsqrt in fp32, then times the weight in the activations' type
+    if not (
+        kernels.fused or kernels.fused_norms
+    ):  # x·rsqrt in fp32, then times the weight in the activations' type
         saves = (
             b.tensor(f"{result}.fp32", tokens * width, 4.0),
             statistics,

@@ -9,9 +9,9 @@ from typing import cast
 
 from forescale.errors import SpecError
 from forescale.formula import total
-from forescale.graph.operator import Block, Operator, Tensor
-from forescale.graph.ops import Gemm, GroupedGemm
-from forescale.numeric import Numeric
+from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Block, Operator, Tensor
+from forescale.graph.ops import Collective, Gemm, GroupedGemm
+from forescale.numeric import Numeric, larger
 from forescale.spec.strategy import KeptName, OffloadName, Recompute, RematPolicy
 
 Shares = Mapping[str, float]
@@ -139,13 +139,26 @@ def awaited(block: Block) -> tuple[tuple[str, Numeric], ...]:
     """Return what weight gradients that are passes of their own wait with, by name [byte].
 
     Inputs of products with trained weights, and gradients of their results; all else goes with the input gradient (Qi
-    et al. 2023, arXiv:2401.10241, section 2.1: 32 of 34 + 5as/h bytes).
+    et al. 2023, arXiv:2401.10241, section 2.1: 32 of 34 + 5as/h bytes). Where ranks scatter what they sum, the gradient
+    is that of the whole, and at one rank that of the result. Gradients wait in the type in which inputs are kept (the
+    8-bit one of Transformer Engine's WeightGradStore).
     """
     waiting: dict[str, Numeric] = {}
+    scattered = {
+        read: written
+        for operator in block.operators
+        if any(isinstance(each, Collective) and each.kind == "reduce_scatter" for each in operator.forward)
+        for read, written in zip(operator.reads, operator.writes, strict=False)
+    }
     for operator in block.operators:
         if any(isinstance(each, Gemm | GroupedGemm) for each in operator.backward_weight):
             waiting |= {name: block.tensors[name].num_bytes for name in operator.saves}
-            waiting |= {f"∂{name}": block.tensors[name].gradient_bytes for name in operator.writes}
+            sizes = [block.tensors[name].element_bytes for name in operator.saves]
+            part = min(1.0, *(size / NARROWEST_GRADIENT_BYTES for size in sizes))
+            for name in operator.writes:
+                result = block.tensors[scattered.get(name, name)]
+                size = larger(block.tensors[name].gradient_bytes, result.gradient_bytes)
+                waiting[f"∂{name}"] = part * size
     return tuple(waiting.items())
 
 
