@@ -117,6 +117,14 @@ def test_rules_of_the_framework_hold_unless_the_layout_breaks_them_already():
     assert full not in {layout.recompute for layout in layouts_of(graphs) if layout.graphs == "partial"}
 
 
+def test_experts_go_with_tp_where_the_framework_splits_them_so():
+    words = {"tp": 2, "zero": 3, "micro_batch_size": 1, "framework": "maxtext"}
+    asked = ask("mixtral-8x7b", "h100-sxm", devices=16, seq_len=4096, global_batch_size=64, **words)
+    degrees = {(layout.tp, layout.etp) for layout in layouts_of(asked)}
+    assert degrees >= {(2, 2), (4, 4), (1, 1)}
+    assert all(tp == etp for tp, etp in degrees)
+
+
 def test_the_same_devices_are_used():
     for question in LARGE.values():
         assert {layout.num_devices for layout in layouts_of(question)} == {question.cluster.num_devices}

@@ -283,6 +283,12 @@ def test_etp_cuts_experts_by_tp_where_it_is_not_given(row):
     assert build(row(**moe, ep=2, etp=""))[0].etp == 2
     assert build(row(**moe, ep=2, etp=1))[0].etp == 1
     assert build(row(**moe, ep=8, etp=""))[0].etp == 1
+    assert build(row(**moe, ep=1, etp=""))[0].etp == 2
+    assert build(row(**moe, source="AI-Hypercomputer/tpu-recipes", ep=1, etp=1))[0].etp == 2
+
+
+def test_dense_models_have_no_etp(row):
+    assert build(row(etp=""))[0].etp == 1
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,14 @@ def test_tensor_overlap_is_of_dense_models_and_not_of_nvfp4():
     assert not defaults(framework, workload={"precision": {"compute": "nvfp4"}})[0]["overlap"]["tensor"]
 
 
+def test_experts_over_tp_take_its_degree():
+    framework = made(experts_over_tp=True)
+    assert defaults(framework, {"tp": 4}, model=small.moe())[0]["etp"] == 4
+    assert defaults(framework, {"tp": 4, "etp": 1}, model=small.moe())[0]["etp"] == 1
+    assert "etp" not in defaults(framework, {"tp": 4})[0]
+    assert "etp" not in defaults(made(), {"tp": 4}, model=small.moe())[0]
+
+
 def test_micro_batches_follow_from_accumulation():
     once = made(accumulation=1)
     assert defaults(once, workload={"global_batch_size": 64})[0]["micro_batch_size"] == 4

@@ -191,6 +191,8 @@ def _change(question: Question, kind: str, value: Any) -> Change:  # noqa: ANN40
         words = {table: {name: value}}
     elif kind == "recompute":
         text = recompute_text(value)
+    elif kind == "tp" and question.framework and question.framework.experts_over_tp and question.model.is_moe:
+        words["etp"] = value
     elif kind == "dp_replicate":
         words, text = {kind: value, "dp_shard": question.layout.dp}, "shards over all of dp"
     elif kind == "schedule":

@@ -77,7 +77,10 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     precision = _precision(row, framework, notes)
     saved = saved_of(row, framework, model.num_layers, pp, vpp, notes)
     strategy = {
-        **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "etp", "pp", "vpp")},
+        **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "pp", "vpp")},
+        "etp": _expert_tensor_parallel(row, degrees, notes)
+        if model.is_moe and not framework.experts_over_tp
+        else None,
         "sp": None if framework.always_sp else _sequence_parallel(row, tp, notes),
         "dp_replicate": replicate,
         "dp_shard": shard,
@@ -142,15 +145,14 @@ def _degrees(row: Row, notes: Notes) -> dict[str, int]:
         msg = f"tp x cp x pp x dp is {model_parallel * dp}, but the row counts {devices} devices"
         raise InexpressibleError(msg)
     degrees["dp"] = dp
-    degrees["etp"] = _expert_tensor_parallel(row, degrees, notes)
     return degrees
 
 
 def _expert_tensor_parallel(row: Row, degrees: Mapping[str, int], notes: Notes) -> int:
     """Return etp; where it is not given, experts are cut by tp as before folding existed, if that fits."""
     given = row.integer("etp")
-    if given is not None or degrees["ep"] == 1:
-        return given or 1
+    if given is not None:
+        return given
     tp, domain = degrees["tp"], degrees["tp"] * degrees["cp"] * degrees["dp"]
     etp = tp if domain % (degrees["ep"] * tp) == 0 else 1
     if tp > 1:

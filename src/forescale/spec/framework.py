@@ -99,6 +99,8 @@ class Framework:
     """Ranks that share states under hybrid sharding; None is a node."""
     always_sp: bool = False
     """Residuals are split over tp whatever is asked (sharding constraints of XLA)."""
+    experts_over_tp: bool = False
+    """Experts are split over tp as all else whatever is asked: etp is tp."""
     cp_kind: ContextKind = "ring"
     cp_balanced: bool = True
     """Ranks of cp take a part of the sequence from the front and one from the back; False gives out whole runs."""
@@ -165,6 +167,7 @@ class Framework:
             else self.dispatcher,
             "routing": {"dispatch": self.dispatch if types["compute"] in NARROW else "activations"},
             "sp": _count(strategy, "tp") > 1 if self.always_sp else None,
+            "etp": _count(strategy, "tp") if self.experts_over_tp and model.is_moe else None,
             "stage_layers": self.stage_layers(model, _count(strategy, "pp")),
             "micro_batch_size": self._micro_batch(strategy, workload, cluster),
         }
@@ -266,6 +269,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
             (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
         ),
         "stage 3 has shards": lambda q: (_of(q, "zero") < 3) | (_of(q, "dp_shard") * _of(q, "cp") > 1),
+        "experts are split as all else": lambda q: (_of(q, "etp") == _of(q, "tp")) | (not q.model.is_moe),
         "experts are split as all else, or not": lambda q: (
             (_of(q, "etp") == _of(q, "tp"))
             | ((_of(q, "ep") > 1) & (_of(q, "etp") == 1))

@@ -93,6 +93,12 @@ def test_axes_inside_and_over_slices(read):
     assert (first.dp_replicate, first.dp_shard, first.zero) == (1, 8, 1)
 
 
+def test_experts_are_split_over_tensor_as_all_else(read):
+    axes = {"ici_fsdp_parallelism": 4, "ici_tensor_parallelism": 2}
+    assert read({**axes, "num_experts": 8, "num_experts_per_tok": 2}).strategy.etp == 2
+    assert read(axes).strategy.etp == 1
+
+
 def test_devices_of_a_topology(read):
     keys = {"compile_topology": "v5p-1024", "compile_topology_num_slices": 2, "ici_tensor_parallelism": 8}
     found = read(keys)

@@ -99,6 +99,7 @@ def test_pipelines_run_breadth_first():
     ("words", "text"),
     [
         ({"model": "mixtral-8x7b", "ep": 8, "zero": 1}, "experts are shards of stage 3"),
+        ({"model": "mixtral-8x7b", "tp": 2, "etp": 1, "zero": 3}, "experts are split as all else"),
         ({"cp": 2, "zero": 1}, "context ranks shard weights"),
         ({"tp": 8, "dp_shard": 1, "dp_replicate": 8, "zero": 3}, "stage 3 has shards"),
         ({"pp": 3, "devices": 48, "global_batch_size": 48}, "equal stages"),

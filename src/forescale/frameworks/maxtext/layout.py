@@ -15,6 +15,7 @@ from forescale.frameworks.maxtext.keys import topologies
 from forescale.frameworks.reading import Options, words_of
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
+from forescale.spec.model import Model
 from forescale.spec.strategy import (
     ContextKind,
     KeptName,
@@ -210,8 +211,11 @@ def _filled(
     return {axis: target // known if axis in free else degree for axis, degree in axes.items()}
 
 
-def read_strategy(settings: Settings, mesh: Mesh, num_layers: int) -> Strategy:
-    """Return the layout; weights that are split over fsdp, context or experts are sharded as in stage 3."""
+def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Strategy:
+    """Return the layout; weights that are split over fsdp, context or experts are sharded as in stage 3.
+
+    The width of experts is split over tensor parallel as that of all else (base.yml, rule mlp_moe).
+    """
     _check_axes(settings, mesh)
     pp, tp = mesh.degree("pipeline"), mesh.degree("tensor", "tensor_sequence", "autoregressive")
     shards = mesh.degree("fsdp", "fsdp_transpose", "expert")
@@ -231,8 +235,9 @@ def read_strategy(settings: Settings, mesh: Mesh, num_layers: int) -> Strategy:
         cp_balanced=settings.flag("context_parallel_load_balance"),
         cp_inner=mesh.degree("context_usp_ulysses") if kind == "hierarchical" and cp > 1 else None,
         ep=mesh.degree("expert"),
+        etp=tp if model.is_moe else 1,
         pp=pp,
-        vpp=_repeats(settings, pp, num_layers),
+        vpp=_repeats(settings, pp, model.num_layers),
         schedule="looped-bfs" if pp > 1 else None,
         dp_replicate=1 if over_data else replicas,
         dp_shard=replicas if over_data else shards,

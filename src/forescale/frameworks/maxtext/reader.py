@@ -116,7 +116,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
     try:
         model = _model(settings, path, options, model_keys)
         mesh = read_mesh(settings, options)
-        strategy = read_strategy(settings, mesh, model.num_layers)
+        strategy = read_strategy(settings, mesh, model)
         workload = read_workload(settings, mesh)
         words = told(settings, strategy)
     except ReaderError:
