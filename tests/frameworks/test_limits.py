@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,7 +10,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
 from forescale.search import search
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Precision, Recompute, Strategy, Workload
 from forescale.spec.framework import check_choice, searched
 from forescale.spec.space import Space
 
@@ -55,6 +56,17 @@ def test_megatron_and_deepspeed_keep_stages_2_and_3_without_pipeline():
         assert not [strategy for strategy in found if strategy.zero >= 2 and strategy.pp > 1]
         assert [strategy for strategy in found if strategy.zero == 1 and strategy.pp > 1]
         assert [strategy for strategy in found if strategy.zero == 3]
+
+
+def test_nemo_shards_weights_in_fp8():
+    workload = replace(WORKLOAD, precision=Precision(compute="fp8", recipe="delayed", parameters="fp8"))
+    space = searched(load_framework("nemo"), Space(zero=(0, 1)), limited=True)
+    stages = []
+    for run in (workload, WORKLOAD):
+        found = enumerate_layouts(small.dense(), small.cluster(16), run, space)
+        rows = [found.strategy(0, row) for row in found.allows(found.variants[0]).nonzero()[0].tolist()]
+        stages.append({strategy.zero for strategy in rows})
+    assert stages == [{1}, {0, 1}]
 
 
 def test_deepspeed_has_no_replicas_of_shards_and_stage_3_without_tensor_parallelism():

@@ -66,6 +66,13 @@ def test_types_follow_the_compute_type(compute, expected):
     assert {name: types[name] for name in expected} == expected
 
 
+def test_weights_that_are_not_sharded_stay_in_16_bits():
+    framework, run = made(fp8_parameters=("delayed",)), {"precision": {"compute": "fp8"}}
+    kept = [defaults(framework, {"zero": zero}, run)[1]["parameters"] for zero in (0, 1, 3)]
+    assert kept == ["bf16", "fp8", "fp8"]
+    assert defaults(framework, {}, run)[1]["parameters"] == "fp8"
+
+
 def test_blockwise_fp8_keeps_weights_in_16_bits():
     _, types = defaults(
         made(fp8_parameters=("current",)), workload={"precision": {"compute": "fp8", "recipe": "blockwise"}}

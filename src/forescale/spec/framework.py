@@ -84,7 +84,8 @@ class Framework:
     fp8_recipe: Literal["none", "delayed", "current", "blockwise"] = "delayed"
     """Scaling recipe of fp8 compute."""
     fp8_parameters: tuple[str, ...] = ()
-    """Recipes of fp8 compute under which weights are kept and gathered in fp8."""
+    """Recipes of fp8 compute under which weights are kept and gathered in fp8, where states are sharded (Megatron-LM,
+    arguments.py: --fp8-param-gather needs the distributed optimizer or FSDP)."""
     gradients: StorageType = "fp32"
     """Type of accumulated gradients under bf16 and narrower compute; under fp16 it is fp16."""
     parameters: StorageType | None = None
@@ -148,7 +149,7 @@ class Framework:
         Words of the wrong kind stay as they are, for whoever checks them.
         """
         given = _table(workload, "precision")
-        types = {**self._types(given), **given}
+        types = {**self._types(given, sharded=strategy.get("zero") != 0), **given}
         recompute = _table(strategy, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early
         words = {
@@ -198,8 +199,8 @@ class Framework:
         on_tpu = cluster.device.architecture.startswith("tpu")
         return "xla-gpu" if self.software == "xla" and not on_tpu else self.software
 
-    def _types(self, given: Words) -> dict[str, Any]:
-        """Return the types of everything under a compute type."""
+    def _types(self, given: Words, *, sharded: bool) -> dict[str, Any]:
+        """Return the types of everything under a compute type; states that are not sharded gather no weights."""
         compute = given.get("compute", self.compute)
         types = {"compute": compute, "recipe": "none", "moments": self.moments}
         if compute in ("fp32", "tf32"):
@@ -208,7 +209,7 @@ class Framework:
         storage: StorageType = "fp16" if compute == "fp16" else "bf16"
         recipes = {"fp8": self.fp8_recipe, "mxfp8": "mxfp8"}
         recipe = given.get("recipe", recipes.get(compute, "none"))
-        narrow = compute in recipes and recipe in self.fp8_parameters
+        narrow = sharded and compute in recipes and recipe in self.fp8_parameters
         return {
             **types,
             "recipe": recipe,
@@ -277,6 +278,9 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
         ),
         "experts lie on shards": lambda q: (
             np.remainder(_of(q, "dp_shard") * _of(q, "cp") * _of(q, "tp"), _of(q, "ep") * _of(q, "etp")) == 0
+        ),
+        "fp8 weights are sharded": lambda q: (
+            (_of(q, "zero") > 0) | (q.workload.precision.parameters != "fp8")
         ),
         "tied embeddings have no pipeline": lambda q: (_of(q, "pp") == 1) | (not q.model.tied_embeddings),
         "experts are shards of stage 3": lambda q: (
