@@ -201,6 +201,9 @@ def _waiting(_rank, _cut, _asked, _kind, seconds, path):
 def interrupted(file):
     """Run the command whose ranks wait for ever, as a process of its own."""
     measuring._work = _waiting
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where the tests run in the background of a script
     sys.exit(run(["bench", "--plan", "examples/bench.toml", "--devices-here", "1", "--save", file]))
 
 

@@ -189,9 +189,14 @@ def front(tell: Tell, query: Query) -> str:
         chosen = _projection(query)
     except ForescaleError:  # it cannot be laid out so
         chosen = None
-    note = "none of them is beaten in both; a click takes one"
+    note = "none of them is beaten in both"
     charts = [
-        memory_and_time(found.front, note=note, chosen=chosen, link=lambda one: f"/?{_layout(query, one)}"),
+        memory_and_time(
+            found.front,
+            note=f"{note}; a click takes one",
+            chosen=chosen,
+            link=lambda one: f"/?{_layout(query, one)}",
+        ),
         *days_and_money(found.front, note=note, price=price_of(query)),
     ]
     shown = [figure(each) for each in charts]
