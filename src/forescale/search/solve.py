@@ -37,8 +37,9 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 """Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
-SIMULATED_FIRST, SIMULATED_AT_ONCE = 1024, 8192
-"""The same where schedules are simulated: each shape of a pipeline is built and timed by itself."""
+SIMULATED_FIRST, SIMULATED_AGAIN, SIMULATED_AT_ONCE = 128, 1024, 8192
+"""The same where schedules are simulated, the first time and later: each shape of a pipeline is built and timed by
+itself, and whole small searches end with the first few."""
 SAMPLED_FROM = 65536
 """Nodes from which on a search that simulates schedules starts with a sample of its cells."""
 SAMPLED = ("tp", "cp", "pp", "ep")
@@ -394,7 +395,7 @@ class Solver:
     def _at_once(self) -> tuple[int, int]:
         """How many layouts are evaluated first, and at most at once."""
         if self._simulates:
-            return SIMULATED_FIRST, SIMULATED_AT_ONCE
+            return SIMULATED_AGAIN if self.counts.evaluated else SIMULATED_FIRST, SIMULATED_AT_ONCE
         return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
 
     @property
