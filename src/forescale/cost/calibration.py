@@ -96,6 +96,9 @@ class GemmParameters:
     launch_s: Seconds
     bandwidth: Share
     """Fraction of the memory bandwidth."""
+    accumulation: Share = 0.0
+    """Of the traffic of sums that a product adds to, what other tiles' products do not hide; SimuMax's tables of B200
+    and A100, dense and grouped, agree with those of products that add to nothing at 0.4."""
     tiles: tuple[tuple[int, int], ...]
     """Macro tiles to choose from, rows x columns of the output."""
     fit: Fit = field(default_factory=Fit)
@@ -216,6 +219,8 @@ class RunFactors:
     """Older attention kernels than the calibration's current ones; ignored where those were not measured."""
     contention: Numeric = 0.0
     """Share of the time of hidden communication by which it slows the compute that hides it."""
+    data_contention: Numeric = 0.0
+    """The same of what data-parallel ranks send."""
     interleaving: Numeric = 1.0
     """What the next grows by where exchanges of experts run beside another micro-batch's compute."""
     kernel_interval_s: Numeric = 0.0

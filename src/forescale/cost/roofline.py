@@ -77,11 +77,13 @@ def gemm_seconds(
     fill_k: float,
     rate: Numeric,
     num_bytes: Numeric,
+    shown_bytes: Numeric,
     bandwidth: Numeric,
     launch_s: Numeric,
 ) -> Numeric:
-    """Launch + max(cost per step of k · (k + fill) / rate, bytes / bandwidth)."""
-    return launch_s + larger(step_flops * (k + fill_k) / rate, num_bytes / bandwidth)
+    """Launch + max(cost per step of k · (k + fill) / rate + shown bytes / bandwidth, bytes / bandwidth)."""
+    products = step_flops * (k + fill_k) / rate
+    return launch_s + larger(products + shown_bytes / bandwidth, num_bytes / bandwidth)
 
 
 @formula(unit="FLOP", source=FLASH)
@@ -195,6 +197,7 @@ class Roofline:
         ]
         operand = OPERAND_BYTES[dtype]
         output = max(2.0, operand if operand == 4.0 else 0.0) + op.accumulate_bytes
+        shown = output * fitted.accumulation if op.accumulate_bytes else 0.0
         num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
         return gemm_seconds(
             step_flops=functools.reduce(smaller, costs),
@@ -202,6 +205,7 @@ class Roofline:
             fill_k=fitted.fill_k,
             rate=rate * fitted.fraction * share * self.calibration.run.rate(dtype),
             num_bytes=num_bytes,
+            shown_bytes=shown * m * n * batch,
             bandwidth=self._bandwidth(fitted.bandwidth),
             launch_s=fitted.launch_s + extra_s,
         )
