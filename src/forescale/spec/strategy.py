@@ -179,6 +179,9 @@ class Kernels:
     flat_update: bool = False
     """Below stage 3 the update copies its gradients to one flat fp32 tensor, which finds no room among freed
     activations (DeepSpeed), unless product gradients are kept; other optimizers go tensor by tensor."""
+    fused_update: bool = True
+    """The update is one kernel that reads and writes each state once; False is a kernel for each of its steps
+    (PyTorch's foreach implementation, Composer's optimizers)."""
     bucket_elements: Measure = 0.0
     """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size)."""
     gathers_after_update: bool = False

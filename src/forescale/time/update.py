@@ -29,6 +29,9 @@ GRADIENT = STORAGE_BYTES["fp32"]
 """The update on the host works on fp32 gradients."""
 OPTIMIZER_PASSES = 2.0
 """Master copy and moments are read and written once each."""
+STEPWISE_PASSES = 6.0
+"""The same where every step of AdamW is a kernel: 18 fp32 numbers read or written for each parameter beside its
+gradient, over the three of master copy and moments (PyTorch 2.1, optim/adamw.py, _multi_tensor_adamw)."""
 
 
 def link_bandwidth(setting: Setting) -> float:
@@ -90,9 +93,8 @@ def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric
     moments = _moments(setting)
     per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
     others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
-    seconds = pricing.seconds(
-        Elementwise(bytes_moved=state * (OPTIMIZER_PASSES + others), family="optimizer")
-    )
+    passes = OPTIMIZER_PASSES if setting.choices.kernels.fused_update else STEPWISE_PASSES
+    seconds = pricing.seconds(Elementwise(bytes_moved=state * (passes + others), family="optimizer"))
     anchor = pricing.models.anchor
     return seconds if anchor is None or anchor.update is None else anchor.update.restored(seconds)
 
