@@ -20,6 +20,7 @@ from forescale.cost.run_calibration import (
     RunCalibration,
     Seen,
     Unseen,
+    closest,
     groups_of,
     load_run_calibration,
 )
@@ -203,8 +204,7 @@ def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Unseen]:
     for family in sorted(set(families)):
         others = widths(families != family) if len(set(families)) > 1 else widths(families == family)
         for index in np.flatnonzero(families == family):
-            width = next(others[name] for name in groups[index] if name in others)
-            covered[index] = abs(errors[index]) <= width
+            covered[index] = abs(errors[index]) <= closest(others, groups[index], float)
     every = widths(np.ones(len(runs), dtype=bool))
     found = {name: _unseen(errors[members[name]], covered[members[name]], every[name]) for name in every}
     if core.any():

@@ -23,7 +23,7 @@ from forescale.cost.run_calibration import (
     load_run_calibration,
 )
 from forescale.cost.select import read_calibrations
-from forescale.errors import ReaderError, UnknownNameError
+from forescale.errors import ReaderError, SpecError, UnknownNameError
 
 NOVELTIES = get_args(Novelty)
 H100 = cluster(8).device
@@ -53,6 +53,28 @@ def test_factors_multiply_generation_and_software():
     assert run.rate("attention") == pytest.approx(0.9 * 0.1)
     assert run.rate("norm") == pytest.approx(1 / 4)
     assert run.rate("dispatch") == pytest.approx(0.8 * 0.5)
+
+
+def test_a_new_generation_s_products_get_faster_with_the_releases_of_a_stack():
+    """Half a year after the first device 1/e of what products lacked is left, at the latest release a year later."""
+    own = DeviceFactors(wide=0.6, narrow=0.7, narrowest=0.8, since="25.01")
+    lacking = replace(EXAMPLE.shared, immaturity=0.1, narrow_immaturity=0.4, maturing_years=0.5)
+    known = replace(EXAMPLE, devices={H100.architecture: own}, shared=lacking, latest="26.07")
+    then, now = known.factors(H100, "fast@25.07"), known.factors(H100, "fast")
+    left = math.exp(-1.0) - math.exp(-3.0)
+    assert then.rate("bf16") == pytest.approx(0.6 * math.exp(-0.1 * left))
+    assert then.rate("fp8") / now.rate("fp8") == pytest.approx(math.exp(-0.4 * left))
+    assert then.rate("nvfp4") / now.rate("nvfp4") == pytest.approx(math.exp(-0.4 * left))
+    assert now == known.factors(H100, "fast@26.07")
+    assert known.factors(H100, "fast@27.07").rate("fp8") > now.rate("fp8") == 0.7
+    matured = replace(known, devices={H100.architecture: replace(own, since="")})
+    assert matured.factors(H100, "fast@25.07") == matured.factors(H100, "fast")
+
+
+@pytest.mark.parametrize("release", ["2025.07", "25.13", "25.7", "new"])
+def test_a_release_is_a_year_and_a_month(release):
+    with pytest.raises(SpecError, match=release):
+        EXAMPLE.factors(H100, f"fast@{release}")
 
 
 def test_power_and_host_are_the_device_s():
@@ -101,6 +123,15 @@ def test_the_closest_group_that_is_known_gives_the_interval():
     own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, group: closest}})
     assert spread(own, moe=True) == closest
     assert spread(own) == spread(own, compute="fp8", moe=True) == WIDE
+
+
+def test_a_pair_of_generation_and_kind_that_is_not_known_has_the_wider_interval_of_the_two():
+    narrow, wide = (replace(WIDE, p10=-size, p90=size) for size in (0.05, 0.3))
+    group = f"{H100.architecture}/16"
+    for known in ({group: narrow, "moe": wide}, {group: wide, "moe": narrow}):
+        own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, **known}})
+        assert spread(own, moe=True) == wide
+        assert spread(own, moe=False) == known[group]
 
 
 def test_intervals_widen_for_generations_without_kernels():

@@ -71,7 +71,7 @@ def test_rows_say_nothing_that_is_their_frameworks():
 
 def test_sources_name_a_record_and_nothing_more():
     for entry in table("sources"):
-        assert entry.keys() <= {"match", "remarks", "framework"}
+        assert entry.keys() <= {"match", "remarks", "released", "framework"}
         load_framework(entry["framework"])
         re.compile(entry["match"])
     named = {entry["framework"].partition("@")[0] for entry in table("sources")}

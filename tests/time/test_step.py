@@ -95,9 +95,9 @@ def total(stage, index):
     return sum(each[index] for each in stage.values())
 
 
-def run(model, layout, work, fabric=None, shared=None):
+def run(model, layout, work, fabric=None, shared=None, software=SOFTWARE):
     fabric = fabric or toy.cluster(layout.num_devices)
-    result = project(model, fabric, layout, work, costs=toy.costs(SOFTWARE, shared))
+    result = project(model, fabric, layout, work, costs=toy.costs(software, shared))
     return {part: seconds for part, seconds in result.time_s.items() if seconds}, result
 
 
@@ -279,8 +279,8 @@ def test_moe_step():
     """Interleaved over pp 2 x vpp 2, ep 4 within dp 8, two nodes; hidden messages cost a quarter of their time."""
     layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
     work = Workload(seq_len=512, global_batch_size=64)
-    shared = SharedFactors(contention=0.25, straggler=0.02)
-    parts, _ = run(MOE, layout, work, toy.cluster(16, *TIERS), shared)
+    software, shared = replace(SOFTWARE, contention=0.25), SharedFactors(contention=0.5, straggler=0.02)
+    parts, _ = run(MOE, layout, work, toy.cluster(16, *TIERS), shared, software)
     assert parts == pytest.approx(moe_parts(), rel=1e-9)
 
 

@@ -38,6 +38,8 @@ def release_names(name: str) -> tuple[str, ...]:
 def load_framework(name: str) -> Framework:
     """Return the framework that `name` means: NAME, in its usual release line, or NAME@RELEASE.
 
+    Lines joined by "+" go over one another: megatron-bridge@bf16-moments+25.11.
+
     Raises
     ------
     UnknownNameError
@@ -47,9 +49,10 @@ def load_framework(name: str) -> Framework:
     own = resolve_framework_name(framework)
     content = _files()[own]
     release = release or content["default"]
-    if release not in content["releases"]:
-        kind = f"release of {own}"
-        raise UnknownNameError(kind, release, release_names(own))
+    for line in release.split("+"):
+        if line not in content["releases"]:
+            kind = f"release of {own}"
+            raise UnknownNameError(kind, line, release_names(own))
     values = {"name": own, "release": release, **_merged(own, release)}
     variants = values.pop("variants", ())
     found = record(Framework, values, "", f"catalogue framework {own}@{release}")
@@ -74,7 +77,10 @@ def resolve_framework_name(name: str) -> str:
 def _merged(name: str, release: str) -> dict[str, Any]:
     """Return the fields of one release with everything that it starts from."""
     content = _files()[name]
-    own = content["releases"][release]
+    before, joined, last = release.rpartition("+")
+    own = content["releases"][last]
+    if joined:
+        return _over(_merged(name, before), {key: value for key, value in own.items() if key != "base"})
     start = own.get("base") or content.get("base")
     values = {} if start is None else _merged_of(start, name)
     if not str(own.get("base", "")).startswith("@"):

@@ -8,18 +8,21 @@ states these losses once per generation and once per software stack; a pair of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from forescale.cost.calibration import NARROW_TYPES, RunFactors, Spread
-from forescale.errors import UnknownNameError
+from forescale.errors import SpecError, UnknownNameError
 from forescale.files import packaged
 from forescale.limits import Factor, Measure, Seconds
 from forescale.records import record
 from forescale.spec import Device
 
+T = TypeVar("T")
 USUAL_SOFTWARE = {"Google": "xla", "AWS": "xla"}
 """Software stack by vendor, where nobody says; Megatron-Core elsewhere."""
 WIDE_TYPES = ("bf16", "fp16", "tf32", "fp32")
@@ -55,6 +58,13 @@ class SharedFactors:
     they do not: each layer is then several nodes with streams and events of their own."""
     straggler: Measure = 0.0
     """Relative standard deviation of one device's step."""
+    immaturity: Measure = 0.0
+    """Logarithm of what products of 16-bit and wider numbers lack on the day that a generation is new: libraries tuned
+    for it come with later releases of a stack."""
+    narrow_immaturity: Measure = 0.0
+    """The same of products of 8- and 4-bit numbers."""
+    maturing_years: Factor = 0.5
+    """Years in which what they lack falls to 1/e."""
     slice_straggler: Measure = 0.0
     """The same of one slice's step: a network of the data centre joins slices, and its delays vary."""
 
@@ -70,6 +80,8 @@ class DeviceFactors:
     narrowest: Factor = 1.0
     """Products of 4-bit numbers."""
     attention: Factor = 1.0
+    since: str = ""
+    """Year and month from which the generation is trained on ("24.12"); empty where its software has matured."""
     power_w: Measure = 0.0
     """Board power at which wide products sustain `wide`, others more or less; 0 is unknown and scales nothing."""
     power_exponent: Factor = 0.75
@@ -96,6 +108,9 @@ class SoftwareFactors:
     """Attention kernels such as "flash-2", where a calibration knows them apart from its current ones."""
     kernel_interval_s: Seconds = 0.0
     """Seconds between two launches by the host; 0 where whole steps are compiled or captured."""
+    contention: Measure = 0.0
+    """Share of the time of what data-parallel ranks send behind compute by which it slows that: NCCL's copies take
+    cores and memory bandwidth, those of engines of their own (TPUs) do not."""
     microbatch_overhead_s: Seconds = 0.0
     """Seconds per micro-batch and chunk that nothing hides: the pipeline engine, blocking launches."""
     step_overhead_s: Seconds = 0.0
@@ -133,6 +148,8 @@ class RunCalibration:
     source: str
     compute: Literal["roofline", "tile"] = "roofline"
     """Compute model whose kernels the losses are stated against."""
+    latest: str = ""
+    """Release, as year and month ("26.04"), that the numbers of software are of where nobody names one."""
     shared: SharedFactors = field(default_factory=SharedFactors)
     devices: Mapping[str, DeviceFactors] = field(default_factory=dict)
     """By device name or architecture; "generic" is the prior of all others."""
@@ -146,23 +163,32 @@ class RunCalibration:
     def factors(self, device: Device, software: str | None = None) -> RunFactors:
         """Return the losses of one device under one software stack, by default the one usual on it.
 
+        A stack may be of a release: "megatron-core@25.02" is Megatron-Core as it was in February 2025.
+
         Raises
         ------
         UnknownNameError
             If there is no such software.
+        SpecError
+            If its release is no year and month.
         """
-        software = software or usual_software(device)
+        software, _, release = (software or usual_software(device)).partition("@")
         if software not in self.software:
             kind = "software"
             raise UnknownNameError(kind, software, self.software)
         shared, stack = self.shared, self.software[software]
         own = self.devices.get(device.name) or self.devices.get(device.architecture)
         own = own or self.devices.get("generic", DeviceFactors())
+        lacking = self._lacking(own, release)
+        wide, narrow = (
+            stack.product * math.e ** (-each * lacking)
+            for each in (shared.immaturity, shared.narrow_immaturity)
+        )
         return RunFactors(
             sustained={
-                **dict.fromkeys(WIDE_TYPES, own.wide * own.powered(device) * stack.product),
-                **dict.fromkeys(NARROW_TYPES, own.narrow * stack.product),
-                "nvfp4": own.narrowest * stack.product,
+                **dict.fromkeys(WIDE_TYPES, own.wide * own.powered(device) * wide),
+                **dict.fromkeys(NARROW_TYPES, own.narrow * narrow),
+                "nvfp4": own.narrowest * narrow,
                 **dict.fromkeys(PASS_FAMILIES, 1.0 / stack.passes),
                 "attention": own.attention * stack.attention,
                 "grouped": shared.grouped,
@@ -172,6 +198,7 @@ class RunCalibration:
             },
             attention_kernel=stack.attention_kernel,
             contention=shared.contention,
+            data_contention=stack.contention,
             interleaving=shared.interleaving,
             kernel_interval_s=stack.kernel_interval_s * device.host_pace,
             microbatch_overhead_s=stack.microbatch_overhead_s,
@@ -179,6 +206,15 @@ class RunCalibration:
             straggler=shared.straggler,
             slice_straggler=shared.slice_straggler,
         )
+
+    def _lacking(self, own: DeviceFactors, release: str) -> float:
+        """Return what a release's products lack of the latest ones', over what they lacked when the device was new."""
+        now, then, new = (years_of(each) for each in (self.latest, release or self.latest, own.since))
+        if not own.since:
+            return 0.0
+        spans = (max(0.0, each - new) / self.shared.maturing_years for each in (then, now))
+        first, last = (math.exp(-span) for span in spans)
+        return first - last
 
     def novelty(self, device: Device, framework: str | None, source: str = "") -> Novelty:
         """Return what is new of a run.
@@ -202,9 +238,9 @@ class RunCalibration:
         """Return the errors to expect of a device, compute type and kind of model."""
         if device.name in self.own:
             return self.own[device.name]
-        found = self.spreads.get(novelty, {})
-        group = next((each for each in groups_of(device.architecture, compute, moe=moe) if each in found), "")
-        spread = found.get(group, NOTHING_KNOWN)
+        found = self.spreads.get(novelty)
+        groups = groups_of(device.architecture, compute, moe=moe)
+        spread = closest(found, groups, lambda each: each.p90) if found else NOTHING_KNOWN
         # Runs of other generations say how far off a fit is, not how far off the kernels are.
         return (
             spread.widened()
@@ -213,11 +249,35 @@ class RunCalibration:
         )
 
 
+def years_of(release: str) -> float:
+    """Return the years since 2000 of a release such as "26.04"; of no release none.
+
+    Raises
+    ------
+    SpecError
+        If it is no year and month.
+    """
+    if not release:
+        return 0.0
+    if not re.fullmatch(r"\d\d\.(0[1-9]|1[0-2])", release):
+        msg = f"release {release!r} of a software stack is no year and month such as 26.04"
+        raise SpecError(msg)
+    year, month = release.split(".")
+    return int(year) + int(month) / 12.0
+
+
 def groups_of(architecture: str, compute: str, *, moe: bool) -> tuple[str, ...]:
-    """Return the groups whose errors may describe a run, the closest first."""
+    """Return the groups whose errors may describe a run: generation and kind, either of the two, all."""
     group = f"{architecture}/{8 if compute in NARROW_TYPES else 16}"
     kind = "moe" if moe else "dense"
     return f"{group}/{kind}", group, kind, "all"
+
+
+def closest(found: Mapping[str, T], groups: tuple[str, ...], width: Callable[[T], float]) -> T:
+    """Return what `found` has of the closest group; of a pair of generation and kind that it lacks, the wider one's."""
+    pair, *either, everything = groups
+    known = [found[each] for each in ([pair] if pair in found else either) if each in found]
+    return max(known, key=width) if known else found[everything]
 
 
 @functools.cache

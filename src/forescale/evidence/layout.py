@@ -73,7 +73,9 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     degrees = _degrees(row, notes)
     micro, batch = _batch(row, degrees, framework, notes)
     replicate, shard, zero = _sharding(row, degrees, framework, notes)
-    tp, pp, vpp = degrees["tp"], degrees["pp"], degrees["vpp"]
+    count = batch // (degrees["dp"] * micro)
+    degrees["vpp"] = vpp = _virtual_stages(row, degrees["pp"], count, model, framework, notes)
+    tp, pp = degrees["tp"], degrees["pp"]
     precision = _precision(row, framework, notes)
     saved = saved_of(row, framework, model.num_layers, pp, vpp, notes)
     strategy = {
@@ -130,10 +132,10 @@ def _degrees(row: Row, notes: Notes) -> dict[str, int]:
         msg = "the number of devices is not given"
         raise InexpressibleError(msg)
     degrees = {}
-    for name in ("tp", "cp", "pp", "vpp", "ep"):
+    for name in ("tp", "cp", "pp", "ep"):
         value = row.integer(name)
         if value is None:
-            value = 2 if name == "vpp" and row.text("schedule") == "1f1b-interleaved" else 1
+            value = 1
             notes.append(f"{name} not given: {value} assumed")
         degrees[name] = value
     model_parallel = degrees["tp"] * degrees["cp"] * degrees["pp"]
@@ -158,6 +160,23 @@ def _expert_tensor_parallel(row: Row, degrees: Mapping[str, int], notes: Notes) 
     if tp > 1:
         notes.append(f"etp not given: {etp} assumed")
     return etp
+
+
+def _virtual_stages(
+    row: Row, pp: int, num_microbatches: int, model: Model, framework: Framework, notes: Notes
+) -> int:
+    """Return vpp; where it is not given, the middle one of those that divide a stage if the framework advises that."""
+    given = row.integer("vpp")
+    if given is not None:
+        return given
+    vpp = 2 if row.text("schedule") == "1f1b-interleaved" else 1
+    layers, uneven = divmod(model.num_layers, pp)
+    interleaves = framework.interleaves_experts and model.is_moe and row.text("schedule") != "1f1b"
+    if interleaves and pp > 1 and not uneven and num_microbatches % pp == 0:
+        divisors = [each for each in range(1, layers + 1) if layers % each == 0]
+        vpp = divisors[len(divisors) // 2]
+    notes.append(f"vpp not given: {vpp} assumed")
+    return vpp
 
 
 def _batch(row: Row, degrees: Mapping[str, int], framework: Framework, notes: Notes) -> tuple[int, int]:

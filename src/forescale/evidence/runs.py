@@ -70,9 +70,9 @@ class Run:
 
     @property
     def software(self) -> str:
-        """Software stack."""
+        """Software stack, without its release."""
         _, cluster, strategy, _ = self.case.question.parts
-        return strategy.software or usual_software(cluster.device)
+        return (strategy.software or usual_software(cluster.device)).partition("@")[0]
 
     def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
         """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""

@@ -10,6 +10,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from forescale.catalogue.frameworks import release_names
 from forescale.files import Row
 from forescale.spec.framework import over
 
@@ -27,9 +28,17 @@ def framework_name(source: str, remarks: str) -> str:
     for entry in table("sources"):
         told = re.search(entry.get("remarks", ""), remarks, re.IGNORECASE)
         if told and re.search(entry["match"], source, re.IGNORECASE):
-            return str(entry["framework"])
+            return _of_release(entry["framework"], re.search(entry.get("released", "$^"), source))
     msg = "the table of sources ends with what matches all"
     raise AssertionError(msg)
+
+
+def _of_release(label: str, found: re.Match[str] | None) -> str:
+    """Return the label of a record in the release that a source names, where the record knows it."""
+    name, _, line = label.partition("@")
+    if found is None or found[1] not in release_names(name):
+        return label
+    return f"{name}@{line}+{found[1]}" if line else f"{name}@{found[1]}"
 
 
 def names_framework(source: str) -> bool:

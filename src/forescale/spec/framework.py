@@ -77,6 +77,8 @@ class Framework:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     software: str
     """Whose fitted losses apply: a key of the run calibration's `software`; xla stands for xla-gpu on GPUs."""
+    released: str = ""
+    """Year and month of its libraries ("25.02"), whose products were slower than today's; empty is the latest."""
     kernels: Kernels = field(default_factory=Kernels)
     variants: tuple[Variant, ...] = ()
     """Kernels that go over `kernels` under some types, later ones over earlier ones."""
@@ -107,6 +109,8 @@ class Framework:
     """Ranks of cp take a part of the sequence from the front and one from the back; False gives out whole runs."""
     schedule: str | None = None
     """Pipeline schedule where none is named; None is 1F1B, interleaved where vpp > 1."""
+    interleaves_experts: bool = False
+    """Its guide has pipelines of models with experts interleaved, a middle divisor of a stage's layers deep."""
     stages: Literal["even", "by_cost"] = "even"
     """How layers are dealt to pipeline stages: evenly, or by the weights of layers and head (nanotron)."""
     flash_attention: bool = True
@@ -197,7 +201,8 @@ class Framework:
 
     def _software(self, cluster: Cluster) -> str:
         on_tpu = cluster.device.architecture.startswith("tpu")
-        return "xla-gpu" if self.software == "xla" and not on_tpu else self.software
+        software = "xla-gpu" if self.software == "xla" and not on_tpu else self.software
+        return f"{software}@{self.released}" if self.released else software
 
     def _types(self, given: Words, *, sharded: bool) -> dict[str, Any]:
         """Return the types of everything under a compute type; states that are not sharded gather no weights."""

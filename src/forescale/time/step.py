@@ -210,7 +210,7 @@ def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
             weight=cost.weight if split else None,
             grad_reduce=overlap.grad_reduce,
             param_gather=overlap.param_gather,
-            contention=setting.run.contention,
+            contention=setting.run.data_contention,
         )
 
     def both(block: ByPolicy[BlockSeconds], traffic: ShardTraffic) -> ByPolicy[Passes]:
@@ -238,7 +238,7 @@ def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
         buckets=inputs.stages.num_layers,
         grad_reduce=overlap.grad_reduce,
         param_gather=ahead,
-        contention=setting.run.contention,
+        contention=setting.run.data_contention,
         whole=kept_whole(pp=inputs.degrees.pp, reshard=setting.choices.reshard),
         waits=stage_waits(inputs.stages.index, inputs.degrees.vpp, forward, backward)
         if overlap.bubbles and inputs.pipeline.in_closed_form
