@@ -217,7 +217,8 @@ def _held_out() -> str:
         "same, asked as one asks who does not know the stack, with the usual framework and all its defaults (*new "
         "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
         "counted alike. The interval is what 8 rows in 10 of the group lie within, core rows counting most; it is "
-        "the range that a projection states: of the closest group and of what is new of the question (nothing "
+        "the range that a projection states: of generation and kind together, where there are too few runs of "
+        "both the wider of either's, and of what is new of the question (nothing "
         "named of the framework: a new stack; `--framework`: a new family). The last column says how many rows "
         "lie within the interval that all *other* families give.\n\n" + table(title, rows)
     )

@@ -40,6 +40,21 @@ def test_a_release_goes_over_what_it_starts_from():
     assert load_framework("megatron-core").kernels == Kernels(cuts_vision=True)
 
 
+def test_lines_joined_go_over_one_another_and_say_when_libraries_were_released():
+    both = load_framework("megatron-bridge@bf16-moments+25.11")
+    assert (both.moments, both.released) == ("bf16", "25.11")
+    assert (load_framework("megatron-bridge").released, load_framework("nemo@24.07").released) == (
+        "",
+        "24.07",
+    )
+    question = ask(
+        "llama-3.1-8b", "h100-sxm", devices=8, seq_len=4096, global_batch_size=8, framework="nemo@24.11"
+    )
+    assert question.layout.software == "megatron-core@24.11"
+    with pytest.raises(UnknownNameError, match=r"26\.99"):
+        load_framework("megatron-bridge@bf16-moments+26.99")
+
+
 def test_names_are_found_by_alias_and_near_ones_are_suggested():
     assert load_framework("Megatron").name == "megatron-core"
     assert load_framework("torch_fsdp").name == "torch-fsdp"

@@ -47,6 +47,60 @@ def test_missing_vpp_of_an_interleaved_schedule_is_two(row):
 
 
 @pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, 7),
+        ({"pp": 4, "dp": 4}, 7),
+        ({"vpp": 1}, 1),
+        ({"schedule": "1f1b"}, 1),
+        ({"global_batch": 62}, 1),
+        ({"source": "MaxText"}, 1),
+        ({"model": "Llama-3.1-8B", "num_experts": "", "topk": ""}, 1),
+    ],
+    ids=["56 layers on 8 stages", "on 4", "given", "1F1B", "31 micro-batches", "another framework", "dense"],
+)
+def test_missing_depth_of_a_pipeline_with_experts_is_what_the_guide_advises(row, cells, expected):
+    """The middle one of 1 and 7, or of 1, 2, 7 and 14, the upper where there are two."""
+    mixtral = {
+        "model": "Mixtral-8x22B",
+        "layers": 56,
+        "num_experts": 8,
+        "topk": 2,
+        "source": "Megatron-LM",
+        "notes": "",
+        "n_gpus": 16,
+        "tp": 1,
+        "cp": 1,
+    }
+    given = {
+        **mixtral,
+        "pp": 8,
+        "dp": 2,
+        "micro_batch": 1,
+        "global_batch": 64,
+        "vpp": "",
+        "schedule": "",
+        **cells,
+    }
+    strategy, _, notes = build(row(**given))
+    assert strategy.vpp == expected
+    assert (f"vpp not given: {expected} assumed" in notes) == ("vpp" not in cells)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("NVIDIA Megatron Bridge performance summary, 26.02.01 NeMo container", "megatron-core@26.02"),
+        ("NVIDIA Megatron Bridge performance summary, 31.02 NeMo container", "megatron-core"),
+        ("NVIDIA/dgxc-benchmarking@v25.02.02 llama3.1/README_8b.md", "megatron-core@25.02"),
+        ("NeMo 24.07 performance summary", "megatron-core@24.07"),
+    ],
+)
+def test_sources_say_of_which_release_their_libraries_were(row, source, expected):
+    assert build(row(source=source, notes=""))[0].software == expected
+
+
+@pytest.mark.parametrize(
     ("cells", "micro", "batch"),
     [
         ({"micro_batch": "", "source": "Megatron-LM"}, 1, 64),

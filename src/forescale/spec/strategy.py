@@ -394,8 +394,9 @@ class Strategy:
     unreduced gradients, whole through the step. The default is never with pipeline stages, else always
     (torchtitan). A number shards them over that many neighbours until backward (FSDP2, ZeRO++ hpZ)."""
     software: str | None = None
-    """Software stack whose fitted losses apply: a key of the run calibration's `software`. None is what the device
-    is usually trained with: XLA on TPUs and Trainium, Megatron-Core elsewhere."""
+    """Software stack whose fitted losses apply: a key of the run calibration's `software`, which may be of a release
+    ("megatron-core@25.02"). None is what the device is usually trained with: XLA on TPUs and Trainium, Megatron-Core
+    elsewhere."""
     graphs: LaunchGraphs = "none"
     """Launches captured in graphs, which cost the host nothing: all of them, all but those of routed experts (partial),
     or those of the router and shared experts only."""
