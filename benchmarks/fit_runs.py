@@ -30,7 +30,6 @@ from forescale.evidence.cases import load_cases
 from forescale.evidence.fit import Fitted, best_step, fit, quantiles, rounded
 from forescale.evidence.runs import (
     CORE_WEIGHT,
-    OTHER_WEIGHT,
     Parameter,
     Run,
     measured_of,
@@ -173,6 +172,8 @@ def held_out(
     return errors
 
 
+OPEN_WEIGHT = 0.5
+"""Of rows that leave something open, in an interval; a choice: with fewer, less than 7 of 10 rows lie within."""
 FEWEST = 20
 """Runs from which a group has an interval of its own, if they are of two families."""
 
@@ -184,7 +185,7 @@ def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Unseen]:
     not known. Medians and percentiles of the size of errors count every run alike.
     """
     core = np.array([run.case.core for run in runs])
-    weights = np.where(core, CORE_WEIGHT, OTHER_WEIGHT)
+    weights = np.where(core, CORE_WEIGHT, OPEN_WEIGHT)
     families = np.array([family_of(run.source) for run in runs])
     groups = [_groups(run) for run in runs]
     members = {

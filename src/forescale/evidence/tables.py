@@ -28,7 +28,8 @@ def framework_name(source: str, remarks: str) -> str:
     for entry in table("sources"):
         told = re.search(entry.get("remarks", ""), remarks, re.IGNORECASE)
         if told and re.search(entry["match"], source, re.IGNORECASE):
-            return _of_release(entry["framework"], re.search(entry.get("released", "$^"), source))
+            found = re.search(entry["released"], source) if "released" in entry else None
+            return _of_release(entry["framework"], found)
     msg = "the table of sources ends with what matches all"
     raise AssertionError(msg)
 
