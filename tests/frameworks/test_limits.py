@@ -25,11 +25,7 @@ def layouts(name):
     """Return every layout that a framework can be told: a tuple, as several tests look at it."""
     space = searched(load_framework(name), Space(), limited=True)
     found = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, space)
-    return tuple(
-        found.strategy(variant, row)
-        for variant, each in enumerate(found.variants)
-        for row in found.allows(each).nonzero()[0].tolist()
-    )
+    return tuple(found.strategy(variant, row) for variant, row in zip(*found.legal.nonzero(), strict=True))
 
 
 @pytest.mark.parametrize("framework", LIMITED, ids=lambda framework: framework.name)

@@ -195,7 +195,7 @@ def no_layout_is_below_its_bounds(question, space, scores):
     """Check every bound against the layouts behind it, and what is enumerated by cells against their tree."""
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     _, owner, place = cells.expand(np.arange(len(cells)))
-    legal = np.stack([cells.whole.allows(each) for each in cells.whole.variants])
+    legal = cells.whole.legal
     tree, scored = Tree.of(cells), legal[:, owner[np.argsort(place)]]
     assert np.array_equal(np.isfinite(scores.step_time), scored)
     assert (tree.nodes @ tree.num_layouts(cells)).sum() == scored.sum()
@@ -222,7 +222,7 @@ def test_placements_that_are_left_out_are_others_by_another_name(asked):
         [[each.cp_kind == candidates.variants[0].cp_kind] for each in candidates.variants]
     )
     scores = score(question, candidates, only=every)
-    kept = np.stack([candidates.allows(each) for each in candidates.variants])
+    kept = candidates.legal
     apart = [replace(each, axis_order=DEFAULT_AXIS_ORDER, placement=None) for each in candidates.variants]
     for variant, row in zip(*np.nonzero(every & ~kept), strict=True):
         others = [index for index in np.flatnonzero(kept[:, row]) if apart[index] == apart[variant]]

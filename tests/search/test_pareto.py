@@ -31,11 +31,10 @@ def by_hand(model, sizes, work, space):
     found = []
     for size in sizes:
         candidates = enumerate_layouts(model, cluster(size), work, space)
-        for index, variant in enumerate(candidates.variants):
-            for row in np.flatnonzero(candidates.allows(variant)):
-                one = project(model, cluster(size), candidates.strategy(index, int(row)), work)
-                if one.memory.peak_bytes <= cluster(size).device.hbm_bytes:
-                    found.append((one.step_time_s, one.memory.peak_bytes, size))
+        for index, row in zip(*np.nonzero(candidates.legal), strict=True):
+            one = project(model, cluster(size), candidates.strategy(index, int(row)), work)
+            if one.memory.peak_bytes <= cluster(size).device.hbm_bytes:
+                found.append((one.step_time_s, one.memory.peak_bytes, size))
     return found
 
 

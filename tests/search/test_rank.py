@@ -20,11 +20,7 @@ from forescale.spec.space import Space, default_recompute
 
 def layouts(candidates):
     """All (variant, row) of a space."""
-    return [
-        (index, row)
-        for index, variant in enumerate(candidates.variants)
-        for row in np.flatnonzero(candidates.allows(variant))
-    ]
+    return list(zip(*np.nonzero(candidates.legal), strict=True))
 
 
 def test_divisors():

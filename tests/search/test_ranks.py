@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.cost.mesh import placed
 from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective
 from forescale.inputs import pricing_of
@@ -39,13 +40,10 @@ def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
     degrees, choices = as_degrees(cells.whole.columns), split_strategy(SPACE.base)[1]
     message = Collective(kind=kind, axis=axis, num_bytes=1e8)
     everywhere = relaxed_placement(cells.whole, DEVICES).pricing(question, degrees, choices, rows)
+    orders = tuple(dict.fromkeys(variant.rank_order for variant in cells.whole.variants))
     each = [
-        np.where(
-            cells.whole.allows_order(variant),
-            pricing_of(question, degrees, choices, variant.order).seconds(message),
-            np.inf,
-        )
-        for variant in {variant.rank_order: variant for variant in cells.whole.variants}.values()
+        np.where(allowed, pricing_of(question, degrees, choices, placed(*order)).seconds(message), np.inf)
+        for order, allowed in zip(orders, cells.whole.allows_orders(orders), strict=True)
     ]
     best = np.min(each, axis=0)
     np.testing.assert_array_equal(everywhere.seconds(message), best)
@@ -58,9 +56,8 @@ def test_a_placement_in_a_batch_of_many_is_that_placement_alone():
     scores = score(question, candidates)
     placed = [
         (index, row)
-        for index, variant in enumerate(candidates.variants)
-        if variant.placement is not None
-        for row in np.flatnonzero(candidates.allows(variant))
+        for index, row in zip(*np.nonzero(candidates.legal), strict=True)
+        if candidates.variants[index].placement is not None
     ]
     assert len({candidates.variants[index].placement for index, _ in placed}) > 5
     for index, row in placed[:: len(placed) // 25]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, TypeAlias
@@ -100,6 +101,18 @@ class WorkBounds:
         self.where, first = table.where, first_rows(table.where)
         self.kinds, self.kind = numbered([tuple(each.first.choices.items()) for each in branches])
         self.dense = [self._over(kind, first, self._dense) for kind in self.kinds if len(first)]
+
+    def on(self, cells: Candidates, placement: RelaxedPlacement) -> WorkBounds:
+        """Return the bounds of cells of the same variants, each of which is a row of these but for its experts."""
+        both = {
+            name: np.concatenate([self.whole.columns[name], cells.columns[name]])
+            for name in ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
+        }
+        row = distinct(both, tuple(both)).where
+        other = copy(self)
+        other.whole, other.placement = cells, placement
+        other.where = self.where[first_rows(row)[row[self.whole.num_rows :]]]
+        return other
 
     def coarse(self) -> Array:
         """Return (branches, cells) bounds, without experts where there are any: they are of few distinct cells."""
@@ -251,13 +264,17 @@ class WorkBounds:
         return reduce(_joined, found)
 
 
-def promising_cells(question: Question, space: Space, cutoff: float) -> Cells:
-    """Return the cells whose work without experts may take no longer than a cutoff [s]; refusals are not counted."""
+def promising_cells(question: Question, space: Space, cutoff: float) -> tuple[Cells, WorkBounds]:
+    """Return the cells whose work without experts may take no longer than a cutoff [s], and bounds of their work.
+
+    Refusals are not counted.
+    """
     of = question.model, question.cluster, question.workload, space
     rows = possible_rows(*of)
     placement = relaxed_placement(rows, question.cluster, experts=False)
-    bounds = WorkBounds(question, rows, branches_of(rows.variants), placement).coarse()
-    return enumerate_cells(*of, shapes_of(rows.take(np.flatnonzero((bounds <= cutoff).any(axis=0)))))
+    work = WorkBounds(question, rows, branches_of(rows.variants), placement)
+    promising = np.flatnonzero((work.coarse() <= cutoff).any(axis=0))
+    return enumerate_cells(*of, shapes_of(rows.take(promising))), work
 
 
 def _own(seconds: Array) -> Numeric:

@@ -343,14 +343,10 @@ def score(
     if candidates.num_rows == 0:
         return scores
     states = _by_kind(question, candidates) if memory_limit < np.inf else {}
+    wanted = candidates.legal if only is None else only
     for branch in branches_of(candidates.variants):
         indices = branch.variants.reshape(-1).tolist()
-        allowed = (
-            [candidates.allows(candidates.variants[index]) for index in indices]
-            if only is None
-            else only[indices]
-        )
-        flags = np.stack(list(allowed))
+        flags = wanted[indices]
         if states and branch.first.schedule is None:
             flags = flags & (states[branch.first.tp_kind] <= memory_limit)
         for start in range(0, candidates.num_rows, ROWS_AT_ONCE):

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.mesh import Order, placed
 from forescale.errors import SpecError
 from forescale.graph.layout import NODE, Degrees
 from forescale.graph.stages import layers_per_chunk
@@ -74,11 +73,6 @@ class Variant:
         """Where the ranks lie."""
         return self.axis_order, self.placement
 
-    @property
-    def order(self) -> Order:
-        """The order of the ranks."""
-        return placed(self.axis_order, self.placement)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
@@ -110,15 +104,23 @@ class Candidates:
 
     def __len__(self) -> int:
         """Return the number of legal layouts."""
-        return sum(int(self.allows(variant).sum()) for variant in self.variants)
+        return int(self.legal.sum())
 
-    def allows(self, variant: Variant) -> NDArray[np.bool_]:
-        """Return for which rows `variant` is a layout of its own.
+    @property
+    def legal(self) -> NDArray[np.bool_]:
+        """(variants, rows) flags: where a variant is a layout of its own.
 
         Equivalent spellings count once: the kind of context parallelism matters where cp > 1, an order of ranks
         where no other has the same ranks share the tiers of the network.
         """
-        return self.allows_branch(variant) & self.allows_order(variant) & self.allows_recompute(variant)
+        known = tuple(dict.fromkeys(each.rank_order for each in self.variants))
+        orders = dict(zip(known, self.allows_orders(known), strict=True))
+        return np.stack(
+            [
+                self.allows_branch(each) & orders[each.rank_order] & self.allows_recompute(each)
+                for each in self.variants
+            ]
+        )
 
     def allows_branch(self, variant: Variant) -> NDArray[np.bool_]:
         """Return for which rows the operators and the schedule of `variant` are possible, and no repetition."""
@@ -139,17 +141,11 @@ class Candidates:
             allowed &= halves_evenly(cp, inner)
         return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
 
-    def allows_order(self, variant: Variant, known: Sequence[RankOrder] | None = None) -> NDArray[np.bool_]:
-        """Return for which rows ranks can lie as `variant` has it, and under none of those before it as well.
-
-        `known` are the rank_orders of all variants, in order, where they are at hand.
-        """
-        if variant.rank_order == self.variants[0].rank_order and variant.placement is None:
-            return np.ones(self.num_rows, dtype=bool)
-        known = known or tuple(dict.fromkeys(variant.rank_order for variant in self.variants))
+    def allows_orders(self, known: Sequence[RankOrder]) -> NDArray[np.bool_]:
+        """Return (orders, rows) flags: where ranks can lie in each of `known`, and in none before it as well."""
         dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
         degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
-        return first_of_its_kind(variant.rank_order, known, self.fill, degrees)
+        return first_of_their_kind(known, self.fill, degrees)
 
     def allows_recompute(self, variant: Variant) -> NDArray[np.bool_]:
         """Return for which rows `variant` recomputes something else than others do."""
@@ -410,19 +406,21 @@ def codes(rank_order: RankOrder, fill: Sequence[int], degrees: dict[Axis, Codes]
     return np.where(even, code, ODD)
 
 
-def first_of_its_kind(
-    rank_order: RankOrder, known: Sequence[RankOrder], fill: Sequence[int], degrees: dict[Axis, Codes]
+def first_of_their_kind(
+    known: Sequence[RankOrder], fill: Sequence[int], degrees: dict[Axis, Codes]
 ) -> NDArray[np.bool_]:
-    """Return for which rows `rank_order` can be, and none of those before it in `known` is the same."""
-    result = allowed(rank_order, degrees)
-    own = codes(rank_order, fill, degrees)
+    """Return (orders, rows) flags: where each can be, and none of those before it is the same."""
+    result = np.stack([allowed(each, degrees) for each in known])
+    possible, numbers = result.copy(), [codes(each, fill, degrees) for each in known]
     trivial = (degrees["pp"] == 1) | (degrees["dp"] == 1)
-    for other in known[: known.index(rank_order)]:
-        if other[1] is not None and rank_order[1] is not None and len(other[1]) == len(rank_order[1]):
-            continue
-        same = (own == codes(other, fill, degrees)) & (own != ODD)
-        same |= trivial & (other[1] is None) & (rank_order[1] is None)
-        result &= ~(same & allowed(other, degrees))
+    for index, (_, placement) in enumerate(known):
+        own = numbers[index]
+        for before, (_, other) in enumerate(known[:index]):
+            if other is not None and placement is not None and len(other) == len(placement):
+                continue
+            same = (own == numbers[before]) & (own != ODD)
+            same |= trivial & (other is None) & (placement is None)
+            result[index] &= ~(same & possible[before])
     return result
 
 

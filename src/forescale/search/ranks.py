@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.mesh import AXES, Group, Inside, Order, groups, ranks_per_node, ranks_per_tier
+from forescale.cost.mesh import AXES, Group, Inside, Order, groups, placed, ranks_per_node, ranks_per_tier
 from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
 from forescale.inputs import communicators, pricing_between, pricing_of
@@ -111,15 +111,15 @@ def _communicators(
 ) -> Communicators:
     table = distinct(candidates.columns, key)
     rows = candidates.take(first_rows(table.where))
-    orders = {variant.rank_order: variant for variant in candidates.variants}
-    allowed = np.stack([rows.allows_order(variant, tuple(orders)) for variant in orders.values()])
+    orders = tuple(dict.fromkeys(variant.rank_order for variant in candidates.variants))
+    allowed = rows.allows_orders(orders)
     degrees = as_degrees(rows.columns)
-    found = [groups(degrees, variant.order, cp_inner=cp_inner) for variant in orders.values()]
+    found = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
     places: dict[MeshAxis, tuple[Group, ...]] = {}
     codes: dict[MeshAxis, Rows] = {}
     for axis in axes:
         if axis in found[0]:
-            each = [placed[axis] for placed in found]
+            each = [own[axis] for own in found]
             places[axis], codes[axis] = _distinct(each, allowed, cluster)
     return Communicators(where=table.where, places=places, codes=codes)
 

@@ -162,8 +162,9 @@ class Ranking:
 
     def search(self, questions: Sequence[Question], checkpoint: Path | None = None) -> None:
         """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
-        self.to_come = len(questions)
-        self.runs = [self._run(each, checkpoint, nth) for nth, each in enumerate(questions)]
+        runs = [self._run(each, checkpoint, nth) for nth, each in enumerate(questions)]
+        self.runs = [run for run in runs if run is not None]
+        self.to_come = len(self.runs)
         sampled = [self._sample(run) for run in self.runs]
         order = sorted(
             range(len(self.runs)), key=lambda nth: (sampled[nth], self.solvers[nth].progress().bound)
@@ -177,16 +178,17 @@ class Ranking:
             self.to_come -= 1
             self._go_on()
 
-    def _run(self, question: Question, checkpoint: Path | None, nth: int) -> Run:
-        """Return the search of one scenario, which has a checkpoint of its own."""
+    def _run(self, question: Question, checkpoint: Path | None, nth: int) -> Run | None:
+        """Return the search of one scenario, which has a checkpoint of its own; None where all are beyond a cutoff."""
         if self.like:
             return Run(question=question, solver=self.like[nth].again(question, self.goal), checkpoint=None)
         space = question.space.whole(question.model)
-        cells = (
-            enumerate_cells(question.model, question.cluster, question.workload, space)
-            if self.cutoff == np.inf
-            else promising_cells(question, space, self.cutoff)
-        )
+        if self.cutoff < np.inf:
+            cells, work = promising_cells(question, space, self.cutoff)
+            if len(cells) == 0:
+                return None
+            return Run(question=question, solver=Solver(question, cells, self.goal, work), checkpoint=None)
+        cells = enumerate_cells(question.model, question.cluster, question.workload, space)
         if checkpoint is not None and nth:
             checkpoint = checkpoint.with_name(f"{checkpoint.name}.{nth}")
         kept = None if checkpoint is None else Checkpoint.of(checkpoint, question, self.goal)

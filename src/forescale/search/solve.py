@@ -225,17 +225,13 @@ class Solver:
         Whether not even that fits, so that the search stopped.
     """
 
-    def __init__(self, question: Question, cells: Cells, goal: Goal) -> None:
+    def __init__(self, question: Question, cells: Cells, goal: Goal, work: WorkBounds | None = None) -> None:
         self.cells = cells
         self._tree = Tree.of(cells)
         self._relaxed = relaxed_placement(cells.whole, question.cluster)
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())
-        bounds = (
-            WorkBounds(question, cells.whole, self._tree.branches, self._relaxed)
-            if goal.by_time
-            else MemoryBounds(question, cells, self._tree, self._relaxed)
-        )
+        bounds = self._bounds(question, goal, work)
         coarse = bounds.coarse()
         self._least = np.min(coarse, axis=0, where=nodes, initial=np.inf)
         legal, coarse = np.flatnonzero(nodes), coarse.reshape(-1)
@@ -245,6 +241,14 @@ class Solver:
             else coarse.__getitem__
         )
         self.begin(question, goal, NodeQueue(legal, coarse[legal], refine))
+
+    def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
+        """Return what bounds nodes first, from the work of their shapes where that is known."""
+        if not goal.by_time:
+            return MemoryBounds(question, self.cells, self._tree, self._relaxed)
+        if work is not None:
+            return work.on(self.cells.whole, self._relaxed)
+        return WorkBounds(question, self.cells.whole, self._tree.branches, self._relaxed)
 
     def begin(self, question: Question, goal: Goal, queue: NodeQueue) -> None:
         """Begin with no layout settled."""

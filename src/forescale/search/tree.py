@@ -370,7 +370,7 @@ class Tree:
             branch_of=grid[0],
             policy_of=grid[1],
             by_branch=np.stack([branched.allows_branch(each.first) for each in branches])[:, by_degrees],
-            by_order=np.stack([placed.allows_order(each, known) for each in first])[:, by_place],
+            by_order=placed.allows_orders(known)[:, by_place],
             by_policy=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
         )
 
