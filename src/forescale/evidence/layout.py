@@ -75,14 +75,12 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     replicate, shard, zero = _sharding(row, degrees, framework, notes)
     count = batch // (degrees["dp"] * micro)
     degrees["vpp"] = vpp = _virtual_stages(row, degrees["pp"], count, model, framework, notes)
-    tp, pp = degrees["tp"], degrees["pp"]
+    tp, pp, splits = degrees["tp"], degrees["pp"], model.is_moe and not framework.experts_over_tp
     precision = _precision(row, framework, notes)
     saved = saved_of(row, framework, model.num_layers, pp, vpp, notes)
     strategy = {
         **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "pp", "vpp")},
-        "etp": _expert_tensor_parallel(row, degrees, notes)
-        if model.is_moe and not framework.experts_over_tp
-        else None,
+        "etp": _expert_tensor_parallel(row, degrees, notes) if splits else None,
         "sp": None if framework.always_sp else _sequence_parallel(row, tp, notes),
         "dp_replicate": replicate,
         "dp_shard": shard,
