@@ -138,8 +138,12 @@ class _Replay:
                 self._passing((*passed, "backward"), load.backward, start, end)
             elif kind == Kind.RELOAD:
                 self._allocate_all((*passed, "kept"), load.kept, start)
-            if kind in (Kind.B, Kind.W, Kind.OFFLOAD):
+            if kind in (Kind.B, Kind.I, Kind.OFFLOAD):
                 self._free_all((*passed, "kept"), load.kept, end)
+            if kind == Kind.I:
+                self._allocate_all((*passed, "awaited"), load.awaited, end)
+            elif kind == Kind.W:
+                self._free_all((*passed, "awaited"), load.awaited, end)
 
     def _passing(self, names: tuple[str, ...], tensors: tuple[Sized, ...], start: float, end: float) -> None:
         shown = _positive(tensors)
