@@ -45,7 +45,7 @@ QUESTIONS = {
     "project": ("project", *DENSE, *LAYOUT),
     "fit": ("fit", *DENSE, *LAYOUT, "--no-pairs"),
     "run": ("run", *DENSE, *LAYOUT, "--tokens", "1T"),
-    "sites": ("sites", *DENSE, *LAYOUT, "--outer", "diloco every=10"),
+    "sites": ("sites", *DENSE, *LAYOUT, "--sites", "2,100Gbit/s", "--outer", "diloco every=10"),
     "memory": ("memory", *DENSE, *LAYOUT, "--timeline"),
     "memory compare": ("memory", "compare", *DENSE, *LAYOUT, "--across", "zero", "--values", "0,1"),
     "search": ("search", *SMALL, "--csv", "layouts.csv"),
