@@ -19,7 +19,8 @@ PRICE = 2.5
 
 def asked(**more):
     words = {"seq_len": 4096, "global_batch_size": 96, "tokens": 2e11, "cp": 1, "vpp": 1, **more}
-    return ask_search("llama-3.1-8b", "h100-sxm", devices=64, micro_batch_size=(1, 2), **words)
+    question = ask_search("llama-3.1-8b", "h100-sxm", devices=64, micro_batch_size=(1, 2), **words)
+    return replace(question, operations=OPERATIONS)
 
 
 def every_plan():
@@ -52,7 +53,7 @@ def every():
 
 @pytest.mark.parametrize("deadline", [8.0, 14.0, 40.0])
 def test_the_cheapest_within_a_deadline_is_that_of_everything(every, deadline):
-    found = plan_run(asked(), COUNTS, OPERATIONS, Limits(deadline=deadline), price=PRICE)
+    found = plan_run(asked(), COUNTS, Limits(deadline=deadline), price=PRICE)
     best = min(cost for days, cost in every if days <= deadline)
     assert found.chosen.cost == pytest.approx(best, rel=1e-9)
     assert found.chosen.days <= deadline
@@ -60,14 +61,14 @@ def test_the_cheapest_within_a_deadline_is_that_of_everything(every, deadline):
 
 @pytest.mark.parametrize("budget", [20_000.0, 26_000.0])
 def test_the_soonest_within_a_budget_is_that_of_everything(every, budget):
-    found = plan_run(asked(), COUNTS, OPERATIONS, Limits(budget=budget), price=PRICE)
+    found = plan_run(asked(), COUNTS, Limits(budget=budget), price=PRICE)
     best = min(days for days, cost in every if cost <= budget)
     assert found.chosen.days == pytest.approx(best, rel=2e-4)
     assert found.chosen.cost <= budget
 
 
 def test_nothing_beats_the_front(every):
-    found = plan_run(asked(), COUNTS, OPERATIONS, Limits(), price=PRICE)
+    found = plan_run(asked(), COUNTS, Limits(), price=PRICE)
     for days, cost in every:
         assert any(each.days <= days * 1.0002 and each.cost <= cost * 1.0002 for each in found.front)
     days = [each.days for each in found.front]
@@ -87,14 +88,15 @@ def test_nothing_beats_the_front(every):
 )
 def test_what_nothing_keeps(limits, sentence):
     with pytest.raises(InfeasibleError, match=sentence):
-        plan_run(asked(), COUNTS, OPERATIONS, limits, price=PRICE)
+        plan_run(asked(), COUNTS, limits, price=PRICE)
 
 
 def test_a_plan_needs_tokens():
     with pytest.raises(SpecError, match="needs its tokens"):
-        plan_run(asked(tokens=None), COUNTS, OPERATIONS, Limits(deadline=1.0))
+        plan_run(asked(tokens=None), COUNTS, Limits(deadline=1.0))
 
 
 def test_without_a_price_device_hours_are_the_cost():
-    found = plan_run(asked(), (64,), Operations(failures=load_failures("llama-3")), Limits(deadline=30.0))
+    question = replace(asked(), operations=Operations(failures=load_failures("llama-3")))
+    found = plan_run(question, (64,), Limits(deadline=30.0))
     assert found.chosen.cost == pytest.approx(found.chosen.num_devices * found.chosen.days * 24)

@@ -138,7 +138,7 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
         deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
         budget=amount("--budget", scan.budget),
     )
-    return plan_run(question, counts, question.operations, limits, price=price)
+    return plan_run(question, counts, limits, price=price)
 
 
 def amount(name: str, text: str | None) -> float | None:

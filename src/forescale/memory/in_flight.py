@@ -17,8 +17,18 @@ from forescale.schedule.memory import in_flight_microbatches
 
 OfStages = Callable[[Stages], Numeric]
 """Sums what one micro-batch keeps over the layers of stages."""
-Work = tuple[Numeric, Numeric]
-"""Working sets of forward and backward [byte]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one micro-batch holds on stages [byte]."""
+
+    whole: OfStages
+    """Between its forward and its backward, or its input gradient."""
+    waiting: OfStages | None = None
+    """From its input gradient to its weight gradient, where they are passes of their own; None is not asked."""
+    work: tuple[Numeric, Numeric] = (0.0, 0.0)
+    """What a forward and a backward need beyond that while they run."""
 
 
 @formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
@@ -78,23 +88,18 @@ class InFlight:
         return in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
 
     def most(
-        self,
-        degrees: Degrees,
-        stages: Stages,
-        count: Numeric,
-        of: OfStages,
-        waiting: OfStages | None = None,  # noqa: ARG002
-        work: Work = (0.0, 0.0),  # noqa: ARG002
+        self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
     ) -> tuple[Numeric, Numeric]:
         """Return the most bytes that they hold on each stage, ever and while the last micro-batch has a loss.
 
-        `of` says what passes hold that are between forward and backward, `waiting` what those do that wait for weight
-        gradients, `work` what a forward and a backward need beyond that, the larger of which is not in the result.
+        The larger of both working sets is not in the result.
         """
-        plain = saved_bytes(per_microbatch=of(stages), microbatches=self.shares(degrees, stages, count))
+        plain = saved_bytes(
+            per_microbatch=held.whole(stages), microbatches=self.shares(degrees, stages, count)
+        )
         if not stages.moments:
             return plain, plain
-        first, *others = map(of, stages.moments)
+        first, *others = map(held.whole, stages.moments)
         vpp, rounds = degrees.vpp, count / degrees.pp
         most = held_bytes(plain=plain, few=first, many=_most(others), vpp=vpp, rounds=rounds)
         return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
@@ -112,36 +117,17 @@ class Counted(InFlight):
         return named(self.held, "in flight, from the schedule", unit="1")
 
     def most(
-        self,
-        degrees: Degrees,
-        stages: Stages,
-        count: Numeric,
-        of: OfStages,
-        waiting: OfStages | None = None,
-        work: Work = (0.0, 0.0),
+        self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes of the fullest moment."""
-        if stages.waiting and waiting is not None:
-            return self._split(stages, of, waiting, work)
+        if stages.waiting and held.waiting is not None:
+            return _split(stages, held.whole, held.waiting, held.work)
         if stages.moments:
-            most = _most(map(of, stages.moments))
+            most = _most(map(held.whole, stages.moments))
         else:
             shares = self.shares(degrees, stages, count)
-            most = saved_bytes(per_microbatch=of(stages), microbatches=shares)
+            most = saved_bytes(per_microbatch=held.whole(stages), microbatches=shares)
         return most, most
-
-    def _split(self, stages: Stages, of: OfStages, waiting: OfStages, work: Work) -> tuple[Numeric, Numeric]:
-        """Return the same where some passes wait, at the moments that have a loss those alone."""
-        most: Numeric = 0.0 * stages.first
-        beside_loss = most
-        moments = zip(stages.moments, stages.waiting, stages.at_work, strict=True)
-        for whole, late, (forward, backward, loss) in moments:
-            held = held_until(whole=of(whole), waiting=waiting(late))
-            here = largest(first=forward * work[0], second=backward * work[1])
-            idle = idle_bytes(at_work=here, most_at_work=largest(first=work[0], second=work[1]))
-            most = largest(first=most, second=held - idle)
-            beside_loss = largest(first=beside_loss, second=loss * held)
-        return most, beside_loss
 
 
 class AtLeast(Counted):
@@ -150,20 +136,30 @@ class AtLeast(Counted):
     __slots__ = ()
 
     def most(
-        self,
-        degrees: Degrees,
-        stages: Stages,
-        count: Numeric,
-        of: OfStages,
-        waiting: OfStages | None = None,  # noqa: ARG002
-        work: Work = (0.0, 0.0),  # noqa: ARG002
+        self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes that no order goes below: of the chunks that a rank holds at least."""
         least = stages.moments[0] if stages.moments else stages
         shares = self.shares(degrees, stages, count)
-        most = saved_bytes(per_microbatch=of(least), microbatches=shares)
+        most = saved_bytes(per_microbatch=held.whole(least), microbatches=shares)
         return most, most
 
 
 def _most(values: Iterable[Numeric]) -> Numeric:
     return reduce(lambda one, other: largest(first=one, second=other), values)
+
+
+def _split(
+    stages: Stages, whole: OfStages, waiting: OfStages, work: tuple[Numeric, Numeric]
+) -> tuple[Numeric, Numeric]:
+    """Return the most where some passes wait for weight gradients, and at the moments alone that have a loss."""
+    most: Numeric = 0.0 * stages.first
+    beside_loss = most
+    moments = zip(stages.moments, stages.waiting, stages.at_work, strict=True)
+    for between, late, (forward, backward, loss) in moments:
+        held = held_until(whole=whole(between), waiting=waiting(late))
+        here = largest(first=forward * work[0], second=backward * work[1])
+        idle = idle_bytes(at_work=here, most_at_work=largest(first=work[0], second=work[1]))
+        most = largest(first=most, second=held - idle)
+        beside_loss = largest(first=beside_loss, second=loss * held)
+    return most, beside_loss

@@ -11,6 +11,7 @@ import numpy as np
 from forescale.formula import formula, number_of, total, value_of
 from forescale.graph.parts import message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
+from forescale.memory.in_flight import Holding
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockBytes, any_of, largest
 from forescale.memory.offload import in_transit, offloaded_bytes, resident_bytes
@@ -51,7 +52,8 @@ def activation_bytes(
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
     forward, backward = (part * each for each in _working_sets(setting, inputs))
-    saved, beside_loss = in_flight.most(degrees, stages, count, most, awaited, (forward, backward))
+    held = Holding(whole=most, waiting=awaited, work=(forward, backward))
+    saved, beside_loss = in_flight.most(degrees, stages, count, held)
     loss = stages.last * largest(first=head.forward, second=head.backward)
     other = stages.last * in_flight.other_losses * head.kept
     activations: Numeric = largest(
@@ -60,7 +62,7 @@ def activation_bytes(
     )
     host: Numeric = 0.0
     if offloads:
-        host, _ = in_flight.most(degrees, stages, count, moved)
+        host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
     if setting.choices.kernels.keeps_stage_outputs:
         outputs = stage_output_bytes(

@@ -173,7 +173,6 @@ class _Option:
 def plan_run(
     question: Question,
     device_counts: Sequence[int],
-    operations: Operations,
     limits: Limits,
     *,
     price: float | None = None,
@@ -193,17 +192,17 @@ def plan_run(
         msg = "a plan of a run needs its tokens (--tokens 15T)"
         raise SpecError(msg)
     counts = sorted(set(device_counts), key=lambda count: (-len(divisors(count)), -count))
-    plans = _plans(question, counts, operations, limits, price, watch)
+    plans = _plans(question, counts, limits, price, watch)
     front = _front(plans)
     if not front:
-        raise _nothing(question, counts, operations, limits, price, watch)
+        raise _nothing(question, counts, limits, price, watch)
     best = min(front, key=lambda each: each.cost) if limits.deadline else front[0]
     return Plans(
         chosen=best,
         front=front,
         limits=limits,
         price=price,
-        failures=rates_of(operations).name,
+        failures=rates_of(question.operations).name,
         num_tried=len(counts),
         elapsed_s=time.perf_counter() - started,
     )
@@ -226,7 +225,7 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
             raise SpecError(msg)
         counts, limits = usual_counts(question.cluster), Limits(budget=budget)
         try:
-            found[name] = plan_run(question, counts, question.operations, limits, price=price).chosen
+            found[name] = plan_run(question, counts, limits, price=price).chosen
         except InfeasibleError as error:
             found[name] = str(error)
     return EqualBudget(budget=budget, found=found)
@@ -248,7 +247,6 @@ def hourly_price(cluster: Cluster, given: float | None = None) -> float | None:
 def _plans(
     question: Question,
     counts: Sequence[int],
-    operations: Operations,
     limits: Limits,
     price: float | None,
     watch: Watch,
@@ -258,7 +256,7 @@ def _plans(
     for count in counts:
         sized = replace(question, cluster=question.cluster.sized(count))
         try:
-            options = list(_options(sized, operations, price)) if sized.site.cluster.num_devices else []
+            options = list(_options(sized, price)) if sized.site.cluster.num_devices else []
         except SpecError:  # nothing is ever saved, or devices are no whole number of sites
             continue
         cutoff = max((_cutoff(each, limits, found) for each in options), default=0.0)
@@ -279,7 +277,7 @@ def _plans(
     return found
 
 
-def _options(question: Question, operations: Operations, price: float | None) -> Iterator[_Option]:
+def _options(question: Question, price: float | None) -> Iterator[_Option]:
     """Yield each number of spares worth trying, with the checkpoint interval that loses least.
 
     Raises
@@ -287,7 +285,7 @@ def _options(question: Question, operations: Operations, price: float | None) ->
     SpecError
         If no work is ever saved.
     """
-    cluster, workload = question.cluster, question.workload
+    cluster, workload, operations = question.cluster, question.workload, question.operations
     assert workload.tokens is not None
     steps = workload.tokens / workload.tokens_per_step
     before = np.inf
@@ -350,7 +348,6 @@ def _front(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 def _nothing(
     question: Question,
     counts: Sequence[int],
-    operations: Operations,
     limits: Limits,
     price: float | None,
     watch: Watch,
@@ -362,7 +359,7 @@ def _nothing(
         (replace(limits, budget=None), "budget"),
         (replace(limits, deadline=None), "deadline"),
     ):
-        if front := _front(_plans(question, counts, operations, left, price, watch)):
+        if front := _front(_plans(question, counts, left, price, watch)):
             soonest, cheapest = front[0], front[-1]
             if what == "budget":
                 text = f"costs at most {limits.budget:,.0f} {unit}: the cheapest costs {cheapest.cost:,.0f}"
@@ -374,7 +371,7 @@ def _nothing(
     for count in sorted(counts):
         sized = replace(question, cluster=question.cluster.sized(count))
         try:
-            found = list(_options(sized, operations, price))
+            found = list(_options(sized, price))
         except SpecError as error:
             return InfeasibleError(f"{tried} ends: on {count:,}, {error}")
         if found:
