@@ -69,3 +69,9 @@ def test_a_place_that_takes_no_file_is_one_sentence(forescale, tmp_path, words):
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: cannot write")
     assert ran.err.count("\n") == 1
+
+
+def test_a_page_ends_in_html(forescale, tmp_path):
+    ran = forescale("project", *LAYOUT, "--html", tmp_path / "page.pdf")
+    assert (ran.code, ran.err) == (2, "error: --html takes a file that ends in .html; got page.pdf\n")
+    assert not list(tmp_path.iterdir())

@@ -169,6 +169,8 @@ def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
     """Return where a page goes, if it can be written there, with the command that writes none."""
     if file is None:
         return None
+    if file.path.suffix != ".html" and not file.path.is_dir():
+        raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
     writable(file.path)
     words = [str(word) for word in context.obj or ()]
     for place, word in enumerate(words):
