@@ -59,7 +59,12 @@ def test_an_interrupt_ends_workers_and_says_how_to_go_on(tmp_path):
     file, folder = tmp_path / "sweep.toml", tmp_path / "out"
     file.write_text(MANY, encoding="utf-8")
     command = [sys.executable, "-m", "forescale", "sweep", str(file), "--jobs", "2", "--output", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # what ignores it hands that down
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    with process:
         while len(kept_in(folder)) < 2:
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.002)
