@@ -130,10 +130,12 @@ class Counted(InFlight):
         return most, most
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AtLeast(Counted):
     """What ranks hold at once at least, whatever the order."""
 
-    __slots__ = ()
+    waits: Array
+    """(stages, candidates) micro-batches that wait for weight gradients meanwhile."""
 
     def most(
         self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
@@ -142,6 +144,9 @@ class AtLeast(Counted):
         least = stages.moments[0] if stages.moments else stages
         shares = self.shares(degrees, stages, count)
         most = saved_bytes(per_microbatch=held.whole(least), microbatches=shares)
+        if held.waiting is not None:
+            late = saved_bytes(per_microbatch=held.waiting(least), microbatches=self.waits)
+            most = held_until(whole=most, waiting=late)
         return most, most
 
 

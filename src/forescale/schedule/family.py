@@ -79,6 +79,11 @@ def filled(of: RankShape) -> Numeric:
     return np.minimum(of.num_microbatches, of.pp - of.rank)
 
 
+def twice_filled(of: RankShape) -> Numeric:
+    """As many as `filled`, and again as many as there are ranks after this one."""
+    return np.minimum(of.num_microbatches, 2.0 * (of.pp - of.rank) - 1.0)
+
+
 def one_per_rank(of: RankShape) -> Numeric:
     """As many as there are ranks: both directions together."""
     return np.minimum(of.num_microbatches, of.pp)
@@ -117,6 +122,8 @@ class Family:
     """Actions beyond which a request is refused: what it builds in seconds."""
     held: Held = one_microbatch
     """What a rank holds at least, in every schedule of the family without a memory limit of its own."""
+    waits: Held = nothing_sure
+    """What waits beside for weight gradients when a rank holds that much."""
 
     @property
     def fixed_vpp(self) -> int | None:

@@ -24,6 +24,7 @@ from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric, mapped, smaller, taking
 from forescale.question import Question
+from forescale.schedule import splits_backward
 from forescale.search.evaluate import (
     CHUNK,
     Batch,
@@ -421,7 +422,7 @@ def least_bytes(
     return Parts(
         layers=tuple(_of_all(_least(each)) for each in layers),
         embedding=_of_any(blocks.embedding, ()),
-        head=_of_any(blocks.head, ()),
+        head=_of_any(blocks.head, (), split=splits_backward(choices.schedule)),
         mtp=None
         if blocks.mtp is None
         else _of_all(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),
@@ -436,7 +437,13 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choi
     """
     offload = choices.offload
     own, *others = (
-        block_bytes(each, keep(each, policy), offloaded=offload.modules, captured=choices.graphs == "partial")
+        block_bytes(
+            each,
+            keep(each, policy),
+            offloaded=offload.modules,
+            captured=choices.graphs == "partial",
+            split=splits_backward(choices.schedule),
+        )
         for each in (layers[at], *(layers if policy.unit > 1 else ()))
     )
     kept, working = own.kept, own.backward - own.kept
@@ -464,10 +471,10 @@ def _least(found: Sequence[BlockBytes]) -> BlockBytes:
     )
 
 
-def _of_any(block: Block, policies: Sequence[Recompute]) -> ByPolicy[BlockBytes]:
+def _of_any(block: Block, policies: Sequence[Recompute], *, split: bool = False) -> ByPolicy[BlockBytes]:
     """Return the least of a block that nothing offloads, and under none of `policies` what it keeps as it is."""
     plain = dict.fromkeys(each.of_towers for each in policies) or (NO_RECOMPUTE,)
-    return _of_all(_least([block_bytes(block, keep(block, each)) for each in plain]))
+    return _of_all(_least([block_bytes(block, keep(block, each), split=split) for each in plain]))
 
 
 def _of_all(cost: BlockBytes) -> ByPolicy[BlockBytes]:

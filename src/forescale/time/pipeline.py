@@ -395,12 +395,14 @@ def floor_of(
     ranks, before = (stack_plans(each) for each in zip(*plans, strict=True))
     which = np.array([known[key] for key in keys], dtype=np.int64)
     degree, _, count = np.array(shapes, dtype=float).T
-    held = kind.held(RankShape(rank=ranks.index[:, which], pp=degree, num_microbatches=count))
+    each = ranks.index[:, which]
+    of = RankShape(rank=each, pp=degree, num_microbatches=count)
     first = kind.place(*shapes[0][:2]).rank_of_stage
     num_splits = num_splits if kind.splits_sequences else 1
     floor = PipelineFloor(
         in_flight=AtLeast(
-            held=np.broadcast_to(held, (len(ranks.index), len(shapes))),
+            held=np.broadcast_to(kind.held(of), each.shape),
+            waits=np.broadcast_to(kind.waits(of), each.shape),
             num_splits=num_splits,
             copies=kind.parameter_copies,
         ),

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forescale.schedule.family import Family, Orders, Request, filled
+import numpy as np
+
+from forescale.numeric import Numeric
+from forescale.schedule.family import Family, Held, Orders, RankShape, Request, filled, twice_filled
 from forescale.schedule.library.emit import depth_first
 
 INTERLEAVED = "Narayanan et al. 2021, arXiv:2104.04473"
@@ -26,6 +29,15 @@ def _orders(*, ahead: int, delay: int | None = None) -> Callable[[Request], Orde
         return depth_first(request, warmup, late)
 
     return orders
+
+
+def _put_off(held: Held, *, delay: int) -> Held:
+    """Return what waits for W beside what is `held` of one chunk: all that W is put off by, once it has come back."""
+
+    def waits(of: RankShape) -> Numeric:
+        return np.minimum(delay * of.rank, of.num_microbatches - held(of))
+
+    return waits
 
 
 def _short_group(request: Request) -> str:
@@ -61,7 +73,7 @@ EAGER = Family(
     peak="min(m, 2(p-1-r)+1) on rank r",
     source="Zhuang et al. 2022, arXiv:2211.05322",
     orders=_orders(ahead=2),
-    held=filled,
+    held=twice_filled,
 )
 INTERLEAVED_1F1B = Family(
     name="interleaved-1f1b",
@@ -99,6 +111,7 @@ ZB_H1 = Family(
     source=ZERO_BUBBLE,
     orders=_orders(ahead=1, delay=1),
     held=filled,
+    waits=_put_off(filled, delay=1),
     splits_backward=True,
 )
 """Section 2.1; for tw <= tb."""
@@ -110,7 +123,8 @@ ZB_H2 = Family(
     peak="min(m, 2p-1)",
     source=ZERO_BUBBLE,
     orders=_orders(ahead=2, delay=2),
-    held=filled,
+    held=twice_filled,
+    waits=_put_off(twice_filled, delay=2),
     splits_backward=True,
 )
 """Section 2.2: no bubble in any rank's own span; m >= 2p - 1 fill it."""
