@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from forescale.bench.adapters import as_run
 from forescale.bench.groups import groups_of
-from forescale.bench.huggingface import as_run
 from forescale.bench.kernels import messages_of
 from forescale.bench.measure import exchange, measure
 from forescale.bench.timing import Watch, repeated

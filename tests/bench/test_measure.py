@@ -18,9 +18,10 @@ from torch._C._profiler import _EventType
 
 from forescale.bench import here
 from forescale.bench import measure as measuring
+from forescale.bench.adapters import as_run
 from forescale.bench.blocks import timed_step
 from forescale.bench.groups import groups_of
-from forescale.bench.huggingface import as_run, check
+from forescale.bench.huggingface import check
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, runner
 from forescale.bench.measure import Spool, check_projection, measure, measure_next, measure_suite
 from forescale.bench.proposal import kernels_among, messages_among, propose
@@ -90,6 +91,18 @@ def test_blocks_of_a_step_are_all_of_it(changes):
         parts = sum(seconds * times[kind] for (kind, _), seconds in sample.items() if kind != "step")
         assert parts == pytest.approx(sample["step", ""], rel=1e-9)
         assert min(sample.values()) > 0.0
+
+
+def test_blocks_one_by_one_are_the_model_of_the_class():
+    blocks = Training(question(FULL, MOE), torch.device("cpu")).blocks
+    tokens = torch.arange(32).view(2, 16)
+    blocks.learn(tokens)
+    x = blocks.embed(tokens)
+    for index in range(2):
+        x = blocks.run_layer(index, x)
+    whole = float(blocks.model(input_ids=tokens, labels=tokens).loss.detach())
+    for loss in (blocks(tokens), blocks.loss_of(x, tokens)):
+        assert float(loss.detach()) == pytest.approx(whole, rel=1e-6)
 
 
 def _sampled(_rank, asked):

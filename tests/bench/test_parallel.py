@@ -10,7 +10,7 @@ import torch.distributed as dist
 from tests.bench.tiny import DENSE, FULL, LATENT, MOE, question
 
 from forescale.bench.groups import Groups, groups_of
-from forescale.bench.huggingface import Blocks
+from forescale.bench.huggingface import HuggingFaceBlocks
 from forescale.bench.training import Training
 from forescale.errors import SpecError
 from forescale.runtime import launch
@@ -139,4 +139,4 @@ def test_ranks_find_the_gradients_of_one(ranks, cuts):
 def test_what_the_classes_do_not_do_is_said(attention, ffn, changes, text):
     asked = question(attention, ffn)
     with pytest.raises(SpecError, match=text):
-        Blocks(replace(asked, strategy=replace(asked.layout, **changes)))
+        HuggingFaceBlocks(replace(asked, strategy=replace(asked.layout, **changes)))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from forescale.bench.groups import Groups
+from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks
 from forescale.bench.parallel import (
     CONTEXT,
     EXPERT,
@@ -34,13 +33,9 @@ from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
-from forescale.spec.strategy import Overlap
+from forescale.spec.strategy import Strategy
 
-SEED = 1
 FRAMEWORK = "transformers"
-IGNORED = -100
-"""Target of a token that has no next one (PyTorch's cross_entropy)."""
-TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def check(question: Question) -> None:
@@ -104,8 +99,8 @@ def _sees_all(layer: Layer) -> bool:
     return isinstance(kind, LatentAttention)
 
 
-def as_run(question: Question) -> Question:
-    """Return a question with the kernels that these classes train with, whatever it asks for; nothing overlaps."""
+def as_run(question: Question) -> Strategy:
+    """Return a layout with the kernels that these classes train with."""
     usual = load_framework(FRAMEWORK).kernels
     kernels = replace(
         usual,
@@ -113,12 +108,11 @@ def as_run(question: Question) -> Question:
         grouped_experts=question.model.is_moe,
         pads_vocabulary=False,
     )
-    overlap = Overlap(grad_reduce=False, param_gather=False, pipeline=question.layout.overlap.pipeline)
-    return replace(question, strategy=replace(question.layout, kernels=kernels, overlap=overlap))
+    return replace(question.layout, kernels=kernels)
 
 
-class Blocks(nn.Module):
-    """One rank's part of a causal language model.
+class HuggingFaceBlocks(Blocks):
+    """One rank's part of a model of transformers.
 
     Parameters
     ----------
@@ -187,7 +181,10 @@ class Blocks(nn.Module):
 
         It is this rank's part of the mean over the micro-batch, which the parts of context-parallel ranks add up to.
         """
-        scores = self.lm_head(self.norm(x))
+        return self._loss_of_normed(self.norm(x), tokens)
+
+    def _loss_of_normed(self, x: Tensor, tokens: Tensor) -> Tensor:
+        scores = self.lm_head(x)
         shifted = self.context.own(
             torch.nn.functional.pad(tokens, (0, 1), value=IGNORED)[..., 1:].contiguous()
         )
@@ -205,34 +202,14 @@ class Blocks(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch, (sequences, tokens)."""
-        return self.loss_of(self._hidden(tokens), tokens)
+        return self._loss_of_normed(self._normed(tokens), tokens)
 
-    def _hidden(self, tokens: Tensor) -> Tensor:
+    def _normed(self, tokens: Tensor) -> Tensor:
         places = self.context.own(torch.arange(tokens.shape[1], device=tokens.device))
         found: Tensor = self.model.base_model(
             input_ids=self.context.own(tokens), position_ids=places[None], use_cache=False
         ).last_hidden_state
         return found
-
-    @contextmanager
-    def passing(self, note: Callable[[tuple[str, str]], None]) -> Iterator[None]:
-        """Tell of every block that ends meanwhile because hidden states, or their gradients, pass on to the next."""
-        kinds = ("embedding", *self.kinds, "head")
-
-        def passed(place: int, x: Tensor) -> None:
-            if torch._C._current_graph_task_id() < 0:  # noqa: SLF001  (no replay inside backward)
-                note((kinds[place], "forward"))
-                x.register_hook(lambda _: note((kinds[place + 1], "backward")))  # type: ignore[no-untyped-call]
-
-        hooks = [
-            module.register_forward_pre_hook(lambda _, given, at=place: passed(at, given[0]))
-            for place, module in enumerate((*self.layers, self.norm))
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def learn(self, tokens: Tensor) -> None:
         """Note what the model hands to each layer beside hidden states."""
@@ -243,7 +220,7 @@ class Blocks(nn.Module):
             for index, layer in enumerate(self.layers)
         ]
         with torch.no_grad():
-            self._hidden(tokens)
+            self._normed(tokens)
         for hook in hooks:
             hook.remove()
 
@@ -270,3 +247,8 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     except (ValueError, KeyError, TypeError, ImportError) as error:
         msg = f"transformers {transformers.__version__} has no class for {question.model.name} ({kind}): {error}"
         raise ForescaleError(msg) from error
+
+
+ADAPTER = Adapter(
+    frameworks=(FRAMEWORK,), package="transformers", check=check, as_run=as_run, build=HuggingFaceBlocks
+)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from forescale.bench.huggingface import TYPES
+from forescale.bench.model import TYPES
 from forescale.bench.timing import Watch, repeated
 from forescale.cost.measured import extents_of, family_of
 from forescale.graph.layout import Layout, split_strategy

@@ -21,12 +21,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import transformers
 
+from forescale.bench.adapters import adapter_of, as_run
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
 from forescale.bench.groups import groups_of
 from forescale.bench.here import CPU, Here, find_here, state_of
-from forescale.bench.huggingface import as_run, check
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
 from forescale.bench.proposal import kernels_among, messages_among, propose
 from forescale.bench.reduce import Reduced, reduce
@@ -98,7 +97,7 @@ def measure(
     cut = reduce(question, devices)
     cut = replace(cut, question=as_run(cut.question))
     copies = max(1, busy // cut.question.cluster.num_devices)
-    check(cut.question)
+    adapter_of(cut.question).check(cut.question)
     check_optimizer(cut.question)
     before = state_of(here)
     rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)
@@ -214,7 +213,7 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
             f"a check runs layouts without stages on at most {here.num_devices} devices here; this one has pp "
             f"{layout.pp} on {ranks}"
         )
-    check(question)
+    adapter_of(question).check(question)
     check_optimizer(question)
     result = project(as_run(question))
     found = launch(_whole, ranks, question, here.kind, seconds, backend=backend_for(ranks))
@@ -387,10 +386,11 @@ def _rows(spool: Path) -> dict[str, list[Any]]:
 
 def conditions_of(question: Question, ranks: int) -> Conditions:
     """Return when, with what and for which device something is found."""
+    adapter = adapter_of(question)
     return Conditions(
         date=date.today().isoformat(),
         device=question.cluster.device.name,
-        software=f"torch {torch.__version__}, transformers {transformers.__version__}",
+        software=f"torch {torch.__version__}, {adapter.package} {adapter.release}",
         num_devices=ranks,
     )
 

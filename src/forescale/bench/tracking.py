@@ -19,10 +19,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from forescale.bench.adapters import adapter_of, as_run
 from forescale.bench.blocks import kept_bytes, parts_of
 from forescale.bench.groups import groups_of
 from forescale.bench.here import CPU
-from forescale.bench.huggingface import as_run, check
 from forescale.bench.measure import artifact_of, conditions_of, rank_row
 from forescale.bench.parallel import mesh_of
 from forescale.bench.reduce import reduce
@@ -51,7 +51,7 @@ def track_memory(question: Question, *, devices: int | None = None) -> BenchArti
     layout = question.layout
     cut = reduce(question, devices or layout.tp * layout.cp, held=False)
     cut = replace(cut, question=as_run(cut.question))
-    check(cut.question)
+    adapter_of(cut.question).check(cut.question)
     check_optimizer(cut.question)
     ranks = cut.question.cluster.num_devices
     with _alone_of(ranks), _unread():

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from forescale.bench.adapters import adapter_of
 from forescale.bench.groups import Group, Groups, summed
-from forescale.bench.huggingface import Blocks
 from forescale.bench.parallel import EXPERT, PARTIAL
 from forescale.errors import SpecError
 from forescale.question import Question
@@ -164,7 +164,7 @@ class Training:
     def __init__(self, question: Question, device: torch.device, groups: Groups = Groups()) -> None:  # noqa: B008
         layout, workload = question.layout, question.workload
         with device:
-            self.blocks = Blocks(question, groups)
+            self.blocks = adapter_of(question).build(question, groups)
         self.update = Update(self.blocks.parameters(), question, groups)
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
         self.share = self.num_microbatches * layout.dp

@@ -1,0 +1,107 @@
+"""What a bench asks of whoever's classes: a language model as blocks that can be run one by one.
+
+An adapter is a file beside this one: a subclass of `Blocks`, and an `Adapter` that says what it runs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from forescale.bench.groups import Group, Groups
+from forescale.question import Question
+from forescale.spec.strategy import Strategy
+
+SEED = 1
+IGNORED = -100
+"""Target of a token that has no next one (PyTorch's cross_entropy)."""
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Blocks(nn.Module):
+    """One rank's part of a causal language model: embedding, layers, norm and head."""
+
+    embedding: Any
+    layers: Any
+    norm: Any
+    lm_head: Any
+    kinds: tuple[str, ...]
+    """Of each layer."""
+    group: Group = None
+    """Of tensor parallelism."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return hidden states of tokens."""
+        found: Tensor = self.embedding(tokens)
+        return found
+
+    @abstractmethod
+    def run_layer(self, index: int, x: Tensor) -> Tensor:
+        """Return what one layer makes of hidden states; `learn` must have seen a batch of this shape."""
+
+    @abstractmethod
+    def loss_of(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Return the loss of the last layer's hidden states: norm, output layer and cross entropy.
+
+        It is this rank's part of the mean over the micro-batch, which the parts of context-parallel ranks add up to.
+        """
+
+    def learn(self, tokens: Tensor) -> None:
+        """Note what the model hands to each layer beside hidden states."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return this rank's part of the mean loss of a micro-batch, (sequences, tokens)."""
+        x = self.embed(tokens)
+        for index in range(len(self.layers)):
+            x = self.run_layer(index, x)
+        return self.loss_of(x, tokens)
+
+    @contextmanager
+    def passing(self, note: Callable[[tuple[str, str]], None]) -> Iterator[None]:
+        """Tell of every block that ends meanwhile because hidden states, or their gradients, pass on to the next."""
+        kinds = ("embedding", *self.kinds, "head")
+
+        def passed(place: int, x: Tensor) -> None:
+            if torch._C._current_graph_task_id() < 0:  # noqa: SLF001  (no replay inside backward)
+                note((kinds[place], "forward"))
+                x.register_hook(lambda _: note((kinds[place + 1], "backward")))  # type: ignore[no-untyped-call]
+
+        hooks = [
+            module.register_forward_pre_hook(lambda _, given, at=place: passed(at, given[0]))
+            for place, module in enumerate((*self.layers, self.norm))
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """Somebody's classes, as a bench runs them."""
+
+    frameworks: tuple[str, ...]
+    """Whose models they are, as `--framework` names them."""
+    package: str
+    check: Callable[[Question], None]
+    """Raises `SpecError` with what these classes do not do, unless they can run a layout."""
+    as_run: Callable[[Question], Strategy]
+    """The layout of a question with the kernels that these classes train with, whatever it asks for."""
+    build: Callable[[Question, Groups], Blocks]
+    """One rank's part of the model of a question that `check` lets pass, with random weights."""
+
+    @property
+    def release(self) -> str | None:
+        """Of the package that is installed; None if none is."""
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return None
