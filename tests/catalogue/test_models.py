@@ -39,6 +39,7 @@ PUBLISHED = {
     "gpt3-175b": 174.6,
     "grok-1": 315.7,
     "kimi-k2": 1026.0,
+    "kimi-vl-a3b": 16.4,
     "llama-2-70b": 68.98,
     "llama-2-7b": 6.738,
     "llama-3-8b": 8.03,
@@ -83,6 +84,16 @@ ACTIVE = {
     "qwen3-30b-a3b": 3.35,
     "llama-4-maverick": 17.2,
 }
+
+
+def test_tower_of_kimi_has_the_tensors_of_the_released_weights() -> None:
+    """Shapes in the model.safetensors of moonshotai/Kimi-K2.5: blocks, embedding of patches, projector."""
+    h, inner, wide, text = 1152, 4304, 4608, 7168
+    linear = [(inner, h), (h, inner), (h, h), (3 * h, h)]
+    block = sum(rows * columns + rows for rows, columns in linear) + 4 * h
+    patches = 3 * 14 * 14 * h + h + 64 * 64 * h + 2 * h
+    projector = 2 * h + (wide * wide + wide) + (text * wide + text)
+    assert count_parameters(load_model("kimi-k2.5")).vision == 27 * block + patches + projector
 
 
 def without_prediction(name: str) -> Model:

@@ -163,6 +163,10 @@ def _projected(b: Builder, vision: Vision, name: str, source: str, *, rows: Nume
         source = _linear(
             b, f"{name}.{place}", vision, source, (inner, outer), split_after=place % 2 == 1, last=last
         )
+        if not (last or (vision.projector_merges and place == 0)):
+            activated = b.tensor(f"{name}.{place}.activated", b.tensors[source].elements)
+            activation(b, f"{name}.{place}.activation", source, activated, gated=False)
+            source = activated
     return source
 
 
@@ -187,8 +191,4 @@ def _linear(
     linear(b, name, source=source, result=result, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
     if split_after:
         scatter_sequence(b, f"{name}.scatter", source=result, result=result, width=outputs[1])
-    if last:
-        return result
-    activated = b.tensor(f"{name}.activated", b.tensors[result].elements)
-    activation(b, f"{name}.activation", result, activated, gated=False)
-    return activated
+    return result

@@ -210,6 +210,8 @@ class Vision:
     projector: tuple[Extent, ...]
     """Outputs of the projector's linear layers, activations between them; the last is the text's hidden size."""
     projector_bias: bool = False
+    projector_merges: bool = False
+    """The first of these layers merges patches and has no activation behind it (Mistral 3)."""
     projector_norm: NormKind | None = None
     """Norm of the projector's input, over the tower's hidden size."""
     num_deepstack: OptionalExtent = 0

@@ -324,3 +324,18 @@ def test_a_file_that_a_script_names_is_looked_for(tmp_path):
 def test_what_is_wrong_with_a_command_is_said(tmp_path, text, problem):
     with pytest.raises(ForescaleError, match=problem):
         script(tmp_path, text)
+
+
+def test_images_bring_the_tower_of_the_model_frozen_unless_told_otherwise(read):
+    """models/qwen3.5-35b-a3b.yml and models/gemma3-4b.yml: 27 layers of 1152; freeze_vision_encoder_params is true."""
+    for name in ("qwen3.5-35b-a3b", "gemma3-4b"):
+        assert read({"model_name": name}).model.vision is None
+        found = read({"model_name": name, "use_multimodal": True})
+        encoder = found.model.vision.encoder
+        assert (encoder.num_layers, encoder.hidden_size) == (27, 1152)
+        assert found.workload_values["trainable"] == {"frozen": ["vision"]}
+        assert any("--images" in note for note in found.notes)
+    trained = read({"model_name": "gemma3-4b", "use_multimodal": True, "freeze_vision_encoder_params": False})
+    assert "trainable" not in trained.workload_values
+    other = read({"model_name": "qwen3-omni-30b-a3b", "use_multimodal": True}).model
+    assert (other.vision, other.left_out) == (None, "encoders of images and sound")

@@ -369,3 +369,24 @@ def test_adapters_that_cannot_be(job):
         job(8, text=LORA.format("rnk=4"))
     with pytest.raises(ReaderError, match="adapters at 'w9' are not counted; known places are wq_a"):
         job(8, text=LORA.format("target_modules=['w9']"))
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "sizes"),
+    [
+        ("main__torchtitan__models__qwen3_5__config_registry.py.txt", "qwen35_2b", (24, 1024, 4096, 2048)),
+        ("main__torchtitan__models__qwen3_5__config_registry.py.txt", "qwen35_27b", (27, 1152, 4304, 5120)),
+        ("main__torchtitan__models__kimi_k2_7__config_registry.py.txt", "kimi_vl_a3b", (27, 1152, 4304, 2048)),
+        ("main__torchtitan__models__kimi_k2_7__config_registry.py.txt", "kimi_k2_5", None),
+    ],
+)  # fmt: skip
+def test_recipes_on_images_have_the_tower_of_their_flavor(trees, file, name, sizes):
+    """Layers, widths, and the projector's result, as models/*/__init__.py gives them; Kimi-K2.5's recipe reads c4."""
+    path = trees / file.removesuffix(".txt").replace("__", "/")
+    vision = TorchtitanJobReader().read(path, options(config=name)).model.vision
+    if sizes is None:
+        assert vision is None
+        return
+    encoder = vision.encoder
+    ffn = encoder.layers[0].ffn.ffn_hidden_size
+    assert (encoder.num_layers, encoder.hidden_size, ffn, vision.projector[-1]) == sizes

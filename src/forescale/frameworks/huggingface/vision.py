@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isqrt
 from types import MappingProxyType
 from typing import Any
@@ -36,11 +37,12 @@ def encoder(
     frames: int = 1,
     windows: Callable[[int], int | None] = lambda _: None,
     rotary: bool = False,
+    bias: bool = True,
     patch_bias: bool = True,
     class_tokens: int = 0,
     **fields: Any,  # noqa: ANN401 (of the model)
 ) -> Model:
-    """Return a vision transformer with biases on all of attention; `windows` says what patches each layer sees."""
+    """Return a vision transformer; `windows` says what patches each layer sees."""
     if width % heads:
         raise ReaderError(keys.where, f"hidden size {width} does not divide over {heads} heads")
     within(depth, LAYERS, f"{keys.where}: the number of layers")
@@ -52,8 +54,8 @@ def encoder(
             head_dim=width // heads,
             causal=False,
             window=window,
-            qkv_bias=True,
-            output_bias=True,
+            qkv_bias=bias,
+            output_bias=bias,
             rotary=rotary,
         )
         return Layer(attention=attention, ffn=ffn)
@@ -70,18 +72,20 @@ def encoder(
     )
 
 
-def clip_or_siglip(keys: Keys) -> tuple[Model, int, int]:
-    """Return CLIP's or SigLIP's transformer, the side of a patch and that of an image."""
+def clip_or_siglip(
+    keys: Keys, *, width: int = 768, heads: int = 12, patch: int = 16
+) -> tuple[Model, int, int]:
+    """Return CLIP's or SigLIP's transformer, the side of a patch and that of an image; sizes are SigLIP's defaults."""
     clip = keys.get("model_type") == "clip_vision_model"
-    patch = keys.size("patch_size", default=32 if clip else 16)
+    patch = keys.size("patch_size", default=32 if clip else patch)
     image = keys.size("image_size", default=224)
     if not clip and keys.flag("vision_use_head", default=False):
         keys.refuse("vision_use_head", "a pooling head of a tower")
     tower = encoder(
         keys,
-        width=keys.size("hidden_size", default=768),
+        width=keys.size("hidden_size", default=width),
         depth=keys.size("num_hidden_layers", default=12),
-        heads=keys.size(*HEADS, default=12),
+        heads=keys.size(*HEADS, default=heads),
         ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3072), gated=False, bias=True),
         patch=patch,
         patch_bias=not clip,
@@ -108,17 +112,111 @@ def gemma3(keys: Keys, outer: Keys, text: Model) -> Vision:
 
 
 def llava(keys: Keys, outer: Keys, text: Model) -> Vision:
-    """LLaVA 1.5: CLIP and two linear layers; the class token does not go to the text."""
-    if isinstance(outer.get("vision_feature_layer"), list):
-        outer.refuse("vision_feature_layer", "several layers of a tower side by side")
-    outer.get("vision_feature_select_strategy", "image_seq_length", "projector_hidden_act")
-    tower, patch, image = clip_or_siglip(keys)
+    """LLaVA 1.5 (CLIP) and Pixtral: two linear layers; a class token does not go to the text."""
+    tower, patch, image = _last_layer(keys, outer)
     return Vision(
         encoder=tower,
         patch_size=patch,
         image_size=image,
         projector=(text.hidden_size, text.hidden_size),
         projector_bias=outer.flag("multimodal_projector_bias", default=True),
+    )
+
+
+def mistral3(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Mistral Small 3.1 and later: Pixtral's transformer, whose patches a linear layer merges before two more."""
+    tower, patch, image = _last_layer(keys, outer)
+    if outer.flag("multimodal_projector_bias", default=False):
+        outer.refuse("multimodal_projector_bias", "a bias on two of three linear layers")
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=image,
+        merge=outer.size("spatial_merge_size", default=2),
+        projector=(tower.hidden_size, text.hidden_size, text.hidden_size),
+        projector_merges=True,
+        projector_norm="rms",
+    )
+
+
+def idefics3(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Idefics 3 and SmolVLM: SigLIP, whose patches are shuffled into fewer tokens, and one linear layer."""
+    tower, patch, image = clip_or_siglip(keys, width=1152, heads=16, patch=32)
+    merge = outer.size("scale_factor", default=2)
+    return Vision(
+        encoder=tower, patch_size=patch, image_size=image, merge=merge, projector=(text.hidden_size,)
+    )
+
+
+def paligemma(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """PaliGemma: SigLIP and one linear layer."""
+    outer.get("projection_dim", "hidden_size")
+    tower, patch, image = clip_or_siglip(keys)
+    keys.get("projection_dim", "num_image_tokens", "projector_hidden_act")
+    return Vision(
+        encoder=tower, patch_size=patch, image_size=image, projector=(text.hidden_size,), projector_bias=True
+    )
+
+
+def _last_layer(keys: Keys, outer: Keys) -> tuple[Model, int, int]:
+    """Return the transformer of LLaVA's family, the result of one of whose layers is projected."""
+    if isinstance(outer.get("vision_feature_layer"), list):
+        outer.refuse("vision_feature_layer", "several layers of a tower side by side")
+    outer.get("vision_feature_select_strategy", "image_seq_length", "projector_hidden_act")
+    return pixtral(keys) if keys.get("model_type") == "pixtral" else clip_or_siglip(keys)
+
+
+def pixtral(keys: Keys) -> tuple[Model, int, int]:
+    """Return Pixtral's transformer, the side of a patch and that of the largest image."""
+    patch, image = keys.size("patch_size", default=16), keys.size("image_size", default=1024)
+    tower = encoder(
+        keys,
+        width=keys.size("hidden_size", default=1024),
+        depth=keys.size("num_hidden_layers", default=24),
+        heads=keys.size(*HEADS, default=16),
+        ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=4096)),
+        patch=patch,
+        norm="rms",
+        rotary=True,
+        bias=False,
+        patch_bias=False,
+        embedding_norm=True,
+        final_norm=False,
+    )
+    return tower, patch, image
+
+
+def kimi(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Kimi-VL and Kimi-K2.5: MoonViT, images of any size; the norm before the projector is beside the tower's own."""
+    outer.get("projection_hidden_size", "projection_layer_norm_eps")
+    side = keys.size("pos_emb_height", "init_pos_emb_height", default=64)
+    positions = side * keys.size("pos_emb_width", "init_pos_emb_width", default=64)
+    merge = keys.items("merge_kernel_size", 2) or (2, 2)
+    width, patch = (
+        keys.size("hidden_size", "vt_hidden_size", default=1152),
+        keys.size("patch_size", default=14),
+    )
+    inner = keys.size("intermediate_size", "vt_intermediate_size", default=4304)
+    tower = encoder(
+        keys,
+        width=width,
+        depth=keys.size("num_hidden_layers", "vt_num_hidden_layers", default=27),
+        heads=keys.size(*HEADS, "vt_num_attention_heads", default=16),
+        ffn=DenseFfn(ffn_hidden_size=inner, gated=False, bias=True),
+        patch=patch,
+        rotary=True,
+        learned_positions=positions,
+    )
+    if merge[0] != merge[1] or not isinstance(merge[0], int):
+        raise ReaderError(keys.where, f"the key 'merge_kernel_size' must be two equal numbers; got {merge!r}")
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=side * patch,
+        merge=merge[0],
+        projector=(width * merge[0] ** 2, text.hidden_size),
+        projector_bias=True,
+        projector_norm="layer",
     )
 
 
@@ -201,6 +299,11 @@ def qwen3_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
     )
 
 
+def qwen3_5(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """Qwen3.5: the tower of Qwen3-VL, of which only the last layer's result goes to the text."""
+    return replace(qwen3_vl(keys, outer, text), num_deepstack=0)
+
+
 def _qwen(
     keys: Keys,
     text: Model,
@@ -246,12 +349,20 @@ def _qwen(
 TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = MappingProxyType(
     {
         "gemma3": gemma3,
+        "idefics3": idefics3,
+        "kimi_k25": kimi,
+        "kimi_vl": kimi,
         "llama4": llama4,
         "llava": llava,
+        "mistral3": mistral3,
+        "paligemma": paligemma,
         "qwen2_5_vl": qwen2_5_vl,
         "qwen2_vl": qwen2_vl,
+        "qwen3_5": qwen3_5,
+        "qwen3_5_moe": qwen3_5,
         "qwen3_vl": qwen3_vl,
         "qwen3_vl_moe": qwen3_vl,
+        "smolvlm": idefics3,
     }
 )
 """Towers by the `model_type` of the whole."""

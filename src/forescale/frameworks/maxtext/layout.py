@@ -428,7 +428,7 @@ def _offload(settings: Settings, *, sharded: bool) -> Offload:
     )
 
 
-def read_workload(settings: Settings, mesh: Mesh) -> dict[str, Any]:
+def read_workload(settings: Settings, mesh: Mesh, model: Model) -> dict[str, Any]:
     """Return batch, length and types."""
     steps = settings.size("gradient_accumulation_steps")
     pp = mesh.degree("pipeline")
@@ -446,7 +446,7 @@ def read_workload(settings: Settings, mesh: Mesh) -> dict[str, Any]:
         "tokens": float(run * batch * length) if run else None,
         "optimizer": named,
         "precision": {**_types(settings), **_frozen(settings)},
-        **({"trainable": words} if (words := _adapters(settings)) else {}),
+        **({"trainable": words} if (words := _adapters(settings) or _tower(settings, model)) else {}),
     }
 
 
@@ -472,6 +472,12 @@ def _adapters(settings: Settings) -> dict[str, Any]:
     return lora_words(
         rank, targets_of(names or [each for own in HALVES.values() for each in own], settings.refuse)
     )
+
+
+def _tower(settings: Settings, model: Model) -> dict[str, Any]:
+    """Return that the tower is frozen, unless it is told to be trained; the projector never is (layers/encoders.py)."""
+    frozen = model.vision is not None and settings.flag("freeze_vision_encoder_params")
+    return {"frozen": ["vision"]} if frozen else {}
 
 
 def _frozen(settings: Settings) -> dict[str, str]:

@@ -90,8 +90,6 @@ def _left_out(settings: Settings, block: str) -> list[str]:
         found.append("several streams of the residual (hyper-connections)")
     if block == "deepseek4":
         found.append("compressed attention, taken as a window")
-    if settings.flag("use_multimodal"):
-        found.append("encoders of images and sound")
     return found
 
 

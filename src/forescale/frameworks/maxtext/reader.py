@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ NOT_EXPRESSED: Mapping[str, str] = {
     "use_2d_fsdp_sharding": "experts split over two axes of fsdp",
 }
 """Keys that change figures and have no word here, where they are set."""
+ENCODERS: Final = "encoders of images and sound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
         model = _model(settings, path, options, model_keys)
         mesh = read_mesh(settings, options)
         strategy = read_strategy(settings, mesh, model)
-        workload = read_workload(settings, mesh)
+        workload = read_workload(settings, mesh, model)
         words = told(settings, strategy)
     except ReaderError:
         raise
@@ -220,9 +221,15 @@ def _settings(
 
 
 def _model(settings: Settings, path: Path, options: Options, own: Mapping[str, Any]) -> Model:
-    """Return the model: that of the catalogue where the name means one and nothing was changed."""
+    """Return the model: that of the catalogue where the name means one and nothing was changed, or with its tower."""
     name = str(settings.get("model_name") or DEFAULT).replace("-Instruct", "")
     built = read_model(settings, name if own else path.stem)
     known = presets().get(name, {}).get("catalogue")
     twin = options.model_of(known) if known and options.model_of is not None else None
-    return twin.text if twin is not None and same(twin, built) else built
+    model = twin.text if twin is not None and same(twin, built) else built
+    if not settings.flag("use_multimodal"):
+        return model
+    if twin is None or twin.vision is None:
+        return replace(model, left_out=", ".join(filter(None, (model.left_out, ENCODERS))))
+    settings.note("use_multimodal: one image of each sequence is taken; --images says otherwise")
+    return replace(model, vision=twin.vision)

@@ -164,13 +164,17 @@ def _model(settings: Settings, options: Options) -> Model:
     if flavor not in known["flavors"][own]:
         kind = f"flavor of {name} in {settings.where}"
         raise UnknownNameError(kind, flavor, known["flavors"][own])
-    if name in known["beside"]:
+    sees = own in known["images"] or flavor in known["images"]
+    if sees:
+        settings.note(f"{name} {flavor}: one image of each sequence is taken; --images says otherwise")
+    elif name in known["beside"]:
         settings.note(f"{name} {flavor}: {known['beside'][name]}")
     means = known["flavors"][own][flavor]
     if isinstance(means, dict):
         model = read_huggingface(means, name=f"{own}-{flavor}", where=f"torchtitan {own} {flavor}").model
     else:
         model = _named(settings, options, means and means[0])
+    model = model if sees else model.text
     layers = model.layers[: settings.size("model.n_layers", model.num_layers)]
     return replace(model, layers=layers, num_mtp_layers=settings.count("model.num_mtp_layers", 0))
 
@@ -186,7 +190,7 @@ def _named(settings: Settings, options: Options, means: str | None) -> Model:
         return load_huggingface(folder).model
     if options.model_of is None:
         settings.refuse(f"the model {named} is only named; it is read where a catalogue of models is given")
-    return options.model_of(named).text
+    return options.model_of(named)
 
 
 def _read_optimizer(settings: Settings, workload: dict[str, Any]) -> None:
