@@ -18,7 +18,7 @@ from forescale.spec import FullAttention, LinearAttention, Model
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SAME_CLASS = {"kimi_k2": "deepseek_v3", "minimax_text_01": "minimax", "mimo": "qwen2"}
+SAME_CLASS = {"kimi_k2": "deepseek_v3", "kimi_vl": "kimi_k25", "minimax_text_01": "minimax", "mimo": "qwen2"}
 """Architectures outside transformers whose weights are those of a class inside it."""
 OTHER = {"grok-1", "internlm", "mpt"}
 """Not in transformers, or not the same model there: its MPT has neither biases nor learned positions."""
@@ -30,6 +30,8 @@ MIXED = {
     "llama4",
     "minimax_text_01",
     "olmo3",
+    "qwen3_5",
+    "qwen3_5_moe",
     "qwen3_5_moe_text",
     "qwen3_5_text",
     "qwen3_next",
