@@ -165,6 +165,37 @@ def test_under_a_preset_it_is_the_account_s_number(preset, words):
             explain(question, "step_time")
 
 
+@pytest.mark.parametrize(
+    ("preset", "words"),
+    {
+        "korthikanti2022": ("korthikanti_layer", "in_flight", "sequence_ranks"),
+        "playbook": ("num_heads", "scores", "num_layers"),
+        "primus": ("base", "one layer", "self_attention", "penalty"),
+        "primus-2026": ("base", "one layer", "residual_add", "penalty"),
+    }.items(),
+)
+def test_an_account_says_what_its_formulas_made_of_what(preset, words):
+    layout = Strategy(dp_shard=8, pp=2)
+    question = replace(asked(dense(), cluster(16), layout, workload()), preset=preset)
+    peak = explain(question, "memory.peak")
+    assert peak.value == project_as(question).memory.peak_bytes
+    found = {label for node in peak.walk() for label, _ in node.inputs} | {node.name for node in peak.walk()}
+    assert found >= set(words)
+
+
+def test_a_replayed_layer_of_an_account_is_its_input():
+    """Korthikanti et al. 2022, Table 2: 2sbh of each layer, for as many micro-batches as the first stage holds."""
+    layout = Strategy(dp_shard=8, pp=2, recompute=Recompute(granularity="full"))
+    question = replace(asked(dense(), cluster(16), layout, workload()), preset="korthikanti2022")
+    node = next(
+        each
+        for each in explain(question, "memory.activations").walk()
+        if each.name == "korthikanti_replayed_layer"
+    )
+    given = {label: part.value for label, part in node.inputs}
+    assert node.value == 2.0 * given["seq_len"] * given["micro_batch_size"] * given["hidden_size"]
+
+
 def test_a_step_of_an_account_is_its_parts():
     question = replace(
         asked(dense(), cluster(16), Strategy(dp_shard=16, zero=3), workload()), preset="almodel"

@@ -1,12 +1,15 @@
-"""What a published account says of one layout, as a tree: its totals, and the parts that it states."""
+"""What a published account says of one layout, as a tree: its totals, its parts, and what formulas made them of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from forescale.errors import SpecError, UnknownNameError
-from forescale.formula import Term, TermNode
-from forescale.presets import load_preset, project_as
+from forescale.explain.tidy import tidy
+from forescale.formula import Term, TermNode, as_term, number_of
+from forescale.numeric import Numeric
+from forescale.presets import ACCOUNTS, project_as
+from forescale.presets.preset import StageBytes
 from forescale.projection.result import MEMORY_PARTS, Projection, StageMemory
 from forescale.question import Question
 from forescale.units import counted
@@ -31,15 +34,18 @@ def explain_account(question: Question, quantity: str, stage: int | None) -> Ter
     SpecError
         If the layout is none that the account knows, or has no such stage, or the quantity none at all.
     """
-    told, source = project_as(question), load_preset(question.preset).source
-    known = {**_memory(_rank(told, stage), source), **_time(told, source), **_counts(told)}
+    told = project_as(question)
+    account = next(each for each in ACCOUNTS if each.name == told.preset)
+    rank = _rank(told, stage)
+    memory = _memory(rank, account.stages(question)[rank.stage], account.source)
+    known = {**memory, **_time(told, account.source), **_counts(told)}
     if quantity not in known:
         raise UnknownNameError(f"quantity of preset {told.preset}", quantity, known)
     if stage is not None and not quantity.startswith("memory."):
         raise SpecError(
             f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
         )
-    return known[quantity].renamed(quantity).at()
+    return tidy(known[quantity].renamed(quantity).at())
 
 
 def _rank(told: Projection, stage: int | None) -> StageMemory:
@@ -52,8 +58,8 @@ def _rank(told: Projection, stage: int | None) -> StageMemory:
     return stages[stage]
 
 
-def _memory(rank: StageMemory, source: str) -> dict[str, Term]:
-    parts = {name: getattr(rank, f"{name}_bytes") for name in MEMORY_PARTS}
+def _memory(rank: StageMemory, made: StageBytes, source: str) -> dict[str, Term]:
+    parts = {name: getattr(made, name) for name in MEMORY_PARTS}
     whole = f"sum of the account's parts, stage {rank.stage}"
     return _of_parts("memory.peak", "memory", parts, rank.peak_bytes, "byte", whole, source)
 
@@ -84,11 +90,11 @@ def _time(told: Projection, source: str) -> dict[str, Term]:
 
 
 def _of_parts(
-    whole: str, family: str, parts: Mapping[str, float], value: float, unit: str, text: str, source: str
+    whole: str, family: str, parts: Mapping[str, Numeric], value: float, unit: str, text: str, source: str
 ) -> dict[str, Term]:
     """Return a total and its parts by their names as quantities; the total is made of those that are not nothing."""
-    terms = {name: Term(part, name=name, unit=unit, source=source) for name, part in parts.items()}
-    said = {name: term for name, term in terms.items() if abs(term.value) > NOTHING * value}
+    terms = {name: as_term(part, source=source).renamed(name, unit=unit) for name, part in parts.items()}
+    said = {name: term for name, term in terms.items() if abs(number_of(term)) > NOTHING * value}
     total = Term(value, name=whole, unit=unit, source=source, text=text, inputs=said)
     return {whole: total, **{f"{family}.{name}": term for name, term in terms.items()}}
 

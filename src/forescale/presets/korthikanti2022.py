@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forescale.errors import SpecError
@@ -15,6 +16,7 @@ from forescale.presets.preset import (
     layers_of,
     memory_projection,
     microbatches_of,
+    recorded,
     replayed_layers,
 )
 from forescale.projection.result import Projection
@@ -139,6 +141,10 @@ class Korthikanti2022:
         model, _, strategy, workload = question.parts
         return memory_projection(self.account(model, strategy, workload), question, preset=self.name)
 
+    def stages(self, question: Question) -> Sequence[StageBytes]:
+        """Return bytes by stage."""
+        return self.account(question.model, question.layout, question.workload).stages
+
     def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage.
 
@@ -166,30 +172,34 @@ class Korthikanti2022:
             notes=(_STATES, *gpt_note(model), *_flash(strategy)),
         )
 
-    def _stage(self, model: Model, strategy: Strategy, workload: Workload, rank: int, count: int) -> float:
+    def _stage(self, model: Model, strategy: Strategy, workload: Workload, rank: int, count: int) -> Numeric:
         """Return what a stage of `count` layers keeps of all micro-batches in flight."""
-        tokens = {
-            "seq_len": float(workload.seq_len),
-            "micro_batch_size": float(strategy.micro_batch_size),
-            "hidden_size": float(model.hidden_size),
-            "sequence_ranks": float(strategy.tp if strategy.sp else 1),
-        }
-        tp, pp, vpp = float(strategy.tp), float(strategy.pp), float(strategy.vpp)
-        microbatches = float(microbatches_of(strategy, workload))
+        tokens = recorded(
+            seq_len=workload.seq_len,
+            micro_batch_size=strategy.micro_batch_size,
+            hidden_size=model.hidden_size,
+            sequence_ranks=strategy.tp if strategy.sp else 1,
+        )
+        microbatches, replayed = microbatches_of(strategy, workload), replayed_layers(strategy, count)
+        tp = recorded(tp=strategy.tp)
         kept = korthikanti_layer(
-            num_heads=float(heads_of(model, preset=self.name)),
-            tp=tp,
-            scores=0.0 if drops_scores(strategy) else 1.0,
+            **recorded(
+                num_heads=heads_of(model, preset=self.name), scores=0.0 if drops_scores(strategy) else 1.0
+            ),
+            **tp,
             **tokens,
         )
-        replayed = replayed_layers(strategy, count)
-        layers = replayed * korthikanti_replayed_layer(**tokens) + (count - replayed) * kept
-        held = layers * in_flight(stage=float(rank), pp=pp, vpp=vpp, num_microbatches=microbatches)
+        layers = recorded(replayed=replayed, kept=count - replayed)
+        one = layers["replayed"] * korthikanti_replayed_layer(**tokens) + layers["kept"] * kept
+        flight = recorded(stage=rank, pp=strategy.pp, vpp=strategy.vpp, num_microbatches=microbatches)
+        held: Numeric = one * in_flight(**flight)
         if rank == 0:
-            held += korthikanti_embedding(in_flight=min(pp, microbatches), **tokens)
+            held = held + korthikanti_embedding(
+                **recorded(in_flight=min(strategy.pp, microbatches)), **tokens
+            )
         if rank == strategy.pp - 1:
-            held += korthikanti_output(vocab_size=float(model.vocab_size), tp=tp, **tokens)
-        return float(held)
+            held = held + korthikanti_output(**recorded(vocab_size=model.vocab_size), **tp, **tokens)
+        return held
 
 
 _STATES = Note(

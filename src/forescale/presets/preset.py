@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from forescale.errors import SpecError
+from forescale.formula import as_term, number_of
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.stages import layers_per_stage
 from forescale.numeric import Numeric
@@ -45,9 +46,20 @@ class Preset(Protocol):
         ...
 
 
+class MemoryPreset(Preset, Protocol):
+    """An account that states memory stage by stage."""
+
+    def stages(self, question: Question) -> Sequence[StageBytes]:
+        """Return bytes by stage, terms where the account says what they are made of."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """Bytes that an account puts on one device of a pipeline stage, or of many; what it leaves out is zero."""
+    """Bytes that an account puts on one device of a pipeline stage, or of many; what it leaves out is zero.
+
+    Each may be a term, which remembers what it was made of.
+    """
 
     num_layers: int
     parameters: Numeric
@@ -77,6 +89,11 @@ class Account:
     tensor_kinds: tuple[TensorKind, ...] = ("1d",)
     """Kinds of tensor parallelism that the account knows."""
     notes: tuple[Note, ...] = ()
+
+
+def recorded(**numbers: float) -> dict[str, Any]:
+    """Return numbers that remember their names: what formulas make of them is a tree."""
+    return {name: as_term(float(number), name=name) for name, number in numbers.items()}
 
 
 def microbatches_of(strategy: Strategy, workload: Workload) -> int:
@@ -144,7 +161,7 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
             total=round(account.total_parameters),
             active=count_parameters(model).active,
             trained=round(account.total_parameters),
-            per_device_max=round(max(float(stage.parameters) for stage in account.stages)),
+            per_device_max=round(max(number_of(stage.parameters) for stage in account.stages)),
         ),
         time_s=dict.fromkeys(TIME_PARTS, 0.0),
         stage_times=tuple(
@@ -209,13 +226,13 @@ def _summary(account: Account, capacity: float) -> MemorySummary:
         StageMemory(
             stage=index,
             num_layers=stage.num_layers,
-            weights_bytes=float(stage.weights),
-            gradients_bytes=float(stage.gradients),
-            optimizer_bytes=float(stage.optimizer),
-            activations_bytes=float(stage.activations),
-            buffers_bytes=float(stage.buffers),
-            overhead_bytes=float(stage.overhead),
-            peak_bytes=float(stage.total),
+            weights_bytes=number_of(stage.weights),
+            gradients_bytes=number_of(stage.gradients),
+            optimizer_bytes=number_of(stage.optimizer),
+            activations_bytes=number_of(stage.activations),
+            buffers_bytes=number_of(stage.buffers),
+            overhead_bytes=number_of(stage.overhead),
+            peak_bytes=number_of(stage.total),
         )
         for index, stage in enumerate(account.stages)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from forescale.cost.roofline import peak_rate
@@ -69,6 +70,10 @@ class Almodel:
     def project(self, question: Question) -> Projection:
         """Project one layout; `dp_shard` is FSDP × EP there, `dp_replicate` is DP, `micro_batch_size` MB."""
         return self.rank(question).projection
+
+    def stages(self, question: Question) -> Sequence[StageBytes]:
+        """Return bytes by stage."""
+        return self._stages(question.model, question.layout, question.workload)
 
     def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage.

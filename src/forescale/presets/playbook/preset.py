@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from forescale.formula import number_of
 from forescale.graph.counts import count_parameters
+from forescale.numeric import Numeric
 from forescale.presets.korthikanti2022 import drops_scores, gpt_note, heads_of, korthikanti_replayed_layer
 from forescale.presets.playbook.formulas import (
     PLAYBOOK,
@@ -19,6 +22,7 @@ from forescale.presets.preset import (
     layers_of,
     memory_projection,
     microbatches_of,
+    recorded,
     replayed_layers,
 )
 from forescale.projection.result import Projection
@@ -69,17 +73,18 @@ class Playbook:
         """Project memory; notes hold the playbook's ratios of communication to compute."""
         return memory_projection(self.account(*question.parts), question, preset=self.name)
 
+    def stages(self, question: Question) -> Sequence[StageBytes]:
+        """Return bytes by stage."""
+        return self.account(*question.parts).stages
+
     def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage: N / (tp·pp) parameters each, sharded by ZeRO, and activations."""
-        total = float(
-            playbook_parameters(
-                hidden_size=float(model.hidden_size),
-                vocab_size=float(model.vocab_size),
-                num_layers=float(model.num_layers),
-            )
+        sizes = recorded(
+            hidden_size=model.hidden_size, vocab_size=model.vocab_size, num_layers=model.num_layers
         )
-        layers = layers_of(model, strategy)
-        own = total / (strategy.tp * strategy.pp)
+        whole, split = playbook_parameters(**sizes), recorded(tp=strategy.tp, pp=strategy.pp)
+        total, layers = number_of(whole), layers_of(model, strategy)
+        own = whole / (split["tp"] * split["pp"])
         states = zero_states(own, bytes_per_parameter(workload.precision), strategy)
         stages = tuple(
             StageBytes(
@@ -104,43 +109,54 @@ class Playbook:
         )
 
 
-def zero_states(parameters: float, each: BytesPerParameter, strategy: Strategy) -> dict[str, float]:
+def zero_states(parameters: Numeric, each: BytesPerParameter, strategy: Strategy) -> dict[str, Numeric]:
     """Return bytes of weights, gradients and optimizer under ZeRO: stage 1 shards the last, 2 two, 3 all."""
-    shards = float(strategy.dp_shard)
     groups = {
         "weights": (each.weights, 3),
         "gradients": (each.gradients + each.accumulated, 2),
         "optimizer": (each.optimizer, 1),
     }
     return {
-        name: float(
-            playbook_zero_bytes(
-                parameters=parameters,
+        name: playbook_zero_bytes(
+            parameters=parameters,
+            **recorded(
                 whole=0.0 if strategy.zero >= stage else size,
                 sharded=size if strategy.zero >= stage else 0.0,
-                shards=shards,
-            )
+                shards=strategy.dp_shard,
+            ),
         )
         for name, (size, stage) in groups.items()
     }
 
 
-def _activations(model: Model, strategy: Strategy, workload: Workload, count: int, preset: str) -> float:
+def _activations(model: Model, strategy: Strategy, workload: Workload, count: int, preset: str) -> Numeric:
     """Return bytes of a stage: its layers, for p micro-batches, over the ranks that split the sequence or heads."""
-    held = min(float(strategy.pp), float(microbatches_of(strategy, workload)))
-    split = float(strategy.tp * strategy.cp)
     replayed = replayed_layers(strategy, count)
-    size = {"seq_len": float(workload.seq_len), "hidden_size": float(model.hidden_size)}
-    batch = float(strategy.micro_batch_size)
+    size = recorded(seq_len=workload.seq_len, hidden_size=model.hidden_size)
+    batch, plain = (
+        recorded(batch=strategy.micro_batch_size),
+        strategy.flash_attention or drops_scores(strategy),
+    )
+    more = recorded(
+        in_flight=min(strategy.pp, microbatches_of(strategy, workload)),
+        ranks=strategy.tp * strategy.cp,
+        replayed=replayed,
+        sequence_ranks=1,
+    )
     kept = playbook_activation_bytes(
-        num_layers=float(count - replayed),
-        batch=batch,
-        num_heads=float(heads_of(model, preset=preset)),
-        scores=0.0 if strategy.flash_attention or drops_scores(strategy) else 1.0,
+        **recorded(
+            num_layers=count - replayed,
+            num_heads=heads_of(model, preset=preset),
+            scores=0.0 if plain else 1.0,
+        ),
+        **batch,
         **size,
     )
-    inputs = korthikanti_replayed_layer(micro_batch_size=batch, sequence_ranks=1.0, **size)
-    return float(kept + replayed * inputs) * held / split
+    inputs = korthikanti_replayed_layer(
+        micro_batch_size=batch["batch"], sequence_ranks=more["sequence_ranks"], **size
+    )
+    held: Numeric = (kept + more["replayed"] * inputs) * more["in_flight"] / more["ranks"]
+    return held
 
 
 def _parameter_note(model: Model, total: float) -> Note:

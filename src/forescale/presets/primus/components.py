@@ -219,16 +219,22 @@ def layer_components(layer: Layer, s: Sizes) -> dict[str, Component]:
     return parts
 
 
-def layer_component(layer: Layer, s: Sizes, *, selective: bool = False) -> Component:
+def layer_component(layer: Layer, s: Sizes) -> Component:
     """Return one transformer layer: 3 norms, attention, 2 residual additions, feed-forward, router."""
     parts = layer_components(layer, s)
-    kept = {name: part.activation for name, part in parts.items()}
-    if selective:
-        kept["self_attention"] = 0.0
     return Component(
         parameters=sum(part.parameters * _TIMES.get(name, 1) for name, part in parts.items()),
-        activation=sum(size * _TIMES.get(name, 1) for name, size in kept.items()),
+        activation=sum(kept_by_component(layer, s, selective=False).values()),
     )
+
+
+def kept_by_component(layer: Layer, s: Sizes, *, selective: bool) -> dict[str, float]:
+    """Return bytes that one layer keeps of a micro-batch; nothing of attention under selective recompute."""
+    return {
+        name: part.activation * _TIMES.get(name, 1)
+        for name, part in layer_components(layer, s).items()
+        if not (selective and name == "self_attention")
+    }
 
 
 def first_components(s: Sizes) -> dict[str, Component]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from forescale.formula import total
 from forescale.graph.counts import count_parameters
 from forescale.graph.stages import given_chunks, layers_per_chunk
-from forescale.presets.preset import Account, StageBytes, memory_projection
+from forescale.numeric import Numeric
+from forescale.presets.preset import Account, StageBytes, memory_projection, recorded
 from forescale.presets.primus.collectives import Network, documented_all_reduce, pipelined_all_reduce
 from forescale.presets.primus.communication import AllReduce, communication_notes
 from forescale.presets.primus.components import (
+    BF16,
     DOCUMENT,
     Component,
     Sizes,
     Terms,
     first_components,
+    kept_by_component,
     last_components,
     layer_component,
     layer_components,
@@ -27,7 +32,7 @@ from forescale.presets.primus.components import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import Layer, Model, MoeFfn
+from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import GIB
@@ -82,6 +87,10 @@ class PrimusPreset:
         """Project memory by Primus's formulas; its step time starts from layers it measures."""
         return memory_projection(self.account(*question.parts), question, preset=self.name)
 
+    def stages(self, question: Question) -> Sequence[StageBytes]:
+        """Return bytes by stage."""
+        return self.account(*question.parts).stages
+
     def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage, the total that Primus prints, and remarks."""
         s = self.sizes(model, strategy, workload)
@@ -91,11 +100,11 @@ class PrimusPreset:
         )
         whole = self.sizes(model, Strategy(), workload)
         ends = _ends(s, first=True, last=strategy.pp == 1)
-        total = sum(layer_component(layer, whole).parameters for layer in model.layers)
-        total += sum(part.parameters for part in ends)
+        elements = sum(layer_component(layer, whole).parameters for layer in model.layers)
+        elements += sum(part.parameters for part in ends.values())
         return Account(
             stages=stages,
-            total_parameters=total,
+            total_parameters=elements,
             notes=(
                 *self._notes(model, strategy, s),
                 *communication_notes(model, strategy, workload, Network.of(cluster), self.all_reduce),
@@ -123,15 +132,20 @@ class PrimusPreset:
         own = chunks[rank]
         ends = _ends(s, first=rank == 0, last=rank == strategy.pp - 1)
         layers = [layer_component(model.layers[index], s) for chunk in own for index in chunk]
-        parameters = sum(part.parameters for part in (*layers, *ends))
         shards = cluster.num_devices / (strategy.ep * strategy.pp)  # ranks of tp and cp count as replicas
-        element = _OPTIMIZER_BYTES.get(workload.optimizer, _ADAM_BYTES)
+        sizes = recorded(
+            parameters=sum(part.parameters for part in (*layers, *ends.values())),
+            bytes_per_parameter=BF16,
+            optimizer_bytes=_OPTIMIZER_BYTES.get(workload.optimizer, _ADAM_BYTES),
+            shards=max(1.0, shards) if strategy.zero else 1.0,
+        )
+        states = sizes["parameters"] * sizes["bytes_per_parameter"]
         return StageBytes(
             num_layers=len(layers),
-            parameters=parameters,
-            weights=parameters * 2.0,
-            gradients=parameters * 2.0,
-            optimizer=parameters * element / (max(1.0, shards) if strategy.zero else 1.0),
+            parameters=sizes["parameters"],
+            weights=states,
+            gradients=states,
+            optimizer=sizes["parameters"] * sizes["optimizer_bytes"] / sizes["shards"],
             activations=self._activations(model, strategy, workload, s, own, ends, shards),
         )
 
@@ -142,26 +156,27 @@ class PrimusPreset:
         workload: Workload,
         s: Sizes,
         chunks: tuple[tuple[int, ...], ...],
-        ends: tuple[Component, ...],
+        ends: Mapping[str, Component],
         shards: float,
-    ) -> float:
-        kept = [
-            layer_activation(model.layers[index], s, strategy.recompute, position)
-            for chunk in chunks
-            for position, index in enumerate(chunk)
-        ]
-        outside = sum(part.activation for part in ends)
+    ) -> Numeric:
+        kept = _kept(model, s, strategy.recompute, chunks)
+        outside = total(
+            recorded(**{name: part.activation for name, part in ends.items()}), name="outside", unit="byte"
+        )
         batch = strategy.micro_batch_size if self.terms.per_micro_batch_accumulation else 1
         saving = primus_accumulation_saving(
             accumulation=float(workload.global_batch_size // (batch * shards)), pp=float(strategy.pp)
         )
-        penalty = primus_interleaving_penalty(pp=float(strategy.pp), vpp=float(strategy.vpp))
-        interleaved = strategy.vpp > 1 or self.terms.penalty_without_interleaving
-        scale = {"pp": float(strategy.pp), "penalty": penalty if interleaved else 1.0, "saving": saving}
+        scale = recorded(pp=strategy.pp, penalty=1.0, saving=float(saving))
+        if strategy.vpp > 1 or self.terms.penalty_without_interleaving:
+            scale["penalty"] = primus_interleaving_penalty(pp=scale["pp"], **recorded(vpp=strategy.vpp))
         if self.terms.recompute_working_memory and replays_all(strategy.recompute):
-            working = max(layer_component(layer, s).activation for layer in model.layer_kinds)
-            return float(primus_total_activation(base=sum(kept), **scale)) + working + outside
-        return float(primus_total_activation(base=sum(kept) + outside, **scale))
+            working = recorded(
+                working=max(layer_component(layer, s).activation for layer in model.layer_kinds)
+            )
+            held: Numeric = primus_total_activation(base=kept, **scale) + working["working"] + outside
+            return held
+        return primus_total_activation(base=kept + outside, **scale)
 
     def _notes(self, model: Model, strategy: Strategy, s: Sizes) -> tuple[Note, ...]:
         counted = count_parameters(model).total
@@ -186,12 +201,21 @@ def _listed(model: Model, s: Sizes) -> Iterator[str]:
         yield f"{name} {part.parameters / 1e9:.3f} B, {part.activation / GIB:.4f} GiB"
 
 
-def layer_activation(layer: Layer, s: Sizes, recompute: Recompute, position: int) -> float:
-    """Return bytes that one layer at `position` of its virtual stage keeps: sbh alone where it is replayed."""
-    limit = recompute.num_layers
-    if recompute.granularity == "full" and (limit is None or position < limit):
-        return s.hidden_state
-    return layer_component(layer, s, selective=recompute.granularity == "selective").activation
+def _kept(model: Model, s: Sizes, recompute: Recompute, chunks: tuple[tuple[int, ...], ...]) -> Numeric:
+    """Return what the layers of a rank keep of one micro-batch: sbh alone of those that are replayed."""
+    full, limit = recompute.granularity == "full", recompute.num_layers
+    kinds = Counter(
+        (model.layers[index], full and (limit is None or position < limit))
+        for chunk in chunks
+        for position, index in enumerate(chunk)
+    )
+    parts: dict[str, Numeric] = {}
+    for place, ((layer, replayed), count) in enumerate(kinds.items(), start=1):
+        selective = recompute.granularity == "selective"
+        kept = {"input": s.hidden_state} if replayed else kept_by_component(layer, s, selective=selective)
+        one = total(recorded(**kept), name="one layer", unit="byte")
+        parts[f"layers of kind {place}"] = recorded(layers=count)["layers"] * one
+    return total(parts, name="layers", unit="byte")
 
 
 def replays_all(recompute: Recompute) -> bool:
@@ -209,11 +233,8 @@ def layer_chunks(model: Model, strategy: Strategy) -> tuple[tuple[tuple[int, ...
     return tuple(chunks[rank::pp] for rank in range(pp))
 
 
-def _ends(s: Sizes, *, first: bool, last: bool) -> tuple[Component, ...]:
-    return (
-        *(first_components(s).values() if first else ()),
-        *(last_components(s).values() if last else ()),
-    )
+def _ends(s: Sizes, *, first: bool, last: bool) -> dict[str, Component]:
+    return {**(first_components(s) if first else {}), **(last_components(s) if last else {})}
 
 
 PRIMUS = PrimusPreset(name="primus", source=f"{DOCUMENT} (2026), formulas and example", terms=DOCUMENTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -43,6 +44,22 @@ class Subramanian2024Preset:
 
     def project(self, question: Question) -> Projection:
         """Project one layout as the published code does."""
+        analysis, layout = self._analysis(question)
+        account = Account(
+            stages=self.stages(question),
+            total_parameters=_parameters(analysis),
+            tensor_kinds=get_args(TensorKind),
+            notes=(_LEFT_OUT,),
+        )
+        stated = memory_projection(account, question, preset=self.name)
+        return _timed(stated, analysis, layout)
+
+    def stages(self, question: Question) -> Sequence[StageBytes]:
+        """Return bytes by stage."""
+        analysis, layout = self._analysis(question)
+        return [_stage(analysis, layout, stage) for stage in range(question.layout.pp)]
+
+    def _analysis(self, question: Question) -> tuple[Analysis, Columns]:
         model, cluster, strategy, workload = question.parts
         _refuse(model, strategy)
         analysis = Analysis(
@@ -51,15 +68,7 @@ class Subramanian2024Preset:
             kind="summa" if strategy.tp_kind == "summa" else "2d" if strategy.cp > 1 else "1d",
             quirks=self.quirks,
         )
-        layout = _columns(cluster, strategy, workload)
-        account = Account(
-            stages=[_stage(analysis, layout, stage) for stage in range(strategy.pp)],
-            total_parameters=_parameters(analysis),
-            tensor_kinds=get_args(TensorKind),
-            notes=(_LEFT_OUT,),
-        )
-        stated = memory_projection(account, question, preset=self.name)
-        return _timed(stated, analysis, layout)
+        return analysis, _columns(cluster, strategy, workload)
 
 
 SUBRAMANIAN_2024 = Subramanian2024Preset()
