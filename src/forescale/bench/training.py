@@ -125,12 +125,15 @@ class Update:
         phase("reduce")
         self.reduce()
         phase("update")
-        for master, gradient in zip(self.masters, self.gradients, strict=False):
-            master.grad = gradient.float()
+        stepped = self.masters or self.updated
+        for each, gradient in zip(stepped, self.gradients, strict=True):
+            each.grad = gradient.to(each.dtype)
         self.optimizer.step()
         for updated, master in zip(self.updated, self.masters, strict=False):
             updated.data.copy_(master)
-            master.grad = None
+        for each, gradient in zip(stepped, self.gradients, strict=True):
+            if self.masters or each.dtype != gradient.dtype:
+                each.grad = None
         for bucket in self.buckets:
             bucket.flat.zero_()
         phase("share")
