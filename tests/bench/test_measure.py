@@ -40,6 +40,7 @@ from forescale.io.question import build_question
 from forescale.memory.timeline import block_loads, total_bytes
 from forescale.runtime import RunError, launch
 from forescale.spec.strategy import Recompute
+from forescale.spec.workload import Precision
 
 PARTS = {"forward", "backward", "input_gradient", "weight_gradient"}
 
@@ -145,11 +146,11 @@ def test_messages_of_a_plan_are_those_of_its_weights_too():
     asked = as_run(question(FULL, MOE, dp_shard=2, ep=2))
     parameters = count_parameters(asked.model)
     found = messages_of(asked, 2)
-    assert [size for kind, size in found if kind == "reduce_scatter"] == [
+    assert [size for kind, size, _ in found if kind == "reduce_scatter"] == [
         4.0 * (parameters.total - 2 * 4 * 3 * 32 * 16)  # those of experts are no two ranks'
     ]
-    assert {kind for kind, _ in found} == {"all_to_all", "reduce_scatter", "all_gather"}
-    assert {kind for kind, _ in messages_of(question(dp_shard=2, zero=0), 2)} == {"all_reduce"}
+    assert {kind for kind, *_ in found} == {"all_to_all", "reduce_scatter", "all_gather"}
+    assert {kind for kind, *_ in messages_of(question(dp_shard=2, zero=0), 2)} == {"all_reduce"}
     assert messages_of(question(dp_shard=4), 2) == []
 
 
@@ -179,6 +180,29 @@ def test_two_devices_measure_shards_and_their_messages():
     assert {row.num_ranks for row in found.collectives} == {2}
     assert "all_reduce" in {row.kind for row in found.collectives}
     assert "GroupedGemmTiming" in {type(row).__name__ for row in found.kernels}
+
+
+def _exchanged(_rank, wanted, path):
+    measuring._exchange(0, wanted, "cpu", 0.1, path)
+
+
+def test_messages_are_sent_among_as_many_ranks_as_they_take(tmp_path):
+    wanted = [("all_gather", 4096.0, 2), ("p2p", 64.0, 2), ("all_to_all", 3000.0, 3), ("all_reduce", 64.0, 4)]
+    launch(_exchanged, 4, wanted, str(tmp_path / "rows"))
+    rows = measuring._rows(tmp_path / "rows")["collectives"]
+    assert [(row["kind"], row["num_bytes"], row["num_ranks"]) for row in rows] == wanted
+    assert min(row["seconds"] for row in rows) > 0.0
+
+
+@pytest.mark.parametrize("master", ["none", "fp32"])
+def test_weights_in_16_bits_are_updated_from_wider_gradients(master):
+    types = Precision(compute="bf16", parameters="bf16", activations="bf16", gradients="fp32", master=master)
+    training = Training(question(types=types), torch.device("cpu"))
+    before = [each.detach().clone() for each in training.blocks.parameters()]
+    training.step()
+    moved = [bool((old != new).any()) for old, new in zip(before, training.blocks.parameters(), strict=True)]
+    assert sum(moved) > len(moved) / 2
+    assert all(each.grad is None for each in training.blocks.parameters())
 
 
 def test_a_check_runs_what_was_projected():
@@ -316,7 +340,7 @@ def test_a_suite_holds_what_a_device_does_in_a_moment():
     assert len(ops) == len({json.dumps(kernel_row(op, {}), sort_keys=True) for op in ops}) > 50
     longest = LONGEST_S * device.matrix_flops.bf16
     assert max(op.flops for op in ops if not isinstance(op, Elementwise)) <= longest
-    assert max(num_bytes for _, num_bytes in suite_messages(device)) <= device.hbm_bytes / 64
+    assert max(num_bytes for _, num_bytes, _ in suite_messages(device, 8)) <= device.hbm_bytes / 64
 
 
 def test_what_is_proposed_is_timed_and_nothing_else():
@@ -325,6 +349,6 @@ def test_what_is_proposed_is_timed_and_nothing_else():
     proposed = propose(asked, devices=2, seconds=0.3)
     assert (found.config, found.steps) == (None, ())
     assert [row.operator for row in found.kernels] == kernels_among(proposed)
-    assert {(row.kind, row.num_bytes, row.num_ranks) for row in found.collectives} == {
-        (kind, num_bytes, 2) for kind, num_bytes in messages_among(proposed, 2)[2]
-    }
+    assert {(row.kind, row.num_bytes, row.num_ranks) for row in found.collectives} == set(
+        messages_among(proposed, 2)
+    )

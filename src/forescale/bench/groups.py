@@ -47,11 +47,17 @@ def groups_of(question: Question) -> Groups:
     return Groups(**{name: _own(each.reshape(-1, each.shape[-1])) for name, each in found.items()})
 
 
+def neighbours(num_ranks: int) -> Group:
+    """Return this rank's group of so many that follow each other; None of what is left over. Every rank must ask."""
+    whole = dist.get_world_size() // num_ranks * num_ranks
+    return _own(np.arange(whole).reshape(-1, num_ranks))
+
+
 def _own(rows: Ranks) -> Group:
     if rows.shape[1] == 1:
         return None
     groups = [dist.new_group(row.tolist()) for row in rows]
-    return groups[int(np.argwhere(rows == dist.get_rank())[0, 0])]
+    return next((group for group, row in zip(groups, rows, strict=True) if dist.get_rank() in row), None)
 
 
 def gathered(x: Tensor, dim: int, group: Group) -> Tensor:

@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from forescale.bench.groups import Group
 from forescale.bench.model import TYPES
+from forescale.bench.proposal import Message
 from forescale.bench.timing import Watch, repeated
 from forescale.cost.measured import extents_of, family_of
 from forescale.graph.layout import Layout, split_strategy
@@ -61,25 +63,25 @@ def _work(op: Compute) -> float:
     return float(cast("float", 100.0 * op.bytes_moved if isinstance(op, Elementwise) else op.flops))
 
 
-def messages_of(question: Question, num_ranks: int) -> list[tuple[str, float]]:
-    """Return the distinct messages (kind, bytes) of a layout among `num_ranks` ranks at most."""
+def messages_of(question: Question, num_ranks: int) -> list[Message]:
+    """Return the distinct messages of a layout among `num_ranks` ranks at most."""
     layout = question.layout
     degrees: dict[str, int] = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp, "cp": layout.cp}
-    found = {
-        (each.kind, float(cast("float", each.num_bytes)))
+    found: set[Message] = {
+        (each.kind, float(cast("float", each.num_bytes)), degrees[each.axis])
         for each in _primitives(question)
         if isinstance(each, Collective) and 1 < degrees.get(each.axis, 0) <= num_ranks
     }
     if layout.pp > 1:
         split = split_strategy(layout)
         sent = message_bytes(question.model, Layout.of(question.workload, *split))
-        found.add(("p2p", float(cast("float", sent))))
-    found |= {(kind, size) for kind, size, ranks in _of_weights(question) if 1 < ranks <= num_ranks and size}
+        found.add(("p2p", float(cast("float", sent)), 2))
+    found |= {each for each in _of_weights(question) if 1 < each[2] <= num_ranks and each[1]}
     return sorted(found)
 
 
-def _of_weights(question: Question) -> Iterator[tuple[CollectiveKind, float, int]]:
-    """Yield kind, bytes and ranks of the messages in which copies of weights add up gradients, below stage 3."""
+def _of_weights(question: Question) -> Iterator[Message]:
+    """Yield the messages in which copies of weights add up gradients, below stage 3."""
     layout, precision, held = question.layout, question.workload.precision, wire(question).inputs.trained
     gradient, weight = STORAGE_BYTES[precision.gradients], gathered_bytes(precision)
     kinds: dict[CollectiveKind, float] = {"reduce_scatter": gradient, "all_gather": weight}
@@ -218,34 +220,36 @@ def _of_family(family: str, x: Tensor, y: Tensor) -> Callable[[], object]:
     return runs[family]
 
 
-def timed_message(kind: str, num_bytes: float, watch: Watch, *, budget_s: float) -> dict[str, Any]:
-    """Return the spread of one message among all ranks."""
-    run = _message(kind, num_bytes, watch.device)
+def timed_message(
+    kind: str, num_bytes: float, group: Group, watch: Watch, *, budget_s: float
+) -> dict[str, Any]:
+    """Return the spread of one message among the ranks of a group; a rank without one sends nothing."""
+    run = _message(kind, num_bytes, group, watch.device) if group is not None else lambda: None
     return repeated(lambda: {"message": watch.seconds(run)}, budget_s=budget_s)["message"]
 
 
-def _message(kind: str, num_bytes: float, device: torch.device) -> Callable[[], object]:
-    ranks, rank = dist.get_world_size(), dist.get_rank()
+def _message(kind: str, num_bytes: float, group: Group, device: torch.device) -> Callable[[], object]:
+    ranks = dist.get_world_size(group)
     part = max(1, round(num_bytes / 4 / ranks))
     whole, own = torch.zeros(part * ranks, device=device), torch.zeros(part, device=device)
     runs: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
-        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
-        "broadcast": lambda: dist.broadcast(whole, 0),
-        "reduce": lambda: dist.reduce(whole, 0),
-        "p2p": lambda: _sent(whole, rank),
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, own, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group),
+        "broadcast": lambda: dist.broadcast(whole, group_src=0, group=group),
+        "reduce": lambda: dist.reduce(whole, group_dst=0, group=group),
+        "p2p": lambda: _sent(whole, group),
     }
     return runs[kind]
 
 
-def _sent(whole: Tensor, rank: int) -> None:
+def _sent(whole: Tensor, group: Group) -> None:
     """Send from the first rank to the second, and a word back, so that the first knows when it is there."""
     word = torch.zeros(1, device=whole.device)
-    if rank == 0:
-        dist.send(whole, 1)
-        dist.recv(word, 1)
-    elif rank == 1:
-        dist.recv(whole, 0)
-        dist.send(word, 0)
+    if dist.get_rank(group) == 0:
+        dist.send(whole, group=group, group_dst=1)
+        dist.recv(word, group=group, group_src=1)
+    else:
+        dist.recv(whole, group=group, group_src=0)
+        dist.send(word, group=group, group_dst=0)

@@ -24,10 +24,10 @@ import torch.distributed as dist
 
 from forescale.bench.adapters import adapter_of, as_run
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
-from forescale.bench.groups import groups_of
+from forescale.bench.groups import groups_of, neighbours
 from forescale.bench.here import CPU, Here, find_here, state_of
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
-from forescale.bench.proposal import kernels_among, messages_among, propose
+from forescale.bench.proposal import Message, kernels_among, messages_among, propose
 from forescale.bench.reduce import Reduced, reduce
 from forescale.bench.suite import suite_kernels, suite_messages
 from forescale.bench.timing import Watch, repeated
@@ -120,7 +120,7 @@ def measure_suite(
     devices = devices or find_here().num_devices
     device = question.cluster.device
     kernels = suite_kernels(device, question.workload.precision.compute)
-    return _listed(question, kernels, {devices: suite_messages(device)}, seconds, tell)
+    return _listed(question, kernels, suite_messages(device, devices) if devices > 1 else [], seconds, tell)
 
 
 def measure_next(
@@ -139,23 +139,22 @@ def measure_next(
 def _listed(
     question: Question,
     kernels: Sequence[Compute],
-    messages: Mapping[int, Sequence[tuple[str, float]]],
+    messages: Sequence[Message],
     seconds: float,
     tell: Callable[[Progress], None],
 ) -> BenchArtifact:
-    """Return kernels, and messages by the ranks that they take, timed on the question's device."""
+    """Return kernels and messages timed on the question's device."""
     here = find_here()
     here.check(question)
-    devices = max(messages, default=1)
+    devices = max((ranks for *_, ranks in messages), default=1)
     if devices > here.num_devices:
         raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
-    before, sent = state_of(here), {ranks: each for ranks, each in messages.items() if ranks > 1}
-    part = SUITE_SHARE * seconds if sent else seconds
+    before = state_of(here)
+    part = SUITE_SHARE * seconds if devices > 1 else seconds
 
     def run(spool: str) -> None:
         launch(_time_kernels, 1, kernels, here.kind, part, spool, backend=backend_for(1))
-        for ranks, wanted in sent.items():
-            exchange(wanted, ranks, here.kind, (seconds - part) / len(sent), spool)
+        exchange(messages, devices, here.kind, seconds - part, spool)
 
     rows, interrupted = _spooled(run, tell)
     conditions = _conditions(question, devices, here, before.clock_mhz)
@@ -241,10 +240,8 @@ def _run(
     exchange(sorted(wanted), devices, here.kind, SHARES["collectives"] * seconds, spool)
 
 
-def exchange(
-    wanted: Sequence[tuple[str, float]], devices: int, kind: str, seconds: float, spool: str
-) -> None:
-    """Time messages (kind and bytes) among devices of one kind into the file `spool`."""
+def exchange(wanted: Sequence[Message], devices: int, kind: str, seconds: float, spool: str) -> None:
+    """Time messages among devices of one kind into the file `spool`."""
     if devices > 1 and wanted:
         launch(_exchange, devices, wanted, kind, seconds, spool, backend=backend_for(devices))
 
@@ -339,15 +336,15 @@ def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget_s: float
             spool.put("kernels", [row], f"{row['op']} {place + 1} of {len(ops)}")
 
 
-def _exchange(_rank: int, wanted: Sequence[tuple[str, float]], kind: str, budget_s: float, path: str) -> None:
-    """Time messages on one rank."""
+def _exchange(_rank: int, wanted: Sequence[Message], kind: str, budget_s: float, path: str) -> None:
+    """Time messages on one rank: as many groups of the ranks that a message takes as there is room for send at once."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that torch before 2.13 has no others for
-    watch, spool, ranks = Watch(_device(kind)), Spool(path, budget_s), dist.get_world_size()
-    for name, num_bytes in wanted:
-        found = timed_message(name, num_bytes, watch, budget_s=budget_s / len(wanted))
-        pair = 2 if name == "p2p" else ranks
-        row = {"kind": name, "num_bytes": num_bytes, "num_ranks": pair, "ranks_per_node": pair, **found}
-        spool.put("collectives", [row], f"{name} of {num_bytes:,.0f} bytes")
+    watch, spool = Watch(_device(kind)), Spool(path, budget_s)
+    groups = {ranks: neighbours(ranks) for ranks in sorted({ranks for *_, ranks in wanted})}
+    for name, num_bytes, ranks in wanted:
+        found = timed_message(name, num_bytes, groups[ranks], watch, budget_s=budget_s / len(wanted))
+        row = {"kind": name, "num_bytes": num_bytes, "num_ranks": ranks, "ranks_per_node": ranks, **found}
+        spool.put("collectives", [row], f"{name} of {num_bytes:,.0f} bytes among {ranks}")
 
 
 @contextmanager

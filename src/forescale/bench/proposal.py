@@ -21,6 +21,8 @@ SAMPLES = 12
 MOST = 12
 """Proposals at most."""
 Key: TypeAlias = tuple[object, ...]
+Message: TypeAlias = tuple[str, float, int]
+"""Kind and bytes of a message, and how many ranks exchange it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +127,10 @@ def kernels_among(proposed: Sequence[Proposed]) -> list[Compute]:
     return [each.primitive for each in proposed if not isinstance(each.primitive, Collective)]
 
 
-def messages_among(proposed: Sequence[Proposed], devices: int) -> dict[int, list[tuple[str, float]]]:
-    """Return kind and bytes of the messages that so many devices can send, by the ranks that they take."""
-    found: dict[int, list[tuple[str, float]]] = {}
-    for each in proposed:
-        if isinstance(each.primitive, Collective) and each.num_ranks <= devices:
-            message = each.primitive.kind, number_of(each.primitive.num_bytes)
-            found.setdefault(each.num_ranks, []).append(message)
-    return found
+def messages_among(proposed: Sequence[Proposed], devices: int) -> list[Message]:
+    """Return the messages that so many devices can send."""
+    return [
+        (each.primitive.kind, number_of(each.primitive.num_bytes), each.num_ranks)
+        for each in proposed
+        if isinstance(each.primitive, Collective) and each.num_ranks <= devices
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from forescale.bench.proposal import Message
 from forescale.cost.roofline import peak_rate
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.io.bench import TrafficFamily
@@ -63,9 +64,13 @@ def _products(dtype: str) -> Iterator[Gemm | GroupedGemm | AttentionCore]:
         )  # fmt: skip
 
 
-def suite_messages(device: Device) -> list[tuple[str, float]]:
-    """Return every collective (kind, bytes) by size, smallest first."""
-    return [(kind, float(size)) for size in sizes(device) for kind in COLLECTIVES]
+def suite_messages(device: Device, num_ranks: int) -> list[Message]:
+    """Return every collective among so many ranks by size, smallest first; point to point is between two."""
+    return [
+        (kind, float(size), 2 if kind == "p2p" else num_ranks)
+        for size in sizes(device)
+        for kind in COLLECTIVES
+    ]
 
 
 def sizes(device: Device) -> list[int]:
