@@ -15,6 +15,7 @@ from forescale.bench.training import Training
 from forescale.bench.weighing import weighed
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.errors import SpecError
 from forescale.io.bench import read_bench, write_bench
 from forescale.io.question import build_question, question_values
 from forescale.project import project
@@ -22,13 +23,17 @@ from forescale.question import Question
 from forescale.runtime import launch
 from forescale.spec import Strategy, Workload
 from forescale.spec.strategy import Recompute
+from forescale.spec.workload import Precision
 
 CPU = torch.device("cpu")
-WITHIN = 0.02
+WITHIN = 0.005
+BF16 = Precision(compute="bf16", parameters="bf16", activations="bf16")
 
 
 def phases_of(_rank, asked):
-    return weighed(partial(Training, asked, CPU, groups_of(asked)), CPU)[1]
+    """Weigh without oneDNN, whose products in 16 bits copy their operands."""
+    with torch.backends.mkldnn.flags(enabled=False):
+        return weighed(partial(Training, asked, CPU, groups_of(asked)), CPU)[1]
 
 
 @pytest.mark.parametrize(
@@ -38,13 +43,20 @@ def phases_of(_rank, asked):
         question(LATENT, DENSE),
         question(FULL, MOE),
         question(FULL, DENSE, tp=2),
+        question(FULL, DENSE, recompute=Recompute(granularity="full")),
+        question(FULL, DENSE, types=BF16),
     ],
-    ids=["dense", "mla", "moe", "tp2"],
+    ids=["dense", "mla", "moe", "tp2", "replayed", "bf16"],
 )
 def test_what_is_tracked_is_what_is_measured(asked):
     (rank,) = track_memory(asked).ranks
     real = launch(phases_of, asked.layout.num_devices, asked)[0]
     assert {each.phase: each.peak_allocated_bytes for each in rank.phases} == pytest.approx(real, rel=WITHIN)
+
+
+def test_split_sequences_are_refused():
+    with pytest.raises(SpecError, match="ask with --cp 1"):
+        track_memory(question(cp=2))
 
 
 def test_replayed_layers_keep_less():

@@ -91,7 +91,7 @@ class TitanBlocks(Blocks):
         for parameter in self.model.parameters():
             parameter.data = parameter.data.to(TYPES[question.workload.precision.parameters])
         if question.layout.recompute.granularity == "full":
-            activation_checkpoint.FullAC.Config().build().apply(self.model)
+            activation_checkpoint.FullAC.Config(preserve_rng_state=False).build().apply(self.model)
         self.embedding, self.norm, self.lm_head = (
             self.model.tok_embeddings,
             self.model.norm,

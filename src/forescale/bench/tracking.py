@@ -26,8 +26,9 @@ from forescale.bench.here import CPU
 from forescale.bench.measure import artifact_of, conditions_of, rank_row
 from forescale.bench.parallel import mesh_of
 from forescale.bench.reduce import reduce
-from forescale.bench.training import Training, check_optimizer
+from forescale.bench.training import Training, check_states
 from forescale.bench.weighing import MESSAGES, PHASES
+from forescale.errors import SpecError
 from forescale.io.bench import BenchArtifact
 from forescale.question import Question
 
@@ -41,18 +42,23 @@ def track_memory(question: Question, *, devices: int | None = None) -> BenchArti
     Parameters
     ----------
     devices
-        What the question is cut to; by default what tensor and context parallelism need.
+        What the question is cut to; by default what tensor parallelism needs.
 
     Raises
     ------
     SpecError
-        If the classes at hand cannot run the cut.
+        If the classes at hand cannot run the cut, or sequences are split.
     """
     layout = question.layout
-    cut = reduce(question, devices or layout.tp * layout.cp, held=False)
+    if layout.cp > 1:
+        raise SpecError(
+            f"PyTorch has no fake tensor for the attention of a split sequence (cp {layout.cp}): measure it, or ask "
+            "with --cp 1"
+        )
+    cut = reduce(question, devices or layout.tp, held=False)
     cut = replace(cut, question=as_run(cut.question))
     adapter_of(cut.question).check(cut.question)
-    check_optimizer(cut.question)
+    check_states(cut.question)
     ranks = cut.question.cluster.num_devices
     with _alone_of(ranks), _unread():
         groups = groups_of(cut.question)
