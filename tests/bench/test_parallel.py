@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.bench.tiny import DENSE, FULL, LATENT, MOE, question
+from torch.distributed.tensor import DTensor
 
 from forescale.bench.groups import Groups, groups_of
 from forescale.bench.huggingface import HuggingFaceBlocks
-from forescale.bench.training import Training
+from forescale.bench.training import Training, check_states
 from forescale.errors import SpecError
 from forescale.runtime import launch
 from forescale.spec.strategy import Routing
@@ -28,9 +29,9 @@ def gradients(asked, groups):
     loss = training.blocks(training.tokens) / training.share
     loss.backward()
     training.update.reduce()
-    found = {name: each.grad.clone() for name, each in training.blocks.named_parameters()}
+    found = {name: whole(each.grad).clone() for name, each in training.blocks.named_parameters()}
     for bucket in training.update.buckets:
-        if bucket.shard is not None:
+        if getattr(bucket, "shard", None) is not None:
             parts = list(bucket.flat.chunk(dist.get_world_size(bucket.group)))
             dist.all_gather(parts, parts[bucket.shard], group=bucket.group)
             found |= {name: each.grad for name, each in training.blocks.named_parameters()}
@@ -39,9 +40,13 @@ def gradients(asked, groups):
         dist.all_reduce(loss, group=groups.dp_cp)
     found = {name: each.clone() for name, each in found.items()}
     for bucket in training.update.buckets:
-        bucket.flat.zero_()
+        bucket.clear()
     training.step()
-    return float(loss), found, dict(training.blocks.named_parameters())
+    return float(loss), found, {name: whole(each) for name, each in training.blocks.named_parameters()}
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def compare(_rank, pairs):
@@ -94,7 +99,12 @@ def pair(attention, ffn, **layout):
             + [(FULL, DENSE, {"cp": 2, "zero": 0, "cp_balanced": False})],
             id="cp",
         ),
-        pytest.param(2, [(FULL, DENSE, {"dp_shard": 2, "zero": zero}) for zero in (0, 1)], id="dp"),
+        pytest.param(
+            2,
+            [(FULL, DENSE, {"dp_shard": 2, "zero": zero}) for zero in (0, 1, 3)]
+            + [(FULL, MOE, {"dp_shard": 2, "zero": 3})],
+            id="dp",
+        ),
         pytest.param(
             2,
             [
@@ -109,6 +119,7 @@ def pair(attention, ffn, **layout):
             [
                 (FULL, DENSE, {**SP, "dp_shard": 2}),
                 (FULL, DENSE, {**SP, "cp": 2}),
+                (FULL, DENSE, {**SP, "dp_shard": 2, "zero": 3}),
                 (FULL, MOE, {**SP_MOE, "ep": 4, "dp_shard": 2}),
                 (FULL, MOE, {"ep": 2, "dp_shard": 4, "zero": 0}),
             ],
@@ -132,11 +143,23 @@ def test_ranks_find_the_gradients_of_one(ranks, cuts):
         (FULL, MOE, {"tp": 2, "sp": False, "etp": 2, "ep": 2, "dp_shard": 2}, "ask with sp"),
         (FULL, DENSE, {"cp": 2, "cp_kind": "ring"}, "as ring: ask with --cp-kind all_gather"),
         (replace(FULL, window=8), DENSE, {"cp": 2}, "split sequences over cp 2"),
-        (FULL, DENSE, {"dp_shard": 2, "zero": 3}, "zero 3"),
-        (FULL, DENSE, {"dp_shard": 2, "dp_replicate": 2}, "dp_replicate 2"),
     ],
 )
 def test_what_the_classes_do_not_do_is_said(attention, ffn, changes, text):
     asked = question(attention, ffn)
     with pytest.raises(SpecError, match=text):
         HuggingFaceBlocks(replace(asked, strategy=replace(asked.layout, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("ffn", "changes", "text"),
+    [
+        (DENSE, {"dp_shard": 2, "zero": 2}, "ask with --zero 1 or 3"),
+        (DENSE, {"dp_shard": 2, "zero": 3, "reshard": "never"}, "ask with --reshard always"),
+        (MOE, {"dp_shard": 2, "zero": 3, "ep": 2}, "experts of ep 2 in shards"),
+        (DENSE, {"dp_shard": 2, "dp_replicate": 2}, "dp_replicate 2"),
+    ],
+)
+def test_states_that_no_bench_holds_are_named(ffn, changes, text):
+    with pytest.raises(SpecError, match=text):
+        check_states(question(FULL, ffn, **changes))

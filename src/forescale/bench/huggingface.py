@@ -48,7 +48,7 @@ def check(question: Question) -> None:
     """
     model, _, layout, workload = question.parts
     types = workload.precision
-    split, data = layout.tp > 1, layout.dp * layout.cp > 1
+    split = layout.tp > 1
     plain = layout.flash_attention and all(map(_sees_all, model.layers))
     latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
     reasons = {
@@ -65,12 +65,6 @@ def check(question: Question) -> None:
         and layout.cp_kind != "all_gather",
         f"split sequences over cp {layout.cp} but for fused attention to all before": layout.cp > 1
         and not plain,
-        f"shard gradients or parameters (zero {layout.zero}): ask with --zero 1": data and layout.zero > 1,
-        f"shard states within replicas (dp_replicate {layout.dp_replicate})": layout.zero == 1
-        and 1 < layout.dp_replicate < layout.dp * layout.cp,
-        f"shard states of {workload.optimizer}: ask with --zero 0": data
-        and layout.zero == 1
-        and workload.optimizer == "adafactor",
         f"recompute parts of a layer ({layout.recompute.granularity})": layout.recompute.granularity
         not in ("none", "full"),
         f"multiply in {types.compute}": types.compute not in (types.parameters, types.activations)
@@ -134,7 +128,9 @@ class HuggingFaceBlocks(Blocks):
         self.lm_head = self.model.lm_head
         self.kinds = tuple(block_name(layer) for layer in question.model.layers)
         if layout.recompute.granularity == "full":
-            self.model.gradient_checkpointing_enable()
+            # no dropout draws again what it drew, so that its generator need not be kept
+            replay = {"use_reentrant": False, "preserve_rng_state": False}
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=replay)
         self._spread(groups, even=layout.routing.imbalance == 1.0)
         if groups.tp is not None:
             self._split(Split(groups.tp, layout.sp))

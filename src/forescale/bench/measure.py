@@ -31,7 +31,7 @@ from forescale.bench.proposal import Message, kernels_among, messages_among, pro
 from forescale.bench.reduce import Reduced, reduce
 from forescale.bench.suite import suite_kernels, suite_messages
 from forescale.bench.timing import Watch, repeated
-from forescale.bench.training import Training, check_optimizer
+from forescale.bench.training import Training, check_states
 from forescale.bench.weighing import weighed
 from forescale.errors import SpecError
 from forescale.graph.ops import Compute
@@ -98,7 +98,7 @@ def measure(
     cut = replace(cut, question=as_run(cut.question))
     copies = max(1, busy // cut.question.cluster.num_devices)
     adapter_of(cut.question).check(cut.question)
-    check_optimizer(cut.question)
+    check_states(cut.question)
     before = state_of(here)
     rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)
     conditions = _conditions(question, cut.question.cluster.num_devices, here, before.clock_mhz)
@@ -213,7 +213,7 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
             f"{layout.pp} on {ranks}"
         )
     adapter_of(question).check(question)
-    check_optimizer(question)
+    check_states(question)
     result = project(as_run(question))
     found = launch(_whole, ranks, question, here.kind, seconds, backend=backend_for(ranks))
     return Checked(

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from forescale.bench.adapters import adapter_of
 from forescale.bench.groups import Group, Groups, summed
-from forescale.bench.parallel import EXPERT, PARTIAL
+from forescale.bench.model import TYPES, Blocks
+from forescale.bench.parallel import EXPERT, PARTIAL, mesh_of
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.runtime import RunError
@@ -28,11 +32,36 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def check_optimizer(question: Question) -> None:
-    """Raise unless torch has the optimizer of a question."""
-    name = question.workload.optimizer
+def check_states(question: Question) -> None:
+    """Raise unless a bench has the optimizer of a question, and shards states as its layout does.
+
+    Raises
+    ------
+    SpecError
+        With what it does not do.
+    """
+    layout, name, types = question.layout, question.workload.optimizer, question.workload.precision
     if name not in OPTIMIZERS:
         raise SpecError(f"a bench updates with {', '.join(OPTIMIZERS)}; the question has {name}")
+    if layout.dp * layout.cp == 1 or not layout.zero:
+        return
+    whole, shared = layout.zero == 3, f"in shards (zero {layout.zero})"
+    reasons = {
+        "gradients but not weights in shards (zero 2): ask with --zero 1 or 3": layout.zero == 2,
+        f"states of {name} {shared}: ask with --zero 0": name == "adafactor",
+        f"states {shared} within replicas (dp_replicate {layout.dp_replicate})": 1
+        < layout.dp_replicate
+        < layout.dp * layout.cp,
+        f"weights gathered as {layout.reshard} says: ask with --reshard always": whole
+        and layout.reshard not in ("default", "always"),
+        f"experts of ep {layout.ep} {shared}: ask with --zero 1": whole and layout.ep > 1,
+        f"tied embeddings {shared}: ask with --zero 1": whole and question.model.tied_embeddings,
+        f"weights in {types.parameters} and gradients in {types.gradients} {shared}: ask with --zero 1": whole
+        and types.gradients != types.parameters,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise SpecError(f"a bench does not hold {reason}")
 
 
 class Bucket:
@@ -74,11 +103,56 @@ class Bucket:
         elif self.group is not None:
             summed(self.flat, self.group)
 
+    def clear(self) -> None:
+        """Set gradients to zero."""
+        self.flat.zero_()
+
     def share(self) -> None:
         """Give other ranks what this one has updated."""
         if self.weights is not None and self.shard is not None:
             parts = list(self.weights.chunk(dist.get_world_size(self.group)))
             dist.all_gather(parts, parts[self.shard], group=self.group)
+
+
+class Shards:
+    """Parameters of which each rank has a share, with gradients that FSDP2 adds up as they are made."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.updated = parameters
+        for each in parameters:
+            each.grad = torch.zeros_like(each)
+        self.gradients = [each.grad for each in parameters if each.grad is not None]
+
+    def reduce(self) -> None:
+        """Leave them: they are reduced."""
+
+    def clear(self) -> None:
+        """Set gradients to zero."""
+        for each in self.gradients:
+            each.zero_()
+
+    def share(self) -> None:
+        """Leave them: what is updated is gathered as it is used."""
+
+
+def shard_weights(blocks: Blocks, question: Question, group: Group) -> None:
+    """Leave each rank a share of every weight, its gradient and its states (FSDP2): a block is gathered as it runs.
+
+    Embedding and head are gathered by themselves, as they are where blocks run one by one.
+    """
+    marks = {name: set(vars(each)) & {PARTIAL, EXPERT} for name, each in blocks.named_parameters()}
+    types, first = question.workload.precision, next(blocks.parameters())
+    policy = MixedPrecisionPolicy(param_dtype=TYPES[types.activations], reduce_dtype=TYPES[types.gradients])
+    shard = partial(fully_shard, mesh=mesh_of(group, first.device.type), mp_policy=policy)
+    for unit in (*blocks.layers, blocks.embedding, [blocks.norm, blocks.lm_head], blocks):
+        shard(unit)
+    for module in blocks.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+            module.set_gradient_divide_factor(1.0)  # a sum, of parts of one mean
+    for name, parameter in blocks.named_parameters():
+        for mark in marks[name]:
+            setattr(parameter, mark, True)
 
 
 def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
@@ -102,8 +176,12 @@ class Update:
         alike: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = defaultdict(list)
         for parameter in trained:
             alike[hasattr(parameter, EXPERT), parameter.dtype].append(parameter)
-        self.buckets = [
-            Bucket(each, types, groups.expert_dp if expert else groups.dp_cp, shards=question.layout.zero > 0)
+        self.buckets: list[Bucket | Shards] = [
+            Shards(each)
+            if isinstance(each[0], DTensor)
+            else Bucket(
+                each, types, groups.expert_dp if expert else groups.dp_cp, shards=question.layout.zero > 0
+            )
             for (expert, _), each in alike.items()
         ]
         self.tp = groups.tp
@@ -116,7 +194,8 @@ class Update:
     def reduce(self) -> None:
         """Add up over ranks the gradients of which each has a part."""
         for parameter in self.partial:
-            summed(_gradient(parameter), self.tp)
+            gradient = _gradient(parameter)
+            summed(gradient.to_local() if isinstance(gradient, DTensor) else gradient, self.tp)
         for bucket in self.buckets:
             bucket.reduce()
 
@@ -135,7 +214,7 @@ class Update:
             if self.masters or each.dtype != gradient.dtype:
                 each.grad = None
         for bucket in self.buckets:
-            bucket.flat.zero_()
+            bucket.clear()
         phase("share")
         for bucket in self.buckets:
             bucket.share()
@@ -168,6 +247,8 @@ class Training:
         layout, workload = question.layout, question.workload
         with device:
             self.blocks = adapter_of(question).build(question, groups)
+        if layout.zero == 3 and groups.dp_cp is not None:
+            shard_weights(self.blocks, question, groups.dp_cp)
         self.update = Update(self.blocks.parameters(), question, groups)
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
         self.share = self.num_microbatches * layout.dp
