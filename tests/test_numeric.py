@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forescale.formula import Term
-from forescale.numeric import larger, mapped, smaller, taking
+from forescale.numeric import joined, larger, mapped, smaller, taking
 
 NUMBERS = st.floats(allow_nan=False)
 
@@ -45,6 +45,25 @@ def test_numbers_are_passed_through_at_any_depth_and_all_else_stays():
     assert made.first.name == "a"
     assert made.first.size.tolist() == [10.0, 20.0]
     assert (made.sizes, made.count) == ({"b": 30.0}, 4)
+
+
+def test_numbers_of_several_values_stand_one_after_the_other():
+    @dataclass(frozen=True)
+    class Cost:
+        name: str
+        seconds: dict[str, object]
+
+    one = Cost("a", {"ffn": np.array([1.0, 2.0]), "gaps": 3.0})
+    other = Cost("a", {"ffn": 4.0, "again": np.array([5.0, 6.0]), "gaps": 7.0})
+    made = joined([(one, one), (other, other)], 2)
+    assert made[0] is made[1]
+    assert made[0].name == "a"
+    assert {name: each.tolist() for name, each in made[0].seconds.items()} == {
+        "ffn": [1.0, 2.0, 4.0, 4.0],
+        "again": [0.0, 0.0, 5.0, 6.0],
+        "gaps": [3.0, 3.0, 7.0, 7.0],
+    }
+    assert list(made[0].seconds) == ["ffn", "again", "gaps"]
 
 
 def test_candidates_are_taken_from_the_last_axis():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from operator import add
@@ -74,6 +74,34 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
 def _field_names(kind: Hashable) -> tuple[str, ...]:
     """Return the fields of a dataclass; none of any other type."""
     return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+
+
+def joined(values: Sequence[T], size: int) -> T:
+    """Return values of one form as one, whose numbers are of `size` candidates of each, one after the other.
+
+    Numbers are as in `mapped`, and 0 under a key that a dictionary lacks; all else is the first's.
+    """
+    return cast("T", _joined(values, size, {}))
+
+
+def _joined(values: Sequence[Any], size: int, known: dict[Any, Any]) -> Any:  # noqa: ANN401  (of any type)
+    first = values[0]
+    if isinstance(first, float) or hasattr(first, "__array_ufunc__"):
+        return np.concatenate([np.broadcast_to(each, size) for each in values])
+    if isinstance(first, tuple):
+        return tuple(_joined(each, size, known) for each in zip(*values, strict=True))
+    if isinstance(first, dict):
+        most = sorted(values, key=len, reverse=True)  # what others lack keeps its place among the summands
+        keys = dict.fromkeys(key for each in most for key in each)
+        return {key: _joined([each.get(key, 0.0) for each in values], size, known) for key in keys}
+    kind: Any = type(first)
+    names = _field_names(kind)
+    if not names:
+        return first
+    if (which := tuple(map(id, values))) not in known:
+        fields_of = {name: [getattr(each, name) for each in values] for name in names}
+        known[which] = kind(**{name: _joined(each, size, known) for name, each in fields_of.items()})
+    return known[which]
 
 
 def taking(candidates: NDArray[np.int64]) -> Select:

@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, split_strategy
+from forescale.graph.layout import OF_BLOCKS, Choices, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
-from forescale.graph.stages import Stages, over_stages, plan_stages, stack_plans
+from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
 from forescale.memory.liveness import BlockBytes, block_bytes
-from forescale.memory.parameters import Sharded, holdings
+from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
 from forescale.numeric import Array, Numeric, mapped, smaller, taking
@@ -28,6 +28,7 @@ from forescale.schedule import splits_backward
 from forescale.search.evaluate import (
     CHUNK,
     Batch,
+    PricedOnce,
     Scores,
     batches,
     blocks_of,
@@ -102,6 +103,11 @@ class WorkBounds:
         self.where, first = table.where, first_rows(table.where)
         self.kinds, self.kind = numbered([tuple(each.first.choices.items()) for each in branches])
         self.dense = [self._over(kind, first, self._dense) for kind in self.kinds if len(first)]
+        self.apart = not (whole.base.overlap.expert or whole.base.overlap.shared_experts)
+        of_experts = [
+            tuple(each for each in kind if not self.apart or each[0] != "cp_kind") for kind in self.kinds
+        ]
+        self.alike = np.array([of_experts.index(each) for each in of_experts])
 
     def on(self, cells: Candidates, placement: RelaxedPlacement) -> WorkBounds:
         """Return the bounds of cells of the same variants, each of which is a row of these but for its experts."""
@@ -131,21 +137,29 @@ class WorkBounds:
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (branch, cell) pairs, experts and all.
 
-        Branches that differ in their schedule alone have the same work.
+        Branches that differ in their schedule alone have the same work, and most kinds of context parallelism the
+        same experts.
         """
-        bounds = np.empty(len(rows))
-        for kind in np.unique(self.kind[rows]).tolist():
-            pairs = np.flatnonzero(self.kind[rows] == kind)
-            some, where = np.unique(cells[pairs], return_inverse=True)
-            blocks = self.dense[kind].map(_at(self.where[some]))
-            if self.question.model.is_moe:
-                blocks = blocks.zipped(self._over(self.kinds[kind], some, self._experts), np.add)
-            model = self._of_model(blocks)
-            for row in np.unique(rows[pairs]).tolist():
-                own = np.flatnonzero(rows[pairs] == row)
-                at, chosen = where[own], pairs[own]
-                slowest = self._slowest(row, cells[chosen], model[at], blocks, at)
-                bounds[chosen] = self._step(row, cells[chosen], model[at], slowest)
+        bounds, kinds = np.empty(len(rows)), self.kind[rows]
+        for alike in np.unique(self.alike[kinds]).tolist():
+            of_alike = np.flatnonzero(self.alike[kinds] == alike)
+            some = np.unique(cells[of_alike])
+            experts = self._over(self.kinds[alike], some, self._experts)
+            for kind in np.unique(kinds[of_alike]).tolist():
+                pairs = np.flatnonzero(kinds == kind)
+                own, at = np.unique(cells[pairs], return_inverse=True)
+                among = experts.map(_at(np.searchsorted(some, own)))
+                blocks = self.dense[kind].map(_at(self.where[own])).zipped(among, np.add)
+                bounds[pairs] = self._of_kind(rows[pairs], cells[pairs], blocks, at)
+        return bounds
+
+    def _of_kind(self, rows: Rows, cells: Rows, blocks: Parts[Array], at: Rows) -> Array:
+        """Return the bounds of pairs of one list, whose blocks are the ones `at`."""
+        bounds, model = np.empty(len(rows)), self._of_model(blocks)
+        for row in np.unique(rows).tolist():
+            own = np.flatnonzero(rows == row)
+            slowest = self._slowest(row, cells[own], model[at[own]], blocks, at[own])
+            bounds[own] = self._step(row, cells[own], model[at[own]], slowest)
         return bounds
 
     def _of_model(self, blocks: Parts[Array]) -> Array:
@@ -160,7 +174,8 @@ class WorkBounds:
         columns = {name: self.whole.columns[name][cells] for name in ("pp", "vpp")}
         if self.branches[row].first.schedule is not None:
             return model / columns["pp"]
-        stages = stages_of(self.question.model, columns)(np.arange(len(cells)))
+        found = stages_of(self.question.model, columns)
+        stages = found.plans.picked(taking(found.plan))  # moments do not matter
         num_mtp = self.question.model.num_mtp_layers
         seconds = np.asarray(over_stages(stages, blocks.map(_at(at)), _own, num_mtp=num_mtp))
         return np.asarray(np.max(np.where(stages.multiplicity > 0, seconds, 0.0), axis=0))
@@ -218,14 +233,12 @@ class WorkBounds:
         """Return the seconds of experts, and of sending tokens to them and back."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
-        overlap = choices.overlap
-        own = None if overlap.expert or overlap.shared_experts else _of_experts
         found = self._priced(
             {name: table.columns[name] for name in OF_BLOCKS},
             cells[first_rows(table.where)],
             choices,
             within=EXPERT_PARTS,
-            operators=own,
+            operators=_of_experts if self.apart else None,
         )
         return found.map(_at(table.where))
 
@@ -319,16 +332,13 @@ class LeastStates:
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
         stages = batch.stages(first).take(owner)
-        held = self._bytes(as_degrees(layouts.columns), stages, batch.choices)
+        degrees, held = as_degrees(layouts.columns), batch.held(first[owner])
+        sharded = Sharded.of(self.question.model, held, stages, degrees)
+        states = state_bytes(setting_of(self.question, batch.choices), sharded)
+        num_bytes = np.asarray(states.total() + (states.buffers + states.narrow))
         starts = np.searchsorted(owner, np.arange(len(first)))
-        least: Array = np.minimum.reduceat(held, starts, axis=1)
+        least: Array = np.minimum.reduceat(num_bytes, starts, axis=1)
         return least[:, table.where]
-
-    def _bytes(self, degrees: Degrees, stages: Stages, choices: Choices) -> Array:
-        question, model = self.question, self.question.model
-        held = holdings(blocks_of(question, degrees, choices))
-        states = state_bytes(setting_of(question, choices), Sharded.of(model, held, stages, degrees))
-        return np.asarray(states.total() + (states.buffers + states.narrow))
 
 
 def cell_bounds(
@@ -355,9 +365,12 @@ class MemoryBounds:
 
     def __init__(self, question: Question, cells: Cells, tree: Tree, placement: RelaxedPlacement) -> None:
         self.question, self.cells, self.placement = question, cells, placement
-        self.branches, self.nodes = tree.branches, tree.nodes
-        variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in self.branches)
+        self.nodes = tree.nodes
+        variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in tree.branches)
         self.bare = replace(cells.whole, variants=variants)
+        recomputes = [cells.whole.variants[index].recompute for index in tree.branches[0].variants[0]]
+        self.policies = tuple(dict.fromkeys(map(uncounted, recomputes)))
+        """What may be recomputed; of counts of layers one stands for all."""
 
     def coarse(self) -> Array:
         """Return (branches, cells) bounds."""
@@ -366,36 +379,32 @@ class MemoryBounds:
         return bounds
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
-        """Return the bounds of some (branch, cell) pairs."""
+        """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""
         bounds = np.full(len(rows), np.inf)
         least = LeastStates(question=self.question, cells=self.cells, chosen=np.arange(len(self.cells)))
         found = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
+        known: dict[PricedOnce, Parts[ByPolicy[BlockBytes]]] = {}
         for batch in found:
-            branch = self.branches[int(rows[batch.pairs[0]])]
-            bounds[batch.pairs] = self._of(batch, self._policies(branch), least(batch)) * MARGIN
+            if batch.blocks not in known:
+                known[batch.blocks] = least_bytes(batch.blocks.built, self.policies, batch.choices)
+            bounds[batch.pairs] = self._of(batch, known[batch.blocks], least(batch)) * MARGIN
         return bounds
 
-    def _of(self, batch: Batch, policies: Sequence[Recompute], floor: Array) -> Array:
+    def _of(self, batch: Batch, costs: Parts[ByPolicy[BlockBytes]], floor: Array) -> Array:
         """Return the bounds of a batch, whose states and standing buffers take `floor` (stages, pairs)."""
         question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
-        table = distinct(columns, OF_BLOCKS)
-        blocks = blocks_of(question, as_degrees(table.columns), choices)
-        costs = least_bytes(blocks, policies, choices)
-        held = holdings(blocks)
-        model = question.model
         setting = setting_of(question, choices)
         peaks = np.empty(len(batch.rows))
         for start in range(0, len(peaks), CHUNK):
             part = np.arange(start, min(start + CHUNK, len(peaks)))
             degrees = as_degrees({name: values[part] for name, values in columns.items()})
             stages = batch.stages(part)
-            own = mapped(held, at := taking(table.where[part]))
             pricing = batch.ranks.pricing(question, degrees, choices, part)
             inputs = resident_of(
                 setting,
-                Sharded.of(model, own, stages, degrees),
-                mapped(costs, at),
+                Sharded.of(question.model, batch.held(part), stages, degrees),
+                mapped(costs, taking(batch.block[part])),
                 pricing.places,
                 batch.pipeline.take(part).in_flight,
                 floor[:, part],
@@ -403,11 +412,6 @@ class MemoryBounds:
             found = footprint(setting, inputs)
             peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak
         return peaks
-
-    def _policies(self, branch: Branch) -> tuple[Recompute, ...]:
-        """Return what the variants of a branch may recompute; of counts of layers one stands for all."""
-        variants = self.cells.whole.variants
-        return tuple(dict.fromkeys(uncounted(variants[index].recompute) for index in branch.variants[0]))
 
 
 def least_bytes(

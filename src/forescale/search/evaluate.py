@@ -17,10 +17,10 @@ from forescale.graph.parts import Parts, build_blocks
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
 from forescale.memory.inputs import Setting
-from forescale.memory.parameters import Sharded, holdings
+from forescale.memory.parameters import Holding, Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
-from forescale.numeric import Array, mapped, taking
+from forescale.numeric import Array, joined, mapped, taking
 from forescale.question import Question
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.search.layouts import (
@@ -39,9 +39,10 @@ from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedR
 from forescale.search.tree import branches_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
-from forescale.time.blocks import BlockCosts, PricedModel, price_built
+from forescale.time.blocks import BlockCosts, PricedModel
 from forescale.time.data_parallel import DataTraffic, data_traffic
 from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
+from forescale.time.price import price_blocks
 from forescale.time.step import Inputs
 
 T = TypeVar("T", bound=Hashable)
@@ -70,7 +71,7 @@ class StagesOf:
 
 
 class PricedOnce:
-    """The blocks of pairs that share operators, whatever their schedule: each is built and priced once."""
+    """The blocks of pairs that share operators, whatever their schedule: each is built, and priced, once."""
 
     def __init__(
         self, question: Question, columns: Columns, choices: Choices, ranks: Ranks, rows: Rows
@@ -85,14 +86,35 @@ class PricedOnce:
         return distinct({**self._columns, **keys}, (*OF_BLOCKS, *keys)).where
 
     @cached_property
-    def model(self) -> PricedModel:
-        """The distinct blocks."""
+    def _degrees(self) -> Degrees:
         first = first_rows(self.where)
-        degrees = as_degrees({name: values[first] for name, values in self._columns.items()})
-        blocks = blocks_of(self._question, degrees, self._choices)
-        return price_built(
-            blocks, self._choices, self._ranks.pricing(self._question, degrees, self._choices, first)
-        )
+        return as_degrees({name: values[first] for name, values in self._columns.items()})
+
+    @cached_property
+    def built(self) -> Parts[Block]:
+        """The operators of the distinct blocks."""
+        return blocks_of(self._question, self._degrees, self._choices)
+
+    @cached_property
+    def held(self) -> Parts[Holding]:
+        """Their parameters."""
+        return holdings(self.built)
+
+    @cached_property
+    def model(self) -> PricedModel:
+        """Their prices."""
+        first = first_rows(self.where)
+        pricing = self._ranks.pricing(self._question, self._degrees, self._choices, first)
+        priced = price_blocks(self.built, pricing)
+        return PricedModel(held=self.held, priced=priced, choices=self._choices)
+
+    def __len__(self) -> int:
+        """Return the number of distinct blocks."""
+        return int(self.where.max()) + 1
+
+    def costs(self, policies: Sequence[Recompute]) -> BlockCosts:
+        """Return what they cost under recompute policies, one after the other."""
+        return joined([self.model.under(each) for each in policies], len(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +137,21 @@ class Batch:
     """Where each pair stands in `blocks`."""
     stages: StagesOf
     pipeline: Pipeline = field(default_factory=Pipeline)
+
+    @property
+    def block(self) -> Rows:
+        """Which of the distinct blocks each pair has."""
+        return self.blocks.where[self.at]
+
+    def together(self) -> list[list[int]]:
+        """Return which of `policies` occur: those that take all layers at once, as they differ in costs alone."""
+        present = np.unique(self.policy).tolist()
+        whole = [each for each in present if self.policies[each].takes_all]
+        return [*([whole] if whole else []), *([each] for each in present if each not in whole)]
+
+    def held(self, some: Rows) -> Parts[Holding]:
+        """Return the parameters of the blocks of some pairs."""
+        return mapped(self.blocks.held, taking(self.block[some]))
 
     def take(self, some: Rows) -> Batch:
         """Return some of the pairs."""
@@ -382,15 +419,16 @@ def score_pairs(
     found = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
     for batch in found:
         group = _Group(question, candidates, batch, least)
-        for which, recompute in enumerate(batch.policies):
-            wanted = np.flatnonzero(batch.policy == which)
-            if len(wanted) == 0:
-                continue
-            setting = replace(group.setting, choices=replace(batch.choices, recompute=recompute))
-            costs = group.priced.under(recompute)
+        for policies in batch.together():
+            wanted = np.flatnonzero(np.isin(batch.policy, policies))
+            told = [batch.policies[each] for each in policies]
+            setting = replace(group.setting, choices=replace(batch.choices, recompute=told[0]))
+            costs = batch.blocks.costs(told)
+            block = batch.block + np.searchsorted(policies, batch.policy) * len(batch.blocks)
             for start in range(0, len(wanted), chunk):
                 part = wanted[start : start + chunk]
-                evaluation = evaluate(setting, group.inputs(setting, part, costs))
+                inputs = group.inputs(setting, part, mapped(costs, taking(block[part])))
+                evaluation = evaluate(setting, inputs)
                 scores.step_time[batch.pairs[part]] = evaluation.step_time
                 scores.peak[batch.pairs[part]] = (
                     highest_peak(evaluation, setting.overhead, batch.stages(part))
@@ -464,7 +502,6 @@ class _Group:
         self.setting = setting_of(question, batch.choices)
         self.columns = {name: values[batch.rows] for name, values in candidates.columns.items()}
         self.floor = None if least is None else least(batch)
-        self.priced, self.where = batch.blocks.model, batch.blocks.where[batch.at]
         if self.floor is None:
             keys = batch.ranks.keys(question.model)
             columns = {**self.columns, "plan": batch.stages.plan, **keys}
@@ -474,17 +511,16 @@ class _Group:
     def _traffic(self) -> DataTraffic:
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        held = holdings(blocks_of(self.question, degrees, self.choices))
-        sharded = Sharded.of(self.question.model, held, self.batch.stages(first), degrees)
+        held, stages = self.batch.held(first), self.batch.stages(first)
+        sharded = Sharded.of(self.question.model, held, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, first)
         return data_traffic(self.setting, sharded, pricing)
 
     def inputs(self, setting: Setting, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
-        at_block = taking(self.where[part])
-        held, costs = mapped(self.priced.held, at_block), mapped(costs, at_block)
-        sharded = Sharded.of(self.question.model, held, self.batch.stages(part), degrees)
+        held, stages = self.batch.held(part), self.batch.stages(part)
+        sharded = Sharded.of(self.question.model, held, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
         pipeline = self.batch.pipeline.take(part)
         told = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)

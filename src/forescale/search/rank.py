@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.projection.pictures import days_and_money, memory_and_time
@@ -123,14 +121,16 @@ def search(
 def _surest(
     question: Question, ranking: Ranking, best: Sequence[Projection], watch: Watch
 ) -> Projection | None:
-    """Return the fastest layout that fits for sure: the first of the best that does, unless what they fold may."""
+    """Return the fastest layout that fits for sure: of those that the best stand for too, or else of all."""
     sure = next((each for each in best if each.memory.verdict == "FITS"), None)
     if sure is not None and (sure is best[0] or not ranking.goal.folds):
         return sure
-    cutoff = np.inf if sure is None else sure.step_time_s
-    found = fastest(replace(question, safe=True), watch=watch, cutoff=cutoff, like=ranking)
+    if (known := ranking.surest()) is not None:
+        scenario, strategy = known
+        return project(question.over_sites(scenario.of(strategy)))
+    found = fastest(replace(question, safe=True), watch=watch, like=ranking)
     if found.question is None or found.strategy is None:
-        return sure
+        return None
     return project(found.question.of(found.strategy))
 
 

@@ -170,9 +170,7 @@ class Ranking:
             range(len(self.runs)), key=lambda nth: (sampled[nth], self.solvers[nth].progress().bound)
         )
         for run in (self.runs[nth] for nth in order):
-            ranked = self._ranked()
-            worst = ranked[-1][0] if len(ranked) == self.goal.top else np.inf
-            cutoff = min(worst, self.cutoff, *(each.incumbent.cutoff for each in self.solvers))
+            cutoff = min(self._worst, self.cutoff, *(each.incumbent.cutoff for each in self.solvers))
             run.solver.incumbent.learn(self._known(run.solver), cutoff=cutoff)
             run.go(self._told)
             self.to_come -= 1
@@ -261,12 +259,32 @@ class Ranking:
         columns = (value[rows], nth[rows], place[rows], count)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
+    @property
+    def _worst(self) -> float:
+        """The objective of the last of the best, up to which every layout is known; infinite without as many."""
+        ranked = self._ranked()
+        return ranked[-1][0] if len(ranked) == self.goal.top else np.inf
+
     def best(self) -> list[tuple[Question, Strategy, int]]:
         """Return the best layouts of all, each with its question and how many layouts it stands for."""
         return [
             (self.runs[nth].question, self.solvers[nth].layout(place), count)
             for _, nth, place, count in self._ranked()
         ]
+
+    def surest(self) -> tuple[Question, Strategy] | None:
+        """Return the fastest layout that fits for sure, if it is no slower than the last of the best."""
+        found: list[tuple[float, float, int, int]] = []
+        for nth, solver in enumerate(self.solvers):
+            scores = solver.scored(replace(solver.question, safe=True))
+            sure = (scores.peak <= self.goal.memory_limit) & (scores.step_time <= self._worst)
+            columns = (scores.step_time, scores.peak, np.arange(len(sure)))
+            rows = zip(*(each[sure].tolist() for each in columns), strict=True)
+            found += [(step_time, peak, nth, place) for step_time, peak, place in rows]
+        if not found:
+            return None
+        *_, nth, place = min(found)
+        return self.runs[nth].question, self.solvers[nth].layout(place)
 
     def fastest(self) -> tuple[float, ...]:
         """Return the shortest step under each limit of memory."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
-from forescale.search.evaluate import score_pairs, states_of
+from forescale.search.evaluate import Scores, score_pairs, states_of
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Rows, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
@@ -325,6 +325,12 @@ class Solver:
         """Return one of the layouts that are kept, in order."""
         found = self.incumbent
         return replace(self.cells.whole, columns=found.columns).strategy(int(found.variant[place]), place)
+
+    def scored(self, question: Question) -> Scores:
+        """Return what the layouts that are kept, in order, score under a question in which memory counts otherwise."""
+        found = self.incumbent
+        layouts = replace(self.cells.whole, columns=found.columns)
+        return score_pairs(question, layouts, found.variant, np.arange(len(found.variant)))
 
     def progress(self) -> Progress:
         """Return how far it is."""
