@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -239,6 +240,7 @@ def candidates_of(question: Question, layouts: Sequence[Strategy], base: Strateg
     return found, np.array([known[each] for each in variants], dtype=np.int64)
 
 
+@lru_cache(maxsize=16)
 def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, ...]:
     """Return the choices of a space that are crossed with every row."""
     if "summa" in space.tp_kind and (reason := summa_refusal(model)) is not None:

@@ -133,7 +133,8 @@ def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[
     for level in zip(*(_shares(group, cluster) for group in found), strict=True):
         shares = np.stack([np.broadcast_to(each, size) for each in level])[allowed]
         values, where = np.unique(shares, return_inverse=True)
-        code = np.unique(code * len(values) + where, return_inverse=True)[1]
+        code = code * len(values) + where
+    code = np.unique(code, return_inverse=True)[1]
     kinds = int(code.max(initial=0)) + 1
     pairs, first = np.unique(row * kinds + code, return_index=True)
     count = np.bincount(pairs // kinds, minlength=size)
