@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 
 import forescale as fs
 from forescale.errors import SpecError
-from forescale.goodput.calendar import calendar
+from forescale.goodput.calendar import calendar, drawn
 from forescale.goodput.operations import load_failures, published
 from forescale.spec.operations import Failures, Operations
 from forescale.whole_run import Phase, project_run
@@ -60,7 +61,8 @@ def test_what_is_given_is_counted():
 
 
 def test_the_range_names_what_it_comes_from():
-    usual, often = projected(), projected(operations={"failures": "meta-rsc-1", "failure_factor": 40.0})
+    counted = {"per_device_day": {"all": 0.03}, "observed": 7.0}
+    usual, often = projected(), projected(operations={"failures": counted})
     assert next(iter(usual.calendar.spread)) == "step time"
     assert usual.calendar.spread["step time"] > 0.99
     assert often.calendar.spread["rate of failures"] > usual.calendar.spread["rate of failures"]
@@ -94,3 +96,15 @@ def test_restarts_are_published():
     seconds, source = published("restart_s")
     assert seconds == 600.0
     assert "arXiv:2402.15627" in source
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "used", "rate"),
+    [("meta-rsc-1", 2000, 0.83, 6.5e-3), ("meta-rsc-2", 1000, 0.85, 2.34e-3)],
+)
+def test_rates_are_as_sure_as_what_they_were_counted_over(name, nodes, used, rate):
+    """Kokolis et al. 2024: 11 months of 16,000 and 8,000 A100, used to 83 and 85 %, half by jobs that are counted."""
+    found = load_failures(name)
+    assert found.observed == pytest.approx(nodes * used * 334 / 2 * rate, rel=0.01)
+    _, rates = drawn(found, 4000, np.random.default_rng(0))
+    assert rates.std() == pytest.approx(found.observed**-0.5, rel=0.05)

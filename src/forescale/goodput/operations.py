@@ -66,7 +66,7 @@ def load_failures(name: str) -> Failures:
         per_device_day={cause: count / exposure for cause, count in record["causes"].items()},
         planned_per_device_day=record["planned"] / exposure,
         restart=record.get("restart_s"),
-        observed=sum(record["causes"].values()),
+        observed=record.get("observed", sum(record["causes"].values())),
     )
 
 
