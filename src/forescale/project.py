@@ -48,7 +48,7 @@ from forescale.time.blocks import BlockSeconds
 from forescale.time.outer import (
     OUTER_BYTES,
     exchanged_bytes,
-    step_over_sites,
+    step_of_sites,
     utilisation_of,
     waited_for_sites,
 )
@@ -95,14 +95,11 @@ def _over_sites(asked: Question, one: Projection) -> Projection:
     """Return what one of the sites of a question does as all of them do, with what they wait for each other."""
     model, cluster, strategy, workload = asked.parts
     sites, own = cluster.num_sites, one.step_time
-    low, used, high = (
-        utilisation_of(model, cluster, workload, each) for each in (own.low, own.expected, own.high)
+    low, expected, high = (
+        step_of_sites(model, cluster, workload, each) for each in (own.low, own.expected, own.high)
     )
-    step = Interval(
-        low=number_of(step_over_sites(step_time=own.low, utilisation=low)),
-        expected=number_of(step_over_sites(step_time=own.expected, utilisation=used)),
-        high=number_of(step_over_sites(step_time=own.high, utilisation=high)),
-    )
+    step = Interval(low=low, expected=expected, high=high)
+    used = utilisation_of(model, cluster, workload, own.expected)
     waited = number_of(waited_for_sites(step_time=own.expected, utilisation=used))
     ends, endless = _calendar(asked, step)
     slower = ("tokens_per_s_per_device", "mfu", "mfu_full_attention", "hfu")

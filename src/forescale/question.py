@@ -17,6 +17,7 @@ from forescale.spec.operations import Operations
 from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.units import counted
 
 Objective: TypeAlias = Literal["step_time", "peak_memory"]
 """What a search minimises."""
@@ -110,10 +111,13 @@ class Question(Brief):
         if work.outer is None:
             return self
         if sites < 2:
-            raise SpecError(
-                f"workload.outer exchanges between sites, and {self.cluster.name} has one; give them and their link, "
-                "such as --sites 2,100Gbit/s"
+            fix = (
+                f"a site has {self.cluster.num_devices} or more of them; ask of twice as many or more"
+                if sites
+                else "give them and their link, such as --sites 2,100Gbit/s"
             )
+            here = f"{counted(self.cluster.num_devices, 'device')} of {self.cluster.name} are on one"
+            raise SpecError(f"workload.outer exchanges between sites, and {here}: {fix}")
         replicas = sites if layout is None else layout.dp_replicate
         for name, count in (("global_batch_size", work.global_batch_size), ("dp_replicate", replicas)):
             if count % sites:

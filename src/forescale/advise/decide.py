@@ -14,6 +14,7 @@ from forescale.graph.counts import count_parameters
 from forescale.presets.playbook.formulas import playbook_ratios
 from forescale.presets.playbook.preset import bytes_per_parameter
 from forescale.presets.preset import microbatches_of
+from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.search.compare import compare
@@ -63,11 +64,11 @@ def advise(
         If nothing that the process tries fits.
     """
     asked = question_of(question, cluster, workload, max_memory=max_memory, costs=costs)
-    asked.check_together("advice")
-    case = Case(question=asked)
+    case = Case(question=asked.site)
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)
-    throughput, advised = _throughput(case, layout)
+    throughput, of_site = _throughput(case, layout)
+    advised = project(asked.over_sites(case.question.of(of_site.strategy)))
     model, cluster, workload = asked.model, asked.cluster, asked.workload
     best = search(replace(asked, objective="step_time"), top=1).best[0] if exact else None
     return Advice(
@@ -77,7 +78,11 @@ def advise(
         steps=(fit, batch, throughput),
         advised=advised,
         ratios=playbook_ratios(
-            model, cluster, advised.strategy, workload, num_layers=_layers_on_a_stage(advised)
+            model,
+            case.question.cluster,
+            of_site.strategy,
+            case.question.workload,
+            num_layers=_layers_on_a_stage(of_site),
         ),
         best=best,
         comparison=None

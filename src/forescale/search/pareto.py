@@ -24,6 +24,7 @@ from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
+from forescale.time.outer import step_of_sites
 from forescale.view.page import Chart
 
 SCHEMA = "forescale.pareto/1"
@@ -92,7 +93,6 @@ def pareto_search(
     if not counts or counts[0] < 1:
         msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
         raise SpecError(msg)
-    question.check_together("a front")
     asked = [(each, count) for each in scenarios(question) for count in counts]
     found = [_scored_at(each, count, alone=len(asked) == 1) for each, count in asked]
     scored = [each for each in found if each is not None]
@@ -159,14 +159,22 @@ class Scored:
 
     def layout(self, index: int) -> Question:
         """Return one layout by its place among all (variants, rows)."""
-        return self.question.of(self.candidates.strategy(*divmod(index, self.fits.shape[1])))
+        strategy = self.candidates.strategy(*divmod(index, self.fits.shape[1]))
+        return self.question.over_sites(self.question.site.of(strategy))
 
     def front(self) -> list[tuple[float, float, int, Question]]:
         """Return step time, peak, devices and layout of those that fit and that no other beats in the first two."""
         fitting = np.flatnonzero(self.fits)
         times, peaks = (values.reshape(-1)[fitting] for values in (self.scores.step_time, self.scores.peak))
+        asked = self.question
+        parts = asked.model, asked.cluster, asked.workload
         return [
-            (times[at], peaks[at], self.question.cluster.num_devices, self.layout(int(fitting[at])))
+            (
+                step_of_sites(*parts, times[at]),
+                peaks[at],
+                asked.cluster.num_devices,
+                self.layout(int(fitting[at])),
+            )
             for at in pareto_front(times, peaks)
         ]
 
@@ -179,17 +187,18 @@ def score_all(question: Question) -> Scored:
     InfeasibleError
         If no layout is legal, or none fits; its rows say which constraint refused how many.
     """
-    model, cluster, workload = question.model, question.cluster, question.workload
+    site = question.site
+    model, cluster, workload = site.model, site.cluster, site.workload
     candidates = enumerate_layouts(model, cluster, workload, question.space)
     num_legal = len(candidates)
     if num_legal == 0:
         raise nothing_legal(question, candidates.refused)
     limit = question.memory_limit
-    scores = score(question, candidates, memory_limit=limit)
+    scores = score(site, candidates, memory_limit=limit)
     fits = scores.peak <= limit
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, question.space)
-        raise InfeasibleError(nothing_fits([smallest(question, cells)], limit), [("memory", num_legal)])
+        raise InfeasibleError(nothing_fits([smallest(site, cells)], limit), [("memory", num_legal)])
     return Scored(question=question, candidates=candidates, scores=scores, fits=fits)
 
 

@@ -22,6 +22,7 @@ from forescale.search.solve import Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
+from forescale.time.outer import step_of_sites
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 
@@ -96,9 +97,10 @@ def search(
     ranked = ranking.best()
     best = tuple(project(asked.over_sites(each.of(one))) for each, one, _ in ranked)
     steps = ranking.fastest()
-    gains = more_memory(steps, limits, every=relax)
+    parts = asked.model, asked.cluster, asked.workload
+    gains = more_memory([step_of_sites(*parts, each) for each in steps], limits, every=relax)
     if relax:
-        more = relaxations(question, steps[0], ranking.refused, watch)
+        more = relaxations(asked, steps[0], ranking.refused, watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
@@ -113,7 +115,7 @@ def search(
         gap=ranking.progress.gap,
         elapsed_s=time.perf_counter() - started,
         refused=ranking.refused,
-        relaxations=gains if asked is question else (),
+        relaxations=gains,
         question=asked,
     )
 

@@ -18,6 +18,7 @@ from forescale.spec.model import Model
 from forescale.spec.space import NAMES, Space
 from forescale.spec.strategy import ALL_LAYERS, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.time.outer import step_of_sites
 from forescale.units import GIB, counted, format_bytes
 
 MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
@@ -75,10 +76,10 @@ def relaxations(
 ) -> tuple[Relaxation, ...]:
     """Return what each relaxed question gains over the best step found [s], most first; 0 where nothing is.
 
-    Those left when the search is stopped are not among them.
+    The step is of one site by itself, where sites train so. Those left when the search is stopped are not among them.
     """
-    batch = question.workload.global_batch_size
-    found = []
+    batch, found = question.workload.global_batch_size, []
+    before = _over_sites(question, step_time)
     for each in relaxed(question, refused):
         tokens = each.question.workload.global_batch_size / batch
         try:
@@ -87,17 +88,21 @@ def relaxations(
             continue
         if not best.done:
             break
-        seconds = min(best.step_time, step_time * tokens)
+        seconds = _over_sites(each.question, min(best.step_time, step_time * tokens))
         found.append(
             Relaxation(
                 constraint=each.constraint,
                 change=each.change,
                 step_time_s=seconds,
-                gain=max(0.0, 1.0 - seconds / (step_time * tokens)),
+                gain=max(0.0, 1.0 - seconds / (before * tokens)),
                 strategy=best.strategy,
             )
         )
     return tuple(sorted(found, key=lambda item: -item.gain))
+
+
+def _over_sites(question: Question, step_time: float) -> float:
+    return step_of_sites(question.model, question.cluster, question.workload, step_time)
 
 
 def relaxed(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
@@ -189,7 +194,8 @@ def _network(question: Question) -> Iterator[Relaxed]:
         faster = replace(tier, bandwidth=2.0 * tier.bandwidth, link_bandwidth=link)
         change = f"twice the bandwidth of {tier.name}"
         yield Relaxed(constraint="network", change=change, question=_with_tier(question, index, faster))
-        if not outermost and 0 < tier.size < cluster.num_devices:
+        whole_site = not outermost and cluster.tiers[index + 1].wide_area
+        if not outermost and not whole_site and 0 < tier.size < cluster.num_devices:
             larger = replace(tier, size=2 * tier.size)
             outer = cluster.tiers[index + 1].size
             if not outer or larger.size <= outer:
@@ -237,7 +243,7 @@ def remedies(
     More memory, more devices, dimensions that are held, states and activations on the host, shorter sequences: the
     least of each by doubling. A change that does not suffice by itself is listed with what would still be needed.
     """
-    question = question_of(question, cluster, workload, **parts)
+    question = question_of(question, cluster, workload, **parts).site
     limit, found = question.memory_limit, []
     if (least := _smallest(question)) is not None:
         peak, strategy = least

@@ -131,6 +131,14 @@ def utilisation_of(model: Model, cluster: Cluster, workload: Workload, step_time
     )
 
 
+def step_of_sites(model: Model, cluster: Cluster, workload: Workload, step_time: float) -> float:
+    """Return the step of all sites [s], of which one by itself takes `step_time`: the same where none train so."""
+    if workload.outer is None or step_time == float("inf"):
+        return step_time
+    used = utilisation_of(model, cluster, workload, step_time)
+    return float(step_over_sites(step_time=step_time, utilisation=used))
+
+
 def bandwidth_needed(outer: Outer, utilisation: float, **told: Any) -> float:  # noqa: ANN401 (as of the utilisation)
     """Return the least bit/s of each site's link that reach a compute utilisation, to 1 %."""
     low, high = 1e3, 1e18

@@ -13,7 +13,7 @@ from forescale.cli.render import words
 from forescale.cli.render.tables import asked
 from forescale.question import Note
 from forescale.spec import phrases
-from forescale.units import format_count, format_seconds
+from forescale.units import counted, format_count, format_seconds
 
 SHOWN = 6
 """Trials of a step shown: the last ones, among which is the one taken; the rest are counted."""
@@ -23,11 +23,21 @@ MOST_CHANGES = 6
 def advice_view(result: Advice, *, notes: Sequence[Note] = ()) -> Group:
     """Return every step with its numbers, then the outcome."""
     header = asked(result.model, result.cluster, words.workload(result.workload))
-    parts: list[RenderableType] = [header, *words.left_out(result.model)]
+    parts: list[RenderableType] = [header, *words.left_out(result.model), *_sites(result)]
     for number, step in enumerate(result.steps, start=1):
         parts += ["", *_step(number, step)]
-    said = words.notes(notes)
+    said = words.notes([*(note for note in result.advised.notes if note.topic == "sites"), *notes])
     return Group(*parts, "", *_outcome(result), *said)
+
+
+def _sites(result: Advice) -> list[Text]:
+    """Return what the steps are of where sites train by themselves."""
+    sites = result.advised.sites
+    if sites is None:
+        return []
+    devices, batch = result.cluster.num_devices, result.workload.global_batch_size
+    own = f"{counted(devices // sites.num_sites, 'device')}, {counted(batch // sites.num_sites, 'sequence')} a step"
+    return [Text(f"steps 1 to 3 are of one of the {sites.num_sites} sites by itself: {own}", style="dim")]
 
 
 def _step(number: int, step: Step) -> list[RenderableType]:
