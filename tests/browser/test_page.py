@@ -63,9 +63,28 @@ def test_a_bar_explains_its_part(page: Page):
     page.wait_for_selector("text=/Where step_time\\.\\w+ comes from/")
 
 
-def test_the_best_layouts_are_searched_and_taken(page: Page):
+def test_the_best_layouts_stand_beside_every_answer(page: Page):
+    page.wait_for_selector("#found table", timeout=120_000)
+    first = page.get_attribute("#found tbody tr:first-child data", "value")
+    saved = 100.0 * (1.0 - float(str(first)) / float(str(page.get_attribute("#step data", "value"))))
+    assert abs(float(str(page.text_content("#gain")).split()[3]) - saved) < 0.05 * saved
+    page.fill("#tp", "4")
+    page.press("#tp", "Tab")
+    page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 4')")
+    assert page.get_attribute("#found tbody tr:first-child data", "value") == first
+    page.fill("#devices", "8")
+    page.press("#devices", "Tab")
+    page.wait_for_function(
+        f"document.querySelector('#found tbody data').value !== '{first}'", timeout=120_000
+    )
+
+
+def test_a_search_is_asked_and_its_best_taken(page: Page):
+    page.wait_for_selector("#found table", timeout=120_000)
     page.click("#search")
     page.wait_for_selector("#found table", timeout=120_000)
+    page.click("#found summary")
+    page.wait_for_selector("#found .chart svg")
     best = page.get_attribute("#found tbody tr:first-child data", "value")
     page.click("#found tbody tr:first-child a")
     page.wait_for_selector("#step data")
@@ -80,19 +99,20 @@ def test_a_slider_fills_its_field_by_the_keyboard(page: Page):
 
 
 def test_a_point_of_the_front_leads_to_its_layout(page: Page):
-    page.click("#search")
+    page.click("#front button", timeout=120_000)
     page.click("#front [aria-roledescription=point] >> nth=0", timeout=120_000)
     page.wait_for_url("**&zero=*")
     page.wait_for_selector("#step data")
 
 
 def test_a_search_is_cancelled(page: Page):
+    page.wait_for_selector("#found table", timeout=120_000)
     page.fill("#devices", "512")
     page.press("#devices", "Tab")
-    page.click("#search")
     page.wait_for_selector("#progress")
-    page.click("#search")
+    page.click("text=Cancel the search")
     page.wait_for_selector("text=Cancelled.")
+    assert page.text_content("#search") == "Search the best layout"
 
 
 def test_a_launch_file_is_saved(page: Page, tmp_path: Path):
@@ -129,6 +149,10 @@ def test_two_layouts_are_compared(page: Page):
 def test_what_is_wrong_is_said(page: Page):
     page.goto(page.url.replace("tp=2", "tp=3"))
     assert "3" in str(page.text_content("[role=alert]"))
+    page.wait_for_selector("#found table", timeout=120_000)
+    page.goto(page.url.replace("llama-3.1-8b", "llama-9"))
+    assert "unknown model" in str(page.text_content("[role=alert]"))
+    page.wait_for_function("document.querySelector('#found').textContent === ''")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -92,6 +92,13 @@ def test_draw_writes_files(wanted, start, tmp_path):
     assert path.read_text().startswith(start)
 
 
+def test_a_page_says_the_command_that_draws_it(forescale, tmp_path):
+    told = ("pipeline", "draw", "-s", "zbv", "--pp", 2, "-f", "html", "-o", tmp_path / "a page.html")
+    assert forescale(*told).code == 0
+    page = (tmp_path / "a page.html").read_text(encoding="utf-8")
+    assert f"forescale pipeline draw -s zbv --pp 2 -f html -o &#x27;{tmp_path}/a page.html&#x27;" in page
+
+
 def test_draw_in_the_terminal():
     assert "rank 3" in run("draw", "-s", "1f1b", "-s", "zb-h1")
     with pytest.raises(ForescaleError, match="holds one schedule"):

@@ -51,7 +51,9 @@ def test_files(forescale, tmp_path, suffix, starts):
     path = tmp_path / f"report{suffix}"
     ran = forescale("report", *SMALL, *HELD, "--top", "3", "--details", "1", "--worst", "2", "--output", path)
     assert ran.code == 0, ran.err
-    assert path.read_text(encoding="utf-8").startswith(starts)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(starts)
+    assert ("<pre>forescale report llama-3.1-8b " in text) == (suffix == ".html")
     lines = ran.out.splitlines()
     assert lines[0] == "Layouts of llama-3.1-8b on 8 devices of h100-sxm"
     assert lines[1].startswith("Best layout: ")

@@ -93,7 +93,9 @@ def test_the_page_says_what_points_are_compared_by(forescale, file, tmp_path):
     for metric, said in (("mfu", "Best by MFU."), ("peak_bytes", "Best by peak memory.")):
         out = tmp_path / metric
         assert forescale("sweep", file, "--jobs", "1", "--metric", metric, "--output", out).code == 0
-        assert said in (out / "report.html").read_text(encoding="utf-8")
+        page = (out / "report.html").read_text(encoding="utf-8")
+        assert said in page
+        assert f"<pre>forescale sweep {file} --jobs 1 --metric {metric} --output {out}</pre>" in page
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import json
 import re
 from base64 import b64decode
 from io import BytesIO
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from tests.view.test_bars import CHART
 
 from forescale.errors import SpecError
+from forescale.view import files
 from forescale.view.files import SUFFIXES, write_chart
 
 
@@ -37,28 +39,39 @@ def test_another_ending_is_refused(tmp_path):
         write_chart(CHART, tmp_path / "a.gif")
 
 
-def test_a_picture_without_its_renderer_names_the_extra_and_leaves_no_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("lacking", ["vl_convert", "font_source_sans_pro", "fontTools"])
+def test_a_picture_without_what_draws_it_names_the_extra_and_leaves_no_file(tmp_path, monkeypatch, lacking):
     real = builtins.__import__
 
     def missing(name, *rest, **more):
-        if name == "vl_convert":
-            raise ModuleNotFoundError(name)
+        if name == lacking:
+            raise ModuleNotFoundError(name, name=name)
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(SpecError, match=r"forescale\[pictures\]"):
+    with pytest.raises(SpecError, match=rf"needs {lacking}; .*forescale\[pictures\]"):
         write_chart(CHART, tmp_path / "a.svg")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_picture_carries_the_glyphs_of_all_its_text(tmp_path):
-    fonts = pytest.importorskip("fontTools.ttLib")
-    pytest.importorskip("font_source_sans_pro")
+    from fontTools.ttLib import TTFont
+
     write_chart(CHART, tmp_path / "a.svg")
     content = (tmp_path / "a.svg").read_text(encoding="utf-8")
     words = "".join(text for text in ElementTree.fromstring(content).itertext() if "@font-face" not in text)
     carried = re.findall(r"font-weight:(\w+);src:url\(data:font/woff;base64,([^)]+)\)", content)
     assert [weight for weight, _ in carried] == ["normal", "bold"]
     for _, face in carried:
-        known = fonts.TTFont(BytesIO(b64decode(face))).getBestCmap()
+        known = TTFont(BytesIO(b64decode(face))).getBestCmap()
         assert {ord(letter) for letter in words if not letter.isspace()} <= known.keys()
+
+
+PICTURES = sorted((Path(__file__).parents[2] / "docs/studies").rglob("*.svg"))
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_pictures_of_the_book_carry_their_glyphs(path):
+    content = path.read_text(encoding="utf-8")
+    assert content.count("@font-face") == 2
+    assert f'font-family="{files.FONT}"' in content

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from html import unescape
 from urllib.parse import parse_qsl, urlencode
 
+import httpx2 as httpx
 import pytest
 from fastapi.testclient import TestClient
 from tests.web.test_asked import SMALL
 
 from forescale.cli.app import run
-from forescale.web.app import SECURITY, create_app
+from forescale.web.app import OF_A_CLIENT, SECURITY, create_app
 from forescale.web.workers import Workers
 
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
@@ -133,7 +135,7 @@ def test_more_than_is_worked_on_is_told_to_wait():
         answer = client.get(f"{path}?{QUERY}")
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) > 0
-    assert "ask again" in client.get(f"/search?{QUERY}").text
+    assert client.get(f"/search?{QUERY}").text.startswith("event: busy")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,34 @@ def test_a_search_tells_how_far_it_is_and_what_is_best(client, capsys):
     assert "event: found" in text
     link = re.search(r'href="/\?([^"]+)"', text)[1].replace("&amp;", "&")
     assert json.loads(page(client, "/project.json", link))["step_time_s"] == found["best"][0]["step_time_s"]
+
+
+def test_a_search_is_remembered_whatever_layout_is_looked_at(client):
+    query = [
+        *SMALL[:2],
+        ("devices", "8"),
+        *SMALL[3:],
+        ("set", "workload.document_len=1024\nstrategy.sp=false"),
+    ]
+    first = page(client, "/search?soon=1", urlencode([*query, ("tp", "2")]))
+    assert "event: progress" in first
+    again = page(client, "/search?soon=1", urlencode([*query, ("tp", "4"), ("pp", "2")]))
+    assert again.startswith("event: found")
+    assert again == first[first.index("event: found") :]
+    assert "workload.document_len" in again
+
+
+def test_one_client_does_not_take_all_places():
+    app = create_app(long=Workers(processes=1, most=16, time_limit_s=30.0, patient=True))
+
+    async def ask():
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://page") as session:
+            links = [f"/fit?{urlencode([*SMALL, ('tp', str(2**tp))])}" for tp in range(OF_A_CLIENT + 2)]
+            return [answer.status_code for answer in await asyncio.gather(*map(session.get, links))]
+
+    found = asyncio.run(ask())
+    assert found.count(429) == 2
 
 
 def test_a_search_that_cannot_be_asked_is_one_sentence(client):

@@ -16,11 +16,11 @@ from forescale.web.asked import (
     OWN,
     address,
     changed,
+    laid_out,
     opened,
     question,
     search_question,
     told,
-    words_of,
 )
 
 SMALL = [
@@ -95,7 +95,7 @@ def test_a_pasted_configuration_is_a_model():
 
 def test_a_layout_that_was_found_is_asked_again():
     first = project(question([*SMALL, ("tp", "2"), ("pp", "2"), ("zero", "1"), ("set", "strategy.sp=false")]))
-    again = project(question(changed(SMALL, **words_of(first.to_json()["strategy"]))))
+    again = project(question(laid_out(SMALL, first.to_json()["strategy"])))
     assert again.to_json() == first.to_json()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -165,6 +165,11 @@ class PageFile:
     command: str = ""
 
 
+def command_line(words: Iterable[object] | None) -> str:
+    """Return the command of such arguments, as a shell takes it; nothing where there are none."""
+    return shlex.join(["forescale", *map(str, words)]) if words else ""
+
+
 def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
     """Return where a page goes, if it can be written there, with the command that writes none."""
     if file is None:
@@ -172,13 +177,13 @@ def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
     if file.path.suffix != ".html" and not file.path.is_dir():
         raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
     writable(file.path)
-    words = [str(word) for word in context.obj or ()]
+    words = list(context.obj or ())
     for place, word in enumerate(words):
-        if word == "--html":
+        if str(word) == "--html":
             words = words[:place] + words[place + 2 :]
-        elif word.startswith("--html="):
+        elif str(word).startswith("--html="):
             words = words[:place] + words[place + 1 :]
-    return PageFile(file.path, shlex.join(["forescale", *words]))
+    return PageFile(file.path, command_line(words))
 
 
 HtmlFile: TypeAlias = Annotated[

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands
-from forescale.cli.options import grouped
+from forescale.cli.options import command_line, grouped
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     FILE,
@@ -146,6 +146,7 @@ def compare(*, pp: Pp, microbatches: Microbatches, passes: PassOptions, as_json:
 @grouped
 def draw(
     *,
+    context: typer.Context,
     schedule: Annotated[
         list[str] | None, typer.Option("--schedule", "-s", help="Name; repeat to draw several.")
     ] = None,
@@ -187,7 +188,14 @@ def draw(
             raise ForescaleError(message)
         text = to_csv(built[0])
     else:
-        text = rendered(timelines, wanted, width=width, colour=output is None, difference=difference)
+        text = rendered(
+            timelines,
+            wanted,
+            width=width,
+            colour=output is None,
+            difference=difference,
+            command=command_line(context.obj),
+        )
     if output is None:
         sys.stdout.write(f"{text}\n")
     else:

@@ -41,12 +41,13 @@ def rendered(
     colour: bool = False,
     title: str = "Pipeline schedules",
     difference: Difference | None = None,
+    command: str = "",
 ) -> str:
     """Return pictures of steps on one scale, with what tells measured from simulated where that is known."""
     notes = () if difference is None else difference.sentences
     if wanted is DrawFormat.html:
         rows = () if difference is None else [astuple(each) for each in difference.passes]
-        return to_html(timelines, title=title, notes=notes, columns=COLUMNS, rows=rows)
+        return to_html(timelines, title=title, notes=notes, columns=COLUMNS, rows=rows, command=command)
     if wanted is DrawFormat.svg:
         return to_svg(*timelines)
     if wanted is DrawFormat.perfetto:

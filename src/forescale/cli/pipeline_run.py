@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from forescale.cli.console import print_json, say
-from forescale.cli.options import grouped
+from forescale.cli.options import command_line, grouped
 from forescale.cli.pipeline_options import (
     FILE,
     AsJson,
@@ -80,6 +80,7 @@ Nodes: TypeAlias = Annotated[
 @grouped
 def run_command(
     *,
+    context: typer.Context,
     file: TableFile = None,
     schedule: ScheduleName = None,
     pp: MaybePp = None,
@@ -129,7 +130,7 @@ def run_command(
     if trace is not None:
         write_run(trace, timed)
     if output is not None:
-        _draw(difference, output)
+        _draw(difference, output, command_line(context.obj))
     if as_json:
         print_json({**ran.to_json(), "difference": list(difference.sentences)})
         return
@@ -205,7 +206,8 @@ def _show(difference: Difference, before: MeasuredStep | None) -> None:
         say(f"{gain:.2%} shorter than {before.schedule.name} measured before ({took:.2f} ms)")
 
 
-def _draw(difference: Difference, output: Path) -> None:
+def _draw(difference: Difference, output: Path, command: str) -> None:
     pictures = [difference.timeline, difference.simulation.timeline]
     title = f"{difference.step.schedule.name}: measured and simulated"
-    write_text(output, rendered(pictures, PICTURES[output.suffix], title=title, difference=difference))
+    wanted = PICTURES[output.suffix]
+    write_text(output, rendered(pictures, wanted, title=title, difference=difference, command=command))

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
@@ -15,6 +17,7 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     bounded,
+    command_line,
     grouped,
     option,
     output_option,
@@ -40,6 +43,7 @@ LEAST_MFU = 0.2
 @grouped
 def report_command(
     *,
+    context: typer.Context,
     model: ModelArgument = None,
     cluster: ClusterOptions,
     run: RunOptions,
@@ -78,7 +82,7 @@ def report_command(
         refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
         found = ranked(spaced(question, choice, sized=True), top=top, all_variants=all_variants)
         report = _search(found, details=details, worst=worst)
-    _write(report, output, as_json=as_json)
+    _write(report, output, command=command_line(context.obj), as_json=as_json)
 
 
 def _of_the_analysis(
@@ -127,7 +131,7 @@ def _search(found: SearchResult, *, details: int, worst: int) -> Report:
     return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)
 
 
-def _write(report: Report, output: Path | None, *, as_json: bool) -> None:
+def _write(report: Report, output: Path | None, *, command: str, as_json: bool) -> None:
     """Write the file asked for, or the report itself to standard output."""
     import json
 
@@ -136,7 +140,7 @@ def _write(report: Report, output: Path | None, *, as_json: bool) -> None:
     if output is not None:
         body = {
             ".md": lambda: to_markdown(report),
-            ".html": lambda: to_html(report),
+            ".html": lambda: to_html(report, command=command),
             ".json": lambda: json.dumps(report.to_json(), indent=2) + "\n",
         }[output.suffix]()
         write_text(output, body)

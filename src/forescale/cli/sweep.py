@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import JsonFlag, bounded, grouped, option, output_option
+from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option, output_option
 from forescale.errors import SpecError
 from forescale.limits import JOBS
 
@@ -56,6 +56,7 @@ class TableOptions:
 @grouped
 def sweep_command(
     *,
+    context: typer.Context,
     table: TableOptions,
     workers: WorkerOptions,
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What is asked and what is varied.")],
@@ -88,7 +89,8 @@ def sweep_command(
             progress=progress,
         )
     result = replace(result, asked_metric=table.metric)
-    pictures = () if table.output is None else _pictures(result, plots, table.output)
+    asked = command_line(context.obj)
+    pictures = () if table.output is None else _pictures(result, plots, table.output, asked)
     if as_json:
         print_json(result.to_json())
     else:
@@ -124,12 +126,12 @@ def _executor(name: str, jobs: int | None, address: str) -> Executor:
     return Ray(address=address, jobs=jobs) if name == "ray" else Local(jobs=jobs)
 
 
-def _pictures(result: SweepResult, plots: tuple[Plot, ...], output: Path) -> tuple[Path, ...]:
+def _pictures(result: SweepResult, plots: tuple[Plot, ...], output: Path, command: str) -> tuple[Path, ...]:
     """Write the pictures asked for: by --plot, else by the file, else those that suit what is varied."""
     from forescale.sweep.pictures import draw, usual_plots, write_pictures
 
     wanted = plots or result.sweep.plots or usual_plots(result)
-    return write_pictures(result, draw(result, wanted), output)
+    return write_pictures(result, draw(result, wanted), output, command=command)
 
 
 @contextmanager

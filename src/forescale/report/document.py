@@ -152,15 +152,18 @@ _MANY = 12
 """Columns from which a table is set smaller and never wraps."""
 
 
-def to_html(report: Report) -> str:
-    """Return the report as a page with a table of contents; wide tables scroll by themselves."""
+def to_html(report: Report, *, command: str = "") -> str:
+    """Return the report as a page with a table of contents; wide tables scroll by themselves.
+
+    It ends with the command line that asks for it, where there is one.
+    """
     links = "".join(
         f'<a href="#s{number}">{xml(section.title)}</a> '
         for number, section in enumerate(report.sections)
         if section.level == 1
     )
     sections = (_section(number, section) for number, section in enumerate(report.sections))
-    return page(report.title, f"<nav>{links}</nav>", *sections)
+    return page(report.title, f"<nav>{links}</nav>", *sections, command=command)
 
 
 def _section(number: int, section: Section) -> str:

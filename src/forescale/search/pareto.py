@@ -19,12 +19,11 @@ from forescale.question import Question, question_of
 from forescale.results import Result
 from forescale.search.evaluate import Scores, score
 from forescale.search.layouts import Candidates, Rows
-from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, smallest
+from forescale.search.scenarios import nothing_fits, nothing_legal, scenarios, smallest, step_of_all
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
-from forescale.time.outer import step_of_sites
 from forescale.view.page import Chart
 
 SCHEMA = "forescale.pareto/1"
@@ -166,15 +165,9 @@ class Scored:
         """Return step time, peak, devices and layout of those that fit and that no other beats in the first two."""
         fitting = np.flatnonzero(self.fits)
         times, peaks = (values.reshape(-1)[fitting] for values in (self.scores.step_time, self.scores.peak))
-        asked = self.question
-        parts = asked.model, asked.cluster, asked.workload
+        asked, devices = self.question, self.question.cluster.num_devices
         return [
-            (
-                step_of_sites(*parts, times[at]),
-                peaks[at],
-                asked.cluster.num_devices,
-                self.layout(int(fitting[at])),
-            )
+            (step_of_all(asked, times[at]), peaks[at], devices, self.layout(int(fitting[at])))
             for at in pareto_front(times, peaks)
         ]
 

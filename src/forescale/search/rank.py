@@ -17,12 +17,11 @@ from forescale.results import Result
 from forescale.search.incumbent import Goal
 from forescale.search.pareto import ParetoResult, pareto_search
 from forescale.search.relax import Relaxation, memory_limits, more_memory, relaxations
-from forescale.search.scenarios import Ranking, fastest, scenarios, timed
+from forescale.search.scenarios import Ranking, fastest, scenarios, step_of_all, timed
 from forescale.search.solve import Watch
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
-from forescale.time.outer import step_of_sites
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 
@@ -97,8 +96,7 @@ def search(
     ranked = ranking.best()
     best = tuple(project(asked.over_sites(each.of(one))) for each, one, _ in ranked)
     steps = ranking.fastest()
-    parts = asked.model, asked.cluster, asked.workload
-    gains = more_memory([step_of_sites(*parts, each) for each in steps], limits, every=relax)
+    gains = more_memory([step_of_all(asked, each) for each in steps], limits, every=relax)
     if relax:
         more = relaxations(asked, steps[0], ranking.refused, watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))

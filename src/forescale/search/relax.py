@@ -10,7 +10,7 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.question import Question, question_of
-from forescale.search.scenarios import fastest, scenarios, smallest
+from forescale.search.scenarios import fastest, scenarios, smallest, step_of_all
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells
 from forescale.spec.cluster import Cluster
@@ -18,7 +18,6 @@ from forescale.spec.model import Model
 from forescale.spec.space import NAMES, Space
 from forescale.spec.strategy import ALL_LAYERS, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.time.outer import step_of_sites
 from forescale.units import GIB, counted, format_bytes
 
 MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
@@ -79,7 +78,7 @@ def relaxations(
     The step is of one site by itself, where sites train so. Those left when the search is stopped are not among them.
     """
     batch, found = question.workload.global_batch_size, []
-    before = _over_sites(question, step_time)
+    before = step_of_all(question, step_time)
     for each in relaxed(question, refused):
         tokens = each.question.workload.global_batch_size / batch
         try:
@@ -88,7 +87,7 @@ def relaxations(
             continue
         if not best.done:
             break
-        seconds = _over_sites(each.question, min(best.step_time, step_time * tokens))
+        seconds = step_of_all(each.question, min(best.step_time, step_time * tokens))
         found.append(
             Relaxation(
                 constraint=each.constraint,
@@ -99,10 +98,6 @@ def relaxations(
             )
         )
     return tuple(sorted(found, key=lambda item: -item.gain))
-
-
-def _over_sites(question: Question, step_time: float) -> float:
-    return step_of_sites(question.model, question.cluster, question.workload, step_time)
 
 
 def relaxed(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:

@@ -21,6 +21,7 @@ from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, enumerate_cells
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
+from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 
 
@@ -58,6 +59,11 @@ def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
 
 def _nothing() -> Overlap:
     return Overlap(**dict.fromkeys(Overlap.__dataclass_fields__, False))
+
+
+def step_of_all(question: Question, step_time: float) -> float:
+    """Return the step of a question's layout whose step on one site by itself is `step_time` [s]."""
+    return step_of_sites(question.model, question.cluster, question.workload, step_time)
 
 
 def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleError:

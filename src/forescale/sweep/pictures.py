@@ -452,8 +452,10 @@ _DEGREES = (
 )
 
 
-def write_pictures(result: SweepResult, pictures: Sequence[Picture], folder: Path) -> tuple[Path, ...]:
-    """Write every picture as SVG and as Vega-Lite, and a page of all; return the files."""
+def write_pictures(
+    result: SweepResult, pictures: Sequence[Picture], folder: Path, *, command: str = ""
+) -> tuple[Path, ...]:
+    """Write every picture as Vega-Lite, and a page of all with the command line that asks; return the files."""
     files: list[Path] = []
     place = folder / "plots"
     with writing(place):
@@ -462,11 +464,11 @@ def write_pictures(result: SweepResult, pictures: Sequence[Picture], folder: Pat
         files.append(place / f"{picture.name}.vl.json")
         write_text(files[-1], written(picture.chart))
     report = folder / "report.html"
-    write_text(report, to_html(result, pictures))
+    write_text(report, to_html(result, pictures, command=command))
     return (*files, report)
 
 
-def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
+def to_html(result: SweepResult, pictures: Sequence[Picture], *, command: str = "") -> str:
     """Return a page with the pictures and, for everything varied, the best point of every value."""
     counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
     sampled = {item.name for item in result.sweep.axes.ranges}  # samples would be a row each
@@ -475,6 +477,7 @@ def to_html(result: SweepResult, pictures: Sequence[Picture]) -> str:
         f"<p>{counted(len(result.rows), 'point')}: {counts}. Best by {xml(title(result.metric))}.</p>",
         *(figure(picture.chart) for picture in pictures),
         *(_best_table(result, name) for name in result.sweep.axes.names if name not in sampled),
+        command=command,
     )
 
 

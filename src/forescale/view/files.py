@@ -17,7 +17,7 @@ from forescale.written import replacing, write_text
 
 SUFFIXES = (".html", ".json", ".svg", ".png")
 FONT = "Source Sans Pro"
-"""Of pictures, which are set in it where it is installed; SVG then carries its glyphs (SIL Open Font Licence)."""
+"""Of pictures; SVG carries its glyphs (SIL Open Font Licence)."""
 _SHARPNESS = 2
 """Pixels of a PNG per point."""
 
@@ -57,22 +57,18 @@ def picture(spec: Spec, suffix: str) -> bytes:
     """
     try:
         import vl_convert
-    except ModuleNotFoundError:
+        from font_source_sans_pro import font_directory, font_files_ttf
+        from fontTools import ttLib  # noqa: F401 (what sets the glyphs in)
+    except ModuleNotFoundError as error:
         raise SpecError(
-            f"{suffix} needs vl-convert; install it with: pip install 'forescale[pictures]', "
+            f"{suffix} needs {error.name}; install it with: pip install 'forescale[pictures]', "
             "or write .html and save the picture from the page"
         ) from None
-    style = {**CONFIG, **spec.get("config", {}), "background": "white"}
-    try:
-        from font_source_sans_pro import font_directory, font_files_ttf
-    except ModuleNotFoundError:
-        faces = {}
-    else:
-        vl_convert.register_font_directory(font_directory)
-        style["font"] = FONT
-        faces = {"normal": font_files_ttf["SourceSansPro"], "bold": font_files_ttf["SourceSansProBold"]}
+    vl_convert.register_font_directory(font_directory)
+    style = {**CONFIG, **spec.get("config", {}), "background": "white", "font": FONT}
     whole = {**spec, "config": style}
     if suffix == ".svg":
+        faces = {"normal": font_files_ttf["SourceSansPro"], "bold": font_files_ttf["SourceSansProBold"]}
         return with_glyphs(str(vl_convert.vegalite_to_svg(whole)), faces).encode() + b"\n"
     return bytes(vl_convert.vegalite_to_png(whole, scale=_SHARPNESS))
 

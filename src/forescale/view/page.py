@@ -87,9 +87,13 @@ def bullets(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{xml(item)}</li>' for item in items)}</ul>"
 
 
-def page(title: str, *parts: str) -> str:
-    """Return one page of these parts, which loads nothing; where it has charts it holds what draws them."""
-    body = "\n".join(parts)
+def page(title: str, *parts: str, command: str = "") -> str:
+    """Return one page of these parts, which loads nothing; where it has charts it holds what draws them.
+
+    It ends with the command line that asks the same, where there is one.
+    """
+    asked = f"<h2>The same on the command line</h2><pre>{xml(command)}</pre>" if command else ""
+    body = "\n".join([*parts, asked] if asked else parts)
     scripts = _scripts() if "data-spec=" in body else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

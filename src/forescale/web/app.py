@@ -7,9 +7,9 @@ Nothing that a page sends names a file of the server; what is wrong is one sente
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -21,7 +21,7 @@ from forescale.errors import ForescaleError
 from forescale.escaping import xml
 from forescale.version import __version__
 from forescale.view.page import FOLDER
-from forescale.web.asked import Query, address, told
+from forescale.web.asked import Query, address, of_search
 from forescale.web.workers import BusyError, Work, Workers
 
 LONGEST_ADDRESS = 60_000
@@ -32,7 +32,10 @@ RETRY_AFTER_S = 1
 REMEMBERED = 1024
 """Answers that are kept."""
 QUICK_S, LONG_S = 10.0, 60.0
-"""Seconds that an answer may take; a search ends then with the best so far, and how near it is to the proof."""
+"""Seconds that an answer may take, and so a search that goes with it; and what is asked for by itself. A search ends
+then with the best so far, and how near it is to the proof."""
+LONG_QUESTIONS, OF_A_CLIENT = 16, 4
+"""Long questions that are worked on or wait, and those of one address among them."""
 GRACE_S = 20.0
 """Seconds beyond, in which a search says what it has."""
 SECURITY = {
@@ -57,7 +60,7 @@ def create_app(
     served = Pages(
         quick or Workers(processes=2, most=48, time_limit_s=QUICK_S),
         drawn or Workers(processes=2, most=48, time_limit_s=QUICK_S, patient=True),
-        long or Workers(processes=2, most=2, time_limit_s=LONG_S + GRACE_S, patient=True),
+        long or Workers(processes=2, most=LONG_QUESTIONS, time_limit_s=LONG_S + GRACE_S, patient=True),
     )
 
     @asynccontextmanager
@@ -127,6 +130,7 @@ class Pages:
     def __init__(self, quick: Workers, drawn: Workers, long: Workers) -> None:
         self._quick, self._drawn, self._long = quick, drawn, long
         self._kept: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        self._waiting: Counter[str] = Counter()
 
     def close(self) -> None:
         """End all workers."""
@@ -137,12 +141,33 @@ class Pages:
         """Return the answer to a question, which is remembered."""
         key = (work, address(query), repr(more))
         if key not in self._kept:
-            found: str = await (workers or self._quick).ask(work, list(query), *more)
-            self._kept[key] = found
-            if len(self._kept) > REMEMBERED:
-                self._kept.popitem(last=False)
+            self._keep(key, await (workers or self._quick).ask(work, list(query), *more))
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    def _keep(self, key: tuple[object, ...], found: str) -> None:
+        self._kept[key] = found
+        if len(self._kept) > REMEMBERED:
+            self._kept.popitem(last=False)
+
+    @contextmanager
+    def _turn(self, request: Request) -> Iterator[None]:
+        """Count a long question of one address.
+
+        Raises
+        ------
+        BusyError
+            If as many of it are worked on or wait as may.
+        """
+        client = request.client.host if request.client else ""
+        if self._waiting[client] >= OF_A_CLIENT:
+            raise BusyError
+        self._waiting[client] += 1
+        try:
+            yield
+        finally:
+            self._waiting[client] -= 1
+            self._waiting += Counter()  # those of whom nothing waits are forgotten
 
     async def form(self, request: Request) -> Response:
         """Return the page, or of a change of the form its answer alone."""
@@ -179,11 +204,13 @@ class Pages:
 
     async def fit(self, request: Request) -> Response:
         """Return what would make the layout fit."""
-        return HTMLResponse(await self._once("fit", asked(request), workers=self._long))
+        with self._turn(request):
+            return HTMLResponse(await self._once("fit", asked(request), workers=self._long))
 
     async def front(self, request: Request) -> Response:
         """Return the front of step time and memory."""
-        return HTMLResponse(await self._once("front", asked(request), workers=self._long))
+        with self._turn(request):
+            return HTMLResponse(await self._once("front", asked(request), workers=self._long))
 
     async def project_json(self, request: Request) -> Response:
         """Return what `forescale project --json` prints."""
@@ -198,7 +225,8 @@ class Pages:
 
     async def search_json(self, request: Request) -> Response:
         """Return what `forescale search --json` prints, after the whole search."""
-        return _json(await self._once("search_document", asked(request), LONG_S, workers=self._long))
+        with self._turn(request):
+            return _json(await self._once("search_document", asked(request), LONG_S, workers=self._long))
 
     async def read(self, request: Request) -> Response:
         """Return what a framework's file, which is the body, asks; the parameter `name` is what it is called."""
@@ -215,15 +243,26 @@ class Pages:
         return _json(await self._drawn.ask("read", asked(request, "name"), name, text))
 
     async def search(self, request: Request) -> Response:
-        """Stream how far the search is, and the best layouts at its end."""
-        return StreamingResponse(self._events(told(asked(request))), media_type="text/event-stream")
+        """Stream how far the search is, and the best layouts at its end; with the parameter `soon`, a short one."""
+        limit = QUICK_S if _said(request, "soon") else LONG_S
+        events = self._events(request, of_search(asked(request, "soon")), limit)
+        return StreamingResponse(events, media_type="text/event-stream")
 
-    async def _events(self, query: Query) -> AsyncIterator[str]:
+    async def _events(self, request: Request, query: Query, limit: float) -> AsyncIterator[str]:
+        key = ("search", address(query), limit)
+        if key in self._kept:
+            yield _event("found", self._kept[key])
+            return
         try:
-            async for kind, found in self._long.news("search", list(query), LONG_S):
-                yield _event("progress", json.dumps(found)) if kind == "news" else _event(kind, found)
+            with self._turn(request):
+                async for kind, found in self._long.news("search", list(query), limit):
+                    if kind == "news":
+                        yield _event("progress", json.dumps(found))
+                    else:
+                        self._keep(key, found)
+                        yield _event(kind, found)
         except BusyError:
-            yield _event("found", _sentence("two long questions are worked on; ask again when one is done"))
+            yield _event("busy", str(RETRY_AFTER_S))
         except ForescaleError as error:
             yield _event("found", _sentence(str(error)))
 

@@ -164,7 +164,7 @@ def price_of(query: Query) -> float | None:
 
 def search_question(query: Query) -> Question:
     """Return the question of the best layout: what an address says of the layout is left free."""
-    values = _values([(name, value) for name, value in told(query) if _group(name) != "Layout"])
+    values = _values(of_search(query))
     asked = _bounded(build_question(values, where=WHERE))
     space = Space() if asked.strategy is None else Space(base=asked.strategy)
     if asked.framework is not None:
@@ -172,7 +172,21 @@ def search_question(query: Query) -> Question:
     return replace(asked, strategy=None, space=space)
 
 
-def words_of(strategy: Mapping[str, Any]) -> dict[str, str]:
+def of_search(query: Query) -> Query:
+    """Return what an address says but for the layout."""
+    lines = [line for name, value in query if name == "set" for line in value.splitlines()]
+    others = "\n".join(line for line in lines if not line.strip().startswith("strategy."))
+    layout = {each.name: "" for each in FIELDS if each.group == "Layout"}
+    return changed(query, **layout, set=others)
+
+
+def laid_out(query: Query, strategy: Mapping[str, Any]) -> Query:
+    """Return the question with another layout, as a document has it."""
+    words, others = _words_of(strategy), dict(of_search(query)).get("set", "")
+    return changed(query, **{**words, "set": "\n".join(filter(None, [others, words["set"]]))})
+
+
+def _words_of(strategy: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of the form that say a layout, as a document has it."""
     found = {
         each.name: strategy.get(each.path[-1])
@@ -191,10 +205,6 @@ def words_of(strategy: Mapping[str, Any]) -> dict[str, str]:
     }
     words = {name: "" if value is None else str(value) for name, value in found.items()}
     return {**words, "set": "\n".join(sorted(sets))}
-
-
-def _group(name: str) -> str:
-    return next((each.group for each in FIELDS if each.name == name), "Layout" if name == "set" else "")
 
 
 def _values(said: Query) -> dict[str, Any]:

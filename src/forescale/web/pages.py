@@ -37,12 +37,12 @@ from forescale.web.asked import (
     Query,
     address,
     changed,
+    laid_out,
     opened,
     price_of,
     question,
     search_question,
     told,
-    words_of,
 )
 from forescale.web.upload import uploaded
 
@@ -244,7 +244,7 @@ def _answer(query: Query) -> dict[str, Any]:
 
 def _layout(query: Query, one: Projection) -> str:
     """Return the address of the same question with another layout."""
-    return address(changed(query, **words_of(one.to_json()["strategy"])))
+    return address(laid_out(query, one.to_json()["strategy"]))
 
 
 def _varied(query: Query) -> Iterator[dict[str, Any]]:

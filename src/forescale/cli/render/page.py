@@ -38,9 +38,8 @@ def write_page(file: PageFile, view: Group, charts: Sequence[Chart], drawn: Sequ
         *_written([rest, *lead], title),
         gallery([*map(figure, charts), *drawn]),
         *_written(parts[len(lead) :], title),
-        f"<h2>The same on the command line</h2><pre>{xml(file.command)}</pre>",
     ]
-    write_text(file.path, page(title, *shown))
+    write_text(file.path, page(title, *shown, command=file.command))
 
 
 def _parts(shown: RenderableType) -> Iterator[str | Table]:

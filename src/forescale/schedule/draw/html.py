@@ -21,6 +21,7 @@ def to_html(
     notes: Sequence[str] = (),
     columns: Sequence[str] = (),
     rows: Sequence[Sequence[str | float]] = (),
+    command: str = "",
 ) -> str:
     """Return a page that shows steps above each other on one time axis; it loads nothing from elsewhere.
 
@@ -32,6 +33,8 @@ def to_html(
         Sentences above them.
     columns, rows
         A table below them, of text and numbers, sorted by a click on a column's head.
+    command
+        The command line that draws them.
     """
     steps = "".join(_canvas(each) for each in pictures)
     cells = [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
@@ -45,6 +48,7 @@ def to_html(
         '<div id="tip" hidden></div><p id="told" class="unseen" role="status"></p>',
         f'<script type="application/json" id="data">{script([_panel(each) for each in pictures])}</script>',
         f"<script>{_viewer()}</script>",
+        command=command,
     )
 
 

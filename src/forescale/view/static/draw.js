@@ -47,7 +47,7 @@ function saving(place, spec) {
 }
 
 function draw(inside) {
-  for (const place of inside.querySelectorAll(".chart[data-spec]")) drawChart(place);
+  for (const place of inside.querySelectorAll(".chart[data-spec]")) if (!place.closest("details:not([open])")) drawChart(place);
 }
 
 async function unpack(library) {

@@ -1,5 +1,5 @@
 "use strict";
-// Follows a search as it goes, asks again when the server was busy.
+// Searches beside every answer, follows a search as it goes, asks again when the server was busy.
 
 function words() {
   const said = new URLSearchParams();
@@ -50,24 +50,52 @@ function copyable(inside) {
   }
 }
 
-let running = null;
-function search() {
-  const found = document.getElementById("found");
-  const button = document.getElementById("search");
-  if (running) {
-    running.close(); running = null; button.textContent = "Search the best layout"; found.textContent = "Cancelled.";
-    return;
-  }
-  button.textContent = "Cancel the search";
-  found.innerHTML = '<h2>Best layouts</h2><p id="progress">Searching …</p>';
-  const end = () => { running.close(); running = null; button.textContent = "Search the best layout"; };
-  running = new EventSource("/search?" + words());
+// The best layouts are searched beside every answer, for a short time; the button searches for longer, or cancels.
+let running = null, waiting = 0;
+function stop() {
+  clearTimeout(waiting); waiting = 0;
+  if (running) running.close();
+  running = null;
+  document.getElementById("search").textContent = "Search the best layout";
+}
+
+// Where the layout is not legal there is no answer, and the layouts that are stand below what is wrong.
+function place() {
+  const found = document.getElementById("found") || document.createElement("section");
+  if (!found.id) { found.id = "found"; found.setAttribute("aria-label", "Best layouts"); document.getElementById("answer").append(found); }
+  return found;
+}
+
+function search(soon) {
+  stop();
+  const found = place();
+  document.getElementById("search").textContent = "Cancel the search";
+  const say = (text) => {
+    if (!document.getElementById("progress")) found.insertAdjacentHTML("afterbegin", '<p id="progress"></p>');
+    document.getElementById("progress").textContent = text;
+  };
+  const show = (html) => { stop(); found.innerHTML = html; htmx.process(found); draw(found); gain(); };
+  if (!soon) found.innerHTML = "<h3>Best layouts</h3>";
+  say("Searching …");
+  running = new EventSource("/search?" + (soon ? "soon=1&" : "") + words());
   running.addEventListener("progress", (event) => {
     const far = JSON.parse(event.data);
-    document.getElementById("progress").textContent = `${far.num_evaluated.toLocaleString("en")} evaluated, ${far.num_pruned.toLocaleString("en")} proven worse, of ${far.num_legal.toLocaleString("en")} legal; ${far.elapsed_s.toFixed(1)} s`;
+    say(`${far.num_evaluated.toLocaleString("en")} evaluated, ${far.num_pruned.toLocaleString("en")} proven worse, of ${far.num_legal.toLocaleString("en")} legal; ${far.elapsed_s.toFixed(1)} s`);
   });
-  running.addEventListener("found", (event) => { end(); found.innerHTML = event.data; htmx.process(found); draw(found); });
-  running.onerror = () => { if (running) { end(); found.innerHTML = '<p class="error" role="alert">The search could not be asked; try again.</p>'; } };
+  running.addEventListener("found", (event) => show(soon && event.data.includes('class="error"') && !document.getElementById("step") ? "" : event.data));
+  running.addEventListener("busy", (event) => {
+    running.close(); say("Others are searching; this waits for its turn.");
+    waiting = setTimeout(search, 1000 * event.data, soon);
+  });
+  running.onerror = () => { if (running) show('<p class="error" role="alert">The search could not be asked; try again.</p>'); };
+}
+
+// How much shorter the best step is than that of the layout above it.
+function gain() {
+  const place = document.getElementById("gain"), best = document.querySelector("#found tbody data"), now = document.querySelector("#step data");
+  if (!place || !best || !now) return;
+  const saved = 1 - Number(best.value) / Number(now.value);
+  place.textContent = saved > 0.0005 ? `The first takes ${(100 * saved).toPrecision(2)} % less time a step than the layout above.` : "";
 }
 
 // What was kept stays in the browser.
@@ -85,14 +113,22 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("DOMContentLoaded", () => {
-  comparable(); slide(); copyable(document);
+  comparable(); slide(); copyable(document); search(true);
   document.addEventListener("input", (event) => { if (event.target.dataset.for) slid(event.target); else if (event.target.closest("#question")) slide(); });
-  document.getElementById("search").addEventListener("click", search);
+  document.getElementById("search").addEventListener("click", () => {
+    if (!running && !waiting) { search(false); return; }
+    stop();
+    document.getElementById("found").innerHTML = "<h3>Best layouts</h3><p>Cancelled.</p>";
+  });
+  document.addEventListener("toggle", (event) => { if (event.target.open) draw(event.target); }, true);
   document.getElementById("file").addEventListener("change", (event) => {
     event.stopPropagation();
     if (event.target.files.length) read(event.target.files[0]);
   });
-  document.body.addEventListener("htmx:afterSwap", (event) => { draw(event.target); comparable(); copyable(event.target); });
+  document.body.addEventListener("htmx:afterSwap", (event) => {
+    draw(event.target); comparable(); copyable(event.target);
+    if (event.target.id === "answer") search(true);
+  });
   document.body.addEventListener("htmx:responseError", (event) => {
     const asked = event.detail;
     if (asked.xhr.status === 429) setTimeout(() => htmx.ajax("GET", asked.pathInfo.finalRequestPath, "#" + asked.target.id), 1000 * (asked.xhr.getResponseHeader("Retry-After") || 1));
