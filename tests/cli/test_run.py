@@ -28,6 +28,16 @@ def test_a_run_in_phases(forescale):
     assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
 
 
+def test_a_phase_that_does_not_fit_is_said(forescale):
+    large = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", 64, "--global-batch-size", 256)
+    fits, more = ("--phase", "tokens=1T seq_len=4096 tp=8 pp=4"), ("--phase", "tokens=1B seq_len=4096 tp=1")
+    said = " ".join(forescale("run", *large, *fits, *more).out.split())
+    assert "phase 2 needs more memory than there is: what follows is as if it were there" in said
+    assert "more memory than there is" not in forescale("run", *large, *fits).out
+    assert " money USD " in said
+    assert "USD" not in forescale("run", *large, *fits, "--price", 2).out
+
+
 PHASES = """
 model = "llama-3.1-8b"
 cluster = "h100-sxm"

@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.sweep.questions import TEXT
 
+from forescale.units import format_count
+
 
 @pytest.fixture
 def file(tmp_path):
@@ -22,6 +24,17 @@ def test_every_point_is_shown_and_the_best_is_marked(forescale, file):
     assert sum("▶" in line for line in lines) == 1
     assert "4 points, 4 with a layout" in ran.out
     assert "∝" in ran.out or len(lines) < 12
+
+
+def test_days_and_money_are_shown_where_they_are_known(forescale, file):
+    assert "days" not in forescale("sweep", file, "--jobs", "1").out
+    told = ("sweep", file, "--jobs", "1", "--set", "workload.tokens=1e12")
+    rows = json.loads(forescale(*told, "--json").out)["rows"]
+    lines = forescale(*told).out.splitlines()
+    assert "step days cost tok/s/dev" in " ".join(lines[2].split())
+    for line, row in zip(lines[3:], rows, strict=False):
+        assert f" {row['calendar_days']:,.1f} " in line
+        assert f" {format_count(row['calendar_cost'])} " in line
 
 
 def test_many_points_are_shown_by_what_is_varied(forescale, file):

@@ -67,7 +67,7 @@ def test_a_picture_carries_the_glyphs_of_all_its_text(tmp_path):
         assert {ord(letter) for letter in words if not letter.isspace()} <= known.keys()
 
 
-PICTURES = sorted((Path(__file__).parents[2] / "docs/studies").rglob("*.svg"))
+PICTURES = sorted((Path(__file__).parents[2] / "docs").rglob("*.svg"))
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: f"{path.parent.name}/{path.stem}")

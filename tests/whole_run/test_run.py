@@ -88,6 +88,7 @@ def test_more_failures_and_slower_storage_cost_days():
     [
         (Checkpointing(interval=1.0), 1e-4, "longer than the 1 s between two; give an interval of"),
         (Checkpointing(storage_bandwidth=1e6), 1.0, "no work is ever saved"),
+        (Checkpointing(storage_bandwidth=1e6), 1e6, "nor does a restart of 600 s end; give fewer failures"),
     ],
 )
 def test_what_cannot_be(checkpointing, rate, sentence):

@@ -154,9 +154,14 @@ def case_of(
     mttf = _mean_time(devices, told.total)
     saved = saving(operations, parameters, precision, cluster)
     if saved.written > mttf:
+        restart = _restart(operations, told)
+        storage = (
+            f"{saved.bytes / mttf:.3g} byte/s of storage would do, or checkpoints in the memory of peers"
+        )
+        fix = storage if restart < mttf else f"nor does a restart of {restart:.3g} s end; give fewer failures"
         msg = (
             f"a checkpoint takes {saved.written:.3g} s to write and something fails every {mttf:.3g} s: no work is "
-            f"ever saved; {saved.bytes / mttf:.3g} byte/s of storage would do, or checkpoints in the memory of peers"
+            f"ever saved; {fix}"
         )
         raise SpecError(msg)
     slower = float(slowest_share(spread=operations.stragglers, num_devices=devices))

@@ -182,6 +182,8 @@ class RunProjection(Result):
     closed_forms: Mapping[str, float] = field(hash=False)
     device_hours: Interval
     money: Interval | None
+    currency: str
+    """Of the published price of a device and hour; empty where a price was given without one."""
     mwh: float
     tonnes_co2: float
     spread: Mapping[str, float] = field(hash=False)
@@ -246,6 +248,7 @@ class RunProjection(Result):
             "closed_forms": dict(self.closed_forms),
             "device_hours": asdict(self.device_hours),
             "money": None if self.money is None else asdict(self.money),
+            "currency": self.currency,
             "mwh": self.mwh,
             "tonnes_co2": self.tonnes_co2,
             "spread": dict(self.spread),
@@ -285,12 +288,8 @@ def project_run(
     price = told.of(cluster.device)
     priced = {} if price is None else {"price": price[1]}
     pue, carbon = told.energy()
-    joules = energy(
-        power=cluster.device.power_w,
-        num_devices=1,
-        seconds=float(hours.mean()) * SECONDS_PER_HOUR,
-        pue=pue[0],
-    )
+    seconds = float(hours.mean()) * SECONDS_PER_HOUR
+    joules = energy(power=cluster.device.power_w, num_devices=1, seconds=seconds, pue=pue[0])
     exposed, failures = float((days.mean(axis=0) * devices).sum()), rates_of(operations)
     return RunProjection(
         phases=tuple(phases),
@@ -306,6 +305,7 @@ def project_run(
         closed_forms=_closed_forms(case),
         device_hours=_interval(hours),
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
+        currency="" if price is None or price[1] == "given" else told.listed.currency,
         mwh=float(joules) / MWH,
         tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),

@@ -32,7 +32,17 @@ def run_view(result: RunProjection) -> Group:
         (first.model.name, "bold"), f" on {first.cluster.name} · ",
         f"failures as {rates_of(result.operations).name}",
     )  # fmt: skip
-    return Group(head, "", _phases(result), "", _days(result), "", *_lines(result))
+    return Group(head, "", _phases(result), *_too_large(result), "", _days(result), "", *_lines(result))
+
+
+def _too_large(result: RunProjection) -> list[Text]:
+    """Return which phases cannot run as they are laid out, and what would."""
+    named = [row["phase"] for row in result.rows() if row["verdict"] == "OOM"]
+    if not named:
+        return []
+    which = f"phase {named[0]} needs" if len(named) == 1 else f"phases {', '.join(named)} need"
+    said = f"{which} more memory than there is: what follows is as if it were there; fit and search say what fits"
+    return [Text(""), Text(said, style="yellow")]
 
 
 def plans_view(result: Plans) -> Group:
@@ -84,7 +94,9 @@ def equal_budget_view(result: EqualBudget) -> Group:
     problems = [
         Text(f"{name}: {why}", style="yellow") for name, why in result.found.items() if isinstance(why, str)
     ]
-    said = [*problems, Text(f"the soonest run of each for at most {format_count(result.budget)}")]
+    said = problems
+    if plans:
+        said.append(Text(f"the soonest run of each for at most {format_count(result.budget)}"))
     if len(plans) > 1:
         soonest, *_, latest = sorted(plans, key=lambda name: plans[name].days)
         said.append(
@@ -152,7 +164,8 @@ def _lines(result: RunProjection) -> list[str]:
         f"device-hours   {_range(result.device_hours, '{:,.0f}')}",
     ]
     if result.money is not None:
-        lines.append(f"money          {_range(result.money, '{:,.0f}')}{_causes(result.money_spread)}")
+        money = f"{result.currency} {_range(result.money, '{:,.0f}')}".lstrip()
+        lines.append(f"money          {money}{_causes(result.money_spread)}")
     if result.mwh:
         lines.append(f"energy         {result.mwh:,.0f} MWh at rated power, {result.tonnes_co2:,.0f} t CO2")
     if result.closed_forms:

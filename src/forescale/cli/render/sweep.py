@@ -17,7 +17,7 @@ from forescale.sweep.columns import VARIED, Row
 from forescale.sweep.definition import Range, plain, varies
 from forescale.sweep.pictures import say, title, unit_of
 from forescale.sweep.result import METRICS
-from forescale.units import counted, format_seconds
+from forescale.units import counted, format_count, format_seconds
 
 MOST_VALUES = 10
 """Values of one parameter that are shown."""
@@ -27,6 +27,8 @@ TOP = 5
 """Best points of a sampled sweep that are shown."""
 _USUAL = frozenset({"step_time_s", "tokens_per_s_per_device", "mfu", "peak_bytes"})
 """Metrics that every table has a column for."""
+_RUN = {"calendar_days": "days", "calendar_cost": "cost"}
+"""Columns of the whole run and how they are headed."""
 _DEGREES = {
     "tp": "tp", "cp": "cp", "ep": "ep", "pp": "pp", "vpp": "vpp", "dp_replicate": "dp", "dp_shard": "shard",
     "zero": "zero", "micro_batch_size": "mbs",
@@ -102,7 +104,7 @@ def _sampled(sweep: Sweep, name: str) -> bool:
 def _table(result: SweepResult, axis: str, metric: str) -> Table:
     """Return the best point of every value, the best of all marked."""
     others = [name for name in result.sweep.axes.names if name != axis and varies(result.column(name))]
-    rows = table(title(axis), *_figures(metric), *(title(name) for name in others), "<layout", gap=1)
+    rows = table(title(axis), *_figures(result, metric), *(title(name) for name in others), "<layout", gap=1)
     found = result.best_by(axis, metric)
     best = result.best(metric)
     shown = found if len(found) <= MOST_VALUES else _thinned(found, best)
@@ -125,7 +127,7 @@ def _every(result: SweepResult, metric: str) -> Table:
     names = [
         name for name in result.sweep.axes.names if varies(result.column(name))
     ] or result.sweep.axes.names[:1]
-    rows = table(*(title(name) for name in names), *_figures(metric), "<layout", gap=1)
+    rows = table(*(title(name) for name in names), *_figures(result, metric), "<layout", gap=1)
     best = result.best(metric)
     for row in result.rows:
         values = [say(row[VARIED + name], unit_of(result.sweep, name)) for name in names]
@@ -140,7 +142,7 @@ def _every(result: SweepResult, metric: str) -> Table:
 def _best(result: SweepResult, metric: str) -> Table:
     """Return the best points of a sampled sweep."""
     names = [name for name in result.sweep.axes.names if varies(result.column(name))]
-    rows = table("#", *_figures(metric), *(title(name) for name in names), "<layout", gap=1)
+    rows = table("#", *_figures(result, metric), *(title(name) for name in names), "<layout", gap=1)
     sign = 1.0 if METRICS[metric] == "least" else -1.0
     ranked = sorted(
         (row for row in result.feasible if row[metric] is not None),
@@ -159,9 +161,15 @@ def _thinned(found: list[tuple[Any, Row | None]], best: Row | None) -> list[tupl
     return [found[place] for place in sorted(kept)]
 
 
-def _figures(metric: str) -> list[str]:
-    usual = ["step", "tok/s/dev", "MFU", "GiB"]
+def _figures(result: SweepResult, metric: str) -> list[str]:
+    usual = ["step", *(heading for _, heading in _of_run(result, metric)), "tok/s/dev", "MFU", "GiB"]
     return usual if metric in _USUAL else [title(metric), *usual]
+
+
+def _of_run(result: SweepResult, metric: str) -> list[tuple[str, str]]:
+    """Return columns of the whole run and their headings, where its tokens, and a price, are known."""
+    known = {name for row in result.feasible for name in _RUN if row[name] is not None}
+    return [(name, heading) for name, heading in _RUN.items() if name in known and name != metric]
 
 
 def _cells(result: SweepResult, row: Row, metric: str, others: Sequence[str]) -> list[str]:
@@ -169,12 +177,17 @@ def _cells(result: SweepResult, row: Row, metric: str, others: Sequence[str]) ->
     return [
         *extra,
         format_seconds(row["step_time_s"]),
+        *("–" if row[name] is None else _amount(row[name]) for name, _ in _of_run(result, metric)),
         f"{row['tokens_per_s_per_device']:,.0f}",
         words.percent(row["mfu"]),
         words.gib(row["peak_bytes"]) + (" " if row["verdict"] == "FITS" else "!"),
         *(say(row[VARIED + name], unit_of(result.sweep, name)) for name in others),
         _layout(row),
     ]
+
+
+def _amount(value: float) -> str:
+    return format_count(value) if value >= 1e4 else f"{value:,.1f}"
 
 
 def _layout(row: Row) -> str:
