@@ -161,5 +161,6 @@ def test_it_is_readable_and_accessible(page: Page, width: int, scheme: str):
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.wait_for_selector(".drawing svg")
+    page.wait_for_selector("#found table", timeout=120_000)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert serious(page) == []
