@@ -309,6 +309,7 @@ def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
     ("asked", "devices", "text"),
     [
         (replace(question(), cluster=load_cluster("h100-sxm", 1)), 1, 'vendor "cpu"'),
+        (question(cp=2, zero=3), 2, "or run the layout whole with --check"),
         (question(), 10_000, "10000 devices were asked for; this machine has"),
         (replace(question(), workload=replace(question().workload, optimizer="lion")), 1, "the question has lion"),
     ],

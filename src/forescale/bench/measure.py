@@ -99,6 +99,11 @@ def measure(
     copies = max(1, busy // cut.question.cluster.num_devices)
     adapter_of(cut.question).check(cut.question)
     check_states(cut.question)
+    if cut.question.layout.zero == 3 and cut.question.layout.cp > 1:
+        raise SpecError(
+            "a block is not timed apart from the gathers of its weights (zero 3 over "
+            f"cp {cut.question.layout.cp}): ask with --zero 1, or run the layout whole with --check"
+        )
     before = state_of(here)
     rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)
     conditions = _conditions(question, cut.question.cluster.num_devices, here, before.clock_mhz)
