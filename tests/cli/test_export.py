@@ -46,6 +46,15 @@ def test_what_cannot_be_said_is_listed_with_its_cost(forescale):
     assert "strategy.recompute" in document["files"][0]["text"]
 
 
+def test_words_that_a_framework_does_not_have_are_named_where_it_is_written(forescale, tmp_path):
+    """DeepSpeed's runtime/config.py knows bf16 and fp16."""
+    asked = ("--to", "deepspeed", "--precision", "fp8", "--zero", 3, "--output", tmp_path / "out")
+    said = " ".join(forescale("export", *DENSE, *asked).out.split())
+    assert "1 word could not be said: workload.precision.compute fp8 runs with bf16; its head" in said
+    said = forescale("export", *MEGATRON, "--output", tmp_path / "run.sh").out
+    assert "everything could be said" in " ".join(said.split())
+
+
 def test_it_is_written_whole_and_refuses_what_exists(forescale, tmp_path):
     path = tmp_path / "run.sh"
     assert forescale("export", *MEGATRON, "--output", path).code == 0

@@ -12,9 +12,14 @@ from forescale.errors import SpecError
 from forescale.units import counted
 
 if TYPE_CHECKING:
-    from forescale.export import Export
+    from collections.abc import Sequence
+
+    from forescale.export import Export, Unsaid
     from forescale.projection.result import Projection
     from forescale.question import Question
+
+NAMED = 3
+"""Words that an export cannot say and that are named where it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +67,18 @@ def put(result: Export, output: Path | None, *, force: bool) -> None:
         return
     place(result, output, force=force)
     folder = output if len(result.texts) > 1 else output.parent
-    lost = (
-        f"{counted(len(result.unsaid), 'word')} could not be said"
-        if result.unsaid
-        else "everything could be said"
-    )
+    lost = _lost(result.unsaid)
     say(f"wrote {output} ({lost}; its head says more); on every node: cd {folder} && {result.launch}")
+
+
+def _lost(unsaid: Sequence[Unsaid]) -> str:
+    """Return what an export cannot say, the first few words by name."""
+    from forescale.export.text import words_of
+
+    if not unsaid:
+        return "everything could be said"
+    named = [
+        f"{each.word} {words_of(each.wanted)} runs with {words_of(each.read)}" for each in unsaid[:NAMED]
+    ]
+    more = [f"{len(unsaid) - NAMED} more"] if len(unsaid) > NAMED else []
+    return f"{counted(len(unsaid), 'word')} could not be said: {', '.join(named + more)}"
