@@ -130,6 +130,17 @@ TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"model_type": "smolvlm_vision", **SIGLIP},
         {"scale_factor": 4, "tie_word_embeddings": False},
     ),
+    "internvl": (
+        {"model_type": "qwen2", **TEXT},
+        {
+            "model_type": "internvl_vision",
+            "attention_bias": True,
+            **CLIP,
+            "image_size": [112, 112],
+            "patch_size": [14, 14],
+        },
+        {"tie_word_embeddings": False},
+    ),
     "paligemma": (
         {"model_type": "gemma", **TEXT},
         {"model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 128, **SIGLIP},
@@ -154,7 +165,7 @@ TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
 BATCH = 2
 RUN = (
-    "gemma3", "idefics3", "kimi_k25", "llama4", "llava", "mistral3", "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_5",
+    "gemma3", "idefics3", "internvl", "kimi_k25", "llama4", "llava", "mistral3", "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_5",
     "qwen3_vl",
 )  # fmt: skip
 PACKED = ("qwen", "kimi")
@@ -191,18 +202,23 @@ def test_parameters_equal_those_of_the_class(kind: str):
     assert (counts.total, counts.vision) == (sum(sizes.values()), sum(sizes.values()) - text)
 
 
+def patch_of(kind: str) -> int:
+    """Return the pixels along each side of a patch."""
+    return ours(kind).vision.patch_size
+
+
 def batch(kind: str) -> int:
     """Return how many images are seen: transformers runs several of Pixtral's as one sequence under a mask."""
     return 1 if kind == "mistral3" else BATCH
 
 
 def seen(kind: str) -> Images:
-    return Images(count=batch(kind), size=8 * TOWERS_OF[kind][1]["patch_size"])
+    return Images(count=batch(kind), size=8 * patch_of(kind))
 
 
 def pixels(kind: str, images: int) -> dict[str, Any]:
     """Return the input of so many images of 8 x 8 patches."""
-    side, patch = 8, TOWERS_OF[kind][1]["patch_size"]
+    side, patch = 8, patch_of(kind)
     if kind.startswith(PACKED):
         each = (3, patch, patch) if kind == "kimi_k25" else (3 * 2 * patch**2,)
         return {
@@ -225,9 +241,9 @@ def flat(parts: Any) -> list[Any]:
 def features(model: Any, kind: str, given: dict[str, Any]) -> Any:
     """Return what the tower and its projectors make of images, all of it."""
     more: dict[str, Any] = (
-        {"vision_feature_select_strategy": "default"} if kind in ("llama4", "llava") else {}
+        {"vision_feature_select_strategy": "default"} if kind in ("internvl", "llama4", "llava") else {}
     )
-    if kind == "llava":
+    if kind in ("internvl", "llava"):
         more["vision_feature_layer"] = -1  # of the usual -2 the last layer has no backward
     found = getattr(model, "model", model).get_image_features(**given, **more, return_dict=True)
     if kind == "llama4":  # its projector follows

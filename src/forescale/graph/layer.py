@@ -100,6 +100,8 @@ def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post
     b.part = "norm"
     if post_norm:
         result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result", narrow=False)
+    if model.branch_scales:
+        result = _scaled(b, half, result, h)
     added = b.tensor(f"{half}.residual", local * h)
     mask: tuple[str, ...] = ()
     if b.layout.choices.kernels.dropout:
@@ -116,6 +118,23 @@ def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post
         shares_gradient=not mask,
     )
     return added
+
+
+def _scaled(b: Builder, half: str, result: str, h: float) -> str:
+    """Append the product of a half's result with learned factors, which keeps the result for their gradient."""
+    scaled = b.tensor(f"{half}.scaled", b.tensors[result].elements)
+    b.parameter(f"{half}.scale.weight", ("hidden", h))
+    size = b.bytes_of(scaled)
+    elementwise(
+        b,
+        f"{half}.scale",
+        reads=(result,),
+        writes=(scaled,),
+        saves=(result,),
+        forward_bytes=2.0 * size,
+        backward_bytes=3.0 * size,
+    )
+    return scaled
 
 
 def embedding_block(model: Model, layout: Layout) -> Block:

@@ -128,9 +128,11 @@ def _projector(vision: Vision, layout: Layout) -> Block:
         source = "vision.result"
     b.layout = replace(_layout(vision, layout, "projector"), seq_len=float(vision.tokens(layout.images)))
     patches = float(vision.merge**2) * b.layout.tokens()
-    results = [_projected(b, vision, "projector", source, rows=patches, width=h)]
+    wide = float(vision.width)
+    rows, width = (b.layout.tokens(), wide) if vision.norms_merged else (patches, h)
+    results = [_projected(b, vision, "projector", source, rows=rows, width=width)]
     for level in range(vision.num_deepstack):
-        name, wide = f"projector.deepstack_{level}", float(vision.width)
+        name = f"projector.deepstack_{level}"
         source = b.tensor(f"{name}.input", b.layout.tokens() * wide)
         results.append(_projected(b, vision, name, source, rows=b.layout.tokens(), width=wide))
     tokens = b.tensor("vision.tokens", summed(b.tensors[result].elements for result in results))

@@ -214,6 +214,8 @@ class Vision:
     """The first of these layers merges patches and has no activation behind it (Mistral 3)."""
     projector_norm: NormKind | None = None
     """Norm of the projector's input, over the tower's hidden size."""
+    norms_merged: bool = False
+    """That norm is over merged patches (InternVL)."""
     num_deepstack: OptionalExtent = 0
     """Layers of the tower whose results have projectors of their own, with norms over merged patches (Qwen3-VL)."""
 
@@ -252,6 +254,8 @@ class Model:
     """Rows of a learned position table."""
     embedding_norm: bool = False
     """A norm on the embedding's output (BLOOM)."""
+    branch_scales: bool = False
+    """Learned factors, one per hidden unit, of what attention and feed-forward add to the stream (InternViT)."""
     embedding_size: OptionalExtent = 0
     """Width of the token embedding where it differs from hidden_size (projected in and out); 0 is equal."""
     head_bias: bool = False

@@ -51,6 +51,7 @@ def test_internvit_has_as_many_heads_as_tensor_parallelism_divides(tp, heads):
     attention = found.encoder.layers[0].attention
     assert isinstance(attention, FullAttention)
     assert (attention.num_heads, attention.head_dim, attention.qk_norm) == (heads, 128, "hidden")
+    assert found.encoder.branch_scales, "nvlm/internvit.py: LayerScalingTransformerLayer"
 
 
 def test_radio_has_positions_for_its_largest_image_and_several_tokens_before_the_patches():

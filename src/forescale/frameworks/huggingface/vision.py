@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isqrt
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.keys import HEADS, Keys
@@ -40,6 +40,7 @@ def encoder(
     bias: bool = True,
     patch_bias: bool = True,
     class_tokens: int = 0,
+    qk_norm: Literal["none", "hidden"] = "none",
     **fields: Any,  # noqa: ANN401 (of the model)
 ) -> Model:
     """Return a vision transformer; `windows` says what patches each layer sees."""
@@ -57,6 +58,7 @@ def encoder(
             qkv_bias=bias,
             output_bias=bias,
             rotary=rotary,
+            qk_norm=qk_norm,
         )
         return Layer(attention=attention, ffn=ffn)
 
@@ -158,6 +160,63 @@ def paligemma(keys: Keys, outer: Keys, text: Model) -> Vision:
     )
 
 
+def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """InternVL: InternViT, whose halves are scaled, patches shuffled into fewer tokens, and two linear layers."""
+    outer.get(
+        "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length", "projector_hidden_act"
+    )
+    keys.refuse("use_mask_token", "a mask of patches")
+    if not keys.flag("attention_bias", default=False):
+        raise ReaderError(
+            keys.where, "attention_bias is false: a bias on attention's result alone cannot be described"
+        )
+    patch, image = _side(keys, "patch_size", 14), _side(keys, "image_size", 448)
+    merge = _shuffled(outer, "downsample_ratio")
+    tower = encoder(
+        keys,
+        width=keys.size("hidden_size", default=1024),
+        depth=keys.size("num_hidden_layers", default=24),
+        heads=keys.size(*HEADS, default=16),
+        ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=4096), gated=False, bias=True),
+        patch=patch,
+        norm="rms" if keys.get("norm_type") == "rms_norm" else "layer",
+        qk_norm="hidden" if keys.flag("use_qk_norm", default=False) else "none",
+        class_tokens=1,
+        learned_positions=(image // patch) ** 2 + 1,
+        branch_scales=True,
+        final_norm=not keys.flag("use_mean_pooling", default=True),
+    )
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=image,
+        merge=merge,
+        projector=(text.hidden_size, text.hidden_size),
+        projector_bias=True,
+        projector_norm="layer",
+        norms_merged=True,
+    )
+
+
+def _side(keys: Keys, name: str, usual: int) -> int:
+    """Return a square's side, which stands alone or twice."""
+    sides = keys.get(name)
+    if not isinstance(sides, list | tuple):
+        return keys.size(name, default=usual)
+    if len(set(map(str, sides))) != 1 or not isinstance(sides[0], int) or sides[0] < 1:
+        raise ReaderError(keys.where, f"the key {name!r} must be a side, or two equal ones; got {sides!r}")
+    return sides[0]
+
+
+def _shuffled(keys: Keys, name: str) -> int:
+    """Return the patches along each side that a ratio of a shuffle makes one token."""
+    ratio = keys.get(name) or 0.5
+    merge = round(1.0 / ratio) if isinstance(ratio, int | float) and 0.0 < ratio <= 1.0 else 0
+    if not merge:
+        raise ReaderError(keys.where, f"the key {name!r} must lie in (0, 1]; got {ratio!r}")
+    return merge
+
+
 def _last_layer(keys: Keys, outer: Keys) -> tuple[Model, int, int]:
     """Return the transformer of LLaVA's family, the result of one of whose layers is projected."""
     if isinstance(outer.get("vision_feature_layer"), list):
@@ -224,10 +283,7 @@ def llama4(keys: Keys, outer: Keys, text: Model) -> Vision:
     """Llama 4: patches shuffled into fewer tokens, an adapter of two layers, and the projector; images are tiles."""
     del outer
     patch, image = keys.size("patch_size", default=14), keys.size("image_size", default=448)
-    ratio = keys.get("pixel_shuffle_ratio") or 0.5
-    merge = round(1.0 / ratio) if isinstance(ratio, int | float) and 0.0 < ratio <= 1.0 else 0
-    if not merge:
-        raise ReaderError(keys.where, f"the key 'pixel_shuffle_ratio' must lie in (0, 1]; got {ratio!r}")
+    merge = _shuffled(keys, "pixel_shuffle_ratio")
     inner = keys.size("intermediate_size", default=5632)
     width, adapter = keys.size("hidden_size", default=768), keys.size("projector_output_dim", default=4096)
     if width * merge**2 != inner:
@@ -350,6 +406,7 @@ TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = MappingProxyType(
     {
         "gemma3": gemma3,
         "idefics3": idefics3,
+        "internvl": internvl,
         "kimi_k25": kimi,
         "kimi_vl": kimi,
         "llama4": llama4,

@@ -137,6 +137,7 @@ def _encoder(settings: Settings, text: Model, patch: int, image: int) -> Model:
         norm=size.get("norm", "layer"),
         final_norm=size.get("norm_behind", False),
         embedding_norm=size.get("norm_before", False),
+        branch_scales=size.get("scales", False),
         learned_positions=(largest // patch) ** 2 if largest else (image // patch) ** 2 + class_tokens,
         patches=Patches(
             patch_elements=CHANNELS * patch**2, bias=size.get("patch_bias", True), class_tokens=class_tokens
