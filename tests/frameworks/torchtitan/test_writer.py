@@ -18,7 +18,7 @@ from forescale.spec import Precision, Strategy, Workload
 
 RELEASES = ("torchtitan@0.2", "torchtitan@0.3")
 LOST = ("model.num_mtp_layers",)
-"""0.2 has no multi-token prediction, 0.3 none with a pipeline."""
+"""0.2 has no multi-token prediction, 0.3 none with a pipeline or context ranks."""
 
 
 @pytest.mark.parametrize("to", RELEASES)
@@ -39,8 +39,9 @@ def test_depths_of_multi_token_prediction_are_built() -> None:
     found = export(asked)
     assert "_build_mtp_layers(layers[-1], dim=7168, num_mtp_layers=2)" in found.texts["plan.py"]
     assert not found.unsaid
-    piped = export(replace(asked, strategy=replace(asked.layout, pp=2, dp_shard=8)))
-    assert [each.word for each in piped.unsaid] == ["model.num_mtp_layers"], "it has none with a pipeline"
+    for degree in ("pp", "cp"):
+        cut = export(replace(asked, strategy=replace(asked.layout, dp_shard=8, **{degree: 2})))
+        assert [each.word for each in cut.unsaid] == ["model.num_mtp_layers"], "deepseek_v3/mtp.py refuses it"
 
 
 def question(

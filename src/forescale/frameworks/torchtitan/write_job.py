@@ -164,8 +164,8 @@ def _built(question: Question, own: Sized | None, converters: list[str]) -> list
 
 
 def _depth(question: Question) -> int:
-    """Return the layers of multi-token prediction, which 0.3 does not train with a pipeline."""
-    return question.model.num_mtp_layers if question.layout.pp == 1 else 0
+    """Return the layers of multi-token prediction, which 0.3 trains with neither pipeline nor context ranks."""
+    return question.model.num_mtp_layers if question.layout.pp == question.layout.cp == 1 else 0
 
 
 def _predicting(question: Question, dim: int) -> str:
