@@ -9,11 +9,9 @@ from forescale.errors import ReaderError
 from forescale.syntax import (
     deep_merge,
     dump_toml,
-    line_of,
     load_mapping,
     parse_toml,
     parse_yaml,
-    parse_yaml_lenient,
 )
 
 
@@ -29,7 +27,7 @@ def test_numbers_in_yaml_are_numbers():
 def test_a_key_given_twice():
     with pytest.raises(ReaderError, match="the key 'a' is given twice at line 2"):
         parse_yaml("a: 1\na: 2", "x")
-    assert parse_yaml_lenient("a: 1\na: 2", "x") == {"a": 2}
+    assert parse_yaml("a: null\na: 2", "x") == {"a": 2}
 
 
 @pytest.mark.parametrize(
@@ -124,51 +122,3 @@ def test_plain_values_stand_before_tables():
 def test_what_toml_cannot_say():
     with pytest.raises(TypeError, match="no form in TOML"):
         dump_toml({"x": object()})
-
-
-PLAN = """\
-# a comment
-model = "x"  # [vary]
-
-[workload]
-seq_len = 4096
-
-[vary]
-devices = [
-    1,
-    2,
-]
-device.hbm_bytes = "x2"
-"cluster.tiers.nvlink.size" = 72
-
-[[case]]
-name = "a"
-[[case]]
-name = "b"
-flops . bf16 = "x2"
-
-[model.rope]
-base = 1
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        (("model",), 2),
-        (("workload",), 4),
-        (("workload", "seq_len"), 5),
-        (("workload", "absent"), 4),
-        (("vary", "devices"), 8),
-        (("vary", "device", "hbm_bytes"), 12),
-        (("vary", "cluster.tiers.nvlink.size"), 13),
-        (("case", 0), 15),
-        (("case", 1, "name"), 18),
-        (("case", 1, "flops", "bf16"), 19),
-        (("case", 2, "name"), None),
-        (("model", "rope", "base"), 22),
-        (("absent",), None),
-    ],
-)
-def test_keys_are_found_where_they_stand(path, line):
-    assert line_of(PLAN, path) == line

@@ -47,7 +47,7 @@ def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> st
     Raises
     ------
     ReaderError
-        If there is no such file, or it is a folder, too large, or no UTF-8.
+        If there is no such file, or it is a folder, empty, too large, or no UTF-8.
     """
     return _decoded(read_bytes(path, hint=hint, most=most), path)
 
@@ -79,6 +79,8 @@ def _decoded(content: bytes, path: object) -> str:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ReaderError(path, f"it cannot be read as text (a zero byte in line {line})")
+    if not text.strip():
+        raise ReaderError(path, "it is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,11 +1,11 @@
-"""Plain mappings from TOML, JSON and YAML texts, with one clear error when that fails; TOML written, and its lines."""
+"""Plain mappings from TOML, JSON and YAML texts, with one clear error when that fails; TOML and YAML written."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -72,47 +72,7 @@ def parse_toml(text: str, where: object) -> object:
 
 
 def parse_yaml(text: str, where: object) -> object:
-    """Return the content of a YAML text; 1e-5 is a number (YAML 1.2), and a key given twice is refused."""
-    return _parse_yaml(text, where, unique=True)
-
-
-def parse_yaml_lenient(text: str, where: object) -> object:
-    """Return the content of a YAML text in which, as for PyYAML, the last of equal keys counts."""
-    return _parse_yaml(text, where, unique=False)
-
-
-def keys_of_yaml(text: str) -> tuple[tuple[str, int], ...]:
-    """Return every key of a YAML text that could be parsed, in order, by its dotted path and with its line.
-
-    Items of lists share the path `KEY[]`; a key given twice is there twice.
-    """
-    import yaml
-
-    return tuple(_keys_of_node(yaml.compose(text, Loader=_yaml_loader(unique=False)), ""))
-
-
-def key_lines(text: str) -> dict[str, int]:
-    """Return the line of every key of a YAML or JSON text by its dotted path; of a text that cannot be read none."""
-    import yaml
-
-    try:
-        return dict(keys_of_yaml(text))
-    except (yaml.YAMLError, RecursionError, AttributeError):
-        return {}
-
-
-def _keys_of_node(node: Any, path: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401  (a node of a lazy import)
-    if node.id == "mapping":
-        for key, value in node.value:
-            inside = f"{path}.{key.value}" if path else str(key.value)
-            yield inside, key.start_mark.line + 1
-            yield from _keys_of_node(value, inside)
-    elif node.id == "sequence":
-        for item in node.value:
-            yield from _keys_of_node(item, f"{path}[]")
-
-
-def _parse_yaml(text: str, where: object, *, unique: bool) -> object:
+    """Return the content of a YAML text; 1e-5 is a number (YAML 1.2), and a key with two values is refused."""
     import yaml
 
     if len(text) > YAML_BYTES:
@@ -120,7 +80,7 @@ def _parse_yaml(text: str, where: object, *, unique: bool) -> object:
             where, f"it is larger than the {YAML_BYTES / 2**20:g} MiB that a YAML file may have"
         )
     try:
-        content = _loaded(_yaml_loader(unique=unique)(text))
+        content = _loaded(_yaml_loader()(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -139,6 +99,16 @@ def _parse_yaml(text: str, where: object, *, unique: bool) -> object:
         ) from error
     check_plain(content, where)
     return content
+
+
+def yaml_nodes(text: str) -> Any:  # noqa: ANN401  (a node of a lazy import)
+    """Return the root node of a YAML text, whose marks say where everything stands; None where it cannot be read."""
+    import yaml
+
+    try:
+        return yaml.compose(text, Loader=_yaml_loader())
+    except (yaml.YAMLError, RecursionError):
+        return None
 
 
 def _loaded(loader: Any) -> object:  # noqa: ANN401  (of a lazy import)
@@ -163,24 +133,25 @@ def _expanded(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401  (a node
 
 
 @cache
-def _yaml_loader(*, unique: bool) -> Any:  # noqa: ANN401  (the class is made from a lazy import)
+def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy import)
     import re
 
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader that reads 1e-5 as a number, a date as text, and, if asked, refuses a key given twice."""
+        """SafeLoader that reads 1e-5 as a number, a date as text, and refuses two values of a key; null is none."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: set[object] = set()
-            for key_node, _ in node.value:
+            for key_node, value_node in node.value:
                 if key_node.tag == "tag:yaml.org,2002:merge":
                     continue
                 key = self.construct_object(key_node, deep=True)
-                if unique and isinstance(key, str) and key in seen:
+                if isinstance(key, str) and key in seen:
                     problem = f"the key {key!r} is given twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
-                seen.add(key if isinstance(key, str) else repr(key))
+                if value_node.tag != "tag:yaml.org,2002:null":
+                    seen.add(key if isinstance(key, str) else repr(key))
             return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$")
@@ -283,38 +254,3 @@ def _yaml_value(value: object) -> str:
 _PLAIN = re.compile(
     r"(?!(?:true|false|yes|no|on|off|null|none|y|n)$)[A-Za-z_][A-Za-z0-9_./-]*", re.IGNORECASE
 )
-_TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(
-    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
-)
-_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
-
-
-def line_of(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line, counted from 1, where the key at `path` or the table nearest around it is given.
-
-    Tables of a list are counted: ("case", 1, "name") is in the second [[case]].
-    """
-    wanted = tuple(path)
-    best: tuple[int, int] | None = None
-    table: tuple[str | int, ...] = ()
-    counts: dict[tuple[str | int, ...], int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := _TABLE.match(line):
-            table = _parts(header[2])
-            if header[1]:
-                counts[table] = counts.get(table, -1) + 1
-                table = (*table, counts[table])
-            found = table
-        elif key := _KEY.match(line):
-            found = (*table, *_parts(key[1]))
-        else:
-            continue
-        shared = len(found) if found == wanted[: len(found)] else 0
-        if shared and (best is None or shared > best[0]):
-            best = (shared, number)
-    return best[1] if best else None
-
-
-def _parts(text: str) -> tuple[str | int, ...]:
-    return tuple(part.strip("\"'") for part in _PART.findall(text))

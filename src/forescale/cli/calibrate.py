@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from forescale.evidence.kernels import KernelFits
     from forescale.evidence.network import NetworkFits
     from forescale.evidence.runs import Run
+    from forescale.positions import says_lines
     from forescale.spec import Cluster, Device
 
 SHOWN = 8
@@ -93,7 +94,7 @@ def calibrate_command(
 
     if runs is None and not kernel.kernels and not logs.collectives:
         raise SpecError("there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE")
-    own = Calibrations() if base is None else read_calibrations(base)
+    own = Calibrations() if base is None else says_lines(read_calibrations)(base)
     today = date.today().isoformat()
     place = _cluster(machine.cluster)
     entries: list[EntryFit] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from math import lcm
 from pathlib import Path
@@ -16,9 +17,10 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
 )
-from forescale.errors import SpecError, nearest, shown
+from forescale.errors import ReaderError, SpecError, nearest, shown
 from forescale.files import place_of
 from forescale.limits import whole_of
+from forescale.positions import COMMAND_LINE, located
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, Reading
@@ -42,7 +44,6 @@ ROUTING = ("imbalance", "capacity_factor", "balance", "pad_to_capacity")
 """Options that are fields of `Routing`: they go over those of a file one by one."""
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
-COMMAND_LINE = "command line"
 NAMED_KEYS = 8
 """Ignored keys of a file that are named; the rest are counted."""
 
@@ -87,11 +88,13 @@ def read_question(
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
-    from forescale.io.question import build_question, read_plan_values, with_overrides
+    from forescale.io.question import build_question, changed_keys, read_plan_values, with_overrides
+    from forescale.spec.constraints import check
 
     model, plan = _asked_in(model, plan)
     folder = None if plan.plan is None else plan.plan.parent
-    written = {} if plan.plan is None else read_plan_values(plan.plan)
+    told = {} if plan.plan is None else read_plan_values(plan.plan)
+    written = deepcopy(told)
     if phased:
         written.pop("phase", None)
     _refilled(written, plan.plan, cluster, layout)
@@ -118,11 +121,17 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    _require(values)
+    if plan.plan is None:
+        _require(values)
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     where = COMMAND_LINE if plan.plan is None else str(plan.plan)
-    question = build_question(values, where=where, folder=folder)
+    with located(plan.plan, changed_keys(values, told)):
+        question = build_question(values, where=where, folder=folder)
+        if question.strategy is not None and question.preset == "default":
+            check(question.model, question.cluster, question.strategy, question.workload)
+    if run.images and question.model.vision is None:
+        raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         operated.refuse("is of a whole run: give its --tokens, such as 15T")
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
@@ -241,10 +250,12 @@ def _with_files(
     files = [each for each in (path, plan.config) if each is not None]
     if not files:
         return written, ()
-    from forescale.frameworks.readers import is_bare_model
+    from forescale.frameworks.readers import is_bare_model, refuse_layout_alone
     from forescale.io.reading import said
     from forescale.io.validation import checked_model
 
+    if path is not None:
+        refuse_layout_alone(path)
     options = _reading_options(wanted, folder, plan, layout=layout)
     readings = [
         _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files
@@ -253,7 +264,11 @@ def _with_files(
     for reading in readings:
         _over(values, said(reading, layout=layout, sized="nodes" in written))
     _over(values, written)
-    if path is not None and readings[0].model is not None:
+    if path is not None:
+        if readings[0].model is None:
+            raise ReaderError(
+                path, f"it describes no model; give a MODEL, and this file with --config {path}"
+            )
         given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
         values["model"] = {**given, "base": found} if isinstance(given, dict) else found
     notes = (note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading))
@@ -321,11 +336,11 @@ def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) 
 def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     """Return the file that the model's name means, or that a table of its fields is based on, if it is one."""
     from forescale.catalogue.models import model_names
+    from forescale.io.named import file_of
 
     given = written.get("model")
     text = given.get("base") if isinstance(given, dict) else given
-    path = (folder or Path()) / place_of(text) if isinstance(text, str) else Path()
-    return path if isinstance(text, str) and path.exists() and text not in model_names() else None
+    return file_of(text, folder, known=text in model_names()) if isinstance(text, str) else None
 
 
 def _over(values: dict[str, Any], more: dict[str, Any]) -> None:

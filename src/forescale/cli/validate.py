@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forescale.cost.select import Costs
     from forescale.evidence.peers import PeerGroup
     from forescale.evidence.scoreboard import Group, Scoreboard
+    from forescale.positions import says_lines
 
 
 @grouped
@@ -77,7 +78,7 @@ def _costs(options: CostOptions) -> Costs:
     if options.load_benchmark is not None or options.mode not in (None, "simulate"):
         raise SpecError("validate projects many models; --load-benchmark is of one, and does not go with it")
     clock, calibration = options.device_clock_mhz, options.calibration
-    own = Calibrations() if calibration is None else read_calibrations(calibration)
+    own = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
     return Costs(
         compute=options.compute or "auto",
         clock_hz=None if clock is None else clock * 1e6,

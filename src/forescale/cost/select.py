@@ -92,7 +92,7 @@ def _document(content: Mapping[str, Any], path: str | Path) -> Calibrations:
 
 
 def _kernels(entry: Mapping[str, Any], name: str, path: str | Path) -> Calibration:
-    if not isinstance(entry, Mapping) or entry.get("base", "generic") not in calibration_names():
+    if not isinstance(entry, Mapping) or str(entry.get("base", "generic")) not in calibration_names():
         known = ", ".join(sorted(calibration_names()))
         raise ReaderError(path, f"kernels.{name} must be a table whose base is one of {known}")
     return calibration_of(inherited(entry), where=path, key=f"kernels.{name}")

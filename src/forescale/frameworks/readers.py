@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
 from forescale.frameworks.reading import Options, Reader, Reading
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
+from forescale.positions import says_lines
 
 
 class HuggingFaceReader:
@@ -56,6 +58,7 @@ READERS: tuple[Reader, ...] = (
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
 
+@says_lines
 def read_file(path: str | Path, options: Options | None = None) -> Reading:
     """Return what a framework's configuration file says, in whichever known format it is.
 
@@ -71,11 +74,28 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
 
 
 def is_bare_model(path: Path) -> bool:
-    """Return whether a path is a model alone: a folder, or JSON that is no arguments of a trainer or adapters."""
+    """Return whether a path is a model alone: a folder, or JSON that no other reader recognises."""
     if path.suffix != ".json" or not path.is_file():
         return path.suffix == ".json" or path.is_dir()
     text = read_text(path)
-    return not (TrainerReader().recognises(text) or AdapterReader().recognises(text))
+    return HuggingFaceReader().recognises(text) or not any(reader.recognises(text) for reader in READERS)
+
+
+def refuse_layout_alone(path: Path) -> None:
+    """Refuse, where a model is wanted, a file that has a layout and no model.
+
+    Raises
+    ------
+    ReaderError
+        If it is DeepSpeed's or Accelerate's.
+    """
+    text = "" if path.is_dir() else read_text(path)
+    for reader in (DeepSpeedReader(), AccelerateReader()):
+        if reader.recognises(text):
+            problem = (
+                f"it describes no model ({reader.title}); give a MODEL, and this file with --config {path}"
+            )
+            raise ReaderError(path, problem)
 
 
 LEARNERS: Mapping[str, re.Pattern[str]] = {
@@ -99,5 +119,20 @@ def reader_of(text: str, where: object) -> Reader:
     for reader in READERS:
         if reader.recognises(text):
             return reader
+    for line, row in enumerate(text.splitlines(), 1):
+        word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
+        near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
+        if near and word and word[1] not in HALLMARKS:
+            problem = f"its format is not known; its line {line} has {word[1]!r}: did you mean {near[0]}?"
+            raise ReaderError(where, problem)
     titles = "; ".join(reader.title for reader in READERS)
     raise ReaderError(where, f"its format is not known; what can be read: {titles}")
+
+
+HALLMARKS = (
+    "model_type", "architectures", "language_model", "model_parallel", "MODEL_ARGS", "modules", "framework", "extends",
+    "num_layers", "hidden_size", "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",
+    "per_device_train_batch_size", "output_dir", "compute_environment", "distributed_type", "parallelism", "tokens",
+    "model", "training", "flavor", "base_config", "base_emb_dim", "decoder_block", "per_device_batch_size", "peft_type",
+)  # fmt: skip
+"""Keys that tell formats apart: one that is nearly one of them is why a file is in none."""

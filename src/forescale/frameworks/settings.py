@@ -69,20 +69,20 @@ class Settings:
         self._values[key] = value
 
     @overload
-    def count(self, key: str, default: int) -> int: ...
+    def count(self, key: str, default: int, least: int = 0) -> int: ...
     @overload
-    def count(self, key: str, default: None = None) -> int | None: ...
-    def count(self, key: str, default: int | None = None) -> int | None:
-        """Return a whole number of 0 or more, or `default` if the key is not given."""
+    def count(self, key: str, default: None = None, least: int = 0) -> int | None: ...
+    def count(self, key: str, default: int | None = None, least: int = 0) -> int | None:
+        """Return a whole number of `least` or more, or `default` if the key is not given."""
         value = self.get(key)
         if value is None:
             return default
         text = str(value).replace("_", "")
         whole = isinstance(value, float) and value.is_integer()
         number = int(value) if whole else whole_of(text)  # type: ignore[call-overload]
-        if number is None or isinstance(value, bool):
+        if number is None or isinstance(value, bool) or number < least:
             self.refuse(
-                f"{self.spell(key)} must be a whole number of 0 or more, got {shown(value)}{_var(value)}"
+                f"{self.spell(key)} must be a whole number of {least} or more, got {shown(value)}{_var(value)}"
             )
         usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
         most = _MANY.get(key, usual)
@@ -92,18 +92,14 @@ class Settings:
 
     def size(self, key: str, default: int | None = None) -> int:
         """Return a whole number of 1 or more that must be given, unless it has a `default`."""
-        value = self.count(key) if default is None else self.count(key, default)
-        if not value:
-            given = "" if value is None else f", got {value}"
-            self.refuse(f"{self.spell(key)} must be given as a whole number of 1 or more{given}")
+        value = self.count(key, default, least=1) if default is not None else self.count(key, least=1)
+        if value is None:
+            self.refuse(f"{self.spell(key)} must be given as a whole number of 1 or more")
         return value
 
     def degree(self, key: str) -> int:
         """Return a whole number of 1 or more; 1 if it is not given."""
-        value = self.count(key, 1)
-        if value < 1:
-            self.refuse(f"{self.spell(key)} must be 1 or more, got {value}")
-        return value
+        return self.count(key, 1, least=1)
 
     def number(self, key: str) -> float | None:
         """Return a number, or None if it is not given."""

@@ -45,6 +45,7 @@ from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm
 from forescale.io.validation import build
 from forescale.limits import Amount, Devices
 from forescale.memory.anchored import LayerMeasurement, RankPeak
+from forescale.positions import says_lines
 from forescale.syntax import parse_mapping
 from forescale.written import write_text
 
@@ -109,6 +110,7 @@ class BenchArtifact:
     collectives: tuple[CollectiveTiming, ...] = ()
 
 
+@says_lines
 def read_bench(path: str | Path) -> BenchArtifact:
     """Return the artifact that a JSON file holds.
 
@@ -288,7 +290,7 @@ def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (
     """Return one row; of a timed kernel its `op` says what else it has."""
     if key != "kernels":
         return build(ROWS[key], row, where=where)
-    op = row.get("op")
+    op = str(row.get("op"))
     if op not in KERNEL_TIMINGS:
         raise SpecError(f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}")
     return build(KERNEL_TIMINGS[op], row, where=where)

@@ -10,6 +10,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError
 from forescale.files import parse_json, place_of, read_text
 from forescale.limits import whole_of
+from forescale.positions import says_lines
 
 ROWS = ("best", "front", "points", "fixes")
 """Keys of documents that hold layouts: searches, fronts, targets, changes."""
@@ -24,6 +25,7 @@ def numbered(text: str | Path) -> tuple[Path, int | None]:
     return place_of(text), None
 
 
+@says_lines
 def is_document(text: str | Path) -> bool:
     """Say whether a text names a layout in what a command printed, and not a model's own JSON file."""
     path, place = numbered(text)
@@ -72,6 +74,7 @@ def _even(framework: str | None, layout: Mapping[str, Any]) -> dict[str, Any]:
     return {**strategy, "stage_layers": layers} if by_cost else strategy
 
 
+@says_lines
 def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a document, and the projection at a place in it."""
     document = parse_json(read_text(path), path)

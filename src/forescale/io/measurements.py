@@ -23,6 +23,7 @@ from forescale.graph.ops import CollectiveKind
 from forescale.io.named import cluster_given
 from forescale.io.validation import build
 from forescale.limits import Measure, whole_of
+from forescale.positions import says_lines
 from forescale.spec import Cluster, Device
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
     if measurements is not None:
         measurements.check(cluster)
     calibration = None if section.calibration is None else str(start / place_of(section.calibration))
-    own = Calibrations() if calibration is None else read_calibrations(calibration)
+    own = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
     return Costs(
         compute=section.compute,
         clock_hz=None if section.device_clock_mhz is None else section.device_clock_mhz * MHZ,
@@ -120,6 +121,7 @@ def _mhz(clock_hz: float) -> float:
     return next((mhz for mhz in tried if mhz * MHZ == clock_hz), near)
 
 
+@says_lines
 def read_measurements(
     path: str | Path,
     device: Device,

@@ -21,6 +21,7 @@ from forescale.frameworks.primus.hardware import (
     read_hardware_config,
 )
 from forescale.io.validation import build, checked_model
+from forescale.positions import says_lines
 from forescale.spec import Cluster, Model
 from forescale.syntax import deep_merge, load_mapping
 
@@ -37,7 +38,7 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     ReaderError
         If it is a file that cannot be read as a model.
     """
-    file = _file(text, folder, known=text in model_names())
+    file = file_of(text, folder, known=text in model_names())
     if file is None:
         return load_model(text)
     from forescale.frameworks.readers import is_bare_model, read_file
@@ -54,7 +55,7 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
 
 def cluster_of(text: str, num_devices: int, *, folder: Path | None = None) -> Cluster:
     """Return the cluster of `num_devices` devices that `text` means: a catalogue name or a cluster file."""
-    file = _file(text, folder, known=text in cluster_names())
+    file = file_of(text, folder, known=text in cluster_names())
     return load_cluster(text, num_devices) if file is None else read_cluster_file(file, num_devices)
 
 
@@ -110,7 +111,7 @@ def named_cluster(cluster: Cluster) -> str | None:
     return cluster.name if known else None
 
 
-def _file(text: str, folder: Path | None, *, known: bool) -> Path | None:
+def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     """Return the path that `text` is, or None if it is a name; a catalogue name beats a file of that name.
 
     ORGANISATION/NAME is a file if there is one, and else a name.
@@ -126,6 +127,7 @@ def _file(text: str, folder: Path | None, *, known: bool) -> Path | None:
 _REMARKS = ("date", "estimated")
 
 
+@says_lines
 def read_cluster_file(path: str | Path, num_devices: int) -> Cluster:
     """Return the cluster that a file describes, with `num_devices` devices.
 

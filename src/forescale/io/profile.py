@@ -24,6 +24,7 @@ from forescale.errors import ReaderError
 from forescale.files import parse_json, read_bytes
 from forescale.graph.ops import AttentionCore, Compute, Gemm
 from forescale.memory.anchored import RankPeak
+from forescale.positions import says_lines
 
 Event: TypeAlias = Mapping[str, Any]
 MOST_BYTES = 1 << 30
@@ -65,6 +66,7 @@ def is_profile(path: str | Path) -> bool:
     return file.suffix == ".json" and '"traceEvents"' in _text(file)
 
 
+@says_lines
 def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
     """Return what a trace or a snapshot says.
 
@@ -99,7 +101,7 @@ def _text(file: Path) -> str:
         if file.suffix == ".gz":
             with gzip.open(io.BytesIO(content)) as inside:
                 content = inside.read(MOST_BYTES + 1)
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ReaderError(file, f"it is no whole trace ({error})") from error
 

@@ -42,12 +42,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import check_plain, parse_json, read_text
+from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import cluster_given, model_given, named_cluster, named_model
 from forescale.io.validation import build
 from forescale.limits import AMOUNT, DEVICES, within
+from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
 from forescale.spec import Cluster, Strategy, Workload
 from forescale.spec.cluster import SiteLink
@@ -103,9 +105,16 @@ def read_question(path: str | Path, *, overrides: Iterable[str] = ()) -> Questio
         If anything in it is unknown, missing, of the wrong type or impossible.
     """
     file = Path(path)
-    return build_question(
-        with_overrides(read_plan_values(file), overrides), where=str(file), folder=file.parent
-    )
+    written = read_plan_values(file)
+    values = with_overrides(written, overrides)
+    with located(file, changed_keys(values, written)):
+        return build_question(values, where=str(file), folder=file.parent)
+
+
+def changed_keys(values: Mapping[str, Any], written: Mapping[str, Any]) -> frozenset[str]:
+    """Return the dotted keys of `values` whose values are not those of `written`."""
+    before = dict(flat(written))
+    return frozenset(key for key, value in flat(values) if key not in before or before[key] != value)
 
 
 def write_question(question: Question, path: str | Path) -> None:
@@ -123,6 +132,7 @@ def write_question(question: Question, path: str | Path) -> None:
     write_text(Path(path), dump_toml(values))
 
 
+@says_lines
 def read_plan_values(path: str | Path) -> dict[str, Any]:
     """Return a plan file's values as they are written, unchecked; also of a layout in a document (`io/document.py`)."""
     if is_document(path):
@@ -139,8 +149,9 @@ def is_plan(path: str | Path) -> bool:
     file = Path(path)
     if file.suffix.lower() != ".toml" or not file.is_file():
         return is_document(path)
-    values = load_mapping(file)
-    return "workload" in values and set(values) <= set(SECTIONS)
+    from forescale.frameworks.torchtitan.reader import TorchtitanTomlReader
+
+    return not TorchtitanTomlReader().recognises(read_text(file))
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

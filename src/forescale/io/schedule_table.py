@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import read_text
+from forescale.positions import says_lines
 from forescale.schedule import LoweredSchedule, Request, Schedule, family
 from forescale.schedule.torch_csv import from_csv
 from forescale.schedule.traces import read_run
@@ -45,6 +46,7 @@ class Listed:
     request: Request
 
 
+@says_lines
 def read_schedule_table(path: Path) -> tuple[Listed, ...]:
     """Return the schedules of a table, in its order.
 
@@ -84,7 +86,10 @@ def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, Lower
     if path.is_dir():
         return read_run(path).typical.schedule, None
     if path.suffix.lower() not in TABLES:
-        return from_csv(read_text(path, most=MOST_BYTES), name=path.stem)
+        try:
+            return from_csv(read_text(path, most=MOST_BYTES), name=path.stem)
+        except ScheduleError as error:
+            raise ScheduleError(f"{path}: {error}") from error
     listed = read_schedule_table(path)
     names = [each.label for each in listed]
     if label is None and len(listed) > 1:

@@ -12,6 +12,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import read_text
 from forescale.limits import DEVICES, whole_of
+from forescale.positions import says_lines
 from forescale.schedule import family
 from forescale.spec.framework import Framework, check_choice, searched
 from forescale.spec.model import Model
@@ -64,6 +65,7 @@ def wider_space(
     return replace(space, **values)
 
 
+@says_lines
 def read_space(
     path: Path, model: Model, *, base: Space | None = None, framework: Framework | None = None
 ) -> tuple[Space, Framework | None]:

@@ -25,7 +25,6 @@ seed = 1
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -42,6 +41,7 @@ from forescale.io.named import cluster_of, model_of
 from forescale.io.question import build_question, with_overrides
 from forescale.io.space import held_space
 from forescale.limits import SWEPT, within
+from forescale.positions import line_of, located, with_line
 from forescale.question import Objective
 from forescale.spec import Cluster
 from forescale.spec.cluster import WAN
@@ -75,12 +75,10 @@ from forescale.sweep.parameters import (
     parameter,
     parameters,
 )
-from forescale.syntax import line_of, parse_mapping, parse_toml
+from forescale.syntax import parse_mapping, parse_toml
 from forescale.units import parse
 
 T = TypeVar("T")
-_SUBJECT = re.compile(r"unknown key '([\w.]+)'|(?:^|[:;,] )([\w.]+) (?:must be|= )")
-_BASE_SECTIONS = ("sites", "workload", "precision", "operations", "cost", "cluster", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,25 +120,6 @@ class Source:
         what = f"{self.at(section, key)}: {section}.{key}"
         return within(value, Interval(ge=least, le=most), what, whole=True)  # type: ignore[no-any-return]
 
-    def located(self, error: ForescaleError) -> ForescaleError:
-        """Return an error of a section with the line of the key that it is about."""
-        name = error.key if isinstance(error, UnknownKeyError) else None
-        if name is None:
-            match = _SUBJECT.search(str(error).removeprefix(f"{self.where}, ").removeprefix(self.where))
-            name = (match[1] or match[2]) if match else None
-        if name is None:
-            return error
-        for section in _BASE_SECTIONS:
-            for path in ((section, *name.split(".")), (section, *name.split(".")[1:])):
-                line = line_of(self.text, path)
-                if len(path) > 1 and line is not None and line != line_of(self.text, path[:-1]):
-                    text = str(error).replace(self.where, f"{self.where}, line {line}", 1)
-                    return SpecError(text)
-        line = line_of(self.text, (name,))
-        if line is None:
-            return error
-        return SpecError(str(error).replace(self.where, f"{self.where}, line {line}", 1))
-
 
 PRICE = "price_per_device_hour"
 _PLAN_SECTIONS = (
@@ -162,8 +141,9 @@ def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
     _refuse_measurements(source)
     try:
         base = build_question(values, where=source.where, folder=source.folder)
-    except ForescaleError as error:
-        raise source.located(error) from error
+    except SpecError as error:
+        with_line(error, source.where, source.text, suffix=".toml")
+        raise
     draft = Draft(model=base.model, num_devices=base.cluster.num_devices)
     draft.place(base.cluster)
     draft.base_devices = base.cluster.num_devices
@@ -322,7 +302,8 @@ def read_sweep(path: str | Path, *, overrides: Iterable[str] = ()) -> Sweep:
     """
     file = Path(path)
     text = read_text(file)
-    values = with_overrides(parse_mapping(text, file, parse_toml), overrides)
+    with located(file):
+        values = with_overrides(parse_mapping(text, file, parse_toml), overrides)
     return build_sweep(values, where=str(file), folder=file.parent, text=text)
 
 

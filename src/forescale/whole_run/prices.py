@@ -10,6 +10,7 @@ from pathlib import Path
 from forescale.errors import UnknownNameError
 from forescale.files import packaged
 from forescale.limits import Measure
+from forescale.positions import says_lines
 from forescale.projection.result import Interval
 from forescale.records import record
 from forescale.syntax import load_mapping
@@ -73,6 +74,7 @@ def published_prices() -> PriceList:
     return record(PriceList, packaged("prices"), "", "prices.json")
 
 
+@says_lines
 def read_prices(path: Path) -> PriceList:
     """Return the prices of a file (JSON, TOML or YAML) over the catalogue's.
 

@@ -14,8 +14,9 @@ from forescale.files import parse_json, read_text
 from forescale.frameworks.deepspeed.reader import LEFT, read_config
 from forescale.frameworks.reading import Options, Reading, words_of
 from forescale.frameworks.settings import Settings
+from forescale.positions import key_lines
 from forescale.spec.strategy import ContextKind, Offload, Recompute, Strategy
-from forescale.syntax import key_lines, parse_mapping, parse_yaml_lenient
+from forescale.syntax import parse_mapping, parse_yaml
 
 SHARDING: Final = {
     "FULL_SHARD": (3, False),
@@ -85,8 +86,8 @@ class AccelerateReader:
 def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
     """Return the keys with those of their tables beside them, and the unknown ones."""
     text = read_text(path)
-    content = parse_mapping(text, path, parse_yaml_lenient)
-    lines = key_lines(text)
+    content = parse_mapping(text, path, parse_yaml)
+    lines = key_lines(text, path.suffix)
     values: dict[str, object] = {}
     places: dict[str, int] = {}
     unknown = []

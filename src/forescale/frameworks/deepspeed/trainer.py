@@ -14,9 +14,10 @@ from forescale.frameworks.deepspeed.reader import LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, Reading, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
+from forescale.positions import key_lines
 from forescale.spec.model import Model
 from forescale.spec.strategy import Offload, Recompute, Strategy
-from forescale.syntax import key_lines, parse_mapping, parse_yaml_lenient
+from forescale.syntax import parse_mapping, parse_yaml
 
 MICRO: Final = "per_device_train_batch_size"
 _TRAINER = re.compile(rf"[\"']?(?:{MICRO}|output_dir)[\"']?\s*:")
@@ -77,8 +78,8 @@ OWN: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 def _settings(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
     text = read_text(path)
-    content = parse_mapping(text, path, parse_yaml_lenient)
-    lines, known = key_lines(text), packaged("deepspeed", "trainer")["keys"]
+    content = parse_mapping(text, path, parse_yaml)
+    lines, known = key_lines(text, path.suffix), packaged("deepspeed", "trainer")["keys"]
     unknown = unknown_of(content, known, path, lines, strict=options.strict)
     return Settings({key: content[key] for key in content if key in known}, str(path), lines=lines), unknown
 

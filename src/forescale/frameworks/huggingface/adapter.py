@@ -9,7 +9,8 @@ from forescale.files import parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
-from forescale.syntax import key_lines, parse_mapping
+from forescale.positions import key_lines
+from forescale.syntax import parse_mapping
 
 BY_LAYER = (
     "rank_pattern",
@@ -47,8 +48,9 @@ class AdapterReader:
         """Return what is trained, and of which model."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_json)
-        unknown = unknown_of(content, KEYS, path, key_lines(text), strict=options.strict)
-        settings = Settings({key: content[key] for key in content if key in KEYS}, str(path))
+        lines = key_lines(text, path.suffix)
+        unknown = unknown_of(content, KEYS, path, lines, strict=options.strict)
+        settings = Settings({key: content[key] for key in content if key in KEYS}, str(path), lines=lines)
         if (kind := settings.get("peft_type")) != "LORA":
             settings.refuse(f"peft_type {kind} cannot be expressed; LORA can")
         if settings.flag("use_dora"):

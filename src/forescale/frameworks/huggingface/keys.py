@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
-from forescale.errors import ReaderError, shown
+from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.limits import EXTENT, LAYERS
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
 from forescale.units import counted
 
+MISSPELT = 0.93
+"""How alike a key is to one that is missing where it must be that one: a letter more or less of fifteen."""
 _BOUNDED = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn_predict_layers")
 
 
 class Keys:
     """Keys of one JSON object; null is absent. Several names may be given where spellings differ."""
 
-    __slots__ = ("_children", "_data", "_used", "where")
+    __slots__ = ("_absent", "_children", "_data", "_used", "where")
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self._data = dict(data)
         self._used: set[str] = set()
+        self._absent: set[str] = set()
         self._children: dict[str, Keys] = {}
         self.where = where
 
     def get(self, *names: str) -> Any:  # noqa: ANN401
         """Return the first value that is present and not null, or None."""
         self._used.update(names)
+        if not any(name in self._data for name in names):
+            self._absent.update(names)
         return next((self._data[name] for name in names if self._data.get(name) is not None), None)
 
     def size(self, *names: str, default: int | None = None) -> int:
@@ -35,7 +41,9 @@ class Keys:
         if value is not None:
             return value
         if default is None:
-            raise ReaderError(self.where, f"the required key {names[0]!r} is missing{self._also(names)}")
+            near = get_close_matches(names[0], self.unread(), 1, 0.8)
+            hint = f"; it has {near[0]!r}" if near else self._also(names)
+            raise ReaderError(self.where, f"the required key {names[0]!r} is missing{hint}")
         return default
 
     def optional_size(self, *names: str) -> int | None:
@@ -88,6 +96,15 @@ class Keys:
         """Raise an error if the flag `name` is set: the file describes what the model cannot express."""
         if self.get(name):
             raise ReaderError(self.where, f"the key {name!r} is set, and {why} cannot be described")
+
+    def refuse_misspelt(self) -> None:
+        """Refuse a key that nobody asked for and that is nearly one that was asked for and is not there."""
+        for name in self._data:
+            near = [] if name in self._used else get_close_matches(name, self._absent, 1, MISSPELT)
+            if near:
+                raise UnknownKeyError(name, self.where, near)
+        for child in self._children.values():
+            child.refuse_misspelt()
 
     def unread(self, prefix: str = "") -> tuple[str, ...]:
         """Return the keys that nobody asked for, those of nested objects with a dotted prefix, sorted."""

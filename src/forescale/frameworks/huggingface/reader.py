@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import ReaderError, SpecError, nearest
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
 from forescale.files import parse_json, read_text
 from forescale.frameworks.huggingface.dense import DENSE
 from forescale.frameworks.huggingface.hybrid import HYBRID
@@ -20,6 +20,7 @@ from forescale.frameworks.huggingface.keys import Keys
 from forescale.frameworks.huggingface.moe import MOE
 from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
+from forescale.positions import says_lines
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, Patches
 from forescale.units import format_count
 
@@ -41,6 +42,7 @@ def supported_model_types() -> tuple[str, ...]:
     return tuple(sorted(FAMILIES))
 
 
+@says_lines
 def load_huggingface(path: str | Path) -> ReadModel:
     """Read a `config.json`, or the one inside a folder; the model is named after the folder or the file.
 
@@ -86,8 +88,11 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     try:
         model = family(keys)
         model = replace(model, vision=vision_of(outer, model))
+        outer.refuse_misspelt()
         beside = towers(outer.unread_parts())
         model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
+    except UnknownKeyError:
+        raise
     except SpecError as error:
         raise ReaderError(where, str(error)) from error
     return ReadModel(model=model, ignored=tuple(key for key in outer.unread() if key not in beside))

@@ -20,8 +20,9 @@ from forescale.frameworks.maxtext.layout import read_mesh, read_strategy, read_w
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
+from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
-from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml_lenient
+from forescale.syntax import parse_mapping, parse_yaml
 
 _OWN_LINE = re.compile(
     r"^(?:base_config|base_emb_dim|decoder_block|(?:ici|dcn)_\w+_parallelism|per_device_batch_size)\s*:", re.M
@@ -72,7 +73,7 @@ class MaxTextReader:
         text = read_text(path)
         if _OWN_LINE.search(text) is None and HALLMARK.search(text.replace("\\\n", " ")) is not None:
             return _read_command(text, path, options)
-        content = parse_mapping(text, path, parse_yaml_lenient)
+        content = parse_mapping(text, path, parse_yaml)
         lines = dict(keys_of_yaml(text))
         if path.name == BASE:
             return read_given(Given({}, base=content, lines=lines), path, options)
@@ -144,7 +145,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
 def value_of(text: str, where: object) -> Any:  # noqa: ANN401 (YAML)
     """Return the value of an override: YAML, or text that is none."""
     try:
-        return parse_yaml_lenient(text, where) if text else ""
+        return parse_yaml(text, where) if text else ""
     except ReaderError:
         return text
 
@@ -164,7 +165,7 @@ def _based_on(
         raise ReaderError(path, f"its base_config {named!r} is neither beside it nor in a folder above it")
     if found.absolute() in seen:
         raise ReaderError(path, f"its chain of base_config comes back to itself: {named}")
-    above = parse_mapping(read_text(found), found, parse_yaml_lenient)
+    above = parse_mapping(read_text(found), found, parse_yaml)
     if found.name == BASE:
         return above, {}
     base, between = _based_on(above, found, options, (*seen, found.absolute()))

@@ -16,8 +16,9 @@ from forescale.frameworks.megatron.run import read_workload
 from forescale.frameworks.megatron.vision import lay_program
 from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
 from forescale.frameworks.settings import Settings
+from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
-from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml
+from forescale.syntax import parse_mapping, parse_yaml
 
 ARGUMENTS = "MODEL_ARGS"
 """Key under which Megatron-LM's own test cases keep their table of flags."""

@@ -5,6 +5,7 @@ Keys are checked as nanotron does: those of its dataclasses and no others, but f
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -18,13 +19,15 @@ from forescale.files import read_text
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
 from forescale.frameworks.reading import Options, Reading, flat, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
+from forescale.positions import keys_of_yaml
 from forescale.spec.strategy import ContextKind, Kernels, Recompute, Strategy
 from forescale.spec.workload import OptimizerName, StorageType
-from forescale.syntax import keys_of_yaml, parse_mapping, parse_yaml_lenient
+from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
 
 Keys: TypeAlias = Mapping[str, Any]
 
+_ITEM = re.compile(r"\.\d+(?=\.|$)")
 LEFT = (
     "software", "kernels", "overlap", "flash_attention", "allocator", "graphs", "dispatcher", "stage_layers",
     "offload", "routing", "axis_order", "placement", "reshard",
@@ -79,7 +82,7 @@ class NanotronReader:
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the configuration at `path` says."""
         text = read_text(path)
-        content = parse_mapping(text, path, parse_yaml_lenient)
+        content = parse_mapping(text, path, parse_yaml)
         settings, unknown, family = _settings(content, keys_of_yaml(text), path, strict=options.strict)
         for word, key in OVER.items():
             if options.over.get(word) is not None:
@@ -125,7 +128,7 @@ def _settings(
     family, table = family_of(config), known_keys()
     earlier = table["earlier"]["keys"]
     known = {*table["keys"], *earlier, *(f"{CONFIG}{key}" for key in table["models"][family])}
-    lines = dict(where_of)
+    lines = {_ITEM.sub("[]", key): line for key, line in where_of}
     unknown = tuple(dict.fromkeys(key for key in _flat_keys(content) if not _is_known(key, known)))
     unknown_of(unknown, known, path, lines, strict=strict)
     values = {key: value for key, value in flat(content) if key not in unknown}
@@ -133,7 +136,7 @@ def _settings(
         values[EXPERTS] = True
     settings = Settings(values, str(path), lines=lines)
     for key, count in Counter(key for key, _ in where_of).items():
-        if count > 1 and "[]" not in key:
+        if count > 1:
             settings.note(f"{settings.spell(key)} is given {count} times; as in nanotron the last counts")
     for key, what in {**earlier, **NOT_EXPRESSED}.items():
         given = any(name == key or name.startswith(f"{key}.") for name in values if values[name])

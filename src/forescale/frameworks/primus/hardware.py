@@ -15,6 +15,7 @@ from annotated_types import Interval
 
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.limits import within
+from forescale.positions import says_lines
 from forescale.spec.cluster import Cluster, LinkParameters, Tier
 from forescale.syntax import load_mapping
 
@@ -122,6 +123,7 @@ def is_hardware_config(values: Mapping[str, Any]) -> bool:
     return SECTION in values or any(key in values for key in ("node_bw", "pod_bw", "node_lat", "pod_lat"))
 
 
+@says_lines
 def read_hardware_config(path: str | Path) -> HardwareConfig:
     """Return the file at `path`; its keys may stand under `hardware_config`.
 

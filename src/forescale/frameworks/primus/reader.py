@@ -25,7 +25,8 @@ from forescale.frameworks.primus.bridge import BRIDGE, CONTAINER, container_word
 from forescale.frameworks.reading import Options, Reading, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.reader import read_tables
-from forescale.syntax import deep_merge, keys_of_yaml, parse_mapping, parse_yaml_lenient
+from forescale.positions import keys_of_yaml
+from forescale.syntax import deep_merge, parse_mapping, parse_yaml
 from forescale.units import counted
 
 _TOP = ("work_group", "user_name", "exp_name", "workspace", "platform", "env", "modules", "extends", "bases")
@@ -192,7 +193,7 @@ def _resolved(path: Path, variables: Mapping[str, str], seen: tuple[Path, ...]) 
         chain = " -> ".join(each.name for each in (*seen, here))
         raise ReaderError(path, f"its chain of extends comes back to itself: {chain}")
     hint = f"; {seen[-1].name} extends it" if seen else ""
-    content = parse_mapping(read_text(path, hint=hint), path, parse_yaml_lenient)
+    content = parse_mapping(read_text(path, hint=hint), path, parse_yaml)
     content = _without_placeholders(content, variables, path)
     merged: dict[str, Any] = {}
     for key in ("extends", "bases"):
@@ -221,7 +222,7 @@ def _without_placeholders(value: Any, variables: Mapping[str, str], path: Path) 
         return default
 
     replaced = _PLACEHOLDER.sub(found, value)
-    return parse_yaml_lenient(replaced, path) if _PLACEHOLDER.fullmatch(value) else replaced
+    return parse_yaml(replaced, path) if _PLACEHOLDER.fullmatch(value) else replaced
 
 
 @cache

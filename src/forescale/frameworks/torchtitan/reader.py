@@ -18,8 +18,9 @@ from forescale.frameworks.torchtitan.job import Call, read_flavor, read_job
 from forescale.frameworks.torchtitan.keys import check_language, flavors, job_settings, keys
 from forescale.frameworks.torchtitan.layout import read_layout
 from forescale.frameworks.torchtitan.sizes import model_of_sizes
+from forescale.positions import key_lines
 from forescale.spec.model import Model
-from forescale.syntax import line_of, parse_mapping, parse_toml
+from forescale.syntax import parse_mapping, parse_toml
 
 _SECTION = re.compile(r"^\s*\[(?:model|training|parallelism|activation_checkpoint)\]", re.MULTILINE)
 _KEY = re.compile(
@@ -43,8 +44,7 @@ class TorchtitanTomlReader:
         """Return what the file at `path` says."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_toml)
-        lines = {key: line_of(text, key.split(".")) or 1 for key, _ in flat(content)}
-        return read_tables(content, lines, path, options)
+        return read_tables(content, key_lines(text, ".toml"), path, options)
 
 
 def read_tables(

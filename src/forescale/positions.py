@@ -1,0 +1,198 @@
+"""Where keys stand in a file, so that an error says its line: looked up only once there is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
+from forescale.files import read_text
+from forescale.syntax import yaml_nodes
+
+T = TypeVar("T")
+P = TypeVar("P")
+Rest = ParamSpec("Rest")
+COMMAND_LINE = "command line"
+_TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*)"(\s*:)?|[{}\[\],\n]')
+_WORD = re.compile(r"(?:--)?[\w.-]*\w")
+_SAID = re.compile(r"\blines? \d")
+
+
+@contextmanager
+def located(path: str | Path | None, laid_over: Collection[str] = ()) -> Iterator[None]:
+    """Give errors about what a file says its line, where they do not say one; without a path nothing is done.
+
+    Messages name the key that they are about, and that is looked up here, so that no reader has to keep lines.
+
+    Parameters
+    ----------
+    path
+        The file, as messages call it.
+    laid_over
+        Dotted keys whose values are not the file's, but were laid over them on the command line.
+    """
+    try:
+        yield
+    except (ReaderError, SpecError) as error:
+        if path is not None and not _SAID.search(str(error)):
+            with suppress(ReaderError):
+                text = read_text(path)
+                where = str(path) if str(path) in str(error) else Path(path).name
+                with_line(error, where, text, suffix=Path(path).suffix, laid_over=laid_over)
+        raise
+
+
+def says_lines(read: Callable[Concatenate[P, Rest], T]) -> Callable[Concatenate[P, Rest], T]:
+    """Let the errors of a function that reads the file of its first argument say the line, as `located` does."""
+
+    @wraps(read)
+    def reads(path: P, /, *rest: Rest.args, **named: Rest.kwargs) -> T:
+        with located(str(path)):
+            return read(path, *rest, **named)
+
+    return reads
+
+
+def with_line(
+    error: ForescaleError, where: str, text: str, *, suffix: str, laid_over: Collection[str] = ()
+) -> None:
+    """Put the line of the key that an error is about behind the name of the file, which `text` is from."""
+    lines = dict.fromkeys(laid_over, 0) | {
+        key: line for key, line in key_lines(text, suffix).items() if key not in laid_over
+    }
+    said = str(error)
+    if where not in said and isinstance(error, ReaderError):  # of another file, which this one names
+        return
+    line = _line_about(error, where, text, lines)
+    if line is not None:
+        place = f"{where}, line {line}" if line else COMMAND_LINE
+        error.args = (said.replace(where, place, 1) if where in said else f"{place}: {said}",)
+
+
+def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str, int]) -> int | None:
+    """Return the line of the first key that a message names, else that of the section that it is about."""
+    if isinstance(error, UnknownNameError):
+        return _row_with(error.name, text) if error.name else None
+    head, _, problem = str(error).partition(where)[2].partition(": ")
+    if not problem:
+        head, problem = "", str(error)
+    if isinstance(error, UnknownKeyError):
+        head, problem = error.where.removeprefix(where), error.key
+    section = re.sub(r"\[(\d+)\]", r".\1", head.strip(", ")).replace(", ", ".")
+    words = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", problem))
+    quoted = [word for word in words if f"'{word}'" in problem]
+    named = [word for word in words if "_" in word or "." in word or word in quoted]
+    for word in dict.fromkeys([*words[:1], *named, *words]):
+        if (found := _found(word, section, lines)) is not None:
+            return found
+    for word in quoted if lines else named:
+        if (found := _row_with(word, text)) is not None:
+            return found
+    return lines.get(section)
+
+
+def _row_with(word: str, text: str) -> int | None:
+    """Return the first line that holds a word, remarks apart."""
+    whole = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
+    rows = enumerate(text.splitlines(), 1)
+    return next((at for at, row in rows if whole.search(row.partition("#")[0])), None)
+
+
+def _found(word: str, section: str, lines: Mapping[str, int]) -> int | None:
+    """Return the line of a key, or of the table around it; the one of `section` where several have its name."""
+    parts = word.split(".")
+    for count in range(len(parts), 0, -1):
+        name = ".".join(parts[:count])
+        hits = [key for key in lines if key == name or key.endswith(f".{name}")]
+        if hits and (count == len(parts) or count > 1):
+            inside = [key for key in hits if section and key.startswith(f"{section}.")]
+            return lines[(inside or hits)[0]]
+    return None
+
+
+def key_lines(text: str, suffix: str) -> dict[str, int]:
+    """Return the line of every key by its dotted path, items of lists by number; of what is no such syntax none.
+
+    A key given twice has its last line.
+    """
+    if text.lstrip().startswith(("{", "[{")) and suffix != ".toml":
+        return dict(_keys_of_json(text))
+    if suffix == ".toml":
+        return {".".join(map(str, path)): line for path, line in _keys_of_toml(text)}
+    return dict(keys_of_yaml(text)) if suffix in (".yaml", ".yml") else {}
+
+
+def keys_of_yaml(text: str) -> tuple[tuple[str, int], ...]:
+    """Return every key of a YAML text in order, as `key_lines` does; one given twice is there twice."""
+    return tuple(_keys_of_node(yaml_nodes(text), ""))
+
+
+def _keys_of_node(node: Any, path: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401  (a node of a lazy import)
+    if node is not None and node.id == "mapping":
+        for key, value in node.value:
+            inside = f"{path}.{key.value}" if path else str(key.value)
+            yield inside, key.start_mark.line + 1
+            yield from _keys_of_node(value, inside)
+    elif node is not None and node.id == "sequence":
+        for at, item in enumerate(node.value):
+            yield from _keys_of_node(item, f"{path}.{at}")
+
+
+def _keys_of_json(text: str) -> Iterator[tuple[str, int]]:
+    line, path = 1, []  # the key, or the number of the item, in every table and list around
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if mark == "\n":
+            line += 1
+        elif mark in "{[":
+            path.append("" if mark == "{" else 0)
+        elif path and mark in "}]":
+            path.pop()
+        elif path and mark == "," and isinstance(path[-1], int):
+            path[-1] += 1
+        elif path and token[2]:
+            path[-1] = token[1]
+            yield ".".join(map(str, path)), line
+            line += mark.count("\n")
+
+
+def _keys_of_toml(text: str) -> Iterator[tuple[tuple[str | int, ...], int]]:
+    """Yield every key and header with its line; tables of a list are counted."""
+    table: tuple[str | int, ...] = ()
+    counts: dict[tuple[str | int, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE.match(line):
+            table = _parts(header[2])
+            if header[1]:
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            yield table, number
+        elif key := _KEY.match(line):
+            yield (*table, *_parts(key[1])), number
+
+
+def _parts(text: str) -> tuple[str | int, ...]:
+    return tuple(part.strip("\"'") for part in _PART.findall(text))
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int | None:
+    """Return the line, counted from 1, where the key at `path` or the table nearest around it is given in TOML.
+
+    Tables of a list are counted: ("case", 1, "name") is in the second [[case]].
+    """
+    wanted = tuple(path)
+    shared = [
+        (len(found), -number)
+        for found, number in _keys_of_toml(text)
+        if found and found == wanted[: len(found)]
+    ]
+    return -max(shared)[1] if shared else None

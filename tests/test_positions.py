@@ -1,0 +1,95 @@
+"""Lines of keys, and errors that say them."""
+
+from __future__ import annotations
+
+import pytest
+
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
+from forescale.positions import key_lines, line_of, located
+
+PLAN = """\
+# a comment
+model = "x"  # [vary]
+
+[workload]
+seq_len = 4096
+
+[vary]
+devices = [
+    1,
+    2,
+]
+device.hbm_bytes = "x2"
+"cluster.tiers.nvlink.size" = 72
+
+[[case]]
+name = "a"
+[[case]]
+name = "b"
+flops . bf16 = "x2"
+
+[model.rope]
+base = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("model",), 2),
+        (("workload",), 4),
+        (("workload", "seq_len"), 5),
+        (("workload", "absent"), 4),
+        (("vary", "devices"), 8),
+        (("vary", "device", "hbm_bytes"), 12),
+        (("vary", "cluster.tiers.nvlink.size"), 13),
+        (("case", 0), 15),
+        (("case", 1, "name"), 18),
+        (("case", 1, "flops", "bf16"), 19),
+        (("case", 2, "name"), None),
+        (("model", "rope", "base"), 22),
+        (("absent",), None),
+    ],
+)
+def test_keys_are_found_where_they_stand(path, line):
+    assert line_of(PLAN, path) == line
+
+
+def test_keys_of_json_and_yaml_have_lines_too():
+    assert key_lines('{\n "a": 1, "b": [\n {"c": "x\\"{"},\n {"c":\n 2}]\n}', ".json") == {
+        "a": 2,
+        "b": 2,
+        "b.0.c": 3,
+        "b.1.c": 4,
+    }
+    assert key_lines("a: 1\nb:\n- c: 2\n- c: 3\n", ".yaml") == {"a": 1, "b": 2, "b.0.c": 3, "b.1.c": 4}
+    assert key_lines("a: [\n", ".yaml") == {}
+    assert key_lines('{"a": [', ".json") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SpecError("FILE, strategy: tp must be 1 or more"), "FILE, line 2, strategy: tp must be 1 or more"),
+        (SpecError("tp 3 does not divide 8"), "FILE, line 2: tp 3 does not divide 8"),
+        (SpecError("FILE, tiers[1]: size must be 8"), "FILE, line 7, tiers[1]: size must be 8"),
+        (SpecError("FILE: tiers.0.size must be 8"), "FILE, line 5: tiers.0.size must be 8"),
+        (SpecError("FILE, tiers[1]: name must be given"), "FILE, line 6, tiers[1]: name must be given"),
+        (UnknownKeyError("pq", "FILE, strategy", ["pp"]), "unknown key 'pq' in FILE, line 3, strategy; did you mean pp?"),
+        (UnknownNameError("model", "xyz", ["abc"]), "FILE, line 3: unknown model 'xyz'; there are abc"),
+        (ReaderError("FILE", "line 9 is no CSV"), "FILE: line 9 is no CSV"),
+        (ReaderError("other.json", "tp is not known"), "other.json: tp is not known"),
+        (SpecError("FILE: ep must be 2"), "command line: ep must be 2"),
+    ],
+)  # fmt: skip
+def test_an_error_says_the_line_of_the_key_that_it_names(tmp_path, monkeypatch, error, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("", encoding="utf-8")
+    text = '[strategy]\ntp = 3\npq = "xyz"\n[[tiers]]\nsize = 1\n[[tiers]]\nsize = 2\n'
+    (tmp_path / "f.toml").write_text(text, encoding="utf-8")
+    error.args = (str(error).replace("FILE", "f.toml"),)
+    if isinstance(error, UnknownKeyError):
+        error.where = "f.toml, strategy"
+    with pytest.raises(type(error)) as caught, located("f.toml", {"strategy.ep"}):
+        raise error
+    assert str(caught.value) == said.replace("FILE", "f.toml")
