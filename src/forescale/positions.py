@@ -90,7 +90,7 @@ def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str
     section = re.sub(r"\[(\d+)\]", r".\1", head.strip(", ")).replace(", ", ".")
     words = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", problem))
     quoted = [word for word in words if f"'{word}'" in problem]
-    named = [word for word in words if "_" in word or "." in word or word in quoted]
+    named = [word for word in words if re.search(r"[_.]|^--", word) or word in quoted]
     for word in dict.fromkeys([*words[:1], *named, *words]):
         if (found := _found(word, section, lines)) is not None:
             return found

@@ -88,8 +88,7 @@ def read_question(
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
-    from forescale.io.question import build_question, changed_keys, read_plan_values, with_overrides
-    from forescale.spec.constraints import check
+    from forescale.io.question import read_plan_values, with_overrides
 
     model, plan = _asked_in(model, plan)
     folder = None if plan.plan is None else plan.plan.parent
@@ -121,21 +120,34 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    if plan.plan is None:
-        _require(values)
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
-    where = COMMAND_LINE if plan.plan is None else str(plan.plan)
-    with located(plan.plan, changed_keys(values, told)):
-        question = build_question(values, where=where, folder=folder)
-        if question.strategy is not None and question.preset == "default":
-            check(question.model, question.cluster, question.strategy, question.workload)
-    if run.images and question.model.vision is None:
-        raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
+    question = _built(values, told, plan.plan)
+    _refuse_images(question, run)
     if operated is not None and question.workload.tokens is None:
         operated.refuse("is of a whole run: give its --tokens, such as 15T")
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
     return replace(question, notes=notes)
+
+
+def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None) -> Question:
+    """Return the question of all values; what is wrong with those that a plan `told` is said with its line."""
+    from forescale.io.question import build_question, changed_keys
+    from forescale.spec.constraints import check
+
+    if plan is None:
+        _require(values)
+    where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
+    with located(plan, changed_keys(values, told)):
+        question = build_question(values, where=where, folder=folder)
+        if question.strategy is not None and question.preset == "default":
+            check(question.model, question.cluster, question.strategy, question.workload)
+    return question
+
+
+def _refuse_images(question: Question, run: RunOptions) -> None:
+    if run.images and question.model.vision is None:
+        raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
 
 
 def _asked_in(model: str | None, plan: PlanOptions) -> tuple[str | None, PlanOptions]:

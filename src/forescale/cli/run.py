@@ -26,6 +26,7 @@ from forescale.cli.options import (
 )
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
+from forescale.positions import COMMAND_LINE
 
 if TYPE_CHECKING:
     from forescale.question import Question
@@ -102,7 +103,8 @@ def run_command(
             question, asked = _asked(words, (model, plan, cluster, run, layout, cost), operated)
             phases += _projected(str(at), asked)
         except SpecError as error:
-            raise SpecError(f"phase {at}: {error}") from error
+            said = str(error) if told.phases else str(error).replace(COMMAND_LINE, f"{plan.plan or model}", 1)
+            raise SpecError(f"phase {at}: {said}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     from forescale.cli.render.page import write_page
     from forescale.cli.render.run import run_view

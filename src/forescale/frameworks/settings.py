@@ -81,9 +81,8 @@ class Settings:
         whole = isinstance(value, float) and value.is_integer()
         number = int(value) if whole else whole_of(text)  # type: ignore[call-overload]
         if number is None or isinstance(value, bool) or number < least:
-            self.refuse(
-                f"{self.spell(key)} must be a whole number of {least} or more, got {shown(value)}{_var(value)}"
-            )
+            given = f"{shown(value if number is None else number)}{_var(value)}"
+            self.refuse(f"{self.spell(key)} must be a whole number of {least} or more, got {given}")
         usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
         most = _MANY.get(key, usual)
         if number > most:  # type: ignore[operator]

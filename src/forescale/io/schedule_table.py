@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from forescale.errors import ReaderError, UnknownKeyError, UnknownNameError, shown
+from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import read_text
 from forescale.positions import says_lines
 from forescale.schedule import LoweredSchedule, Request, Schedule, family

@@ -247,7 +247,7 @@ def test_what_is_not_described_is_said(read):
         ({"ici_tensor_paralelism": 2}, 8, r"unknown key 'ici_tensor_paralelism' in .*, line 2; did you mean ici_tensor"),
         ({"ici_tensor_parallelism": 3}, 8, r"ici_tensor_parallelism \(line 2\) 3 make 3, and there are 8 devices of a slice"),
         ({"ici_tensor_parallelism": -1}, 8, r"ici_fsdp_parallelism and ici_tensor_parallelism \(line 2\) are both -1"),
-        ({"ici_tensor_parallelism": 0}, 8, r"ici_tensor_parallelism \(line 2\) must be given as a whole number of 1 or more"),
+        ({"ici_tensor_parallelism": 0}, 8, r"ici_tensor_parallelism \(line 2\) must be a whole number of 1 or more"),
         ({"per_device_batch_size": 0.01}, 8, r"per_device_batch_size \(line 2\) 0.01 of 8 devices makes no sequence; 0.125"),
         ({"per_device_batch_size": 0.5}, 8, r"makes 4 sequences, no multiple of 8 data-parallel ranks x 1 micro-batch; 1 is"),
         ({"remat_policy": "some"}, 8, r"remat_policy \(line 2\) must be one of full, .*, got 'some'"),

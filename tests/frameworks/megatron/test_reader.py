@@ -166,8 +166,8 @@ def test_vocabulary_from_the_tokenizer():
             "--num-attention-heads 5",
             "--hidden-size 64 is no multiple of --num-attention-heads 5; give --kv-channels",
         ),
-        ("--num-layers 0", "--num-layers must be given as a whole number of 1 or more, got 0"),
-        ("--num-layers four", "--num-layers must be a whole number of 0 or more, got 'four'"),
+        ("--num-layers 0", "--num-layers must be a whole number of 1 or more, got 0"),
+        ("--num-layers four", "--num-layers must be a whole number of 1 or more, got 'four'"),
         ("--normalization Layer", "--normalization must be one of LayerNorm, RMSNorm, got 'Layer'"),
         (MOE + "--moe-layer-freq '[1]*3'", "--moe-layer-freq lists 3 layers, but the model has 4"),
         (
@@ -371,7 +371,11 @@ def test_the_rest_of_the_layout():
             "the number of devices, 4, is no multiple of ep x etp x pp = 8",
         ),
         ("--expert-model-parallel-size 2", 2, "--expert-model-parallel-size 2 needs experts; it has none"),
-        ("--tensor-model-parallel-size 0", None, "--tensor-model-parallel-size must be 1 or more, got 0"),
+        (
+            "--tensor-model-parallel-size 0",
+            None,
+            "--tensor-model-parallel-size must be a whole number of 1 or more, got 0",
+        ),
         (PP + "3", None, "4 layers are no multiple of the pipeline's 3 ranks"),
         (
             PP + "3 --account-for-loss-in-pipeline-split",
@@ -514,7 +518,7 @@ def test_batch_and_tokens():
         ("--bf16 --fp8-format hybrid", Precision(compute="fp8", recipe="delayed")),
         ("--bf16 --fp8-format e4m3 --fp8-recipe tensorwise", Precision(compute="fp8", recipe="current")),
         (
-            "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather",
+            "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather --use-distributed-optimizer",
             Precision(compute="mxfp8", recipe="mxfp8", parameters="fp8"),
         ),
         ("--bf16 --fp4-format e2m1", Precision(compute="nvfp4")),

@@ -156,7 +156,7 @@ def test_what_is_not_expressed_comes_first(read):
         ({"model/model_config/hidden_siz": 2}, r"'model.model_config.hidden_siz' in .*, line \d+; did you mean .*hidden_size"),
         ({"parallelism/tp_mode": "SCATTER"}, r"tp_mode \(line \d+\) must be one of REDUCE_SCATTER"),
         ({"parallelism/tp": 4}, r"num_key_value_heads \(line \d+\) 2 must be a multiple of parallelism.tp"),
-        ({"parallelism/tp": 0}, r"parallelism.tp \(line \d+\) must be 1 or more, got 0"),
+        ({"parallelism/tp": 0}, r"parallelism.tp \(line \d+\) must be a whole number of 1 or more, got 0"),
         ({"tokens/micro_batch_size": "many"}, r"micro_batch_size \(line \d+\) must be a whole number"),
         ({"model/model_config/hidden_size": 2050}, r"hidden_size \(line \d+\) 2050 does not divide over"),
         ({"model/model_config": None}, "model.model_config must be a table"),

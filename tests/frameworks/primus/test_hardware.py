@@ -76,7 +76,7 @@ def test_keys_of_primus_s_own_model_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("node_bandwidth: 448", "unknown key 'node_bandwidth' in mi300x.yaml; did you mean node_bw"),
+        ("node_bandwidth: 448", "unknown key 'node_bandwidth' in mi300x.yaml, line 1; did you mean node_bw"),
         ("node_bw: fast", "node_bw must be a number, got 'fast'"),
         ("node_bw: 0", "node_bw must be greater than 0"),
         ("bw_eff: 91", "bw_eff is a share of the bandwidth, above 0 and at most 1; got 91"),

@@ -122,7 +122,9 @@ def test_a_placeholder_without_default(repository):
 
 
 def test_null_is_not_given(repository):
-    found = read(experiment(repository, "lr: 1.0e-5", "expert_tensor_parallel_size: null"))
+    found = read(
+        experiment(repository, "expert_tensor_parallel_size: 1", "expert_tensor_parallel_size: null")
+    )
     assert found.strategy.etp == 2
 
 
@@ -281,7 +283,7 @@ def test_other_limits_of_the_heuristic_are_the_next_that_has_a_schedule(reposito
             "lr: 1.0e-5",
             "num_layers: four",
             ReaderError,
-            "num_layers must be a whole number of 0 or more, got 'four'",
+            "num_layers must be a whole number of 1 or more, got 'four'",
         ),
         (
             "lr: 1.0e-5",
