@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.bench.tiny import LATENT, question
-from tests.oracles.parsers import asked_of, fetched
+from tests.oracles.parsers import asked_of, needs
 
 from forescale.bench import adapters, model, torchtitan
 from forescale.bench.adapters import adapter_of, as_run
@@ -15,11 +15,12 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.spec.strategy import Recompute
 
 TITAN = load_framework("torchtitan")
+PACKAGE = "torchtitan-0.3.0"
 
 
+@needs(PACKAGE)
 def test_layers_of_torchtitan_have_the_gradients_of_a_llama():
-    folder = fetched("torchtitan-0.3.0")
-    plain, replayed = asked_of("torchtitan_blocks.py", folder, [{}, {"granularity": "full"}])
+    plain, replayed = asked_of("torchtitan_blocks.py", PACKAGE, [{}, {"granularity": "full"}])
     for found in (plain, replayed):
         assert found["away"] < 1e-6
         assert found["kept"] == pytest.approx(found["projected"], rel=0.02)

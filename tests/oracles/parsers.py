@@ -18,16 +18,15 @@ print(json.dumps({"words": sys.argv[1:], "variables": dict(os.environ)}))
 """
 
 
-def fetched(name: str) -> Path:
-    """The folder of a framework's package, such as "megatron-core-0.19.2"; the test is skipped without it."""
+def needs(name: str) -> pytest.MarkDecorator:
+    """Mark a test that asks a framework's package, such as "megatron-core-0.19.2": skipped where it is not, before it begins."""
+    missing = not (ROOT / ".oracles" / name).is_dir()
+    return pytest.mark.skipif(missing, reason=f"{name} is not there; ./scripts/oracles fetches it")
+
+
+def asked_of(program: str, name: str, asked: list[Any], timeout: int = 200) -> list[dict[str, Any]]:
+    """What a parser's program beside this file, run by itself, of the package `name`, answers to a list; by its own Python if it has one."""
     folder = ROOT / ".oracles" / name
-    if not folder.is_dir():
-        pytest.skip(f"{name} is not there; ./scripts/oracles fetches it")
-    return folder
-
-
-def asked_of(program: str, folder: Path, asked: list[Any], timeout: int = 200) -> list[dict[str, Any]]:
-    """What a parser's program beside this file, run by itself, answers to a list; by the folder's own Python if it has one."""
     own = folder / "bin" / "python"
     ran = subprocess.run(
         [own if own.exists() else sys.executable, Path(__file__).parent / program, folder],

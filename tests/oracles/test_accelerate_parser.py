@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.oracles.parsers import asked_of, fetched
+from tests.oracles.parsers import asked_of, needs
 
 from forescale.errors import ForescaleError
 from forescale.frameworks.deepspeed.accelerate import SHARDING, AccelerateReader
@@ -77,11 +77,12 @@ def differs(found: Strategy, answer: dict[str, Any]) -> list[str]:
     return [f"{name}: {one} and {other}" for name, (one, other) in pairs.items() if one != other]
 
 
+@needs(PACKAGE)
 def test_launch_files_are_understood_as_accelerate_does(tmp_path: Path) -> None:
     pick = random.Random(15)
     texts = [yaml.safe_dump(drawn(pick)) for _ in range(120)]
     wrong = []
-    answers = asked_of("accelerate_parser.py", fetched(PACKAGE), texts)
+    answers = asked_of("accelerate_parser.py", PACKAGE, texts)
     for text, answer in zip(texts, answers, strict=True):
         found = ours(text, tmp_path / "launch.yaml")
         if isinstance(found, str) or "refused" in answer:

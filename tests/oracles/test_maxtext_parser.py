@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-from tests.oracles.parsers import asked_of, fetched
+from tests.oracles.parsers import asked_of, needs
 from tests.plans import dense_first, plans
 
 from forescale.export import export
@@ -59,6 +59,7 @@ def meant(question: Question) -> dict[str, Any]:
     return words
 
 
+@needs(PACKAGE)
 def test_plans_are_understood_as_they_were_meant() -> None:
     asked = [dense_first(each) for each in plans("maxtext", 60, seed=3)]
     texts = [export(each).texts["run.yml"] for each in asked]
@@ -69,7 +70,7 @@ def test_plans_are_understood_as_they_were_meant() -> None:
             slices *= degree if key.startswith("dcn_") else 1
         wanted.append({"text": text, "devices": question.cluster.num_devices, "slices": slices})
     wrong = []
-    answers = asked_of("maxtext_parser.py", fetched(PACKAGE), wanted, timeout=600)
+    answers = asked_of("maxtext_parser.py", PACKAGE, wanted, timeout=600)
     for question, answer in zip(asked, answers, strict=True):
         if "refused" in answer:
             wrong.append(f"{answer['refused']:.300}: {question.layout!s:.300}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.oracles.parsers import asked_of, fetched, launched
+from tests.oracles.parsers import asked_of, launched, needs
 from tests.plans import drawn, plans
 
 from forescale.errors import ForescaleError
@@ -33,7 +33,7 @@ def understood(scripts: list[str], folder: Path) -> list[dict[str, Any]]:
         launcher = dict(zip(words[:program:2], words[1:program:2], strict=True))
         world = int(launcher["--nproc-per-node"]) * int(launcher["--nnodes"])
         asked.append({"arguments": words[program + 1 :], "world": world, "variables": variables})
-    return asked_of("megatron_parser.py", fetched(PACKAGE), asked)
+    return asked_of("megatron_parser.py", PACKAGE, asked)
 
 
 def meant(question: Question) -> dict[str, Any]:
@@ -168,14 +168,17 @@ def differences(asked: list[Question], folder: Path) -> list[str]:
     return found
 
 
+@needs(PACKAGE)
 def test_plans_are_understood_as_they_were_meant(tmp_path: Path) -> None:
     assert differences(plans("megatron", 48), tmp_path) == []
 
 
+@needs(PACKAGE)
 def test_every_choice_is_understood(tmp_path: Path) -> None:
     assert differences(plans("megatron", 48, seed=2, **CHOICES), tmp_path) == []
 
 
+@needs(PACKAGE)
 def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
     """Of random layouts, legal or not, none that Megatron-LM refuses is written."""
     tried = drawn("megatron", 90, seed=3, **CHOICES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.frameworks.torchtitan.plans import titan_plans
-from tests.oracles.parsers import asked_of, fetched
+from tests.oracles.parsers import asked_of, needs
 
 from forescale.export import export
 from forescale.frameworks.torchtitan.write_layout import NAMES, stage_layers
@@ -25,7 +25,6 @@ RECOMPUTE = (
 
 def understood(asked: list[Question], release: str, folder: Path) -> list[dict[str, Any]]:
     """What torchtitan makes of each folder, with the words of its launch."""
-    package = fetched(PACKAGES[release])
     wanted = []
     for at, question in enumerate(asked):
         result = export(question)
@@ -36,7 +35,7 @@ def understood(asked: list[Question], release: str, folder: Path) -> list[dict[s
         words = shlex.split(result.launch.partition("torchtitan.train")[2])
         world = question.cluster.num_devices
         wanted.append({"folder": str(place), "arguments": words, "world": world, "release": release})
-    return asked_of("torchtitan_parser.py", package, wanted)
+    return asked_of("torchtitan_parser.py", PACKAGES[release], wanted)
 
 
 def meant(question: Question, release: str) -> dict[str, Any]:
@@ -70,7 +69,9 @@ def meant(question: Question, release: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("release", PACKAGES)
+@pytest.mark.parametrize(
+    "release", [pytest.param(each, marks=needs(name)) for each, name in PACKAGES.items()]
+)
 def test_plans_are_understood_as_they_were_meant(release: str, tmp_path: Path) -> None:
     drawn = titan_plans(f"torchtitan@{release}", 96, recompute=RECOMPUTE)
     asked = [each for each in drawn if release == "0.2" or each.workload.precision.compute == "bf16"][:48]
