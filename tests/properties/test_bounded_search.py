@@ -179,6 +179,7 @@ def a_search_finds_the_best_of_all(question, candidates, scores, data):
         patch.setattr(solve, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
         patch.setattr(solve, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
         patch.setattr(solve, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))
+        patch.setattr(solve, "SAMPLED_FROM", data.draw(st.sampled_from([0, solve.SAMPLED_FROM])))
         every_one = data.draw(st.booleans())
         asked = replace(question, objective=objective, max_memory=limit)
         result = search(asked, top=top, all_variants=every_one)

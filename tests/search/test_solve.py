@@ -20,17 +20,30 @@ from forescale.units import format_bytes
 WORK = workload(global_batch_size=16)
 
 
+SMALL_STEPS = {
+    "FIRST_NODES": 8,
+    "MOST_NODES": 64,
+    "REFINED_AT_ONCE": 50,
+    "FIRST_LAYOUTS": 20,
+    "LAYOUTS_AT_ONCE": 400,
+}
+"""Settle little at a time, so that a search has many steps."""
+
+
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    """Settle little at a time, so that a search has many steps."""
-    for name, value in (
-        ("FIRST_NODES", 8),
-        ("MOST_NODES", 64),
-        ("REFINED_AT_ONCE", 50),
-        ("FIRST_LAYOUTS", 20),
-    ):
+    for name, value in SMALL_STEPS.items():
         monkeypatch.setattr(solve, name, value)
-    monkeypatch.setattr(solve, "LAYOUTS_AT_ONCE", 400)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A search in many steps, and what was told of each."""
+    watch, told = stopping_after(10**6)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL_STEPS.items():
+            patch.setattr(solve, name, value)
+        return search(moe(4), cluster(8), WORK, watch=watch), told
 
 
 def stopping_after(steps):
@@ -50,9 +63,8 @@ def facts(result):
     return body
 
 
-def test_progress_settles_everything_and_the_gap_closes():
-    watch, told = stopping_after(10**6)
-    result = search(moe(4), cluster(8), WORK, watch=watch)
+def test_progress_settles_everything_and_the_gap_closes(whole):
+    result, told = whole
     settled = [each.num_evaluated + each.num_pruned for each in told]
     assert settled == sorted(settled)
     assert settled[-1] == result.num_legal == told[-1].num_legal
@@ -82,19 +94,18 @@ def test_no_time_at_all_finds_nothing_and_says_so():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_a_resumed_search_repeats_nothing_and_ends_the_same(tmp_path, steps):
-    whole_watch, whole_told = stopping_after(10**6)
-    whole = search(moe(4), cluster(8), WORK, watch=whole_watch)
+def test_a_resumed_search_repeats_nothing_and_ends_the_same(tmp_path, whole, steps):
+    result, whole_told = whole
     file = tmp_path / "search.npz"
     first, _ = stopping_after(steps)
     search(moe(4), cluster(8), WORK, watch=first, checkpoint=file)
     second, told = stopping_after(10**6)
     resumed = search(moe(4), cluster(8), WORK, watch=second, checkpoint=file)
-    assert facts(resumed) == facts(whole)
+    assert facts(resumed) == facts(result)
     assert told[0].num_evaluated == whole_told[steps].num_evaluated
     assert len(told) == len(whole_told) - steps
     again, told = stopping_after(10**6)
-    assert facts(search(moe(4), cluster(8), WORK, watch=again, checkpoint=file)) == facts(whole)
+    assert facts(search(moe(4), cluster(8), WORK, watch=again, checkpoint=file)) == facts(result)
     assert len(told) == 1
 
 
@@ -265,6 +276,7 @@ def test_every_layout_is_evaluated_or_counted_for_its_reason(objective):
 def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
     space = Space(schedule=(None, "zb-h1"), tp=(1, 2))
     question = Question(model=moe(4), cluster=cluster(16), workload=WORK, safe=safe, space=space)
+    monkeypatch.undo()  # in steps as large as they are
     plain = search(question).to_json()
     monkeypatch.setattr(solve, "SAMPLED_FROM", 0)
     sampled = search(question).to_json()
