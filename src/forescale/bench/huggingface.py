@@ -13,6 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from forescale.bench.groups import Groups
 from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks
+from forescale.bench.narrow import RECIPES, multiplies_narrow, narrow_layers
 from forescale.bench.parallel import (
     CONTEXT,
     EXPERT,
@@ -49,7 +50,7 @@ def check(question: Question) -> None:
     model, _, layout, workload = question.parts
     types = workload.precision
     split = layout.tp > 1
-    plain = layout.flash_attention and all(map(_sees_all, model.layers))
+    plain, narrow = layout.flash_attention and all(map(_sees_all, model.layers)), multiplies_narrow(question)
     latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
     reasons = {
         "split hidden states over tp but for plain fused attention: ask with --no-sp": split
@@ -67,8 +68,13 @@ def check(question: Question) -> None:
         and not plain,
         f"recompute parts of a layer ({layout.recompute.granularity})": layout.recompute.granularity
         not in ("none", "full"),
+        f"multiply in fp8 with recipe {types.recipe}: ask with --fp8-recipe {' or '.join(RECIPES)}": types.compute
+        == "fp8"
+        and not narrow,
+        "split layers that multiply in fp8: ask with --tp 1": split and narrow,
         f"multiply in {types.compute}": types.compute not in (types.parameters, types.activations)
-        or types.parameters not in TYPES,
+        and types.compute != "fp8",
+        f"hold weights in {types.parameters}": types.parameters not in TYPES,
         "predict several tokens": model.num_mtp_layers > 0,
         "read patches": model.patches is not None,
         "run a vision tower here: leave it out with --images 0": model.vision is not None,
@@ -131,6 +137,8 @@ class HuggingFaceBlocks(Blocks):
             # no dropout draws again what it drew, so that its generator need not be kept
             replay = {"use_reentrant": False, "preserve_rng_state": False}
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=replay)
+        if multiplies_narrow(question):
+            narrow_layers(self.layers, question)
         self._spread(groups, even=layout.routing.imbalance == 1.0)
         if groups.tp is not None:
             self._split(Split(groups.tp, layout.sp))
@@ -222,7 +230,7 @@ class HuggingFaceBlocks(Blocks):
 
 
 def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
-    """Return the whole model on the CPU, with random weights."""
+    """Return the whole model with random weights."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     words = config_of(question.model)
     kind = words.pop("model_type")

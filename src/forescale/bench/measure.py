@@ -27,6 +27,7 @@ from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts
 from forescale.bench.groups import groups_of, neighbours
 from forescale.bench.here import CPU, Here, find_here, state_of
 from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
+from forescale.bench.narrow import multiplies_narrow
 from forescale.bench.proposal import Message, kernels_among, messages_among, propose
 from forescale.bench.reduce import Reduced, reduce
 from forescale.bench.suite import suite_kernels, suite_messages
@@ -38,9 +39,11 @@ from forescale.graph.ops import Compute
 from forescale.io.bench import BenchArtifact, Conditions, build_bench
 from forescale.io.question import question_values
 from forescale.project import project
+from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.runtime import launch
 from forescale.runtime.job import backend_for
+from forescale.spec.strategy import Allocator
 
 SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
@@ -158,7 +161,7 @@ def _listed(
     part = SUITE_SHARE * seconds if devices > 1 else seconds
 
     def run(spool: str) -> None:
-        launch(_time_kernels, 1, kernels, here.kind, part, spool, backend=backend_for(1))
+        launch(_time_kernels, 1, kernels, here.kind, part, spool, backend=_backend(1))
         exchange(messages, devices, here.kind, seconds - part, spool)
 
     rows, interrupted = _spooled(run, tell)
@@ -194,7 +197,10 @@ class Checked:
     measured_s: float
     projected_bytes: float
     measured_bytes: float
-    """Of the fullest rank."""
+    """Of the fullest rank, with all that its allocator holds and what lies outside."""
+    projected_allocated_bytes: float
+    measured_allocated_bytes: float
+    """Of the same, what tensors take."""
 
 
 def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
@@ -220,27 +226,36 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
     adapter_of(question).check(question)
     check_states(question)
     result = project(as_run(question))
-    found = launch(_whole, ranks, question, here.kind, seconds, backend=backend_for(ranks))
+    found = launch(_whole, ranks, question, here.kind, seconds, backend=_backend(ranks))
     return Checked(
         projected_s=result.step_time_s,
         measured_s=max(took for took, _ in found),
         projected_bytes=result.memory.peak_bytes,
-        measured_bytes=max(size for _, size in found),
+        measured_bytes=max(peaks["device"] for _, peaks in found),
+        projected_allocated_bytes=_allocated(result, question),
+        measured_allocated_bytes=max(peaks["allocated"] for _, peaks in found),
     )
 
 
-def _whole(_rank: int, question: Question, kind: str, seconds: float) -> tuple[float, float]:
-    """Return the seconds of a step and the most bytes of one rank."""
-    device = _device(kind)
+def _allocated(result: Projection, question: Question) -> float:
+    """Return what tensors take of the fullest rank, with what a bench had of them beyond formulas."""
+    anchor = question.costs.anchor
+    beyond = 0.0 if anchor is None or anchor.residual is None else anchor.residual.live_tensor_excess_bytes
+    return beyond + max(stage.allocated_bytes for stage in result.memory.stages)
+
+
+def _whole(_rank: int, question: Question, kind: str, seconds: float) -> tuple[float, dict[str, float]]:
+    """Return the seconds of a step and the peaks of one rank."""
+    device = _device(kind, question.layout.allocator)
     training, _, peaks = weighed(partial(Training, question, device, groups_of(question)), device)
-    return _step(training, Watch(device), seconds)["seconds"], peaks["device"]
+    return _step(training, Watch(device), seconds)["seconds"], peaks
 
 
 def _run(
     question: Question, cut: Reduced, copies: int, here: Here, devices: int, seconds: float, spool: str
 ) -> None:
     ranks = copies * cut.question.cluster.num_devices
-    launch(_work, ranks, cut.question, question, here.kind, seconds, spool, backend=backend_for(ranks))
+    launch(_work, ranks, cut.question, question, here.kind, seconds, spool, backend=_backend(ranks))
     wanted = {*messages_of(question, devices), *messages_of(cut.question, devices)}
     exchange(sorted(wanted), devices, here.kind, SHARES["collectives"] * seconds, spool)
 
@@ -248,14 +263,21 @@ def _run(
 def exchange(wanted: Sequence[Message], devices: int, kind: str, seconds: float, spool: str) -> None:
     """Time messages among devices of one kind into the file `spool`."""
     if devices > 1 and wanted:
-        launch(_exchange, devices, wanted, kind, seconds, spool, backend=backend_for(devices))
+        launch(_exchange, devices, wanted, kind, seconds, spool, backend=_backend(devices))
 
 
-def _device(kind: str) -> torch.device:
+def _backend(ranks: int) -> str:
+    """Return what ranks send over; one alone sends nothing, and gives up no memory of its device for it."""
+    return backend_for(ranks) if ranks > 1 else "gloo"
+
+
+def _device(kind: str, allocator: Allocator = "segments") -> torch.device:
+    """Return the device of this rank, with an allocator that takes memory as asked."""
     if kind == CPU:
         return torch.device(CPU)
     device = torch.device("cuda", dist.get_node_local_rank(dist.get_rank()))
     torch.cuda.set_device(device)
+    torch.cuda.memory._set_allocator_settings(f"expandable_segments:{allocator == 'expandable_segments'}")  # noqa: SLF001
     return device
 
 
@@ -276,7 +298,7 @@ class Spool:
 
 def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float, path: str) -> None:
     """Measure everything but messages on one rank."""
-    device, spool = _device(kind), Spool(path, seconds)
+    device, spool = _device(kind, cut.layout.allocator), Spool(path, seconds)
     groups, watch = groups_of(cut), Watch(device)
     training, phases, peaks = weighed(partial(Training, cut, device, groups), device)
     found: list[Any] = [None] * dist.get_world_size()
@@ -296,8 +318,9 @@ def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float,
             [{"kind": part.kind, "activation_bytes": kept_bytes(part, training)}],
             f"{part.kind} kept",
         )
-    apart = repeated(gradients_apart(training, parts, watch), budget_s=SHARES["apart"] * seconds)
-    spool.put("blocks", _block_rows(apart), "gradients apart")
+    if not multiplies_narrow(cut):  # torchao's layers leave no gradient of theirs for later
+        apart = repeated(gradients_apart(training, parts, watch), budget_s=SHARES["apart"] * seconds)
+        spool.put("blocks", _block_rows(apart), "gradients apart")
     del training, parts
     ops = kernels_of(cut)
     ops += [
@@ -402,7 +425,7 @@ def _conditions(question: Question, ranks: int, here: Here, clock_mhz: float | N
     clocks = tuple(clock for clock in (clock_mhz, after.clock_mhz) if clock is not None)
     return replace(
         conditions_of(question, ranks),
-        backend=backend_for(ranks),
+        backend=_backend(ranks),
         threads=1 if here.kind == CPU else None,
         clocks_mhz=clocks,
         power_cap_w=after.power_cap_w,

@@ -18,8 +18,9 @@ FEWEST, MOST = 5, 200
 """Samples that are taken at least, and at most."""
 STEADY = 0.005
 """Half-width of the median's interval, as a share of it, at which it stands still."""
-FLUSHED_BYTES = 256 * 2**20
-"""Written between samples of single kernels, so that they find nothing in the device's cache (triton's do_bench)."""
+FLUSHED_BYTES, FLUSHES = 256 * 2**20, 4
+"""Written between samples of single kernels, so that they find nothing in the device's cache (triton's do_bench); often
+enough for the host to start meanwhile what is timed."""
 
 
 class Watch:
@@ -27,13 +28,11 @@ class Watch:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._by_device = device, device.type == "cuda"
-        self._flushed = (
-            torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=device) if self._by_device else None
-        )
+        self._flushed: torch.Tensor | None = None
+        self._nothing: float | None = None
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """Return how long `run` takes."""
-        self.wait()
+        """Return how long `run` takes; what the device still does meanwhile hides what the host takes to start it."""
         begin = self.mark()
         run()
         end = self.mark()
@@ -57,10 +56,23 @@ class Watch:
         """Return the seconds between two moments that are over."""
         return 1e-3 * float(begin.elapsed_time(end)) if self._by_device else float(end - begin)
 
-    def flush(self) -> None:
-        """Leave nothing of the last sample in the device's cache; a CPU's holds what it held, as in a run."""
-        if self._flushed is not None:
-            self._flushed.zero_()
+    def alone(self, run: Callable[[], object]) -> float:
+        """Return how long one kernel takes that finds nothing in the device's cache; a CPU's holds what it held.
+
+        What two moments lie apart with nothing between them is taken off.
+        """
+        if self._by_device and self._nothing is None:
+            taken = [self._flushing(lambda: None) for _ in range(MOST)]
+            self._nothing = float(np.median(taken))
+        return self._flushing(run) - (self._nothing or 0.0)
+
+    def _flushing(self, run: Callable[[], object]) -> float:
+        if self._by_device:
+            if self._flushed is None:
+                self._flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=self.device)
+            for _ in range(FLUSHES):
+                self._flushed.zero_()
+        return self.seconds(run)
 
 
 def repeated(sample: Sample[Part], *, budget_s: float) -> dict[Part, dict[str, Any]]:

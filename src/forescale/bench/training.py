@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from forescale.bench.adapters import adapter_of
 from forescale.bench.groups import Group, Groups, summed
+from forescale.bench.here import CPU
 from forescale.bench.model import TYPES, Blocks
 from forescale.bench.parallel import EXPERT, PARTIAL, mesh_of
 from forescale.errors import SpecError
@@ -189,7 +190,10 @@ class Update:
         self.updated = [each for bucket in self.buckets for each in bucket.updated]
         self.gradients = [each for bucket in self.buckets for each in bucket.gradients]
         self.masters = _masters(self.updated, types)
-        self.optimizer = OPTIMIZERS[name](self.masters or self.updated, lr=RATE)
+        trained = self.masters or self.updated
+        fused = question.layout.kernels.fused_update and name != "adafactor"
+        fused = fused and question.cluster.device.vendor != CPU
+        self.optimizer = OPTIMIZERS[name](trained, lr=RATE, **{"fused": True} if fused else {})
 
     def reduce(self) -> None:
         """Add up over ranks the gradients of which each has a part."""

@@ -98,6 +98,8 @@ class Residual:
     """Allocated beyond what formulas say; below zero where they say more, unless that counts as zero."""
     tracked: bool = False
     """Whether it was counted without an allocator: what one reserves beyond is then left to the formulas."""
+    reserved_ratio: float | None = None
+    """Reserved over allocated, where the gap is as large a part elsewhere; None where it is carried over as it is."""
 
     @classmethod
     def of(
@@ -111,13 +113,15 @@ class Residual:
     ) -> Residual:
         """Split the measured peaks of an allocator into what formulas explain and the two terms that they do not.
 
-        Where formulas say more than was allocated, that is an excess below zero if it is `signed`, else none.
+        Where formulas say more than was allocated, that is an excess below zero if it is `signed`, else none;
+        and what is reserved beyond then grows with what is allocated, as fragmentation does in formulas.
         """
         excess = allocated_bytes - analytical_bytes
         return cls(
             framework_overhead_bytes=max(reserved_bytes - allocated_bytes, 0.0),
             live_tensor_excess_bytes=excess if signed else max(excess, 0.0),
             tracked=tracked,
+            reserved_ratio=max(reserved_bytes / allocated_bytes, 1.0) if signed and not tracked else None,
         )
 
     @property

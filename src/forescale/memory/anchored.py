@@ -181,9 +181,8 @@ def anchored_memory(target: Projection, bench: BenchMemory, *, safety_margin: fl
     above = memory.peak_high_bytes - memory.peak_bytes if tracked else None
 
     def of_stage(stage: StageMemory) -> AnchoredStage:
-        residual, beyond = bench.residual, stage.fragmentation_bytes - bench.residual.live_tensor_excess_bytes
-        if tracked:
-            residual = replace(residual, framework_overhead_bytes=beyond)
+        beyond = stage.fragmentation_bytes - bench.residual.live_tensor_excess_bytes
+        residual = replace(bench.residual, framework_overhead_bytes=beyond)
         return AnchoredStage(
             stage=stage.stage,
             activations_bytes=stage.activations_bytes,

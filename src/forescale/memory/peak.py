@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from forescale.cost.anchor import Residual
 from forescale.formula import formula, number_of, total, value_of
 from forescale.graph.parts import message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
@@ -210,7 +211,7 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
     if (measured := held.measured) is not None:
         overhead = {
             "outside the allocator": inputs.outside.expected,
-            "reserved beyond allocated, measured": measured.framework_overhead_bytes,
+            "reserved beyond allocated, measured": _measured_gap(measured, allocated),
             "allocated beyond formulas, measured": measured.live_tensor_excess_bytes,
         }
     elif held.residual is not None:
@@ -225,6 +226,14 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         frozen=states.frozen,
         host=states.host + host,
     )
+
+
+def _measured_gap(measured: Residual, allocated: Numeric) -> Numeric:
+    """Return what the allocator reserves beyond what it hands out, as it did where that was measured."""
+    if measured.reserved_ratio is None:
+        return measured.framework_overhead_bytes
+    handed = allocated + measured.live_tensor_excess_bytes
+    return fragmentation_bytes(allocated=handed, ratio=measured.reserved_ratio)
 
 
 @formula(unit="byte", source="DeepSpeed, runtime/zero/stage_1_and_2.py: one flat copy of the gradients")
@@ -289,7 +298,9 @@ def _away(
     measured, only its margin is open.
     """
     if held.anchor is not None and held.measured is not None:
-        return held.measured.above(held.anchor.safety_margin) if end == "high" else 0.0
+        margin, carried = held.anchor.safety_margin, held.measured.framework_overhead_bytes
+        grown = margin * (_measured_gap(held.measured, allocated) - carried)
+        return held.measured.above(margin) + grown if end == "high" else 0.0
 
     def off(bounds: Bounds) -> Numeric:
         return getattr(bounds, end) - bounds.expected  # type: ignore[no-any-return]

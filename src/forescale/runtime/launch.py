@@ -128,7 +128,10 @@ def _serve(
 
     torch.set_num_threads(1)
     try:
-        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=num_ranks)
+        device = torch.device("cuda", rank) if backend == "nccl" else None
+        dist.init_process_group(
+            backend, init_method=f"file://{store}", rank=rank, world_size=num_ranks, device_id=device
+        )
         value = work(rank, *arguments)
         dist.barrier()
         pipe.send_bytes(

@@ -46,6 +46,7 @@ def check_view(found: Checked) -> Table:
     for name, said, took, write in (
         ("step", found.projected_s, found.measured_s, format_seconds),
         ("memory", found.projected_bytes, found.measured_bytes, format_bytes),
+        ("allocated", found.projected_allocated_bytes, found.measured_allocated_bytes, format_bytes),
     ):
         table.add_row(name, write(said), write(took), f"{said / took - 1.0:+.1%}")
     return table
