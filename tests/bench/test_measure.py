@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +37,11 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.graph.counts import count_parameters
 from forescale.graph.ops import Elementwise, Gemm
 from forescale.io.bench import SCHEMA, GivenUp, build_bench, read_bench, write_bench
-from forescale.io.question import build_question
+from forescale.io.question import build_question, question_values
 from forescale.memory.timeline import block_loads, total_bytes
+from forescale.project import project
 from forescale.runtime import RunError, launch
+from forescale.spec import Precision
 from forescale.spec.strategy import Recompute
 from forescale.spec.workload import Precision
 
@@ -353,3 +356,65 @@ def test_what_is_proposed_is_timed_and_nothing_else():
     assert {(row.kind, row.num_bytes, row.num_ranks) for row in found.collectives} == set(
         messages_among(proposed, 2)
     )
+
+
+NARROW = Precision(compute="fp8", recipe="current", parameters="bf16", gradients="bf16")
+
+
+def in_8_bits(**layout):
+    asked = question(types=NARROW, **layout)
+    rates = replace(CPU.matrix_flops, fp8=CPU.matrix_flops.bf16)
+    return replace(asked, cluster=replace(asked.cluster, device=replace(CPU, matrix_flops=rates)))
+
+
+def test_products_in_8_bits_are_those_of_torchao():
+    asked = as_run(in_8_bits())
+    check(asked)
+    training = Training(asked, torch.device("cpu"))
+    kinds = Counter(type(module).__name__ for module in training.blocks.modules())
+    assert kinds["Float8Linear"] == 7 * asked.model.num_layers  # query to down; the head stays wide
+    wide = Training(
+        as_run(question(types=replace(NARROW, compute="bf16", recipe="none"))), torch.device("cpu")
+    )
+    loss, exact = float(training.step()), float(wide.step())
+    assert loss != exact
+    assert loss == pytest.approx(exact, rel=0.05)
+
+
+def test_a_bench_in_8_bits_is_restored_to_itself(tmp_path):
+    found = measure(in_8_bits(), devices=1, seconds=0.5)
+    assert {each.part for each in found.blocks} == {"forward", "backward", "update"}
+    assert {"fp8", "bf16"} == {each.dtype for each in found.kernels if each.op == "gemm"}
+    write_bench(found, file := tmp_path / "bench.json")
+    values = {**question_values(as_run(in_8_bits())), "cost": {"benchmarks": [str(file)]}}
+    restored = project(build_question(values, where="itself"))
+    assert restored.step_time_s == pytest.approx(found.steps[0].seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (lambda: question(types=replace(NARROW, recipe="delayed")), "ask with --fp8-recipe current"),
+        (lambda: in_8_bits(tp=2), "ask with --tp 1"),
+        (
+            lambda: question(types=replace(NARROW, compute="bf16", recipe="none", parameters="fp8")),
+            "hold weights in fp8",
+        ),
+    ],
+)
+def test_what_8_bits_do_not_do_is_refused(asked, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        check(asked())
+
+
+def test_fused_updates_step_as_others_do():
+    """On a device that has them: the layout's kernel, which a CPU has too."""
+    asked = as_run(question(types=replace(NARROW, compute="bf16", recipe="none")))
+    fused = replace(asked, cluster=replace(asked.cluster, device=replace(CPU, vendor="NVIDIA")))
+    found = []
+    for each in (asked, fused):
+        training = Training(each, torch.device("cpu"))
+        training.step()
+        found.append([parameter.detach().clone() for parameter in training.blocks.parameters()])
+    assert training.update.optimizer.defaults["fused"]
+    torch.testing.assert_close(*found)
