@@ -43,7 +43,6 @@ from forescale.project import project
 from forescale.runtime import RunError, launch
 from forescale.spec import Precision
 from forescale.spec.strategy import Recompute
-from forescale.spec.workload import Precision
 
 PARTS = {"forward", "backward", "input_gradient", "weight_gradient"}
 
