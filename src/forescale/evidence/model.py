@@ -11,7 +11,8 @@ from typing import Any
 from forescale.catalogue.models import load_model
 from forescale.errors import UnknownNameError
 from forescale.evidence.corpus import InexpressibleError, Notes
-from forescale.evidence.tables import first_match
+from forescale.evidence.published import published_flops
+from forescale.evidence.tables import all_matches, first_match
 from forescale.files import Row
 from forescale.spec.model import (
     Attention,
@@ -23,6 +24,8 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
+from forescale.spec.strategy import Strategy
+from forescale.units import TB
 
 _HEAD_DIM = 128
 """Head size where a row names none: GPT-3 6.7B and above (Brown et al. 2020, Table 2.1)."""
@@ -46,7 +49,7 @@ def model_of(row: Row, notes: Notes) -> Model:
     else:
         msg = f"the shape of {name} is in neither the row nor the catalogue"
         raise InexpressibleError(msg)
-    return _with_extras(row, model, notes)
+    return _with_mtp(row, model, template, notes)
 
 
 @cache
@@ -206,10 +209,27 @@ def _moe(row: Row, traits: Mapping[str, Any]) -> Ffn:
     )
 
 
-def _with_extras(row: Row, model: Model, notes: Notes) -> Model:
-    """Return `model` with the multi-token-prediction layer where the row says that it ran."""
+def _with_mtp(row: Row, model: Model, template: Model | None, notes: Notes) -> Model:
+    """Return `model` with the multi-token-prediction layers that the row says ran, or counts in its FLOPs."""
     remark = row.text("notes") + " " + row.text("model")
     if re.search(r"plus MTP|\+ MTP|with MTP", remark) and not re.search(r"w/o MTP|no MTP", remark):
         notes.append("one multi-token-prediction layer, as the row says")
         return replace(model, num_mtp_layers=1)
-    return model
+    if template is None or not template.num_mtp_layers or not (rate := row.number("measured_tflops_per_gpu")):
+        return model
+    tokens, step = row.number("measured_tokens_per_s_per_gpu"), row.number("measured_step_s")
+    if not tokens and step:
+        whole = (row.integer("global_batch") or 0) * (row.integer("seq_len") or 0)
+        tokens = whole / (step * (row.integer("n_gpus") or 1))
+    if not tokens:
+        return model
+    convention, counted = all_matches("conventions", row.text("tflops_convention")), rate * TB / tokens
+    with_mtp = replace(model, num_mtp_layers=template.num_mtp_layers, mtp_layer=template.mtp_layer)
+    without, more = (
+        published_flops(each, row.integer("seq_len") or 0, Strategy(), convention)
+        for each in (model, with_mtp)
+    )
+    if abs(more - counted) >= abs(without - counted):
+        return model
+    notes.append("multi-token prediction as the model has it, which the FLOPs that the row reports count")
+    return with_mtp

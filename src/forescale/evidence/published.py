@@ -68,7 +68,8 @@ def published_flops(model: Model, seq_len: int, strategy: Strategy, convention: 
     forward = sum(layer_flops(layer, model.hidden_size, seq_len, halved=halved) for layer in model.layers)
     logits = 2.0 * model.hidden_size * model.vocab_size
     if model.num_mtp_layers:
-        extra = layer_flops(model.layers[-1], model.hidden_size, seq_len, halved=halved)
+        ahead = model.mtp_layer or model.layers[-1]
+        extra = layer_flops(ahead, model.hidden_size, seq_len, halved=halved)
         forward += model.num_mtp_layers * (extra + 4.0 * model.hidden_size**2 + logits)
     passes = 4.0 if convention.get("recompute") and strategy.recompute.granularity == "full" else 3.0
     return passes * forward + 3.0 * logits

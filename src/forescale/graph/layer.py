@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from forescale.errors import SpecError
@@ -268,13 +271,18 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
 
 
 def mtp_block(
-    model: Model, layout: Layout, *, layer: Block | None = None, head: Block | None = None
+    model: Model,
+    layout: Layout,
+    *,
+    known: Mapping[Layer, Block] = MappingProxyType({}),
+    head: Block | None = None,
 ) -> Block:
     """Return one multi-token-prediction layer: two norms, the join, a decoder layer, the shared head.
 
-    `layer` and `head` are the model's last layer and its head, where they are built already.
+    `known` and `head` are the model's layers and its head, where they are built already.
     """
-    inner = layer or layer_block(model, model.layers[-1], layout)
+    kind = model.mtp_layer or model.layers[-1]
+    inner = known.get(kind) or layer_block(model, kind, layout)
     b = Builder(layout=layout)
     local, h = layout.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("mtp.stream", local * h)

@@ -80,12 +80,11 @@ def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
     """Return the operator lists of every block of `model`."""
     built = {kind: layer_block(model, kind, layout) for kind in model.layer_kinds}
     head = head_block(model, layout)
-    last = built[model.layers[-1]] if model.num_mtp_layers else None
     return Parts(
         layers=tuple(built.values()),
         embedding=embedding_block(model, layout),
         head=head,
-        mtp=None if last is None else mtp_block(model, layout, layer=last, head=head),
+        mtp=mtp_block(model, layout, known=built, head=head) if model.num_mtp_layers else None,
         vision=_tower(model.vision, layout) if model.vision else (),
     )
 

@@ -260,7 +260,9 @@ class Model:
     """Width of the token embedding where it differs from hidden_size (projected in and out); 0 is equal."""
     head_bias: bool = False
     num_mtp_layers: OptionalExtent = 0
-    """Multi-token-prediction layers, each like the last decoder layer."""
+    """Multi-token-prediction layers."""
+    mtp_layer: Layer | None = None
+    """What each of them is made of; None is the last decoder layer."""
     patches: Patches | None = None
     vision: Vision | None = None
     """A tower before the language model, whose tokens count within the sequence."""

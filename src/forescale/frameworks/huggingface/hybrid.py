@@ -17,7 +17,7 @@ from forescale.frameworks.huggingface.keys import (
     num_layers,
 )
 from forescale.frameworks.huggingface.moe import experts, qwen_ffn
-from forescale.spec.model import Attention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import Attention, Layer, LinearAttention, Model, MoeFfn
 from forescale.units import counted
 
 PARTS: Mapping[str, str] = MappingProxyType(
@@ -107,12 +107,20 @@ def nemotron_h(keys: Keys) -> Model:
         else None,
         "moe": _nemotron_experts(keys) if "moe" in kinds else None,
     }
+    ahead = [PARTS.get(kind, kind) for kind in str(keys.get("mtp_hybrid_override_pattern") or "")]
+    if ahead and (len(ahead) != 2 or ahead[0] not in mixers or ahead[1] not in mlps):
+        problem = (
+            f"'mtp_hybrid_override_pattern' must be of M or *, then of - or E, such as \"*E\"; got {ahead!r}"
+        )
+        raise ReaderError(keys.where, problem)
     return decoder(
         keys,
         [mixers.get(kind) for kind in kinds],
         [mlps.get(kind) for kind in kinds],
         tied=False,
         num_norms=1,
+        num_mtp_layers=keys.count("num_nextn_predict_layers"),
+        mtp_layer=Layer(attention=mixers[ahead[0]], ffn=mlps[ahead[1]]) if ahead else None,
     )
 
 

@@ -6,6 +6,7 @@ Defaults and rules are those of Megatron-LM's `arguments.py`, `transformer_confi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -48,7 +49,8 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
     """Return the model; `options` know the vocabulary where the settings name a tokenizer only."""
     _refuse_unsupported(settings)
     hidden = settings.size("hidden_size")
-    layers = _layers(settings, hidden)
+    layers = _layers(settings, hidden, hybrid_segments(settings))
+    ahead = hybrid_ahead(settings)
     padded = settings.count("padded_vocab_size")
     text = Model(
         name=name,
@@ -59,15 +61,15 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
         learned_positions=_learned_positions(settings),
-        num_mtp_layers=settings.count("mtp_num_layers", 0),
+        num_mtp_layers=len(ahead) or settings.count("mtp_num_layers", 0),
+        mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else None,
         max_seq_len=settings.count("max_position_embeddings", 0),
         source=settings.where,
     )
     return replace(text, vision=read_tower(settings, text))
 
 
-def _layers(settings: Settings, hidden: int) -> tuple[Layer, ...]:
-    segments = hybrid_segments(settings)
+def _layers(settings: Settings, hidden: int, segments: tuple[str, ...]) -> tuple[Layer, ...]:
     if segments:
         return hybrid_layers(
             settings,
@@ -294,10 +296,7 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
     key = next((key for key in KEYS if settings.get(key)), None)
     if key is None:
         return ()
-    main, *more = str(settings.get(key)).strip().split("/")
-    if any(more):
-        settings.refuse(f"{settings.spell(key)} has multi-token prediction, which cannot be expressed")
-    segments = tuple(main.split("|"))
+    segments = tuple(str(settings.get(key)).strip().partition("/")[0].split("|"))
     unknown = sorted({letter for segment in segments for letter in segment} - set("M*-E"))
     if unknown or not all(segments):
         what = f"the letter {unknown[0]!r}" if unknown else "an empty stage"
@@ -307,6 +306,26 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
     if stated not in (None, found):
         settings.refuse(f"{settings.spell('num_layers')} {stated} is not the {found} of the pattern")
     return segments
+
+
+def hybrid_ahead(settings: Settings) -> tuple[str, ...]:
+    """Return the letters of each multi-token-prediction layer of a hybrid, which stand behind its own layers."""
+    key = next((key for key in KEYS if settings.get(key)), "")
+    _, *ahead = str(settings.get(key) or "").strip().split("/")
+    if ahead and (len(set(ahead)) > 1 or not re.fullmatch(r"[M*]?[-E]?", ahead[0])):
+        settings.refuse(
+            f"{settings.spell(key)} predicts further tokens with {' and '.join(dict.fromkeys(ahead))}; equal ones of M "
+            "or *, then - or E, can be expressed"
+        )
+    return tuple(ahead)
+
+
+def joined(parts: tuple[Layer, ...]) -> Layer:
+    """Return one layer of one-part layers: a mixer, then a feed-forward."""
+    mixers, mlps = (
+        [part for layer in parts if (part := getattr(layer, half))] for half in ("attention", "ffn")
+    )
+    return Layer(attention=next(iter(mixers), None), ffn=next(iter(mlps), None), num_norms=len(parts))
 
 
 def hybrid_layers(

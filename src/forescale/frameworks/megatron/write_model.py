@@ -39,7 +39,7 @@ def model_settings(model: Model, *, seq_len: int) -> Settings:
         "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm",
         "position_embedding_type": _positions(model),
         "max_position_embeddings": model.learned_positions or max(seq_len, model.max_seq_len),
-        "mtp_num_layers": model.num_mtp_layers or None,
+        "mtp_num_layers": None if hybrid else model.num_mtp_layers or None,
     }
 
 
@@ -152,9 +152,17 @@ def _linear(model: Model) -> Settings:
 
 
 def hybrid_pattern(model: Model) -> str | None:
-    """Return the letters of a model whose layers are one part each (M * - E); None of other models."""
+    """Return the letters of a model whose layers are one part each (M * - E); None of other models.
+
+    Those of layers that predict further tokens, which may be two parts, stand behind them.
+    """
     letters = [_letter(layer) for layer in model.layers]
-    return "".join(letter for letter in letters if letter) if all(letters) else None
+    if not all(letters):
+        return None
+    ahead = model.mtp_layer or model.layers[-1]
+    parts = ((ahead.attention, None), (None, ahead.ffn))
+    halves = [_letter(Layer(attention=mixer, ffn=mlp, num_norms=1)) or "" for mixer, mlp in parts]
+    return "".join(map(str, letters)) + f"/{''.join(halves)}" * model.num_mtp_layers
 
 
 def _letter(layer: Layer) -> str | None:
