@@ -190,23 +190,47 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
         b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(own,), writes=(result,))
 
 
+WEIGHED_FORWARD = 12.0
+"""Bytes per output in 16 bits where routing weights in fp32 are a kernel of their own (Megatron-LM, TEGroupedMLP):
+product read and written in fp32 (2 + 4), narrowed (4 + 2)."""
+WEIGHED_BACKWARD = 34.0
+"""The same of its gradient: widened (2 + 4), times the weight (4 + 4) and narrowed (4 + 2), times the activation
+(4 + 2 + 4), summed over rows (4)."""
+WEIGHED_KERNELS = (2.0, 5.0)
+"""Kernels, forward and backward."""
+
+
 def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
-    """Append the activation and its product with the routing weights, in one kernel or in two."""
+    """Append the activation and its product with the routing weights, in one kernel or in several.
+
+    Eager frameworks take the weights in the type of activations, others as the router leaves them.
+    """
+    kernels = b.layout.choices.kernels
     with b.module("moe_act"):
-        if b.layout.choices.kernels.weighted_activation:
+        if kernels.weighted_activation if spec.gated else kernels.weighted_ungated:
             activation(b, "moe.activation", up, activated, gated=spec.gated)
             return
-        plain = b.tensor("moe.unweighted", b.tensors[activated].elements)
+        elements = b.tensors[activated].elements
+        plain = b.tensor("moe.unweighted", elements)
         activation(b, "moe.activation", up, plain, gated=spec.gated)
-        moved = b.bytes_of(plain, activated)
-        elementwise(
-            b,
+        moved = [b.bytes_of(plain, activated)] * 2
+        count, wide = (1.0, 1.0), ()
+        if kernels.fused:
+            moved = [WEIGHED_FORWARD * elements, WEIGHED_BACKWARD * elements]
+            count, wide = WEIGHED_KERNELS, (b.tensor("moe.weighted", elements, 4.0),)
+        forward, backward = (
+            Elementwise(bytes_moved=size, family="cast", kernels=times)
+            for size, times in zip(moved, count, strict=True)
+        )
+        b.operator(
             "moe.weigh",
+            forward=(forward,),
+            backward_input=(backward,),
             reads=(plain,),
             writes=(activated,),
             saves=(plain,),
-            forward_bytes=moved,
-            backward_bytes=moved,
+            temporaries=wide,
+            backward_temporaries=wide,
         )
 
 

@@ -146,8 +146,10 @@ class Kernels:
     fused_norms: bool = False
     """Norms keep their inputs only where no other kernel is fused too (torchtitan's fused_rmsnorm of early 2024)."""
     weighted_activation: bool = True
-    """Activations of experts take the routing weight in the same kernel; False keeps them unweighted too
-    (Megatron-Core has that kernel for SwiGLU, quick GeGLU and squared ReLU)."""
+    """Gated activations of experts take the routing weight in the same kernel (Megatron-Core's of SwiGLU and quick
+    GeGLU); False keeps them unweighted too."""
+    weighted_ungated: bool = False
+    """The same of activations without a gate (Megatron-Core's use_fused_weighted_squared_relu)."""
     narrow_inputs: bool = True
     """Linear layers in 8 or 4 bits keep their inputs so (Transformer Engine); False keeps them wide and narrows
     them again in backward (torchao)."""

@@ -71,8 +71,8 @@ NOT_EXPRESSED = {
 }
 """Settings that change memory or time and that a Strategy cannot say: each becomes a note."""
 
-WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu", "use_fused_weighted_squared_relu")
-"""Activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
+WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu")
+"""Gated activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
 
 
 def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | None) -> Strategy:
@@ -406,6 +406,7 @@ def _flash(settings: Settings) -> bool:
 KERNELS = (
     "cross_entropy",
     "weighted_activation",
+    "weighted_ungated",
     "accumulate_in_product",
     "fused_rotary",
     "grouped_experts",
@@ -427,6 +428,7 @@ def _kernels(settings: Settings) -> Kernels:
     return Kernels(
         cross_entropy=loss,
         weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
+        weighted_ungated=settings.flag("use_fused_weighted_squared_relu"),
         accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
         fused_rotary=settings.flag("apply_rope_fusion", default=True)
         and settings.flag("enable_experimental"),
