@@ -214,7 +214,8 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
         plain = b.tensor("moe.unweighted", elements)
         activation(b, "moe.activation", up, plain, gated=spec.gated)
         moved = [b.bytes_of(plain, activated)] * 2
-        count, wide = (1.0, 1.0), ()
+        count: tuple[float, float] = (1.0, 1.0)
+        wide: Names = ()
         if kernels.fused:
             moved = [WEIGHED_FORWARD * elements, WEIGHED_BACKWARD * elements]
             count, wide = WEIGHED_KERNELS, (b.tensor("moe.weighted", elements, 4.0),)
