@@ -20,7 +20,7 @@ from forescale.cost.calibration import (
 )
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, link_calibration_of
-from forescale.cost.collectives.expert_exchange import ExpertExchange, copy_rate
+from forescale.cost.collectives.expert_exchange import ExpertExchange, copy_rate, link_shares
 from forescale.cost.measured import Measurements
 from forescale.cost.model import CollectiveModel, ComputeModel
 from forescale.cost.roofline import Roofline
@@ -289,6 +289,7 @@ class Costs:
                 base=base,
                 top_k=routed.top_k,
                 copy_rate=copy_rate(dispatcher, cluster.device.vendor),
+                link_shares=link_shares(dispatcher, cluster.device.vendor),
                 **groups,
             )
         if self.measurements is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +54,18 @@ def copied_seconds_per_byte(*, copies: Numeric, top_k: Numeric, rate: float) -> 
 
 def copy_rate(dispatcher: str, vendor: str) -> float:
     """Return the byte/s that the kernels of a dispatcher copy on a vendor's devices; 0 is no limit that is known."""
-    known = packaged("calibrations/time/dispatchers").get(dispatcher)
-    return float(known["num_sms"] * known["sm_bandwidth"]) if known and known["vendor"] == vendor else 0.0
+    known = _published(dispatcher, vendor)
+    return float(known.get("num_sms", 0.0) * known.get("sm_bandwidth", 0.0))
+
+
+def link_shares(dispatcher: str, vendor: str) -> tuple[tuple[str, float], ...]:
+    """Return the share of links, by the name of their calibration, that a dispatcher's kernels reach themselves."""
+    return tuple(_published(dispatcher, vendor).get("link_shares", {}).items())
+
+
+def _published(dispatcher: str, vendor: str) -> Mapping[str, Any]:
+    known: Mapping[str, Any] = packaged("calibrations/time/dispatchers").get(dispatcher, {})
+    return known if known.get("vendor") == vendor else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +81,8 @@ class ExpertExchange:
     """Groups that a token's experts may lie in; 0 is all of them."""
     copy_rate: float = 0.0
     """byte/s that the kernel's SMs copy; 0 is no limit."""
+    link_shares: tuple[tuple[str, float], ...] = ()
+    """Share of links that the kernel reaches, by the name of their calibration; others as all-to-alls."""
 
     def seconds(self, *, kind: CollectiveKind, num_bytes: Numeric, group: Group) -> Numeric:
         """Return the seconds of one collective."""
@@ -87,10 +101,11 @@ class ExpertExchange:
         route = self.base.route(group)
         beta: Numeric = 0.0
         sent: Numeric = 0.0
+        shares = dict(self.link_shares)
         for leg in route.legs:
             blocks = route.num_ranks / leg.inner
             copies = distinct_blocks(num_blocks=blocks, top_k=self.top_k, limit=self._limit(blocks))
-            rate = leg.exchange_bandwidth * leg.link.exchange_efficiency
+            rate = leg.exchange_bandwidth * shares.get(leg.link.name, leg.link.exchange_efficiency)
             share = spread_seconds_per_byte(
                 copies=copies, fan=leg.reach / leg.inner, top_k=self.top_k, bandwidth=rate
             )
