@@ -5,6 +5,7 @@ from unittest import mock
 
 import pytest
 
+from forescale.catalogue.models import load_model
 from forescale.evidence.corpus import InexpressibleError
 from forescale.evidence.model import model_of
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, Layer, Model, MoeFfn
@@ -171,4 +172,15 @@ def test_a_catalogue_model_that_agrees_is_used_as_it_is(row):
 )
 def test_multi_token_prediction_runs_where_the_row_says_so(row, name, remark, layers):
     model, _ = build(row(model=name, mla="y", notes=remark))
+    assert model.num_mtp_layers == layers
+
+
+@pytest.mark.parametrize(("rate", "layers"), [(75.4, 0), (84.7, 2)])
+def test_multi_token_prediction_runs_where_the_flops_of_the_row_count_it(row, rate, layers):
+    """Nemotron 3 Super has 75.4 GFLOP a token, and 84.7 with its two layers that predict further tokens."""
+    shape = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "head_dim"), "")
+    cells = {**shape, "measured_tflops_per_gpu": rate, "measured_tokens_per_s_per_gpu": 1000, "seq_len": 8192}
+    model, _ = build(
+        row(model="Nemotron-3-Super", tflops_convention="model FLOPs, causal attention", **cells), load_model
+    )
     assert model.num_mtp_layers == layers

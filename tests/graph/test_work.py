@@ -405,12 +405,19 @@ def test_tokens_that_travel_once_are_copied_on_the_way():
 
 
 def test_experts_weighed_and_with_biases():
-    """A weight of its own kernel reads and writes once; biases in eager PyTorch move 28 and 40 bytes, or 4 in one."""
+    """Weights in fp32 move 12 and 34 bytes, or 4 in 16 bits; biases in eager PyTorch 28 and 40, or 4 in one kernel."""
     apart = block_of(
         None, replace(ROUTED, bias=True), ep=5, dp_shard=5, kernels=Kernels(weighted_activation=False)
     )
     found, rows = toy.counted(apart, toy.BYTES), 6 * TOKENS
-    assert found["moe.weigh"] == (2 * 2 * rows * 34, 2 * 2 * rows * 34, 0)
+    assert found["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
+    eager = block_of(None, ROUTED, ep=5, dp_shard=5, kernels=Kernels(weighted_activation=False, fused=False))
+    assert toy.counted(eager, toy.BYTES)["moe.weigh"] == (2 * 2 * rows * 34, 2 * 2 * rows * 34, 0)
+    ungated = block_of(None, replace(ROUTED, gated=False), ep=5, dp_shard=5)
+    assert toy.counted(ungated, toy.BYTES)["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
+    told = Kernels(weighted_ungated=True)
+    one = block_of(None, replace(ROUTED, gated=False), ep=5, dp_shard=5, kernels=told)
+    assert "moe.weigh" not in toy.counted(one, toy.BYTES)
     assert found["moe.bias"] == (28 * rows * HIDDEN, 40 * rows * HIDDEN, 0)
     assert toy.counted(apart, toy.LAUNCHES)["moe.bias"] == (2 * 4, 6 * 4, 0)
     one = block_of(None, replace(ROUTED, bias=True), ep=5, dp_shard=5, kernels=Kernels(expert_kernels="one"))

@@ -17,6 +17,7 @@ from forescale.cost.collectives.expert_exchange import (
     ExpertExchange,
     copy_rate,
     distinct_blocks,
+    link_shares,
     reachable_blocks,
 )
 from forescale.cost.mesh import Group
@@ -150,6 +151,21 @@ def test_deep_ep_copies_as_fast_as_its_sms(hardware):
         off.append(float(seconds) / (float(row["time_us"]) * 1e-6) - 1)
     assert len(off) > 15
     assert np.median(np.abs(off)) < 0.13
+
+
+def test_hybrid_ep_reaches_more_of_a_link_than_all_to_alls_do():
+    """On 8 B200 of 900 GB/s kernels that write into other devices' memory dispatch at 643, combine at 740 GB/s."""
+    base, shares = AlphaBeta.of(load_cluster("b200", 8)), link_shares("hybridep", "NVIDIA")
+    assert link_shares("hybridep", "AMD") == link_shares("deepep", "NVIDIA") == ()
+    plain, direct = (
+        ExpertExchange(base=base, top_k=8, link_shares=each).seconds(
+            kind="all_to_all", num_bytes=8e9, group=Group(size=8.0)
+        )
+        for each in ((), shares)
+    )
+    copies = 8 * (1 - (7 / 8) ** 8) * 7 / 8
+    assert 643e9 < copies * 1e9 / direct < 740e9
+    assert direct < 0.8 * plain
 
 
 def test_deepseek_sends_a_token_to_at_most_4_nodes():

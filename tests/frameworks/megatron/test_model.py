@@ -6,6 +6,7 @@ import pytest
 
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
+from forescale.frameworks.megatron.write_model import hybrid_pattern
 from forescale.frameworks.reading import Options
 from forescale.spec.model import DenseFfn, FullAttention, LinearAttention, MoeFfn
 
@@ -54,7 +55,8 @@ def test_bars_cut_stages(pattern, pp, vpp, stages):
     ("more", "text"),
     [
         ("--hybrid-layer-pattern MG*", "has the letter 'G'"),
-        ("--hybrid-layer-pattern M/*", "multi-token prediction"),
+        ("--hybrid-layer-pattern M/*/M", "predicts further tokens with \\* and M"),
+        ("--hybrid-layer-pattern M/**", "predicts further tokens with"),
         ("--hybrid-layer-pattern 'M||*'", "an empty stage"),
         ("--hybrid-layer-pattern M-* --num-layers 4", "is not the 3 of the pattern"),
         (f"--hybrid-layer-pattern 'M|-|*' {PP}2", "the 3 stages of the layer pattern"),
@@ -65,6 +67,16 @@ def test_what_cannot_be(more, text):
     with pytest.raises(ReaderError, match=text) as caught:
         read(more)
     assert "\n" not in str(caught.value)
+
+
+def test_layers_that_predict_further_tokens_stand_behind_the_others():
+    """Nemotron 3 Super predicts two more tokens, each with attention and experts."""
+    model = read("--hybrid-layer-pattern M-/*E/*E --num-experts 8").model
+    assert (model.num_layers, model.num_mtp_layers) == (2, 2)
+    ahead = model.mtp_layer
+    assert (type(ahead.attention), type(ahead.ffn), ahead.num_norms) == (FullAttention, MoeFfn, 2)
+    assert hybrid_pattern(model) == "M-/*E/*E"
+    assert read("--hybrid-layer-pattern M-/-").model.mtp_layer == model.layers[1]
 
 
 def test_experts_in_a_narrower_space():
