@@ -173,8 +173,8 @@ def held_out(
 
 
 OPEN_WEIGHT = 0.35
-"""Of rows that leave something open, in an interval; a choice: with more, 9 of 10 fully known rows lie within, with less
-not 7 of 10 of all."""
+"""Of rows that leave something open, in an interval; a choice: with more, 9 of 10 fully known rows lie within, with
+less not 7 of 10 of all."""
 FEWEST = 20
 """Runs from which a group has an interval of its own, if they are of two families."""
 
