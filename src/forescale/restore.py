@@ -71,7 +71,8 @@ def anchored(question: Question, benches: Sequence[Bench]) -> Question:
         question = _within_cp(question, bench)
     given = question.costs.measurements
     timed = [each for each in (given, *(bench.measurements for bench in benches)) if each is not None]
-    costs = replace(question.costs, measurements=Measurements.joined(timed) if timed else None)
+    joined = Measurements.joined(timed) if timed else None
+    costs = replace(question.costs, measurements=joined, beside=given)
     return replace(question, costs=replace(costs, anchor=anchor_of(benches, costs)))
 
 

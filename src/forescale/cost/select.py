@@ -146,6 +146,8 @@ class Costs:
     measurements: Measurements | None = None
     anchor: Anchor | None = None
     """Blocks that were measured, which all layouts are restored from."""
+    beside: Measurements | None = None
+    """Of the measurements, those that no anchor brought."""
     kernels: Mapping[str, Calibration] = field(default_factory=dict)
     """Kernels fitted to one's own measurements, by device or generation; the packaged fits elsewhere."""
     links: tuple[LinkCalibration, ...] = ()
@@ -187,8 +189,10 @@ class Costs:
 
     @property
     def simulated(self) -> Costs:
-        """The same without what blocks were measured to take."""
-        return replace(self, anchor=None, benchmark_files=())
+        """The same without what benches measured."""
+        if self.anchor is None:
+            return self
+        return replace(self, anchor=None, benchmark_files=(), measurements=self.beside)
 
     @property
     def runs(self) -> RunCalibration:
