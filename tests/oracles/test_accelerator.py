@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forescale.bench.tracking import track_memory
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.select import select
 from forescale.io.bench import read_bench
@@ -52,6 +53,19 @@ def test_models_alone_are_near(row):
     asked = build_question(read_bench(DATA / f"{row['file']}.json").asked, where="asked")
     cut = replace(asked, model=replace(asked.model, layers=asked.model.layers[: int(row["layers"])]))
     assert project(cut).memory.peak_bytes / GIB == pytest.approx(float(row["peak_gib"]), rel=0.10)
+
+
+@pytest.mark.parametrize("name", ["llama-bf16", "llama-recompute", "qwen3-moe", "deepseek-mla"])
+def test_tracked_memory_is_what_the_device_handed_out(name):
+    """On fake tensors, without what libraries take as workspace."""
+    real = read_bench(DATA / f"h100-sxm-{name}.json")
+    tracked = track_memory(build_question(real.asked, where="asked"), devices=1)
+    peaks = (
+        {each.phase: each.peak_allocated_bytes for each in found.ranks[0].phases} for found in (tracked, real)
+    )
+    assert next(peaks) == pytest.approx(next(peaks), rel=0.01)
+    kept = ({each.kind: each.activation_bytes for each in found.layers} for found in (tracked, real))
+    assert next(kept) == pytest.approx(next(kept), rel=0.03)
 
 
 @pytest.mark.parametrize("device", ["h100-sxm", "h200-sxm"])

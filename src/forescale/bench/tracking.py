@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,6 +32,8 @@ from forescale.bench.weighing import MESSAGES, PHASES
 from forescale.errors import SpecError
 from forescale.io.bench import BenchArtifact
 from forescale.question import Question
+
+ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 
 
 def track_memory(question: Question, *, devices: int | None = None) -> BenchArtifact:
@@ -65,7 +68,8 @@ def track_memory(question: Question, *, devices: int | None = None) -> BenchArti
         if groups.tp is not None:
             mesh_of(groups.tp, CPU)  # reads which ranks it has
         make = partial(Training, cut.question, torch.device(CPU), groups)
-        phases, layers = _counted(make)
+        with nullcontext() if question.cluster.device.vendor == CPU else patch(ATTENTION, _fused):
+            phases, layers = _counted(make)
     peaks = dict.fromkeys(("allocated", "reserved"), max(phases.values()))
     rows = {"ranks": [rank_row(0, phases, peaks)], "layers": layers}
     conditions = replace(conditions_of(question, ranks), tracked=True)
@@ -121,6 +125,33 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.held += storage.nbytes()
             self.peaks[self.phase] = max(self.peaks[self.phase], float(self.held))
             weakref.finalize(storage, self._drop, address)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, **_: object) -> Tensor:
+    """Return attention that keeps what an accelerator's fused kernels do, for values of another width too.
+
+    A CPU has none for these and keeps all scores.
+    """
+    found: Tensor = _Fused.apply(q, k, v)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Fused(torch.autograd.Function):
+    """Attention's shapes: the output is kept, with one fp32 number per query (Dao et al. 2022, section 3.1)."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return an output as wide as values, whose heads lie side by side."""
+        batch, heads, queries, _ = q.shape
+        made = q.new_empty(batch, queries, heads, v.shape[-1]).transpose(1, 2)
+        ctx.save_for_backward(q, k, v, made, q.new_empty(q.shape[:-1], dtype=torch.float32))
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
+        """Return gradients of all three."""
+        return tuple(map(torch.empty_like, ctx.saved_tensors[:3]))
 
 
 @contextmanager
