@@ -106,6 +106,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _begin(self, phase: str) -> None:
         self.phase = MESSAGES.get(phase, phase)
+        self.peaks[self.phase] = max(self.peaks[self.phase], float(self.held))
 
     def _drop(self, storage: int) -> None:
         self.held -= self._sizes.pop(storage)
