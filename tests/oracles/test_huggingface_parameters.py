@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from forescale.catalogue.models import load_model, model_names
+from forescale.errors import ForescaleError, UnknownKeyError
 from forescale.files import packaged
+from forescale.frameworks.huggingface.reader import read_huggingface, supported_model_types
 from forescale.graph.counts import count_parameters
 from forescale.spec import FullAttention, LinearAttention, Model
 
@@ -120,3 +123,17 @@ def test_layers_see_as_far_as_those_of_the_class(name: str):
     near = {"sliding_attention": "window", "chunked_attention": "window"}
     kinds = class_configuration(packaged(f"models/{name}")["huggingface"]).get_text_config().layer_types
     assert our_attention(load_model(name)) == [near.get(kind, kind) for kind in kinds]
+
+
+def test_no_default_of_transformers_has_a_key_that_seems_misspelt():
+    told = {}
+    kinds = [kind for kind in supported_model_types() if kind in transformers.CONFIG_MAPPING]
+    for kind in kinds:
+        config = json.loads(json.dumps(transformers.CONFIG_MAPPING[kind]().to_dict(), default=str))
+        try:
+            read_huggingface(config, name=kind, where="config.json")
+        except ForescaleError as error:
+            told[kind] = type(error)
+    assert len(kinds) > 45
+    assert UnknownKeyError not in told.values()
+    assert len(told) < 6  # what cannot be described

@@ -98,9 +98,13 @@ class Keys:
             raise ReaderError(self.where, f"the key {name!r} is set, and {why} cannot be described")
 
     def refuse_misspelt(self) -> None:
-        """Refuse a key that nobody asked for and that is nearly one that was asked for and is not there."""
+        """Refuse a key that nobody asked for and that is nearly one that was asked for and is not there.
+
+        Keys with a leading underscore are a library's own (`_sliding_window_pattern` of Gemma 3).
+        """
         for name in self._data:
-            near = [] if name in self._used else get_close_matches(name, self._absent, 1, MISSPELT)
+            own = name in self._used or name.startswith("_")
+            near = [] if own else get_close_matches(name, self._absent, 1, MISSPELT)
             if near:
                 raise UnknownKeyError(name, self.where, near)
         for child in self._children.values():
