@@ -283,7 +283,7 @@ def test_what_cannot_run_is_refused_before_work_begins(arguments, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "the table is empty"),
+        ("", "it is empty"),
         ("0F0,0B0\n0F99999999\n", "micro-batch 99999999 is named, and there are only 3 actions"),
         ("0F0,99999F0\n", "row 1, column 2: '99999F0' is beyond what a schedule has"),
         (f"0F{'9' * 5000}\n", "beyond what a schedule has"),

@@ -84,7 +84,7 @@ def test_files_of_every_format_run(tmp_path):
             "0B0 .* runs before its input is received",
         ),
         ("0F0,zz\n", "row 1, column 2: 'zz' is not an action"),
-        ("", "the table is empty"),
+        ("", "it is empty"),
     ],
 )
 def test_a_broken_file_is_refused_before_anything_starts(text, said, tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def test_a_column_the_file_lacks_reads_as_empty(tmp_path):
     [
         ("id,model,hardwear,n_gpus\nA-1,m,h,8\n", "lacks the column hardware; did you mean hardwear"),
         (f"{HEADER}\n", "no runs below its header"),
-        ("", "lacks the column id"),
+        ("", "it is empty"),
         (f"{HEADER}\nA-1,m,h\n", "line 2 has 3 cells, not as many as the 4 columns"),
         (f"{HEADER}\nA-1,m,h,8,9\n", "line 2 has 5 cells"),
         (f"{HEADER}\n,m,h,8\n", "line 2 has no id"),

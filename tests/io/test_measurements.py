@@ -48,7 +48,9 @@ def test_an_artifact_of_kernels_alone_needs_no_run(tmp_path):
 def test_an_artifact_with_a_run_is_of_its_device(tmp_path):
     found = read_measurements(write(tmp_path, config={"cluster": "mi300x"}), H100)
     assert found.device == "mi300x"
-    with pytest.raises(SpecError, match=r"bench.json, config: cluster must be a name, a file or a table"):
+    with pytest.raises(
+        SpecError, match=r"bench.json, line \d+, config: cluster must be a name, a file or a table"
+    ):
         read_measurements(write(tmp_path, config={"devices": 8}), H100)
 
 

@@ -14,6 +14,7 @@ from forescale.cli.options import bounded, grouped, option
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
+from forescale.positions import says_lines
 from forescale.units import counted
 from forescale.written import writable, write_text
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from forescale.evidence.kernels import KernelFits
     from forescale.evidence.network import NetworkFits
     from forescale.evidence.runs import Run
-    from forescale.positions import says_lines
     from forescale.spec import Cluster, Device
 
 SHOWN = 8

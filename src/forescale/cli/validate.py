@@ -10,6 +10,7 @@ import typer
 from forescale.cli.console import console, print_json
 from forescale.cli.options import CostOptions, JsonFlag, grouped, option, output_option
 from forescale.errors import SpecError
+from forescale.positions import says_lines
 from forescale.units import counted
 from forescale.written import writable
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from forescale.cost.select import Costs
     from forescale.evidence.peers import PeerGroup
     from forescale.evidence.scoreboard import Group, Scoreboard
-    from forescale.positions import says_lines
 
 
 @grouped

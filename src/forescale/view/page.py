@@ -92,7 +92,8 @@ def page(title: str, *parts: str, command: str = "") -> str:
 
     It ends with the command line that asks the same, where there is one.
     """
-    asked = f"<h2>The same on the command line</h2><pre>{xml(command)}</pre>" if command else ""
+    head = "<h2>The same on the command line</h2>"
+    asked = f'{head}<pre tabindex="0">{xml(command)}</pre>' if command else ""
     body = "\n".join([*parts, asked] if asked else parts)
     scripts = _scripts() if "data-spec=" in body else ""
     return (

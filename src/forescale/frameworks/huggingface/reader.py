@@ -100,7 +100,7 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
 
 def _language_part(outer: Keys) -> Keys:
     """Return the keys of the language model: the file's own, or those of its `text_config`."""
-    kind = outer.get("model_type")
+    kind = str(outer.get("model_type"))
     inner = outer.child("text_config")
     if inner is None or (kind in FAMILIES and inner.get("hidden_size") is None):
         return outer

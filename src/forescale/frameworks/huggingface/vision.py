@@ -18,7 +18,8 @@ PART = "vision_config"
 
 def vision_of(keys: Keys, text: Model) -> Vision | None:
     """Return the tower of a configuration whose language model is `text`; None where it has none that is known."""
-    kind, inner = keys.get("model_type"), keys.child(PART) if keys.get("model_type") in TOWERS else None
+    kind = str(keys.get("model_type"))
+    inner = keys.child(PART) if kind in TOWERS else None
     if inner is None:
         return None
     inner.get("model_type")
