@@ -133,18 +133,22 @@ def key_lines(text: str, suffix: str) -> dict[str, int]:
 
 def keys_of_yaml(text: str) -> tuple[tuple[str, int], ...]:
     """Return every key of a YAML text in order, as `key_lines` does; one given twice is there twice."""
-    return tuple(_keys_of_node(yaml_nodes(text), ""))
+    return tuple(_keys_of_node(yaml_nodes(text), "", set()))
 
 
-def _keys_of_node(node: Any, path: str) -> Iterator[tuple[str, int]]:  # noqa: ANN401  (a node of a lazy import)
-    if node is not None and node.id == "mapping":
+def _keys_of_node(node: Any, path: str, seen: set[int]) -> Iterator[tuple[str, int]]:  # noqa: ANN401  (a node of a lazy import)
+    """Yield keys where they are written; what other places name again (aliases) is there once."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if node.id == "mapping":
         for key, value in node.value:
             inside = f"{path}.{key.value}" if path else str(key.value)
             yield inside, key.start_mark.line + 1
-            yield from _keys_of_node(value, inside)
-    elif node is not None and node.id == "sequence":
+            yield from _keys_of_node(value, inside, seen)
+    elif node.id == "sequence":
         for at, item in enumerate(node.value):
-            yield from _keys_of_node(item, f"{path}.{at}")
+            yield from _keys_of_node(item, f"{path}.{at}", seen)
 
 
 def _keys_of_json(text: str) -> Iterator[tuple[str, int]]:
