@@ -39,7 +39,7 @@ def test_a_page_has_pictures_tables_and_the_command(forescale, tmp_path, words, 
     assert body.count("data-spec=") == charts
     assert body.count("<svg") == drawn
     assert said in body
-    assert f"<pre>forescale {' '.join(map(str, words))}</pre>" in body
+    assert f">forescale {' '.join(map(str, words))}</pre>" in body
     assert not re.search(r"""(src|href)=["'](?!#)""", body)
     assert library
     for line in ran.out.split("\n\n")[0].splitlines():

@@ -53,7 +53,7 @@ def test_files(forescale, tmp_path, suffix, starts):
     assert ran.code == 0, ran.err
     text = path.read_text(encoding="utf-8")
     assert text.startswith(starts)
-    assert ("<pre>forescale report llama-3.1-8b " in text) == (suffix == ".html")
+    assert (">forescale report llama-3.1-8b " in text) == (suffix == ".html")
     lines = ran.out.splitlines()
     assert lines[0] == "Layouts of llama-3.1-8b on 8 devices of h100-sxm"
     assert lines[1].startswith("Best layout: ")

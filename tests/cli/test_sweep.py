@@ -108,7 +108,7 @@ def test_the_page_says_what_points_are_compared_by(forescale, file, tmp_path):
         assert forescale("sweep", file, "--jobs", "1", "--metric", metric, "--output", out).code == 0
         page = (out / "report.html").read_text(encoding="utf-8")
         assert said in page
-        assert f"<pre>forescale sweep {file} --jobs 1 --metric {metric} --output {out}</pre>" in page
+        assert f">forescale sweep {file} --jobs 1 --metric {metric} --output {out}</pre>" in page
 
 
 @pytest.mark.parametrize(
