@@ -190,9 +190,8 @@ class Costs:
     @property
     def simulated(self) -> Costs:
         """The same without what benches measured."""
-        if self.anchor is None:
-            return self
-        return replace(self, anchor=None, benchmark_files=(), measurements=self.beside)
+        own = self.measurements if self.anchor is None else self.beside
+        return replace(self, anchor=None, benchmark_files=(), measurements=own)
 
     @property
     def runs(self) -> RunCalibration:
