@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -243,6 +244,7 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
         attention = CONTEXT
         transformers.AttentionInterface.register(CONTEXT, attend_in_context)
     more = {"experts_implementation": "grouped_mm"} if question.model.is_moe else {}
+    logging.disable(logging.WARNING)  # of what libraries that transformers looks into say of themselves
     try:
         config = transformers.AutoConfig.for_model(kind, **words)
         return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -251,6 +253,8 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     except (ValueError, KeyError, TypeError, ImportError) as error:
         msg = f"transformers {transformers.__version__} has no class for {question.model.name} ({kind}): {error}"
         raise ForescaleError(msg) from error
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 ADAPTER = Adapter(
