@@ -113,7 +113,9 @@ def asked(kind: str, **changes: int) -> Question:
             pp=shape["pp"], micro_batch_size=2,
         ),
     )  # fmt: skip
-    return as_run(asking)
+    ran = as_run(asking)
+    kernels = replace(ran.layout.kernels, keeps_stage_outputs=shape["pp"] > 1)  # as `Stage` does
+    return replace(ran, strategy=replace(ran.layout, kernels=kernels))
 
 
 def source(name: str) -> tuple[str, int]:
