@@ -376,7 +376,7 @@ def _tower(wired: Wired, flops_per_step: float) -> TowerSummary | None:
     alone = replace(inputs, trained=trained, frozen=frozen, quantised=quantised)
     return TowerSummary(
         parameters=count_parameters(model).vision,
-        patches=images.count * vision.patches(images),
+        patches=images.count * vision.num_tiles(images) * vision.patches(images),
         image_tokens=images.count * vision.tokens(images),
         model_flops_per_step=flops_per_step - text.masked * workload.global_batch_size,
         forward_s=of_seconds(attrgetter("forward")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,14 @@ LLAMA4 = {
     "projector_input_dim": 80,
     "projector_output_dim": 80,
     "vision_output_dim": 80,
+}
+GLM = {
+    "hidden_size": 64,
+    "out_hidden_size": 128,
+    "intermediate_size": 160,
+    "image_size": 112,
+    "patch_size": 14,
+    **QWEN,
 }
 SIGLIP = {"image_size": 112, "patch_size": 14, **CLIP}
 GATED_DELTA = {
@@ -146,6 +155,49 @@ TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"model_type": "siglip_vision_model", "vision_use_head": False, "projection_dim": 128, **SIGLIP},
         {"projection_dim": 128},
     ),
+    "glm4v": ({"model_type": "glm4v_text", **TEXT}, GLM, {}),
+    "glm46v": ({"model_type": "glm4v_text", **TEXT}, GLM, {}),
+    "glm4v_moe": (
+        {
+            "model_type": "glm4v_moe_text",
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 96,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            **TEXT,
+        },
+        GLM,
+        {},
+    ),
+    "llava_next": (
+        {"model_type": "llama", **TEXT},
+        {"model_type": "clip_vision_model", "image_size": 112, "patch_size": 14, **CLIP},
+        {"image_grid_pinpoints": [[112, 224], [224, 112], [224, 224]]},
+    ),
+    "llava_onevision": (
+        {"model_type": "qwen2", **TEXT},
+        {"model_type": "siglip_vision_model", "vision_use_head": False, **SIGLIP},
+        {"image_grid_pinpoints": [[112, 112], [112, 224], [224, 224]], "tie_word_embeddings": False},
+    ),
+    "qwen2_5_omni_thinker": (
+        {"model_type": "qwen2_5_omni_text", **TEXT},
+        {
+            "hidden_size": 64,
+            "intermediate_size": 172,
+            "out_hidden_size": 128,
+            "patch_size": 14,
+            "window_size": 56,
+            "fullatt_block_indexes": [1],
+            **QWEN,
+        },
+        {},
+    ),
+    "qwen3_omni_moe_thinker": (
+        {"model_type": "qwen3_omni_moe_text", **EXPERTS, **TEXT},
+        QWEN3,
+        {},
+    ),
     "mistral3": (
         {"model_type": "mistral", **TEXT},
         {"model_type": "pixtral", "head_dim": 32, **SIGLIP},
@@ -165,10 +217,13 @@ TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
 BATCH = 2
 RUN = (
-    "gemma3", "idefics3", "internvl", "kimi_k25", "llama4", "llava", "mistral3", "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_5",
-    "qwen3_vl",
+    "gemma3", "glm4v", "idefics3", "internvl", "kimi_k25", "llama4", "llava", "llava_next", "llava_onevision", "mistral3",
+    "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_vl",
 )  # fmt: skip
-PACKED = ("qwen", "kimi")
+PACKED = ("glm", "qwen", "kimi")
+TILED = ("llava_next", "llava_onevision")
+CUT = 224
+"""Pixels of a side of an image that is seen as four tiles and as a whole."""
 
 
 def configuration(kind: str) -> dict[str, Any]:
@@ -187,8 +242,8 @@ def classes(kind: str, **options: Any) -> Any:
 
 
 def test_every_tower_is_tried():
-    """Kimi-VL's classes are not in transformers; its tower is that of Kimi-K2.5."""
-    assert set(TOWERS_OF) == set(TOWERS) - {"kimi_vl"}
+    """Kimi-VL's classes are not in transformers, nor InternVL's own; their towers are Kimi-K2.5's and InternVL's there."""
+    assert set(TOWERS_OF) == set(TOWERS) - {"kimi_vl", "internvl_chat"}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -196,7 +251,9 @@ def test_every_tower_is_tried():
 def test_parameters_equal_those_of_the_class(kind: str):
     with torch.device("meta"):
         model = classes(kind)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    biases = [item for item in model.named_buffers() if item[0].endswith("e_score_correction_bias")]
+    named = (*model.named_parameters(), *biases)  # ears are left out, and said to be
+    sizes = {name: tensor.numel() for name, tensor in named if "audio_tower" not in name}
     text = sum(size for name, size in sizes.items() if any(part in name for part in TEXT_PARTS))
     counts = count_parameters(ours(kind))
     assert (counts.total, counts.vision) == (sum(sizes.values()), sum(sizes.values()) - text)
@@ -213,7 +270,7 @@ def batch(kind: str) -> int:
 
 
 def seen(kind: str) -> Images:
-    return Images(count=batch(kind), size=8 * patch_of(kind))
+    return Images(count=batch(kind), size=CUT if kind in TILED else 8 * patch_of(kind))
 
 
 def pixels(kind: str, images: int) -> dict[str, Any]:
@@ -225,6 +282,9 @@ def pixels(kind: str, images: int) -> dict[str, Any]:
             "pixel_values": torch.randn(images * side**2, *each, dtype=torch.bfloat16),
             "image_grid_thw": torch.tensor([[1, side, side]] * images),
         }
+    if kind in TILED:
+        tiles = torch.randn(images, 5, 3, 112, 112, dtype=torch.bfloat16)
+        return {"pixel_values": tiles, "image_sizes": torch.tensor([[CUT, CUT]] * images)}
     found = {"pixel_values": torch.randn(images, 3, 112, 112, dtype=torch.bfloat16)}
     if kind == "idefics3":
         return {"pixel_values": found["pixel_values"][None]}
@@ -241,9 +301,11 @@ def flat(parts: Any) -> list[Any]:
 def features(model: Any, kind: str, given: dict[str, Any]) -> Any:
     """Return what the tower and its projectors make of images, all of it."""
     more: dict[str, Any] = (
-        {"vision_feature_select_strategy": "default"} if kind in ("internvl", "llama4", "llava") else {}
+        {"vision_feature_select_strategy": "default"}
+        if kind in ("internvl", "llama4", "llava", "llava_next")
+        else {}
     )
-    if kind in ("internvl", "llava"):
+    if kind in ("internvl", "llava", "llava_next"):
         more["vision_feature_layer"] = -1  # of the usual -2 the last layer has no backward
     found = getattr(model, "model", model).get_image_features(**given, **more, return_dict=True)
     if kind == "llama4":  # its projector follows
@@ -260,6 +322,9 @@ def test_flops_equal_those_that_torch_counts(kind: str):
     passes = [counter.FlopCounterMode(display=False, custom_mapping=FLASH) for _ in range(2)]
     with passes[0]:
         found = features(model, kind, pixels(kind, batch(kind)))
+    vision = ours(kind).vision
+    if kind != "llama4":
+        assert len(found) == batch(kind) * vision.tokens(seen(kind)) * (1 + vision.num_deepstack)
     with passes[1]:
         found.float().sum().backward()
     blocks = whole_blocks(ours(kind), images=seen(kind))
@@ -275,9 +340,9 @@ def beside(kind: str) -> float:
     rotary tables; indices and weights of the learned positions that each patch lies between.
     """
     encoder = ours(kind).vision.encoder
-    tokens, layer = batch(kind) * 64, encoder.layers[0]
-    quick = layer.ffn.ffn_hidden_size if kind in ("llava", "qwen2_vl") else 0
-    whole = 2 * encoder.hidden_size if kind.startswith("qwen") else 0
+    tokens, layer = batch(kind) * 64 * (5 if kind in TILED else 1), encoder.layers[0]
+    quick = layer.ffn.ffn_hidden_size if kind in ("llava", "llava_next", "qwen2_vl") else 0
+    whole = 2 * encoder.hidden_size if kind.startswith(("glm", "qwen")) else 0
     whole += encoder.hidden_size if kind == "kimi_k25" else 0
     tables = 2 * 4 * tokens * layer.attention.head_dim if kind.startswith(PACKED) else 0
     between = {"kimi_k25": 16, "qwen3_5": 4, "qwen3_vl": 4}.get(kind, 0)
@@ -317,3 +382,46 @@ def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart
         return
     theirs = saved_bytes(model, lambda: features(model, kind, given))
     assert ours_kept + beside(kind) == pytest.approx(theirs, rel=0.04)
+
+
+@pytest.mark.parametrize("kind", TILED)
+def test_tokens_of_any_size_are_those_that_the_processor_counts(kind: str):
+    tile, patch = {"llava_next": (336, 14), "llava_onevision": (384, 14)}[kind]
+    text, vision, _ = TOWERS_OF[kind]
+    vision = vision | {"image_size": tile, "patch_size": patch}
+    config = {"model_type": kind, "text_config": text, "vision_config": vision}
+    found = read_huggingface(config, name=kind, where="test").model.vision
+    classes = {
+        "llava_next": transformers.LlavaNextProcessor,
+        "llava_onevision": transformers.LlavaOnevisionProcessor,
+    }
+    grids = transformers.AutoConfig.for_model(kind).image_grid_pinpoints
+    processor = classes[kind].__new__(classes[kind])
+    processor.patch_size, processor.vision_aspect_ratio = patch, "anyres_max_9"
+    processor.num_additional_image_tokens, processor.num_image_tokens = 0, (tile // patch) ** 2
+    processor.image_processor = SimpleNamespace(image_grid_pinpoints=grids)
+    for size in range(100, 3000, 97):
+        told = processor._get_number_of_features(size, size, tile, tile)
+        assert found.tokens(Images(size=size)) == told
+
+
+def test_tiles_of_internvl_are_those_that_its_processor_cuts():
+    """Rows of square images by `get_optimal_tiled_canvas` of transformers 5.23, whose module needs torchvision."""
+    config = {
+        "model_type": "internvl_chat",
+        "llm_config": {"model_type": "qwen2", **TEXT},
+        "vision_config": {"model_type": "intern_vit_6b", "qkv_bias": True, **CLIP, "num_hidden_layers": 24},
+    }
+    vision = read_huggingface(config, name="internvl", where="test").model.vision
+    for size, tiles in ((100, 1), (448, 1), (633, 1), (634, 5), (950, 5), (951, 10), (2904, 10)):
+        assert vision.num_tiles(Images(size=size)) == tiles
+        assert vision.tokens(Images(size=size)) == 256 * tiles
+
+
+def test_internvls_own_file_is_its_file_in_transformers():
+    config = configuration("internvl")
+    text, vision = config["text_config"], dict(config["vision_config"])
+    own = {"model_type": "intern_vit_6b", "qkv_bias": vision.pop("attention_bias"), **CLIP}
+    chat = {"model_type": "internvl_chat", "llm_config": text, "dynamic_image_size": False,
+            "vision_config": own | {"image_size": 112, "patch_size": 14}}  # fmt: skip
+    assert read_huggingface(chat, name="internvl", where="test").model == ours("internvl")

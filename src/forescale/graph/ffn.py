@@ -14,15 +14,22 @@ def dense_ffn(b: Builder, model: Model, spec: DenseFfn, *, source: str, result: 
     with b.module("mlp"):
         width = float(spec.ffn_hidden_size)
         two_layers(
-            b, "ffn", model, width=width, gated=spec.gated, bias=spec.bias, source=source, result=result
+            b,
+            "ffn",
+            model.hidden_size,
+            width=width,
+            gated=spec.gated,
+            bias=spec.bias,
+            source=source,
+            result=result,
         )
 
 
 def two_layers(
-    b: Builder, prefix: str, model: Model, *, width: float, gated: bool, bias: bool, source: str, result: str
+    b: Builder, prefix: str, hidden: float, *, width: float, gated: bool, bias: bool, source: str, result: str
 ) -> None:
     """Append a whole feed-forward, from residual layout to residual layout."""
-    lay, h = b.layout, float(model.hidden_size)
+    lay, h = b.layout, float(hidden)
     tokens, matrices = lay.tokens("sequence"), 2 if gated else 1
     up_width = width * matrices
     gathered = gather_sequence(b, f"{prefix}.gather", source=source, width=h, feeds=f"{prefix}.up")

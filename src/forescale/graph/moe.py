@@ -96,7 +96,14 @@ def _shared(b: Builder, model: Model, spec: MoeFfn, *, source: str, result: str)
     with b.module("shared_experts"):
         width = float(spec.shared_ffn_hidden_size)
         two_layers(
-            b, "shared", model, width=width, gated=spec.gated, bias=False, source=source, result=result
+            b,
+            "shared",
+            model.hidden_size,
+            width=width,
+            gated=spec.gated,
+            bias=False,
+            source=source,
+            result=result,
         )
         if spec.shared_gate:
             b.parameter("shared.gate.weight", ("hidden", float(model.hidden_size)), ("rank", 1.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from forescale.graph.ffn import activation
+from forescale.graph.ffn import activation, two_layers
 from forescale.graph.layer import block_name, embedding_block, layer_block
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.modules import elementwise, gather_sequence, linear, norm, scatter_sequence
@@ -74,7 +74,7 @@ def _layout(vision: Vision, layout: Layout, part: FrozenPart) -> Layout:
             cp=1.0,
             ep=1.0,
             etp=1.0,
-            micro_batch_size=degrees.micro_batch_size * float(images.count),
+            micro_batch_size=degrees.micro_batch_size * float(images.count * vision.num_tiles(images)),
         ),
         choices=replace(layout.choices, sp=False, tp_kind="1d", cp_kind="all_gather"),
         seq_len=float(vision.patches(images) + (0 if patches is None else patches.class_tokens)),
@@ -126,7 +126,8 @@ def _projector(vision: Vision, layout: Layout) -> Block:
             narrow=False,
         )
         source = "vision.result"
-    b.layout = replace(_layout(vision, layout, "projector"), seq_len=float(vision.tokens(layout.images)))
+    seen = vision.patches(layout.images) // vision.merge**2
+    b.layout = replace(_layout(vision, layout, "projector"), seq_len=float(seen))
     patches = float(vision.merge**2) * b.layout.tokens()
     wide = float(vision.width)
     rows, width = (b.layout.tokens(), wide) if vision.norms_merged else (patches, h)
@@ -135,6 +136,8 @@ def _projector(vision: Vision, layout: Layout) -> Block:
         name = f"projector.deepstack_{level}"
         source = b.tensor(f"{name}.input", b.layout.tokens() * wide)
         results.append(_projected(b, vision, name, source, rows=b.layout.tokens(), width=wide))
+    if vision.tiles is not None and vision.tiles.rows_end:
+        b.parameter("projector.row_end", ("rank", 1.0), ("hidden", float(vision.projector[-1])))
     tokens = b.tensor("vision.tokens", summed(b.tensors[result].elements for result in results))
     moved = 3.0 * b.bytes_of(tokens)
     reads = tuple(results)
@@ -169,7 +172,27 @@ def _projected(b: Builder, vision: Vision, name: str, source: str, *, rows: Nume
             activated = b.tensor(f"{name}.{place}.activated", b.tensors[source].elements)
             activation(b, f"{name}.{place}.activation", source, activated, gated=False)
             source = activated
-    return source
+    return _gated(b, vision, name, source) if vision.projector_ffn else source
+
+
+def _gated(b: Builder, vision: Vision, name: str, source: str) -> str:
+    """Append a layer norm, an activation and a gated feed-forward."""
+    rows, width, elements = b.layout.tokens(), float(vision.projector[-1]), b.tensors[source].elements
+    normed, activated = b.tensor(f"{name}.normed_result", elements), b.tensor(f"{name}.activated", elements)
+    norm(
+        b,
+        f"{name}.result_norm",
+        source=source,
+        result=normed,
+        tokens=rows,
+        width=width,
+        kind="layer",
+        narrow=False,
+    )
+    activation(b, f"{name}.activation", normed, activated, gated=False)
+    result, inner = b.tensor(f"{name}.ffn_result", elements), float(vision.projector_ffn)
+    two_layers(b, f"{name}.ffn", width, width=inner, gated=True, bias=False, source=activated, result=result)
+    return result
 
 
 def _linear(
@@ -189,7 +212,7 @@ def _linear(
     if outputs[0] == "ffn":
         source = gather_sequence(b, f"{name}.gather", source=source, width=inputs[1], feeds=name)
     result = b.tensor(f"{name}.result", tokens * outputs[1] / lay.split(outputs[0]))
-    bias = vision.projector_bias
+    bias = vision.merging_bias if vision.projector_merges and name.endswith(".0") else vision.projector_bias
     linear(b, name, source=source, result=result, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
     if split_after:
         scatter_sequence(b, f"{name}.scatter", source=result, result=result, width=outputs[1])

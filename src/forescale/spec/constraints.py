@@ -300,7 +300,7 @@ def _images(q: Proposal) -> str:
         return (
             f"{q.model.name} takes images of any size: give images.size (--image-size), such as {16 * side}"
         )
-    if size % side:
+    if vision.tiles is None and size % side:
         nearest = max(round(size / side), 1) * side
         return f"images.size {size} is no multiple of the {side} pixels of one token of {q.model.name}: try {nearest}"
     each, room = vision.tokens(images), q.workload.seq_len
@@ -314,7 +314,8 @@ def _tower_widths(model: Model) -> tuple[int, ...]:
     """Return what tp must divide of a vision tower that it cuts."""
     if model.vision is None:
         return ()
-    split = model.vision.projector[:-1][::2]
+    inner = (model.vision.projector_ffn,) if model.vision.projector_ffn else ()
+    split = (*model.vision.projector[:-1][::2], *inner)
     heads = (heads for pair in _heads(model.vision.encoder) for heads in pair)
     return tuple(dict.fromkeys((*heads, *_ffn_widths(model.vision.encoder), *split)))
 

@@ -6,9 +6,10 @@ Every field is a fact about the architecture, never about its layout on devices.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, OptionalExtent, within
@@ -188,9 +189,64 @@ class Images:
     """What a vision tower is given with each sequence."""
 
     count: OptionalExtent = 1
-    """Images per sequence, or tiles of them where a model cuts images into tiles; 0 trains on text alone."""
+    """Images per sequence, or tiles of them where a model cuts images into tiles and `Vision.tiles` does not say how;
+    0 trains on text alone."""
     size: Extent | None = None
     """Pixels along each side; None is the size that the tower was made for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """How a model cuts an image into tiles, each of which its tower sees by itself, beside one of all of the image."""
+
+    grids: tuple[tuple[Extent, Extent], ...]
+    """Rows and columns of the tiles that an image may be cut into."""
+    fits: Literal["resolution", "shape"]
+    """What grid an image takes: that which keeps most of its pixels and wastes fewest (LLaVA-NeXT), or that of nearest
+    shape of which it fills more than half (InternVL)."""
+    whole: Literal["always", "cut", "never"] = "always"
+    """When the tower also sees the whole image as one tile: always, where it is cut, or never."""
+    rows_end: bool = False
+    """Tokens stand as the image does, padding left out, and a learned vector ends each row of them (LLaVA-NeXT)."""
+    most: OptionalExtent = 0
+    """Tiles whose tokens an image may have; more are made fewer by interpolation (LLaVA-OneVision). 0 is all."""
+
+    def grid(self, size: int, tile: int) -> tuple[int, int]:
+        """Return the rows and columns of an image of `size` pixels along each side; a tile has `tile`."""
+        if self.fits == "resolution":
+            return min(self.grids, key=lambda grid: _waste(grid, size, tile))
+        found, *others = sorted(self.grids, key=lambda grid: grid[0] * grid[1])
+        for rows, columns in others:
+            near, nearest = abs(1 - columns / rows), abs(1 - found[1] / found[0])
+            if near < nearest or (near == nearest and size**2 > 0.5 * tile**2 * rows * columns):
+                found = (rows, columns)
+        return found
+
+    def number(self, size: int, tile: int) -> int:
+        """Return how many tiles the tower sees of an image."""
+        rows, columns = self.grid(size, tile)
+        return rows * columns + (self.whole == "always" or (self.whole == "cut" and rows * columns > 1))
+
+    def tokens(self, size: int, tile: int, side: int) -> int:
+        """Return the tokens of an image; `side` are those along each side of a tile."""
+        if not self.rows_end:
+            return self.number(size, tile) * side**2
+        high, wide = (number * side for number in self.grid(size, tile))
+        high, wide = (each - max(each - other, 0) // 2 * 2 for each, other in ((high, wide), (wide, high)))
+        ratio = math.sqrt(high * wide / (self.most * side**2)) if self.most else 0.0
+        if ratio > SHRUNK:
+            high, wide = int(high // ratio), int(wide // ratio)
+        return side**2 + high * (wide + 1)
+
+
+SHRUNK: Final = 1.1
+"""Times that tokens along each side must be too many before LLaVA-OneVision makes them fewer."""
+
+
+def _waste(grid: tuple[int, int], size: int, tile: int) -> tuple[float, float]:
+    """Return how little of a square image a grid keeps, then how much of the grid is empty."""
+    kept = min(min(grid) * tile, size) ** 2
+    return -kept, grid[0] * grid[1] * tile**2 - kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +268,18 @@ class Vision:
     projector_bias: bool = False
     projector_merges: bool = False
     """The first of these layers merges patches and has no activation behind it (Mistral 3)."""
+    merging_bias: bool = False
+    """That layer has a bias."""
+    projector_ffn: OptionalExtent = 0
+    """Inner size of a gated feed-forward behind these layers, a layer norm and an activation between (GLM-4.1V)."""
     projector_norm: NormKind | None = None
     """Norm of the projector's input, over the tower's hidden size."""
     norms_merged: bool = False
     """That norm is over merged patches (InternVL)."""
     num_deepstack: OptionalExtent = 0
     """Layers of the tower whose results have projectors of their own, with norms over merged patches (Qwen3-VL)."""
+    tiles: Tiles | None = None
+    """How it cuts images into tiles of `image_size`; None takes them whole."""
 
     @property
     def width(self) -> int:
@@ -225,13 +287,20 @@ class Vision:
         return self.encoder.hidden_size * (1 if self.pools else self.merge**2)
 
     def patches(self, images: Images) -> int:
-        """Return the patches of one image; of one token where nothing says how large images are."""
-        size = images.size or self.image_size or self.patch_size * self.merge
-        return (size // self.patch_size) ** 2
+        """Return the patches of one image or tile; of one token where nothing says how large images are."""
+        size = images.size if self.tiles is None else None
+        return ((size or self.image_size or self.patch_size * self.merge) // self.patch_size) ** 2
+
+    def num_tiles(self, images: Images) -> int:
+        """Return the tiles of one image, each of which is a sequence of the tower's."""
+        return 1 if self.tiles is None else self.tiles.number(images.size or self.image_size, self.image_size)
 
     def tokens(self, images: Images) -> int:
         """Return the tokens that one image is in the text's sequence."""
-        return self.patches(images) // self.merge**2
+        if self.tiles is None:
+            return self.patches(images) // self.merge**2
+        side = self.image_size // self.patch_size // self.merge
+        return self.tiles.tokens(images.size or self.image_size, self.image_size, side)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -372,3 +372,48 @@ class TestHybrids:
         assert model.layers[3].ffn.latent_size == 0
         with pytest.raises(ReaderError, match="one of M, \\*, - and E; got 'MMX'"):
             read("nemotron_h", num_hidden_layers=3, hybrid_override_pattern="MMX")
+
+
+def tower(kind, **keys):
+    text = {"model_type": "qwen2", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "vocab_size": 512}  # fmt: skip
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 2}
+    vision = {"model_type": "siglip_vision_model", "image_size": 112, "patch_size": 14, **sizes}
+    if kind == "internvl_chat":
+        vision = {"model_type": "intern_vit_6b", "qkv_bias": True, **sizes}
+    name = "llm_config" if kind == "internvl_chat" else "text_config"
+    return {"model_type": kind, name: text, "vision_config": vision, **keys}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            tower("llava_onevision", vision_aspect_ratio="pad"),
+            r"'vision_aspect_ratio' must be anyres_max_ and",
+        ),
+        (tower("llava_next", image_grid_pinpoints=[[56, 112]]), r"'image_grid_pinpoints' must list heights"),
+        (tower("llava_next", image_grid_pinpoints=[112]), r"'image_grid_pinpoints' must list heights"),
+        (tower("internvl_chat", min_dynamic_patch=13), r"'min_dynamic_patch' must be .* 12 at most; got 13"),
+        (tower("internvl_chat", max_dynamic_patch=10**6), r"'max_dynamic_patch'"),
+        (tower("glm4v"), r"out_hidden_size 4096 is not the text's hidden_size 128"),
+    ],
+)
+def test_what_is_wrong_with_a_tower_is_said(config, said):
+    with pytest.raises(ReaderError, match=said):
+        read_huggingface(config, name="seen", where="config.json")
+
+
+def test_of_an_omni_model_the_thinker_is_read_and_the_rest_named():
+    thinker = tower("qwen2_5_omni_thinker", audio_config={"d_model": 64, "encoder_layers": 2})
+    thinker["vision_config"] = {"depth": 2, "hidden_size": 64, "num_heads": 2, "out_hidden_size": 128}
+    talker = {"text_config": {"hidden_size": 32}}
+    read = read_huggingface(
+        {"model_type": "qwen2_5_omni", "thinker_config": thinker, "talker_config": talker, "enable_audio_output": True},
+        name="omni",
+        where="config.json",
+    )  # fmt: skip
+    assert read.model.vision is not None
+    assert "audio_config (about" in read.model.left_out
+    assert "talker_config (parameters unknown)" in read.model.left_out
+    assert read.ignored == ("enable_audio_output",)

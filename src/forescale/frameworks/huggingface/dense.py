@@ -32,7 +32,7 @@ def llama(keys: Keys) -> Model:
 
 
 def internlm(keys: Keys) -> Model:
-    """InternLM 1: Llama with biases on the four attention projections under the key `bias`."""
+    """InternLM 1 and 2: Llama with biases on the four attention projections under the key `bias`."""
     return decoder(
         keys, full_attention(keys, bias=keys.flag("bias", default=True)), dense_ffn(keys), tied=False
     )
@@ -206,6 +206,12 @@ def glm4(keys: Keys) -> Model:
     return glm(keys, num_norms=4)
 
 
+def glm4v(keys: Keys) -> Model:
+    """GLM-4.1V: GLM-4-0414 with heads as wide as divides the hidden size, and no key for its biases."""
+    attention = full_attention(keys, qkv_bias=True, output_bias=False)
+    return decoder(keys, attention, dense_ffn(keys), tied=False, num_norms=4)
+
+
 def olmo2(keys: Keys) -> Model:
     """OLMo 2 and 3: norms after each part and over all heads of queries and keys; OLMo 3 slides on 3 of 4."""
     full = full_attention(keys, qk_norm="hidden")
@@ -253,10 +259,12 @@ DENSE: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
         "gemma3_text": gemma3,
         "glm": glm,
         "glm4": glm4,
+        "glm4v_text": glm4v,
         "gpt2": gpt2,
         "gpt_neox": gpt_neox,
         "granite": llama,
         "internlm": internlm,
+        "internlm2": internlm,
         "llama": llama,
         "mimo": qwen2,
         "ministral3": mistral,
@@ -269,6 +277,7 @@ DENSE: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
         "phi": phi,
         "phi3": mistral,
         "qwen2": qwen2,
+        "qwen2_5_omni_text": qwen2,
         "qwen2_5_vl": qwen2,
         "qwen2_5_vl_text": qwen2,
         "qwen2_vl": qwen2,

@@ -121,9 +121,9 @@ def deepseek_ffn(keys: Keys, *, score_bias: bool) -> tuple[Ffn, ...]:
 
 
 def glm4_moe(keys: Keys) -> Model:
-    """GLM-4.5 and 4.6: DeepSeek's experts with grouped-query attention."""
+    """GLM-4.5 and 4.6, and 4.5V: DeepSeek's experts with grouped-query attention."""
     norm: Literal["none", "head"] = "head" if keys.flag("use_qk_norm", default=False) else "none"
-    bias = keys.flag("attention_bias", default=False)
+    bias = keys.flag("attention_bias", default=keys.get("model_type") == "glm4v_moe_text")
     return decoder(
         keys,
         full_attention(keys, qkv_bias=bias, output_bias=False, qk_norm=norm),
@@ -212,6 +212,7 @@ MOE: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
         "deepseek_v2": deepseek,
         "deepseek_v3": deepseek,
         "glm4_moe": glm4_moe,
+        "glm4v_moe_text": glm4_moe,
         "gpt_oss": gpt_oss,
         "granitemoe": granitemoe,
         "grok-1": grok1,
@@ -225,6 +226,7 @@ MOE: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
         "phimoe": phimoe,
         "qwen2_moe": qwen2_moe,
         "qwen3_moe": qwen3_moe,
+        "qwen3_omni_moe_text": qwen3_moe,
         "qwen3_vl_moe_text": qwen3_moe,
     }
 )

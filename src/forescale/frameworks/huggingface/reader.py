@@ -25,6 +25,8 @@ from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, Patches
 from forescale.units import format_count
 
 CONFIG_FILE = "config.json"
+THINKER = "thinker_config"
+"""The part of a Qwen-Omni model that is trained on text, images and sound; what speaks is beside it."""
 FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **MOE, **HYBRID})
 """What reads each `model_type`."""
 
@@ -71,7 +73,7 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     ----------
     config
         The parsed file. Of a multimodal model the part under `text_config` is read, and the vision towers
-        that are known.
+        that are known; of a Qwen-Omni model those of its thinker.
     name
         Name of the resulting model.
     where
@@ -82,26 +84,30 @@ def read_huggingface(config: Mapping[str, Any], *, name: str, where: str) -> Rea
     ReaderError
         If the architecture is not supported or a required key is missing or has an impossible value.
     """
-    outer = Keys(config, where)
+    root = Keys(config, where)
+    root.get("model_type")
+    outer = root.child(THINKER) or root
     keys = _language_part(outer)
     family = _family(keys)
     try:
         model = family(keys)
         model = replace(model, vision=vision_of(outer, model))
-        outer.refuse_misspelt()
-        beside = towers(outer.unread_parts())
+        root.refuse_misspelt()
+        beside = towers({**outer.unread_parts(), **root.unread_parts()})
         model = replace(model, name=name, source=where, left_out=left_out(beside, model) if beside else "")
     except UnknownKeyError:
         raise
     except SpecError as error:
         raise ReaderError(where, str(error)) from error
-    return ReadModel(model=model, ignored=tuple(key for key in outer.unread() if key not in beside))
+    return ReadModel(
+        model=model, ignored=tuple(key for key in root.unread() if key.rpartition(".")[2] not in beside)
+    )
 
 
 def _language_part(outer: Keys) -> Keys:
-    """Return the keys of the language model: the file's own, or those of its `text_config`."""
+    """Return the keys of the language model: the file's own, or those of its `text_config` (InternVL: `llm_config`)."""
     kind = str(outer.get("model_type"))
-    inner = outer.child("text_config")
+    inner = outer.child("text_config") or outer.child("llm_config")
     if inner is None or (kind in FAMILIES and inner.get("hidden_size") is None):
         return outer
     for shared in ("tie_word_embeddings", "vocab_size"):
@@ -133,7 +139,15 @@ INNER = ("intermediate_size", "encoder_ffn_dim", "ffn_dim", "mlp_dim")
 
 def towers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
     """Return those of `parts` that hold weights, each with an estimate of its parameters where it can be made."""
-    return {name: _parameters(part) for name, part in parts.items() if _whole(part, *WIDTH) is not None}
+
+    def within(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [part, *(inner for inner in part.values() if isinstance(inner, Mapping))]
+
+    return {
+        name: _parameters(part)
+        for name, part in parts.items()
+        if any(_whole(each, *WIDTH) is not None for each in within(part))
+    }
 
 
 def left_out(found: Mapping[str, int | None], decoder: Model) -> str:

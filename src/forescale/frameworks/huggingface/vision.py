@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+from annotated_types import Interval
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.keys import HEADS, Keys
 from forescale.limits import LAYERS, within
-from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Vision
+from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Tiles, Vision
 
 PART = "vision_config"
+TILES: Final = Interval(gt=0, le=256)
+"""Tiles of one image."""
 
 
 def vision_of(keys: Keys, text: Model) -> Vision | None:
@@ -39,6 +43,7 @@ def encoder(
     windows: Callable[[int], int | None] = lambda _: None,
     rotary: bool = False,
     bias: bool = True,
+    qkv_bias: bool | None = None,
     patch_bias: bool = True,
     class_tokens: int = 0,
     qk_norm: Literal["none", "hidden"] = "none",
@@ -56,7 +61,7 @@ def encoder(
             head_dim=width // heads,
             causal=False,
             window=window,
-            qkv_bias=bias,
+            qkv_bias=bias if qkv_bias is None else qkv_bias,
             output_bias=bias,
             rotary=rotary,
             qk_norm=qk_norm,
@@ -126,17 +131,90 @@ def llava(keys: Keys, outer: Keys, text: Model) -> Vision:
     )
 
 
+LLAVA_NEXT: Final = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+ONEVISION: Final = tuple((high, wide) for high in range(384, 2305, 384) for wide in range(384, 2305, 384))
+"""Resolutions that images are cut into tiles at, where a file names none (transformers)."""
+
+
+def llava_next(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """LLaVA-NeXT: LLaVA, whose tower sees the tiles of an image and all of it as one."""
+    return _tiled(llava(keys, outer, text), outer, LLAVA_NEXT)
+
+
+def llava_onevision(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """LLaVA-OneVision: LLaVA-NeXT with SigLIP, more tiles, and a limit of what they are in tokens."""
+    said = str(outer.get("vision_aspect_ratio") or "anyres_max_9")
+    most = said.removeprefix("anyres_max_")
+    if not most.isdecimal() or most == said:
+        raise ReaderError(
+            outer.where, f"the key 'vision_aspect_ratio' must be anyres_max_ and a number; got {said!r}"
+        )
+    found = _tiled(llava(keys, outer, text), outer, ONEVISION)
+    assert found.tiles is not None
+    return replace(found, tiles=replace(found.tiles, most=int(most)))
+
+
+def _tiled(vision: Vision, outer: Keys, usual: Sequence[tuple[int, int]]) -> Vision:
+    """Return a tower that sees tiles, as the resolutions of a file have it."""
+    side, listed = vision.image_size, outer.get("image_grid_pinpoints") or usual
+    try:
+        grids = tuple((high // side, wide // side) for high, wide in listed)
+    except (TypeError, ValueError):
+        grids = ()
+    if not grids or min(map(min, grids)) < 1:
+        problem = f"the key 'image_grid_pinpoints' must list heights and widths of {side} pixels or more each"
+        raise ReaderError(outer.where, problem)
+    return replace(vision, tiles=Tiles(grids=grids, fits="resolution", rows_end=True))
+
+
+def glm4v(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """GLM-4.1V to 4.6V: RMS norms, learned positions stretched to any size, patches merged before a gated end."""
+    del outer
+    patch, image, inner = (
+        _side(keys, "patch_size", 14),
+        _side(keys, "image_size", 336),
+        keys.size("out_hidden_size", default=4096),
+    )
+    if inner != text.hidden_size:
+        problem = f"out_hidden_size {inner} is not the text's hidden_size {text.hidden_size}"
+        raise ReaderError(keys.where, problem)
+    tower = encoder(
+        keys,
+        width=keys.size("hidden_size", default=1536),
+        depth=keys.size("depth", default=24),
+        heads=keys.size("num_heads", default=12),
+        ffn=DenseFfn(ffn_hidden_size=inner),
+        patch=patch,
+        norm="rms",
+        frames=_side(keys, "temporal_patch_size", 2),
+        rotary=True,
+        bias=False,
+        qkv_bias=keys.flag("attention_bias", default=False),
+        embedding_norm=True,
+        learned_positions=(image // patch) ** 2,
+    )
+    return Vision(
+        encoder=tower,
+        patch_size=patch,
+        image_size=image,
+        merge=keys.size("spatial_merge_size", default=2),
+        projector=(inner, inner),
+        projector_merges=True,
+        merging_bias=True,
+        projector_ffn=keys.size("intermediate_size", default=13696),
+    )
+
+
 def mistral3(keys: Keys, outer: Keys, text: Model) -> Vision:
     """Mistral Small 3.1 and later: Pixtral's transformer, whose patches a linear layer merges before two more."""
     tower, patch, image = _last_layer(keys, outer)
-    if outer.flag("multimodal_projector_bias", default=False):
-        outer.refuse("multimodal_projector_bias", "a bias on two of three linear layers")
     return Vision(
         encoder=tower,
         patch_size=patch,
         image_size=image,
         merge=outer.size("spatial_merge_size", default=2),
         projector=(tower.hidden_size, text.hidden_size, text.hidden_size),
+        projector_bias=outer.flag("multimodal_projector_bias", default=False),
         projector_merges=True,
         projector_norm="rms",
     )
@@ -167,10 +245,6 @@ def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
         "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length", "projector_hidden_act"
     )
     keys.refuse("use_mask_token", "a mask of patches")
-    if not keys.flag("attention_bias", default=False):
-        raise ReaderError(
-            keys.where, "attention_bias is false: a bias on attention's result alone cannot be described"
-        )
     patch, image = _side(keys, "patch_size", 14), _side(keys, "image_size", 448)
     merge = _shuffled(outer, "downsample_ratio")
     tower = encoder(
@@ -181,7 +255,8 @@ def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
         ffn=DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=4096), gated=False, bias=True),
         patch=patch,
         norm="rms" if keys.get("norm_type") == "rms_norm" else "layer",
-        qk_norm="hidden" if keys.flag("use_qk_norm", default=False) else "none",
+        qk_norm="hidden" if keys.flag("use_qk_norm", "qk_normalization", default=False) else "none",
+        qkv_bias=keys.flag("attention_bias", "qkv_bias", default=False),
         class_tokens=1,
         learned_positions=(image // patch) ** 2 + 1,
         branch_scales=True,
@@ -197,6 +272,26 @@ def internvl(keys: Keys, outer: Keys, text: Model) -> Vision:
         projector_norm="layer",
         norms_merged=True,
     )
+
+
+def internvl_chat(keys: Keys, outer: Keys, text: Model) -> Vision:
+    """InternVL as its authors publish it: images are cut into tiles, and seen whole beside them."""
+    outer.get("select_layer", "ps_version", "force_image_size", "pad2square")
+    keys.get("use_flash_attn", "num_channels")
+    found = internvl(keys, outer, text)
+    most, least = outer.size("max_dynamic_patch", default=12), outer.size("min_dynamic_patch", default=1)
+    if not outer.flag("dynamic_image_size", default=True):
+        return found
+    within(most, TILES, f"{outer.where}: the key 'max_dynamic_patch'")
+    sides = range(1, most + 1)
+    grids = tuple((rows, columns) for rows in sides for columns in sides if least <= rows * columns <= most)
+    if not grids:
+        raise ReaderError(
+            outer.where,
+            f"the key 'min_dynamic_patch' must be 'max_dynamic_patch' {most} at most; got {least}",
+        )
+    whole = outer.flag("use_thumbnail", default=True)
+    return replace(found, tiles=Tiles(grids=grids, fits="shape", whole="cut" if whole else "never"))
 
 
 def _side(keys: Keys, name: str, usual: int) -> int:
@@ -406,18 +501,26 @@ def _qwen(
 TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = MappingProxyType(
     {
         "gemma3": gemma3,
+        "glm46v": glm4v,
+        "glm4v": glm4v,
+        "glm4v_moe": glm4v,
         "idefics3": idefics3,
         "internvl": internvl,
+        "internvl_chat": internvl_chat,
         "kimi_k25": kimi,
         "kimi_vl": kimi,
         "llama4": llama4,
         "llava": llava,
+        "llava_next": llava_next,
+        "llava_onevision": llava_onevision,
         "mistral3": mistral3,
         "paligemma": paligemma,
+        "qwen2_5_omni_thinker": qwen2_5_vl,
         "qwen2_5_vl": qwen2_5_vl,
         "qwen2_vl": qwen2_vl,
         "qwen3_5": qwen3_5,
         "qwen3_5_moe": qwen3_5,
+        "qwen3_omni_moe_thinker": qwen3_vl,
         "qwen3_vl": qwen3_vl,
         "qwen3_vl_moe": qwen3_vl,
         "smolvlm": idefics3,
