@@ -40,11 +40,12 @@ def test_closed_streams_are_no_failure(arguments, closed, code):
     assert started(arguments, before=before) == (code, "", "")
 
 
-def test_a_reader_that_leaves_is_no_failure():
+@pytest.mark.parametrize("arguments", [PROJECT, (*PROJECT, "--json")])
+def test_a_reader_that_leaves_is_no_failure(arguments):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as pipe:
-        words = [str(word) for word in PROJECT]
+        words = [str(word) for word in arguments]
         done = subprocess.run(
             [sys.executable, "-m", "forescale", *words], stdout=pipe, stderr=subprocess.PIPE, check=False
         )

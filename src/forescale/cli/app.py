@@ -91,6 +91,10 @@ def run(arguments: list[str] | None = None) -> int:
         code = INTERRUPTED
     except BrokenPipeError:  # nobody reads on
         code = 0
+    except SystemExit as ended:  # typer's word for the same
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        code = 0
     except OSError as error:
         code = _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
     dropped()
