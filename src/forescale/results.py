@@ -12,7 +12,7 @@ from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.escaping import xml
 from forescale.view.bars import Bar, BarChart
-from forescale.view.page import Chart
+from forescale.view.page import Chart, table
 from forescale.view.theme import SCHEMA, Spec, colour
 
 FRAMES = ("pandas", "polars")
@@ -79,19 +79,13 @@ class Result(Brief):
         columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
         more = f"<p>… {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
         drawn = "".join(_picture(each) for each in self.pictures() if isinstance(each, BarChart))
-        return f"{drawn}{_table(rows[:SHOWN], columns)}{more}"
+        cells = [[_shown(row[name]) for name in columns] for row in rows[:SHOWN]]
+        words = [place for place, name in enumerate(columns) if isinstance(rows[0][name], str)]
+        return f"{drawn}{table(type(self).__name__, columns, cells, words=words)}{more}"
 
 
 def _varies(rows: list[dict[str, Any]], name: str) -> bool:
     return any(row[name] != rows[0][name] for row in rows)
-
-
-def _table(rows: list[dict[str, Any]], columns: list[str]) -> str:
-    head = "".join(f"<th>{xml(name)}</th>" for name in columns)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{xml(_shown(row[name]))}</td>' for name in columns)}</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _picture(chart: BarChart) -> str:

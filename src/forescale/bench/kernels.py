@@ -30,7 +30,7 @@ from forescale.graph.ops import (
 )
 from forescale.graph.parts import build_blocks, message_bytes
 from forescale.inputs import wire
-from forescale.io.bench import KERNEL_TIMINGS
+from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
 from forescale.memory.parameters import gathered_bytes
 from forescale.question import Question
 from forescale.spec.workload import STORAGE_BYTES
@@ -94,13 +94,12 @@ def _of_weights(question: Question) -> Iterator[Message]:
 
 def kernel_row(op: Compute, found: dict[str, Any]) -> dict[str, Any]:
     """Return the row of `kernels` for one timed operator."""
-    name = {Gemm: "gemm", GroupedGemm: "grouped_gemm", AttentionCore: "attention", Elementwise: "elementwise"}
-    kind = KERNEL_TIMINGS[name[type(op)]]
-    known = {each.name for each in fields(kind)}
+    name = next(name for name, kind in OPERATORS.items() if isinstance(op, kind))
+    known = {each.name for each in fields(KERNEL_TIMINGS[name])}
     values = {key: value for key, value in asdict(op).items() if key in known}
     if isinstance(op, Elementwise):
         values["bytes_moved"] = op.bytes_moved + op.transposed_bytes
-    return {"op": name[type(op)], **values, **found}
+    return {"op": name, **values, **found}
 
 
 def timed_kernel(op: Compute, watch: Watch, *, budget_s: float) -> dict[str, Any] | None:

@@ -41,7 +41,7 @@ from annotated_types import Ge, Gt, Le
 from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.files import parse_json, read_text
-from forescale.graph.ops import AttentionCore, CollectiveKind, Elementwise, Gemm, GroupedGemm
+from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.io.validation import build
 from forescale.limits import Amount, Devices
 from forescale.memory.anchored import LayerMeasurement, RankPeak
@@ -324,8 +324,34 @@ TrafficFamily: TypeAlias = Literal[
 ]
 
 
+OPERATORS: dict[str, type[Compute]] = {
+    "gemm": Gemm,
+    "grouped_gemm": GroupedGemm,
+    "attention": AttentionCore,
+    "elementwise": Elementwise,
+}
+"""What was timed, by the `op` of a row."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTiming(Timed):
+class KernelTiming(Timed):
+    """One operator; besides times a row has fields of it."""
+
+    op: str
+
+    @property
+    def operator(self) -> Compute:
+        """What was timed."""
+        return OPERATORS[self.op](**self.extents())
+
+    def extents(self) -> dict[str, Any]:
+        """Return the fields of the operator."""
+        times = {"op", *(each.name for each in fields(Timed))}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in times}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmTiming(KernelTiming):
     """`batch` products of m x k by k x n."""
 
     op: Literal["gemm"] = "gemm"
@@ -337,21 +363,9 @@ class GemmTiming(Timed):
     accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
     """Bytes read and written besides per output element: 6 where a 16-bit product is added to fp32 gradients."""
 
-    @property
-    def operator(self) -> Gemm:
-        """What was timed."""
-        return Gemm(
-            m=float(self.m),
-            n=float(self.n),
-            k=float(self.k),
-            batch=float(self.batch),
-            dtype=self.dtype,
-            accumulate_bytes=float(self.accumulate_bytes),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemmTiming(Timed):
+class GroupedGemmTiming(KernelTiming):
     """One product per expert; `m` rows of all experts together."""
 
     op: Literal["grouped_gemm"] = "grouped_gemm"
@@ -364,22 +378,9 @@ class GroupedGemmTiming(Timed):
     """"m": the weight gradient, contracted over rows."""
     accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
 
-    @property
-    def operator(self) -> GroupedGemm:
-        """What was timed."""
-        return GroupedGemm(
-            groups=float(self.groups),
-            m=float(self.m),
-            n=float(self.n),
-            k=float(self.k),
-            dtype=self.dtype,
-            contract=self.contract,
-            accumulate_bytes=float(self.accumulate_bytes),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTiming(Timed):
+class AttentionTiming(KernelTiming):
     """Scores, softmax and values: forward, or backward alone."""
 
     op: Literal["attention"] = "attention"
@@ -397,41 +398,21 @@ class AttentionTiming(Timed):
     flash: bool = True
     dtype: Literal["fp32", "fp16", "bf16", "fp8"] = "bf16"
 
-    @property
-    def operator(self) -> AttentionCore:
-        """What was timed."""
-        everything = float(self.q_len * self.kv_len)
-        return AttentionCore(
-            batch=float(self.batch),
-            heads=float(self.heads),
-            kv_heads=float(self.kv_heads),
-            q_len=float(self.q_len),
-            kv_len=float(self.kv_len),
-            pairs=float(self.pairs) if self.pairs else everything / 2.0 if self.causal else everything,
-            qk_dim=float(self.qk_dim),
-            v_dim=float(self.v_dim),
-            causal=self.causal,
-            backward=self.backward,
-            flash=self.flash,
-            dtype=self.dtype,
-        )
+    def extents(self) -> dict[str, Any]:
+        """Return the fields of the operator; of query-key pairs all or half where nothing says."""
+        everything = self.q_len * self.kv_len
+        pairs = self.pairs or (everything / 2.0 if self.causal else everything)
+        return {**KernelTiming.extents(self), "pairs": pairs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElementwiseTiming(Timed):
+class ElementwiseTiming(KernelTiming):
     """A step bound by memory traffic."""
 
     op: Literal["elementwise"] = "elementwise"
     family: TrafficFamily = "elementwise"
     bytes_moved: Extent
     kernels: Extent = 1.0
-
-    @property
-    def operator(self) -> Elementwise:
-        """What was timed."""
-        return Elementwise(
-            bytes_moved=float(self.bytes_moved), family=self.family, kernels=float(self.kernels)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,14 +429,13 @@ class CollectiveTiming(Timed):
         """What was timed."""
         return MeasuredCollective(
             kind=self.kind,
-            num_bytes=float(self.num_bytes),
+            num_bytes=self.num_bytes,
             num_ranks=self.num_ranks,
             ranks_per_node=self.ranks_per_node,
             seconds=self.seconds,
         )
 
 
-KernelTiming: TypeAlias = GemmTiming | GroupedGemmTiming | AttentionTiming | ElementwiseTiming
 KERNEL_TIMINGS: dict[str, type[KernelTiming]] = {
     "gemm": GemmTiming,
     "grouped_gemm": GroupedGemmTiming,
