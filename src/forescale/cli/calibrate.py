@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forescale.cli.console import console, print_json
-from forescale.cli.options import bounded, grouped, option
+from forescale.cli.options import JsonFlag, bounded, grouped, option
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
@@ -84,7 +84,7 @@ def calibrate_command(
         "Where the calibration goes.", "FILE.json", flag="--output -o", default=..., check=writable
     ),
     base: Path | None = option("Start from this instead of published fits.", "FILE.json"),
-    as_json: bool = option("Print JSON instead of tables.", flag="--json", default=False),
+    as_json: JsonFlag = False,
 ) -> None:
     """Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start."""
     from datetime import date

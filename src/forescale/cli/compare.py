@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import show
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     HtmlFile,
     JsonFlag,
     LayoutOptions,
-    PageFile,
     PlanOptions,
     RunOptions,
     grouped,
+    option,
 )
 from forescale.cli.scan import amount
 from forescale.errors import ReaderError
 from forescale.io.document import numbered, read_layout
-from forescale.results import Result
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from forescale.projection.result import Projection
     from forescale.question import Question
 
-R = TypeVar("R", bound=Result)
 KINDS = "a plan (.toml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
 
 
@@ -40,13 +35,9 @@ def compare_command(
     *,
     a: Annotated[str, typer.Argument(metavar="A", help=f"What it is compared with: {KINDS}.")],
     b: Annotated[str, typer.Argument(metavar="B", help="What is compared: the same kinds.")],
-    equal_budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="Of two plans: the soonest run that each cluster gets for this money, such as 10M.",
-        ),
-    ] = None,
+    equal_budget: str | None = option(
+        "Of two plans: the soonest run that each cluster gets for this money, such as 10M.", "AMOUNT"
+    ),
     cost: CostOptions,
     html: HtmlFile = None,
     as_json: JsonFlag = False,
@@ -56,24 +47,16 @@ def compare_command(
 
     budget = amount("--equal-budget", equal_budget)
     if budget is not None:
+        from forescale.cli.render.run import equal_budget_view
+        from forescale.whole_run.plans import at_equal_budget
+
         questions = {name: _question(name, cost) for name in (a, b)}
-        _at_equal_budget(questions, budget, as_json=as_json, html=html)
+        show(at_equal_budget(questions, budget), equal_budget_view, as_json=as_json, html=html)
         return
     result = compare(_projection(a, cost), _projection(b, cost), name_a=a, name_b=b)
     from forescale.cli.render.compare import comparison_view
 
-    _show(result, comparison_view, as_json=as_json, html=html)
-
-
-def _show(result: R, view: Callable[[R], Group], *, as_json: bool, html: PageFile | None) -> None:
-    if html is not None:
-        from forescale.cli.render.page import write_page
-
-        write_page(html, view(result), result.pictures())
-    if as_json:
-        print_json(result.to_json())
-        return
-    console().print(view(result))
+    show(result, comparison_view, as_json=as_json, html=html)
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
@@ -116,12 +99,3 @@ def _question(text: str, cost: CostOptions) -> Question:
     if path.suffix.lower() != ".toml" or place is not None:
         raise ReaderError(text, "--equal-budget takes two plans (.toml): layouts are searched")
     return _asked(path, cost)
-
-
-def _at_equal_budget(
-    questions: Mapping[str, Question], budget: float, *, as_json: bool, html: PageFile | None
-) -> None:
-    from forescale.cli.render.run import equal_budget_view
-    from forescale.whole_run.plans import at_equal_budget
-
-    _show(at_equal_budget(questions, budget), equal_budget_view, as_json=as_json, html=html)

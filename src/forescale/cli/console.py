@@ -7,17 +7,21 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forescale.escaping import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
+    from forescale.cli.options import PageFile
+    from forescale.question import Question
+    from forescale.results import Result
 
+R = TypeVar("R", bound="Result")
 PLAIN_WIDTH = 110
 """Columns where there is no terminal."""
 LEAST_WIDTH = 80
@@ -42,6 +46,27 @@ def say(text: str, *, error: bool = False) -> None:
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document to standard output."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def show(
+    result: R,
+    view: Callable[[R], RenderableType],
+    *,
+    as_json: bool,
+    html: PageFile | None = None,
+    question: Question | None = None,
+) -> None:
+    """Write the page asked for, and print the document, with the question that it answers, or the view."""
+    if html is not None:
+        from forescale.cli.render.page import write_page
+
+        write_page(html, view(result), result.pictures())
+    if not as_json:
+        console().print(view(result))
+        return
+    from forescale.io.question import question_values
+
+    print_json({**result.to_json(), **({} if question is None else {"question": question_values(question)})})
 
 
 SPELT = MappingProxyType(

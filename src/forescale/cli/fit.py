@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import show
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -50,17 +51,11 @@ def fit_command(
     """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
     from forescale.advise import fit
     from forescale.cli.inputs import read_question, refuse_presets
+    from forescale.cli.render.fit import fit_view
 
     question = read_question(model, plan, cluster, run, layout, cost)
     refuse_presets(question, "fit")
     if (limit := memory_limit(change.max_memory)) is not None:
         question = replace(question, max_memory=limit)
     result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs)
-    if as_json:
-        from forescale.io.question import question_values
-
-        print_json({**result.to_json(), "question": question_values(question)})
-        return
-    from forescale.cli.render.fit import fit_view
-
-    console().print(fit_view(result, most=change.top))
+    show(result, partial(fit_view, most=change.top), as_json=as_json, question=question)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import show
 from forescale.cli.options import COST, ClusterOptions, HtmlFile, JsonFlag, bounded, grouped, option
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
@@ -49,6 +49,7 @@ def network_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm."""
+    from forescale.cli.render.network import network_view
     from forescale.cost.network import KINDS, SIZES, price_network
     from forescale.io.measurements import read_costs
 
@@ -68,15 +69,7 @@ def network_command(
         stride=stride,
         costs=read_costs(cost, chosen, where=WHERE, folder=None),
     )
-    from forescale.cli.render.network import network_view
-    from forescale.cli.render.page import write_page
-
-    if html is not None:
-        write_page(html, network_view(found), found.pictures())
-    if as_json:
-        print_json(found.to_json())
-        return
-    console().print(network_view(found))
+    show(found, network_view, as_json=as_json, html=html)
 
 
 def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:

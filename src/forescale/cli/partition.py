@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import typer
 from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
@@ -20,6 +19,7 @@ from forescale.cli.options import (
     PlanOptions,
     RunOptions,
     grouped,
+    option,
 )
 from forescale.numeric import Array
 from forescale.schedule.traces import read_run
@@ -40,13 +40,7 @@ def partition_command(
     layout: LayoutOptions,
     plan: PlanOptions,
     cost: CostOptions,
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            "--measured",
-            help="Folder of a run of this layout: layers take what its stages took.",
-        ),
-    ] = None,
+    measured: Path | None = option("Folder of a run of this layout: layers take what its stages took."),
     as_json: JsonFlag = False,
 ) -> None:
     """Find the layers of every stage that make the slowest as fast as can be, within memory.

@@ -10,30 +10,29 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from annotated_types import Interval
 from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands
-from forescale.cli.options import command_line, grouped
+from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     FILE,
-    AsJson,
     DrawFormat,
-    MaybeMicrobatches,
-    MaybePp,
-    MemoryLimit,
-    Microbatches,
     PassOptions,
     PlacementName,
-    Pp,
-    ScheduleName,
     StageOptions,
+    memory_held,
+    microbatches_of_step,
+    pipeline_ranks,
+    schedule_name,
 )
-from forescale.cli.pipeline_pictures import Iteration, measured_step, rendered
+from forescale.cli.pipeline_pictures import measured_step, rendered
 from forescale.cli.pipeline_run import run_command
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import read_schedule, read_schedule_table
+from forescale.limits import JOBS, PRICE
 from forescale.schedule import (
     CheckReport,
     Family,
@@ -61,7 +60,7 @@ app.command("run")(run_command)
 
 
 @app.command("list")
-def list_schedules(*, as_json: AsJson = False) -> None:
+def list_schedules(*, as_json: JsonFlag = False) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
     if as_json:
         print_json({"schema": SCHEMA, "schedules": [_family_row(each) for each in families()]})
@@ -83,11 +82,11 @@ def simulate_schedule(
         Path | None,
         typer.Argument(help="Table of schedules and durations: YAML of Primus' pipeline simulator."),
     ] = None,
-    schedule: ScheduleName = None,
-    pp: MaybePp = None,
-    microbatches: MaybeMicrobatches = None,
+    schedule: str | None = schedule_name(),
+    pp: int | None = pipeline_ranks(),
+    microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
-    as_json: AsJson = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Simulate one step of a schedule, or of each in a table.
 
@@ -123,7 +122,13 @@ def simulate_schedule(
 
 @app.command()
 @grouped
-def compare(*, pp: Pp, microbatches: Microbatches, passes: PassOptions, as_json: AsJson = False) -> None:
+def compare(
+    *,
+    pp: int = pipeline_ranks(default=...),
+    microbatches: int = microbatches_of_step(default=...),
+    passes: PassOptions,
+    as_json: JsonFlag = False,
+) -> None:
     """Simulate every schedule that applies and list them, shortest step first.
 
     Schedules that run with any vpp use --vpp, or 2.
@@ -147,27 +152,17 @@ def compare(*, pp: Pp, microbatches: Microbatches, passes: PassOptions, as_json:
 def draw(
     *,
     context: typer.Context,
-    schedule: Annotated[
-        list[str] | None, typer.Option("--schedule", "-s", help="Name; repeat to draw several.")
-    ] = None,
-    pp: Pp = 4,
-    microbatches: Microbatches = 8,
+    schedule: list[str] | None = option("Name; repeat to draw several.", flag="--schedule -s"),
+    pp: int = pipeline_ranks(default=4),
+    microbatches: int = microbatches_of_step(default=8),
     passes: PassOptions,
-    wanted: Annotated[
-        DrawFormat, typer.Option("--format", "-f", help="What to write.")
-    ] = DrawFormat.terminal,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", callback=writable, help="File; default is standard output."),
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Folder with pp_rank_*.json of a real run.")
-    ] = None,
-    iteration: Iteration = None,
-    width: Annotated[
-        int | None,
-        typer.Option("--width", min=40, help="Columns of the terminal picture, by default its own."),
-    ] = None,
+    wanted: DrawFormat = option("What to write.", flag="--format -f", default="terminal"),
+    output: Path | None = option("File; default is standard output.", flag="--output -o", check=writable),
+    trace: Path | None = option("Folder with pp_rank_*.json of a real run."),
+    iteration: int | None = option("Iteration of the run; by default the one of median length."),
+    width: int | None = option(
+        "Columns of the terminal picture, by default its own.", check=bounded(Interval(ge=40, le=10_000))
+    ),
 ) -> None:
     """Draw schedules in the terminal, as SVG, as one HTML page, as Perfetto JSON or as torch's CSV.
 
@@ -182,7 +177,7 @@ def draw(
     else:
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)
-    if wanted is DrawFormat.csv:
+    if wanted == "csv":
         if len(built) > 1:
             message = "csv holds one schedule; draw one, or use html"
             raise ForescaleError(message)
@@ -204,12 +199,13 @@ def draw(
 
 
 @app.command("check")
+@grouped
 def check_file(
-    file: Annotated[Path, typer.Argument(help=FILE)],
     *,
-    name: Annotated[str | None, typer.Option("--schedule", "-s", help="Which one of a table.")] = None,
-    memory_limit: MemoryLimit = None,
-    as_json: AsJson = False,
+    file: Annotated[Path, typer.Argument(help=FILE)],
+    name: str | None = option("Which one of a table.", flag="--schedule -s"),
+    memory_limit: float | None = memory_held(),
+    as_json: JsonFlag = False,
 ) -> None:
     """Check a schedule file: completeness, order, deadlock, message order, memory. Exit status 1 if wrong."""
     schedule, lowered = read_schedule(file, name)
@@ -231,22 +227,17 @@ def check_file(
 @grouped
 def optimise_schedule(
     *,
-    pp: Pp,
-    microbatches: Microbatches,
+    pp: int = pipeline_ranks(default=...),
+    microbatches: int = microbatches_of_step(default=...),
     passes: PassOptions,
     stages: StageOptions,
-    placement: Annotated[
-        PlacementName | None, typer.Option("--placement", help="Where stages lie; V for --vpp 2, else loop.")
-    ] = None,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", min=0.0, help="Seconds for the exact solver.")
-    ] = 60.0,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Threads of the exact solver.")] = 2,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", callback=writable, help="Write the schedule as torch's CSV."),
-    ] = None,
-    as_json: AsJson = False,
+    placement: PlacementName | None = option("Where stages lie; V for --vpp 2, else loop."),
+    time_limit: float = option(
+        "Seconds for the exact solver.", check=bounded(PRICE, whole=False), default=60.0
+    ),
+    workers: int = option("Threads of the exact solver.", check=bounded(JOBS), default=2),
+    output: Path | None = option("Write the schedule as torch's CSV.", flag="--output -o", check=writable),
+    as_json: JsonFlag = False,
 ) -> None:
     """Find the best schedule for these durations, messages, micro-batches and memory limit.
 

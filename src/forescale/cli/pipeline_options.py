@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import typer
+from annotated_types import Interval
 
+from forescale.cli.options import bounded, option
 from forescale.io.schedule_table import Listed
 from forescale.numeric import Array
 from forescale.schedule import (
@@ -40,106 +41,50 @@ MOST_DRAWN = 1 << 16
 """Actions of the largest schedule that is drawn."""
 
 
-class DrawFormat(StrEnum):
-    """What `draw` writes."""
-
-    terminal = "terminal"
-    svg = "svg"
-    html = "html"
-    perfetto = "perfetto"
-    csv = "csv"
-
-
-_PP = typer.Option("--pp", min=1, help="Pipeline ranks.")
-_MICROBATCHES = typer.Option("--microbatches", "-m", min=1, help="Micro-batches per step.")
-ScheduleName: TypeAlias = Annotated[
-    str | None, typer.Option("--schedule", "-s", help="Name or alias; see `pipeline list`.")
-]
-Pp: TypeAlias = Annotated[int, _PP]
-MaybePp: TypeAlias = Annotated[int | None, _PP]
-Microbatches: TypeAlias = Annotated[int, _MICROBATCHES]
-MaybeMicrobatches: TypeAlias = Annotated[int | None, _MICROBATCHES]
-MemoryLimit: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--memory-limit", min=0, help="Most micro-batches (of a full share) a rank may hold."),
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, schema forescale.pipeline/1.")]
-
-
-class SendMode(StrEnum):
-    """When messages of overlapped blocks leave."""
-
-    early = "early"
-    late = "late"
-
-
-class CommMode(StrEnum):
-    """What messages do beside delaying their receiver."""
-
-    overlapped = "overlapped"
-    serial = "serial"
-    blocking = "blocking"
+DrawFormat: TypeAlias = Literal["terminal", "svg", "html", "perfetto", "csv"]
+"""What `draw` writes."""
+COUNT, POSITIVE, SHARE = Interval(gt=0, le=10**9), Interval(ge=0, le=1e24), Interval(ge=0, le=1)
+_count = partial(option, check=bounded(COUNT))
+_time = partial(option, check=bounded(POSITIVE, whole=False))
+pipeline_ranks = partial(_count, "Pipeline ranks.")
+microbatches_of_step = partial(_count, "Micro-batches per step.", flag="--microbatches -m")
+schedule_name = partial(option, "Name or alias; see `pipeline list`.", flag="--schedule -s")
+memory_held = partial(_time, "Most micro-batches (of a full share) a rank may hold.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOptions:
     """Durations of one micro-batch through a device's full share, and how the share is cut."""
 
-    vpp: Annotated[
-        int | None, typer.Option("--vpp", min=1, help="Chunks per rank; may be left out where fixed.")
-    ] = None
-    forward: Annotated[float, typer.Option("--forward", min=0, help="Forward of a full share.")] = 1.0
-    input_grad: Annotated[
-        float, typer.Option("--input-grad", min=0, help="Input gradient of a full share.")
-    ] = 1.0
-    weight_grad: Annotated[
-        float, typer.Option("--weight-grad", min=0, help="Weight gradient of a full share.")
-    ] = 1.0
-    comm: Annotated[float, typer.Option("--comm", min=0, help="Time of one message between ranks.")] = 0.0
-    comm_mode: Annotated[
-        CommMode,
-        typer.Option("--comm-mode", help="Messages only delay, queue on their link, or block compute."),
-    ] = CommMode.overlapped
-    memory_limit: MemoryLimit = None
-    weight_part: Annotated[
-        float,
-        typer.Option(
-            "--weight-part",
-            min=0,
-            max=1,
-            help="Part of a pass's memory that its weight gradient still needs.",
-        ),
-    ] = 1.0
-    group_size: Annotated[
-        int | None, typer.Option("--group-size", min=1, help="Micro-batches per group (interleaved).")
-    ] = None
-    splits: Annotated[int, typer.Option("--splits", min=1, help="Pieces per sequence (seq1f1b).")] = 2
-    transport: Annotated[
-        str | None,
-        typer.Option(
-            "--transport",
-            help="Overheads as measured with gloo or rccl where nothing else is said; times are milliseconds.",
-        ),
-    ] = None
-    sends: Annotated[
-        SendMode,
-        typer.Option(
-            "--sends", help="Messages of an overlapped block's forward leave before its backward, or after."
-        ),
-    ] = SendMode.late
-    jitter: Annotated[
-        float | None,
-        typer.Option(
-            "--jitter", min=0, max=10, help="Standard deviation of a pass over its mean: how steps spread."
-        ),
-    ] = None
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            "--measured",
-            help="Folder of a run (pp_rank_*.json): durations and messages of its stages, in ms.",
-        ),
-    ] = None
+    vpp: int | None = _count("Chunks per rank; may be left out where fixed.")
+    forward: float = _time("Forward of a full share.", default=1.0)
+    input_grad: float = _time("Input gradient of a full share.", default=1.0)
+    weight_grad: float = _time("Weight gradient of a full share.", default=1.0)
+    comm: float = _time("Time of one message between ranks.", default=0.0)
+    comm_mode: Literal["overlapped", "serial", "blocking"] = option(
+        "Messages only delay, queue on their link, or block compute.", default="overlapped"
+    )
+    memory_limit: float | None = memory_held()
+    weight_part: float = option(
+        "Part of a pass's memory that its weight gradient still needs.",
+        check=bounded(SHARE, whole=False),
+        default=1.0,
+    )
+    group_size: int | None = _count("Micro-batches per group (interleaved).")
+    splits: int = _count("Pieces per sequence (seq1f1b).", default=2)
+    transport: str | None = option(
+        "Overheads as measured with gloo or rccl where nothing else is said; times are milliseconds."
+    )
+    sends: Literal["early", "late"] = option(
+        "Messages of an overlapped block's forward leave before its backward, or after.", default="late"
+    )
+    jitter: float | None = option(
+        "Standard deviation of a pass over its mean: how steps spread.",
+        check=bounded(Interval(ge=0, le=10), whole=False),
+    )
+    measured: Path | None = option(
+        "Folder of a run (pp_rank_*.json): durations and messages of its stages, in ms."
+    )
 
     def request(self, pp: int, microbatches: int) -> Request:
         """Return the request behind the options; its vpp is set by `build`."""
@@ -211,7 +156,7 @@ class PassOptions:
         if not jitter:
             return None
         times, links = self.durations(schedule)
-        compiled = compile_schedule(schedule, sends=self.sends.value)
+        compiled = compile_schedule(schedule, sends=self.sends)
         return compiled.makespans(compiled.durations(times, links), jitter=jitter)
 
     def durations(self, schedule: Schedule) -> tuple[StageTimes, LinkTimes]:
@@ -239,8 +184,8 @@ class PassOptions:
         return {
             "times": times,
             "links": links,
-            "comm": self.comm_mode.value,
-            "sends": self.sends.value,
+            "comm": self.comm_mode,
+            "sends": self.sends,
             "sizes": ActivationSizes(saved=1.0 / vpp, weight_part=self.weight_part),
             "memory_limit": self.memory_limit,
         }
@@ -256,26 +201,17 @@ def words_of(options: PassOptions | StageOptions) -> list[str]:
     return words
 
 
-class PlacementName(StrEnum):
-    """Where the stages lie."""
-
-    loop = "loop"
-    v = "V"
+PlacementName: TypeAlias = Literal["loop", "V"]
+"""Where the stages lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
     """Durations of single stages, where they differ."""
 
-    stage_forward: Annotated[
-        str | None, typer.Option("--stage-forward", help="One pass of each stage: pp x vpp numbers, commas.")
-    ] = None
-    stage_input_grad: Annotated[
-        str | None, typer.Option("--stage-input-grad", help="Input gradient of each stage.")
-    ] = None
-    stage_weight_grad: Annotated[
-        str | None, typer.Option("--stage-weight-grad", help="Weight gradient of each stage.")
-    ] = None
+    stage_forward: str | None = option("One pass of each stage: pp x vpp numbers, commas.")
+    stage_input_grad: str | None = option("Input gradient of each stage.")
+    stage_weight_grad: str | None = option("Weight gradient of each stage.")
 
     def seconds(self, schedule: Schedule, passes: PassOptions) -> tuple[tuple[float, float, float], ...]:
         """Return forward, input and weight gradient of each stage on a micro-batch, given in milliseconds."""
@@ -296,14 +232,12 @@ class StageOptions:
         self, pp: int, microbatches: int, passes: PassOptions, placement: PlacementName | None
     ) -> Problem:
         """Return the optimiser's question."""
-        if passes.comm_mode is not CommMode.overlapped:
-            message = (
-                f"the optimiser takes messages that only delay; got --comm-mode {passes.comm_mode.value}"
-            )
+        if passes.comm_mode != "overlapped":
+            message = f"the optimiser takes messages that only delay; got --comm-mode {passes.comm_mode}"
             raise ScheduleError(message)
         vpp = passes.vpp or 1
-        wanted = placement or (PlacementName.v if vpp == 2 else PlacementName.loop)
-        where = wave(pp, vpp) if wanted is PlacementName.v else loop(pp, vpp)
+        wanted = placement or ("V" if vpp == 2 else "loop")
+        where = wave(pp, vpp) if wanted == "V" else loop(pp, vpp)
         stages = pp * vpp
         if passes.measured is not None:
             if any((self.stage_forward, self.stage_input_grad, self.stage_weight_grad)):

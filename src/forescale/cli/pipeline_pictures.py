@@ -6,9 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Annotated, TypeAlias
-
-import typer
 
 from forescale.cli.console import PLAIN_WIDTH, console
 from forescale.cli.pipeline_options import DrawFormat
@@ -22,9 +19,6 @@ COLUMNS = (
     "rank", "pass", "start (ms)", "takes", "start, simulated", "takes, simulated", "lost before", "lost within",
 )  # fmt: skip
 """Of the table of passes."""
-Iteration: TypeAlias = Annotated[
-    int | None, typer.Option("--iteration", help="Iteration of the run; by default the one of median length.")
-]
 
 
 def measured_step(folder: Path, iteration: int | None = None) -> MeasuredStep:
@@ -45,14 +39,14 @@ def rendered(
 ) -> str:
     """Return pictures of steps on one scale, with what tells measured from simulated where that is known."""
     notes = () if difference is None else difference.sentences
-    if wanted is DrawFormat.html:
+    if wanted == "html":
         rows = () if difference is None else [astuple(each) for each in difference.passes]
         return to_html(timelines, title=title, notes=notes, columns=COLUMNS, rows=rows, command=command)
-    if wanted is DrawFormat.svg:
+    if wanted == "svg":
         return to_svg(*timelines)
-    if wanted is DrawFormat.perfetto:
+    if wanted == "perfetto":
         return json.dumps(to_perfetto(*timelines))
-    if wanted is not DrawFormat.terminal:
+    if wanted != "terminal":
         message = f"{wanted} is no picture"
         raise ForescaleError(message)
     screen = console()

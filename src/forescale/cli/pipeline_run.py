@@ -5,26 +5,27 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import typer
+from annotated_types import Interval
 
 from forescale.cli.console import print_json, say
-from forescale.cli.options import command_line, grouped
+from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option
 from forescale.cli.pipeline_options import (
     FILE,
-    AsJson,
     DrawFormat,
-    MaybeMicrobatches,
-    MaybePp,
     PassOptions,
-    ScheduleName,
     StageOptions,
+    microbatches_of_step,
+    pipeline_ranks,
+    schedule_name,
     words_of,
 )
 from forescale.cli.pipeline_pictures import measured_step, rendered
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import read_schedule
+from forescale.limits import DEVICES
 from forescale.schedule import LoweredSchedule, Schedule, build_schedule
 from forescale.schedule.difference import Difference
 from forescale.schedule.measured import MeasuredStep, typical
@@ -32,7 +33,7 @@ from forescale.schedule.traces import write_run
 from forescale.units import counted
 from forescale.written import writable, write_text
 
-PICTURES = {".html": DrawFormat.html, ".svg": DrawFormat.svg, ".json": DrawFormat.perfetto}
+PICTURES: dict[str, DrawFormat] = {".html": "html", ".svg": "svg", ".json": "perfetto"}
 MOST_RANKS = 64
 """Processes that are started on one machine."""
 
@@ -46,54 +47,31 @@ def picture_writable(path: Path | None) -> Path | None:
     return writable(path)
 
 
-TableFile: TypeAlias = Annotated[Path | None, typer.Argument(help=FILE)]
-ModelName: TypeAlias = Annotated[
-    Literal["toy", "sleep"],
-    typer.Option(
-        "--model",
-        help="A small GPT with experts, or stages that take --forward, --input-grad and --weight-grad "
-        "(or those of each stage), in milliseconds.",
-    ),
-]
-Steps: TypeAlias = Annotated[int, typer.Option("--steps", min=1, max=1000, help="Steps that are timed.")]
-Picture: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        callback=picture_writable,
-        help="Draw both steps into FILE.html, .svg or .json (Perfetto).",
-    ),
-]
-TraceFolder: TypeAlias = Annotated[
-    Path | None, typer.Option("--trace", help="Write every timed step into this folder, for draw --trace.")
-]
-SlurmScript: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--slurm", callback=writable, help="Write a Slurm script that runs this, and run nothing."),
-]
-Nodes: TypeAlias = Annotated[
-    int, typer.Option("--nodes", min=1, help="Nodes that the Slurm script asks for.")
-]
-
-
 @grouped
 def run_command(
     *,
     context: typer.Context,
-    file: TableFile = None,
-    schedule: ScheduleName = None,
-    pp: MaybePp = None,
-    microbatches: MaybeMicrobatches = None,
+    file: Annotated[Path | None, typer.Argument(help=FILE)] = None,
+    schedule: str | None = schedule_name(),
+    pp: int | None = pipeline_ranks(),
+    microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
     stages: StageOptions,
-    model: ModelName = "toy",
-    steps: Steps = 5,
-    output: Picture = None,
-    trace: TraceFolder = None,
-    slurm: SlurmScript = None,
-    nodes: Nodes = 1,
-    as_json: AsJson = False,
+    model: Literal["toy", "sleep"] = option(
+        "A small GPT with experts, or stages that take --forward, --input-grad and --weight-grad "
+        "(or those of each stage), in milliseconds.",
+        default="toy",
+    ),
+    steps: int = option("Steps that are timed.", check=bounded(Interval(gt=0, le=1000)), default=5),
+    output: Path | None = option(
+        "Draw both steps into FILE.html, .svg or .json (Perfetto).",
+        flag="--output -o",
+        check=picture_writable,
+    ),
+    trace: Path | None = option("Write every timed step into this folder, for draw --trace."),
+    slurm: Path | None = option("Write a Slurm script that runs this, and run nothing.", check=writable),
+    nodes: int = option("Nodes that the Slurm script asks for.", check=bounded(DEVICES), default=1),
+    as_json: JsonFlag = False,
 ) -> None:
     """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.
 
@@ -195,7 +173,7 @@ def _schedule(
 
 def _show(difference: Difference, before: MeasuredStep | None) -> None:
     ran, simulated = difference.step, difference.simulation
-    say(rendered([difference.timeline, simulated.timeline], DrawFormat.terminal, difference=difference))
+    say(rendered([difference.timeline, simulated.timeline], "terminal", difference=difference))
     say(f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated")
     held = ", ".join(f"{value:g}" for value in ran.peak_activations)
     most = ", ".join(f"{value / 1e6:.2f}" for value in ran.peak_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from annotated_types import Interval
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, show
 from forescale.cli.help import Rare
 from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
@@ -95,6 +95,7 @@ def run_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
+    from forescale.cli.render.run import run_view
     from forescale.whole_run import project_run
 
     phases: list[Phase] = []
@@ -106,15 +107,7 @@ def run_command(
             said = str(error) if told.phases else str(error).replace(COMMAND_LINE, f"{plan.plan or model}", 1)
             raise SpecError(f"phase {at}: {said}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
-    from forescale.cli.render.page import write_page
-    from forescale.cli.render.run import run_view
-
-    if html is not None:
-        write_page(html, run_view(result), result.pictures())
-    if as_json:
-        print_json(result.to_json())
-        return
-    console().print(run_view(result))
+    show(result, run_view, as_json=as_json, html=html)
 
 
 @grouped

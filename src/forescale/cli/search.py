@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from forescale.cli.console import console, print_json, say
+from forescale.cli.console import say, show
 from forescale.cli.emit import EmitOptions, emitted, put
 from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
@@ -310,21 +310,11 @@ def _write(
     files: FileOptions,
     question: Question | None = None,
 ) -> None:
-    """Write the tables asked for, and print the document, with the question that it answers, or the view."""
+    """Write the tables and the page asked for, and print the document or the view."""
     from forescale.report.rows import write_csv, write_parquet
 
     if files.csv is not None:
         write_csv(result.rows(), files.csv)
     if files.parquet is not None:
         write_parquet(result.rows(), files.parquet)
-    if files.html is not None:
-        from forescale.cli.render.page import write_page
-
-        write_page(files.html, view(result), result.pictures())
-    if as_json:
-        from forescale.io.question import question_values
-
-        asked = {} if question is None else {"question": question_values(question)}
-        print_json({**result.to_json(), **asked})
-        return
-    console().print(view(result))
+    show(result, view, as_json=as_json, html=files.html, question=question)
