@@ -43,24 +43,22 @@ MOST_DRAWN = 1 << 16
 
 DrawFormat: TypeAlias = Literal["terminal", "svg", "html", "perfetto", "csv"]
 """What `draw` writes."""
-COUNT, POSITIVE, SHARE = Interval(gt=0, le=10**9), Interval(ge=0, le=1e24), Interval(ge=0, le=1)
-_count = partial(option, check=bounded(COUNT))
-_time = partial(option, check=bounded(POSITIVE, whole=False))
-pipeline_ranks = partial(_count, "Pipeline ranks.")
-microbatches_of_step = partial(_count, "Micro-batches per step.", flag="--microbatches -m")
+SHARE = Interval(ge=0, le=1)
+pipeline_ranks = partial(option, "Pipeline ranks.")
+microbatches_of_step = partial(option, "Micro-batches per step.", flag="--microbatches -m")
 schedule_name = partial(option, "Name or alias; see `pipeline list`.", flag="--schedule -s")
-memory_held = partial(_time, "Most micro-batches (of a full share) a rank may hold.")
+memory_held = partial(option, "Most micro-batches (of a full share) a rank may hold.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOptions:
     """Durations of one micro-batch through a device's full share, and how the share is cut."""
 
-    vpp: int | None = _count("Chunks per rank; may be left out where fixed.")
-    forward: float = _time("Forward of a full share.", default=1.0)
-    input_grad: float = _time("Input gradient of a full share.", default=1.0)
-    weight_grad: float = _time("Weight gradient of a full share.", default=1.0)
-    comm: float = _time("Time of one message between ranks.", default=0.0)
+    vpp: int | None = option("Chunks per rank; may be left out where fixed.")
+    forward: float = option("Forward of a full share.", default=1.0)
+    input_grad: float = option("Input gradient of a full share.", default=1.0)
+    weight_grad: float = option("Weight gradient of a full share.", default=1.0)
+    comm: float = option("Time of one message between ranks.", default=0.0)
     comm_mode: Literal["overlapped", "serial", "blocking"] = option(
         "Messages only delay, queue on their link, or block compute.", default="overlapped"
     )
@@ -70,8 +68,8 @@ class PassOptions:
         check=bounded(SHARE, whole=False),
         default=1.0,
     )
-    group_size: int | None = _count("Micro-batches per group (interleaved).")
-    splits: int = _count("Pieces per sequence (seq1f1b).", default=2)
+    group_size: int | None = option("Micro-batches per group (interleaved).")
+    splits: int = option("Pieces per sequence (seq1f1b).", default=2)
     transport: str | None = option(
         "Overheads as measured with gloo or rccl where nothing else is said; times are milliseconds."
     )
