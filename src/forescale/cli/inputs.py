@@ -16,6 +16,7 @@ from forescale.cli.options import (
     LayoutOptions,
     PlanOptions,
     RunOptions,
+    refuse,
 )
 from forescale.errors import ReaderError, SpecError, nearest, shown
 from forescale.files import place_of
@@ -125,7 +126,7 @@ def read_question(
     question = _built(values, told, plan.plan)
     _refuse_images(question, run)
     if operated is not None and question.workload.tokens is None:
-        operated.refuse("is of a whole run: give its --tokens, such as 15T")
+        refuse(operated, "is of a whole run: give its --tokens, such as 15T")
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
     return replace(question, notes=notes)
 

@@ -56,22 +56,14 @@ class OperationsOptions:
     )
     stragglers: float | None = _share("Spread of the devices' speeds over their mean.", "SHARE")
 
-    def refuse(self, why: str) -> None:
-        """Raise if any of these options is given."""
-        for name in self._given():
-            raise SpecError(f"--{name.replace('_', '-')} {why}")
-
     def values(self) -> dict[str, Any]:
         """Return what was given as the words of a plan's `[operations]`, how states are saved in a table of it."""
-        given = self._given()
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         saved = {name: given.pop(name, None) for name in ("checkpoint_mode", "interval", "storage_bandwidth")}
         saved["mode"] = saved.pop("checkpoint_mode")
         if "failures" in given:
             given["failures"] = _rate(given["failures"])
         return given | {"checkpointing": saved}
-
-    def _given(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def _rate(text: str) -> str | float:

@@ -118,6 +118,18 @@ def _parameter(name: str, hint: Any, given: Any) -> inspect.Parameter:  # noqa: 
     )
 
 
+def given(options: Any) -> dict[str, Any]:  # noqa: ANN401 (any group of options)
+    """Return what of a group of options was given, by flag."""
+    values = ((each, getattr(options, each.name)) for each in fields(options))
+    return {f"--{each.name.replace('_', '-')}": value for each, value in values if value != each.default}
+
+
+def refuse(options: Any, why: str) -> None:  # noqa: ANN401 (any group of options)
+    """Raise if any option of a group is given where it means nothing."""
+    for flag in given(options):
+        raise SpecError(f"{flag} {why}")
+
+
 def complete_models(incomplete: str) -> list[str]:
     """Return the catalogue models that start with what was typed."""
     from forescale.catalogue.models import model_names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from annotated_types import Interval
 
-from forescale.cli.options import bounded, option
+from forescale.cli.options import bounded, given, option
 from forescale.io.schedule_table import Listed
 from forescale.numeric import Array
 from forescale.schedule import (
@@ -107,17 +107,16 @@ class PassOptions:
     @property
     def says_what(self) -> bool:
         """Whether options say what a table of schedules says too."""
-        said = (
-            "vpp",
-            "forward",
-            "input_grad",
-            "weight_grad",
-            "memory_limit",
-            "group_size",
-            "splits",
-            "measured",
-        )
-        return any(getattr(self, name) != getattr(type(self)(), name) for name in said)
+        said = {
+            "--vpp",
+            "--forward",
+            "--input-grad",
+            "--weight-grad",
+            "--memory-limit",
+            "--group-size",
+            "--splits",
+        }
+        return not (said | {"--measured"}).isdisjoint(given(self))
 
     def listed(self, listed: Listed) -> Step:
         """Return what a step of a schedule in a table takes, with these options for the rest."""
@@ -187,16 +186,6 @@ class PassOptions:
             "sizes": ActivationSizes(saved=1.0 / vpp, weight_part=self.weight_part),
             "memory_limit": self.memory_limit,
         }
-
-
-def words_of(options: PassOptions | StageOptions) -> list[str]:
-    """Return what of the options was given, as words of a command line."""
-    words = []
-    for each in fields(options):
-        value = getattr(options, each.name)
-        if value != each.default:
-            words += [f"--{each.name.replace('_', '-')}", str(value)]
-    return words
 
 
 PlacementName: TypeAlias = Literal["loop", "V"]

@@ -11,7 +11,7 @@ import typer
 from annotated_types import Interval
 
 from forescale.cli.console import print_json, say
-from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option
+from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
 from forescale.cli.pipeline_options import (
     FILE,
     DrawFormat,
@@ -20,7 +20,6 @@ from forescale.cli.pipeline_options import (
     microbatches_of_step,
     pipeline_ranks,
     schedule_name,
-    words_of,
 )
 from forescale.cli.pipeline_pictures import measured_step, rendered
 from forescale.errors import ForescaleError
@@ -90,7 +89,7 @@ def run_command(
     if slurm is not None:
         options = {"--steps": steps, "--model": model, "--output": output, "--trace": trace}
         shape = {"--schedule": schedule, "--pp": pp, "--microbatches": microbatches, **options}
-        words = [*([str(file)] if file else []), *_options(shape), *words_of(passes), *words_of(stages)]
+        words = [*([str(file)] if file else []), *_options(shape | given(passes) | given(stages))]
         write_text(slurm, _slurm_script(asked, words, nodes))
         say(f"wrote {slurm}; sbatch {slurm} runs it")
         return

@@ -19,6 +19,7 @@ from forescale.cli.options import (
     RunOptions,
     grouped,
     option,
+    refuse,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def project_command(
 
     question = read_question(model, plan, cluster, run, layout, cost, operated=operated)
     if question.preset != "default":
-        operated.refuse(f"works under the preset default only; {question.preset} has no days on the calendar")
+        refuse(
+            operated, f"works under the preset default only; {question.preset} has no days on the calendar"
+        )
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
     if html is not None:

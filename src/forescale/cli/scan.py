@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -64,12 +64,6 @@ class ScanOptions:
     def has_target(self) -> bool:
         """Whether a target is given."""
         return self.target_days is not None or self.target_step_time is not None
-
-    def refuse(self, why: str) -> None:
-        """Raise if any of these options is given."""
-        for name, value in asdict(self).items():
-            if value not in (None, False):
-                raise SpecError(f"--{name.replace('_', '-')} {why}")
 
 
 def complete_question(

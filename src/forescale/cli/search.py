@@ -26,13 +26,13 @@ from forescale.cli.options import (
     memory_limit,
     option,
     output_option,
+    refuse,
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import (
     STUDY,
     StudyOptions,
-    refuse_study_options,
     search_study,
     with_own_length,
 )
@@ -65,12 +65,6 @@ class EffortOptions:
         "Keep what is settled; the same question goes on.", "FILE", check=writable
     )
 
-    def refuse(self, why: str) -> None:
-        """Refuse options that were given where they mean nothing."""
-        for name, value in (("--time-limit", self.time_limit), ("--checkpoint", self.checkpoint)):
-            if value is not None:
-                raise SpecError(f"{name} {why}")
-
 
 def parquet_writable(path: Path | None) -> Path | None:
     """Return `path` if a Parquet file can be written there: asked before the search."""
@@ -86,13 +80,6 @@ class AnswerOptions:
     all_variants: bool = _search("Rank every variant of a layout, not its best for all.", default=False)
     safe: bool = _search("Only layouts that fit by the upper estimate of memory.", default=False)
     relax: bool = _search("Search with each constraint relaxed too: which binds?", default=False)
-
-    def refuse(self, why: str) -> None:
-        """Refuse options that were given where they mean nothing."""
-        given = {"--all-variants": self.all_variants, "--safe": self.safe, "--relax": self.relax}
-        for name, value in given.items():
-            if value:
-                raise SpecError(f"{name} {why}")
 
 
 R = TypeVar("R", bound=Result)
@@ -149,12 +136,13 @@ def search_command(
     if question.preset == STUDY:
         from forescale.cli.render.study import study_view
 
-        for options in (scan, effort, answer, emission, operated):
-            options.refuse(f"does not go with --preset {STUDY}")
+        for options in (scan, effort, answer, operated):
+            refuse(options, f"does not go with --preset {STUDY}")
+        emission.refuse(f"does not go with --preset {STUDY}")
         found = search_study(question, study, fix=choice.fix or (), top=goal.top)
         _write(found, study_view, as_json=as_json, files=files)
         return
-    refuse_study_options(study)
+    refuse(study, f"belongs to --preset {STUDY}")
     refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
     _refuse_unused(scan, effort, answer, emission, question.objective)
     question = spaced(question, choice, sized=not (scan.device_counts or scan.has_target or scan.of_run))
@@ -245,11 +233,11 @@ def _refuse_unused(
 ) -> None:
     """Refuse what a question beyond one ranking does not take."""
     if scan.wanted:
-        effort.refuse("is of one ranking")
-        answer.refuse("is of one ranking")
+        refuse(effort, "is of one ranking")
+        refuse(answer, "is of one ranking")
         emission.refuse("writes the best layout of one ranking")
         if objective != "step_time":
-            scan.refuse(f"does not go with --objective {objective}")
+            refuse(scan, f"does not go with --objective {objective}")
 
 
 def ranked(

@@ -39,13 +39,6 @@ def with_own_length(model: str | None, plan: PlanOptions, run: RunOptions) -> Ru
     return replace(run, seq_len=model_of(model).max_seq_len or None)
 
 
-def refuse_study_options(options: StudyOptions) -> None:
-    """Raise if options of this preset are given under another."""
-    for name, value in asdict(options).items():
-        if value is not None:
-            raise SpecError(f"--{name.replace('_', '-')} belongs to --preset {STUDY}")
-
-
 def search_study(
     question: Question,
     options: StudyOptions,
