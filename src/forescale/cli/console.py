@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forescale.escaping import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, Group
 
     from forescale.cli.options import PageFile
     from forescale.question import Question
@@ -50,7 +50,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def show(
     result: R,
-    view: Callable[[R], RenderableType],
+    view: Callable[[R], Group],
     *,
     as_json: bool,
     html: PageFile | None = None,
