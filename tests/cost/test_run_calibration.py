@@ -22,7 +22,7 @@ from forescale.cost.run_calibration import (
     Unseen,
     load_run_calibration,
 )
-from forescale.cost.select import read_calibrations
+from forescale.cost.select import Calibrations, read_calibrations
 from forescale.errors import ReaderError, SpecError, UnknownNameError
 
 NOVELTIES = get_args(Novelty)
@@ -187,3 +187,10 @@ def test_without_any_held_out_runs_errors_are_wide():
     assert (known.median_abs, known.bias, known.p10, known.p90) == (0.2, 0.0, -0.3, 0.3)
     assert (unknown.p10, unknown.p90) == pytest.approx((-0.3 * UNMEASURED, 0.3 * UNMEASURED))
     assert unknown.median_abs == pytest.approx(0.2 * UNMEASURED)
+
+
+def test_a_document_of_calibrations_is_read_as_it_was_written(tmp_path):
+    written = Calibrations(runs=EXAMPLE)
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(written.to_json()))
+    assert read_calibrations(file) == written

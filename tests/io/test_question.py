@@ -305,7 +305,7 @@ def test_later_overrides_win_and_the_input_is_left_alone():
             SpecError,
             r"the number of devices, 100, is no multiple of the 32 .* the nearest are 96 or 128",
         ),
-        ("devices=8", SpecError, "the nearest are 32"),
+        ("devices=8", SpecError, "the nearest is 32"),
     ],
 )
 def test_bad_overrides(plan, override, error, text):

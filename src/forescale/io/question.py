@@ -376,11 +376,11 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, s
     fixed *= given.dp * least
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
-        nearest = f"{below} or {above}" if below else str(above)
+        nearest = f"are {below} or {above}" if below else f"is {above}"
         raise SpecError(
             f"{where}, strategy: the number of devices, {num_devices}, is no multiple of the {fixed} that "
             f"tp {given.tp}, cp {given.cp}, pp {given.pp} and the data parallel degree given need; "
-            f"the nearest are {nearest}"
+            f"the nearest {nearest}"
         )
     found = {"dp_replicate": given.dp_replicate * least}
     found[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
