@@ -3,6 +3,7 @@
     python benchmarks/bench_page.py [--clients 100] [--questions 20]
 
 Run by hand. Each question is an answer, or a 429 whose Retry-After a retry resolves; of projections the median is told.
+Whatever else is answered is printed.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ async def client(url: str, seed: int, count: int, found: list[tuple[str, int, fl
                 retries += 1
                 await asyncio.sleep(float(answer.headers["retry-after"]))
             found.append((path, answer.status_code, time.perf_counter() - asked, retries))
+            if answer.status_code != 200:
+                print(answer.status_code, link, answer.text[:200])
 
 
 async def load(url: str, clients: int, count: int) -> list[tuple[str, int, float, int]]:

@@ -53,14 +53,34 @@ def test_a_change_of_the_form_is_answered_and_kept_in_the_address(page: Page):
 def test_a_number_is_explained_by_a_click_and_by_the_keyboard(page: Page):
     page.click("#mfu button")
     page.wait_for_selector("text=Where mfu comes from")
+    assert page.locator("#tree code").count() > 0
+    assert serious(page) == []
+    page.keyboard.press("Escape")
     page.focus("#memory button")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=Where memory.peak comes from")
+    page.click("#explanation > button")
+    assert page.evaluate("document.activeElement.closest('#memory') !== null")
 
 
 def test_a_bar_explains_its_part(page: Page):
     page.click("[aria-roledescription=bar] >> nth=0")
     page.wait_for_selector("text=/Where step_time\\.\\w+ comes from/")
+    page.keyboard.press("Escape")
+    page.click("[aria-roledescription=bar] >> nth=-1")
+    page.wait_for_selector("text=/Where memory\\.\\w+ comes from/")
+    assert "stage 1" in str(page.text_content("#tree > p"))
+
+
+def test_a_row_of_a_table_explains_its_own_layout(page: Page):
+    page.wait_for_selector("#found table", timeout=120_000)
+    layout = page.text_content("#found tbody tr:nth-child(2) a")
+    page.focus("#found tbody tr:nth-child(2) button >> nth=0")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Where step_time comes from")
+    assert page.text_content("#tree > p") == layout
+    root = page.get_attribute("#tree data", "value")
+    assert root == page.get_attribute("#found tbody tr:nth-child(2) data >> nth=0", "value")
 
 
 def test_the_best_layouts_stand_beside_every_answer(page: Page):
@@ -144,6 +164,28 @@ def test_two_layouts_are_compared(page: Page):
     page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 4')")
     page.click("#compare")
     page.wait_for_selector("text=strategy.tp")
+    page.click("#compared tr:has(td:text-is('attention')) button >> nth=0")
+    page.wait_for_selector("text=Where step_time.attention comes from")
+    assert "tp 2" in str(page.text_content("#tree > p"))
+
+
+def test_back_and_forward_bring_form_and_answer(page: Page):
+    page.fill("#tp", "4")
+    page.press("#tp", "Tab")
+    page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 4')")
+    for go, tp in ((page.go_back, "2"), (page.go_forward, "4")):
+        go()
+        page.wait_for_function(
+            f"(document.querySelector('.layout') || document.body).textContent.includes('tp {tp}')"
+        )
+        assert page.input_value("#tp") == tp
+
+
+def test_the_command_line_is_copied(page: Page):
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.taken = text; }")
+    page.click("#line button")
+    page.wait_for_selector("text=Copied")
+    assert page.evaluate("window.taken") == page.text_content("#line pre")
 
 
 def test_what_is_wrong_is_said(page: Page):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from forescale.advise import fit
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError, SpecError, UnknownNameError
 from forescale.project import project
@@ -95,8 +97,36 @@ def test_a_pasted_configuration_is_a_model():
 
 def test_a_layout_that_was_found_is_asked_again():
     first = project(question([*SMALL, ("tp", "2"), ("pp", "2"), ("zero", "1"), ("set", "strategy.sp=false")]))
-    again = project(question(laid_out(SMALL, first.to_json()["strategy"])))
+    again = project(question(laid_out(SMALL, first)))
     assert again.to_json() == first.to_json()
+
+
+@pytest.mark.parametrize("framework", ["", "torchtitan", "megatron-core", "maxtext", "deepspeed-zero"])
+def test_whatever_is_changed_is_asked_again(framework):
+    query = [
+        *SMALL[:2],
+        ("devices", "4"),
+        *SMALL[3:],
+        ("set", "strategy.offload.optimizer=0.5"),
+        ("framework", framework),
+    ]
+    for one in (fix.projection for fix in fit(question(query), pairs=False).fixes):
+        link = laid_out(query, one)
+        if link is None:  # the plain schedule where the framework has one of its own
+            assert (one.strategy.pp > 1, one.strategy.schedule) == (True, None)
+        else:
+            assert project(question(link)).to_json() == one.to_json()
+
+
+def test_a_layout_that_no_words_say_has_no_address():
+    query = [
+        ("model", "mixtral-8x7b"),
+        *SMALL[1:],
+        ("framework", "deepseek"),
+    ]  # whose pipelines are bidirectional
+    asked = question([*query, ("pp", "2")])
+    plain = replace(asked.layout, schedule=None)
+    assert laid_out(query, project(asked.of(plain))) is None
 
 
 def test_a_search_leaves_the_layout_free():

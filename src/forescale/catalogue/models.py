@@ -23,6 +23,7 @@ from forescale.spec.model import Model
 _ALIASES = "model_aliases.json"
 
 
+@cache
 def model_names() -> tuple[str, ...]:
     """Return the names of all catalogue models, sorted."""
     entries = (entry.name for entry in _folder().iterdir())

@@ -340,6 +340,7 @@ class Projection(Result):
                 axis="stage",
                 unit="GiB",
                 bars=tuple(Bar(label=str(each.stage), values=each.parts) for each in self.memory.stages),
+                quantities="memory.",
                 limit=capacity,
                 limit_name=f"{capacity:.0f} GiB",
             ),

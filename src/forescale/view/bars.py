@@ -40,7 +40,7 @@ class BarChart:
     limit: float | None = None
     limit_name: str = ""
     quantities: str = ""
-    """What stands before a part's name in the quantity that explains it; a page explains it on a click."""
+    """What stands before a part's name in the quantity that explains it, of bars over stages that of the stage."""
     legend: bool = True
 
     @property
@@ -53,7 +53,7 @@ class BarChart:
         x = {"field": "value", "type": "quantitative", "title": self.unit, "scale": self._scale()}
         y = {"field": "bar", "type": "nominal", "sort": None, "title": self.axis or None}
         stacked = {
-            "mark": {"type": "bar", "cursor": "pointer"} if self.quantities else {"type": "bar"},
+            "mark": "bar",
             "encoding": {
                 "x": {**x, "stack": "zero"},
                 "y": y,
@@ -83,11 +83,15 @@ class BarChart:
     def _rows(self) -> list[Spec]:
         return [
             {"bar": bar.label, "part": part, "order": order, "value": bar.values[part],
-             **({"quantity": f"{self.quantities}{part}"} if self.quantities else {})}
+             **self._explained(bar, part)}
             for bar in self.bars
             for order, part in enumerate(self.parts)
             if bar.values.get(part)
         ]  # fmt: skip
+
+    def _explained(self, bar: Bar, part: str) -> Spec:
+        stage = {"stage": bar.label} if self.axis == "stage" else {}
+        return {"quantity": f"{self.quantities}{part}", **stage} if self.quantities else {}
 
     def _colour(self) -> Spec:
         return {

@@ -34,6 +34,8 @@ REMEMBERED = 1024
 QUICK_S, LONG_S = 10.0, 60.0
 """Seconds that an answer may take, and so a search that goes with it; and what is asked for by itself. A search ends
 then with the best so far, and how near it is to the proof."""
+QUICK_QUESTIONS = 128
+"""Projections that are worked on or wait, in turn, and as many drawings."""
 LONG_QUESTIONS, OF_A_CLIENT = 16, 4
 """Long questions that are worked on or wait, and those of one address among them."""
 GRACE_S = 20.0
@@ -58,8 +60,8 @@ def create_app(
         What projects; what draws, explains and exports, which stands back; what searches, and finds what would fit.
     """
     served = Pages(
-        quick or Workers(processes=2, most=48, time_limit_s=QUICK_S),
-        drawn or Workers(processes=2, most=48, time_limit_s=QUICK_S, patient=True),
+        quick or Workers(processes=2, most=QUICK_QUESTIONS, time_limit_s=QUICK_S),
+        drawn or Workers(processes=2, most=QUICK_QUESTIONS, time_limit_s=QUICK_S, patient=True),
         long or Workers(processes=2, most=LONG_QUESTIONS, time_limit_s=LONG_S + GRACE_S, patient=True),
     )
 
@@ -188,10 +190,7 @@ class Pages:
 
     async def explain(self, request: Request) -> Response:
         """Return the tree of one number."""
-        quantity = _said(request, "quantity", "step_time")
-        return HTMLResponse(
-            await self._once("explain", asked(request, "quantity"), quantity, workers=self._drawn)
-        )
+        return HTMLResponse(await self._explained(request, "explain"))
 
     async def launch(self, request: Request) -> Response:
         """Return the layout as a framework's files, to read or to save."""
@@ -218,9 +217,12 @@ class Pages:
 
     async def explain_json(self, request: Request) -> Response:
         """Return what `forescale explain --json` prints."""
-        quantity = _said(request, "quantity", "step_time")
-        return _json(
-            await self._once("explain_document", asked(request, "quantity"), quantity, workers=self._drawn)
+        return _json(await self._explained(request, "explain_document"))
+
+    async def _explained(self, request: Request, work: Work) -> str:
+        quantity, stage = _said(request, "quantity", "step_time"), _said(request, "stage")
+        return await self._once(
+            work, asked(request, "quantity", "stage"), quantity, stage, workers=self._drawn
         )
 
     async def search_json(self, request: Request) -> Response:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias, get_args
 from urllib.parse import urlencode
 
 from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.frameworks import framework_names, load_framework
 from forescale.catalogue.models import model_names
-from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.io.question import build_question, with_overrides
 from forescale.io.validation import checked_model
+from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule import families
 from forescale.spec.framework import replayed, searched
 from forescale.spec.space import Space
-from forescale.spec.strategy import ContextKind, Dispatcher
-from forescale.spec.workload import ComputeType
+from forescale.spec.strategy import ContextKind, Dispatcher, Strategy
+from forescale.spec.workload import ComputeType, Workload
 from forescale.units import GIB
 
 Query = Sequence[tuple[str, str]]
 """Names and values, as they stand in an address."""
+Path: TypeAlias = tuple[str, ...]
+"""Where a word stands in a plan."""
 WHERE = "the page"
 LONGEST_VALUE = 50_000
 """Characters of a pasted config.json."""
@@ -46,7 +50,7 @@ class Field:
     name: str
     label: str
     group: str
-    path: tuple[str, ...] = ()
+    path: Path = ()
     """Where its value goes in a plan."""
     choices: tuple[str, ...] = ()
     usual: str = ""
@@ -79,9 +83,9 @@ FIELDS: tuple[Field, ...] = (
     Field(name="precision", label="Compute type", group="Run", path=("precision", "compute"),
           choices=_choices(ComputeType)),
     Field(name="images", label="Images per sequence", group="Run", path=("workload", "images", "count"),
-          hint="as the model has"),
+          hint="usual"),
     Field(name="image_size", label="Pixels of a side", group="Run", path=("workload", "images", "size"),
-          hint="as the model has"),
+          hint="usual"),
     Field(name="tp", label="Tensor", group="Layout", path=("strategy", "tp"), usual="8"),
     Field(name="cp", label="Context", group="Layout", path=("strategy", "cp")),
     Field(name="pp", label="Pipeline", group="Layout", path=("strategy", "pp"), usual="4"),
@@ -180,31 +184,62 @@ def of_search(query: Query) -> Query:
     return changed(query, **layout, set=others)
 
 
-def laid_out(query: Query, strategy: Mapping[str, Any]) -> Query:
-    """Return the question with another layout, as a document has it."""
-    words, others = _words_of(strategy), dict(of_search(query)).get("set", "")
-    return changed(query, **{**words, "set": "\n".join(filter(None, [others, words["set"]]))})
+def laid_out(query: Query, one: Projection) -> Query | None:
+    """Return the question that a projection answers, as the address's with another layout; None where no words say it.
+
+    What a framework does where the words are silent is not said again.
+    """
+    free = of_search(query)
+    wanted, usual = _words_of(one.strategy, one.workload), _usual(tuple(free))
+    layout = [each.path for each in FIELDS if each.group == "Layout"]
+    words = {path: value for path, value in wanted.items() if path in layout or value != usual.get(path)}
+    for _ in range(2):  # what else the framework then says otherwise
+        free = _saying(free, words)
+        try:
+            asked = question(free)
+        except ForescaleError:
+            return None
+        built = _words_of(asked.layout, asked.workload)
+        words = {path: value for path, value in wanted.items() if value != built.get(path)}
+        if not words:
+            return free
+    return None
 
 
-def _words_of(strategy: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of the form that say a layout, as a document has it."""
-    found = {
-        each.name: strategy.get(each.path[-1])
-        for each in FIELDS
-        if each.group == "Layout" and each.name != "recompute"
+@lru_cache(maxsize=8)
+def _usual(free: tuple[tuple[str, str], ...]) -> dict[Path, Any]:
+    """Return the words of the layout that nothing is said of."""
+    asked = question(free)
+    return _words_of(asked.layout, asked.workload)
+
+
+def _words_of(strategy: Strategy, workload: Workload) -> dict[Path, Any]:
+    """Return all words of a layout and of what is trained, by their paths in a plan."""
+    values = {"strategy": asdict(strategy), "workload": asdict(workload)}
+    return dict(leaves({**values, "precision": values["workload"].pop("precision")}))
+
+
+def leaves(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield every value of nested tables with its path."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def _saying(query: Query, words: Mapping[Path, Any]) -> Query:
+    """Return the question with some words of a plan, as fields of the form or as lines of `set`."""
+    names = {each.path: each.name for each in FIELDS if each.path}
+    fields = {
+        names[path]: "" if value is None else str(value) for path, value in words.items() if path in names
     }
-    found["recompute"] = strategy["recompute"]["granularity"]
-    sets = {
-        f"strategy.{name}={json.dumps(strategy[name])}"
-        for name in ("sp", "dp_replicate", "dp_shard", "axis_order")
-    }
-    sets |= {
-        f"strategy.recompute.{name}={json.dumps(value)}"
-        for name, value in strategy["recompute"].items()
-        if value and name != "granularity"
-    }
-    words = {name: "" if value is None else str(value) for name, value in found.items()}
-    return {**words, "set": "\n".join(sorted(sets))}
+    lines = [
+        f"{'.'.join(path)}={json.dumps(value)}"
+        for path, value in words.items()
+        if path not in names and value is not None
+    ]
+    return changed(query, **fields, set="\n".join(filter(None, [dict(query).get("set", ""), *lines])))
 
 
 def _values(said: Query) -> dict[str, Any]:

@@ -12,18 +12,20 @@ from typing import Any, TypeAlias
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from forescale.advise import fit as fitted
-from forescale.errors import ForescaleError, UnknownNameError
+from forescale.errors import ForescaleError, SpecError, UnknownNameError
 from forescale.explain import explain as explained
 from forescale.export import export
+from forescale.formula import TermNode
 from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
 from forescale.project import project as projected
 from forescale.projection.pictures import days_and_money, memory_and_time
 from forescale.projection.result import TIME_PARTS, Projection
+from forescale.question import Question
 from forescale.report.drawn import drawings
+from forescale.search import SearchResult, pareto_search
 from forescale.search import compare as compared
-from forescale.search import pareto_search
 from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import phrases
@@ -61,15 +63,21 @@ TOP = 10
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
 )
-TEMPLATES.filters |= {
+WRITTEN: dict[str, Callable[[float], str]] = {
     "bytes": format_bytes,
     "count": format_count,
     "seconds": format_seconds,
-    "gib": lambda value: f"{value / GIB:.1f}",
-    "plain": lambda value: "" if value is None else f"{value:.5g}",
+    "gib": lambda value: f"{value / GIB:z,.1f}",
     "percent": lambda value: f"{100.0 * value:.1f} %",
-    "layout": phrases.layout,
+    "whole": "{:,.0f}".format,
+    "tenths": "{:,.1f}".format,
+    "short": "{:.3g}".format,
+    "four": "{:.4g}".format,
+    "six": "{:.6g}".format,
 }
+"""How templates write numbers; each stands in `data` with all its digits."""
+TEMPLATES.globals |= WRITTEN
+TEMPLATES.filters["layout"] = phrases.layout
 
 
 def filled(name: str, **values: object) -> str:
@@ -114,7 +122,7 @@ def pictures(tell: Tell, query: Query) -> str:
     """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
     del tell
     points = list(_varied(query))
-    curves = (charts.curve(points, what, words) for what, words in WHAT_IF)
+    curves = (charts.curve([each for each in points if each.what == what], words) for what, words in WHAT_IF)
     shown = [figure(each) for each in curves if each]
     return filled("pictures.html", curves=shown, drawn=drawings(question(query)))
 
@@ -123,20 +131,41 @@ def compare(tell: Tell, query: Query, kept: Query) -> str:
     """Return how the question differs from the one that was kept."""
     del tell
     found = compared(_projection(kept), _projection(query), name_a="kept", name_b="now")
-    return filled("compare.html", found=found.to_json(), charts=[figure(each) for each in found.pictures()])
+    parts = found.to_json()
+    memory = [parts["memory"]["peak_bytes"], *parts["memory"]["parts_bytes"]]
+    return filled(
+        "compare.html",
+        found=parts,
+        charts=[figure(each) for each in found.pictures()],
+        tables=(
+            ("Figures", parts["figures"], "", WRITTEN["six"]),
+            ("Time of a step, in seconds", parts["time_parts_s"], "step_time.", WRITTEN["four"]),
+            ("Memory of the fullest device, in GiB", memory, "memory.", WRITTEN["gib"]),
+        ),
+        kept=address(kept),
+        now=address(query),
+    )
 
 
-def explain(tell: Tell, query: Query, quantity: str) -> str:
+def explain(tell: Tell, query: Query, quantity: str, stage: str) -> str:
     """Return the tree of one number."""
     del tell
-    tree = explained(question(query), quantity).to_json(depth=DEPTH)["tree"]
-    return filled("explain.html", node=tree, quantity=quantity)
+    asked = question(query)
+    return filled(
+        "explain.html",
+        node=_tree(asked, quantity, stage).to_json(depth=DEPTH)["tree"],
+        quantity=quantity,
+        stage=stage,
+        layout=phrases.layout(asked.layout),
+        address=address(query),
+        line=_line(query, asked, f"explain --stage {stage}" if stage else "explain", quantity),
+    )
 
 
-def explain_document(tell: Tell, query: Query, quantity: str) -> str:
+def explain_document(tell: Tell, query: Query, quantity: str, stage: str) -> str:
     """Return what `forescale explain --json` prints."""
     del tell
-    return json.dumps(explained(question(query), quantity).to_json())
+    return json.dumps(_tree(question(query), quantity, stage).to_json())
 
 
 def launch(tell: Tell, query: Query, to: str) -> str:
@@ -173,62 +202,75 @@ def read(tell: Tell, query: Query, name: str, text: str) -> str:
 
 def search(tell: Tell, query: Query, limit: float) -> str:
     """Return the best layouts."""
-    found = searched(search_question(query), top=TOP, time_limit=limit, watch=_watched(tell))
-    found = replace(found, price_per_device_hour=price_of(query))
+    found = _searched(tell, query, limit)
     shown = [figure(each) for each in found.pictures()]
-    return filled(
-        "search.html", found=found, address=address(query), charts=shown, **_ranked(query, found.best)
-    )
+    rows = _ranked(query, found.best)
+    return filled("search.html", found=found, address=address(query), charts=shown, rows=rows)
 
 
 def front(tell: Tell, query: Query) -> str:
     """Return the layouts none of which is beaten in step time and memory, beside that of the question."""
     del tell
+    price = price_of(query)
     found = pareto_search(search_question(query))
     try:
         chosen = _projection(query)
     except ForescaleError:  # it cannot be laid out so
         chosen = None
+    ranked = _ranked(query, found.front)
+    links = {id(one): link for one, link, _ in ranked} | {id(chosen): address(query)}
     note = "none of them is beaten in both"
     charts = [
         memory_and_time(
             found.front,
             note=f"{note}; a click takes one",
             chosen=chosen,
-            link=lambda one: f"/?{_layout(query, one)}",
+            link=lambda one: links[id(one)] and f"/?{links[id(one)]}",
         ),
-        *days_and_money(found.front, note=note, price=price_of(query)),
+        *days_and_money(found.front, note=note, price=price),
     ]
     shown = [figure(each) for each in charts]
-    return filled("front.html", found=found, charts=shown, **_ranked(query, found.front))
+    return filled("front.html", found=found, charts=shown, rows=ranked)
 
 
-def _ranked(query: Query, found: Sequence[Projection]) -> dict[str, Any]:
+def _ranked(query: Query, found: Sequence[Projection]) -> list[tuple[Projection, str, float | None]]:
     """Return the rows of a table of layouts: each with its address, and what it costs where that is known."""
     price = price_of(query)
-    return {"rows": [(one, _layout(query, one), one.run_cost(price)) for one in found]}
+    return [(one, _layout(query, one), one.run_cost(price)) for one in found]
 
 
 def search_document(tell: Tell, query: Query, limit: float) -> str:
     """Return what `forescale search --json` prints."""
-    return json.dumps(
-        searched(search_question(query), top=TOP, time_limit=limit, watch=_watched(tell)).to_json()
-    )
+    return json.dumps(_searched(tell, query, limit).to_json())
 
 
-def _watched(tell: Tell) -> Callable[[Progress], bool]:
+def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
     def watch(progress: Progress) -> bool:
         names = ("num_legal", "num_evaluated", "num_pruned", "gap", "elapsed_s")
         tell({name: getattr(progress, name) for name in names})
         return True
 
-    return watch
+    price = price_of(query)
+    found = searched(search_question(query), top=TOP, time_limit=limit, watch=watch)
+    return replace(found, price_per_device_hour=price)
+
+
+def _tree(asked: Question, quantity: str, stage: str) -> TermNode:
+    if stage and not (stage.isdecimal() and len(stage) < 10):
+        raise SpecError(f"stage is a number from 0; got {stage[:20]!r}")
+    return explained(asked, quantity, stage=int(stage) if stage else None)
+
+
+def _line(query: Query, asked: Question, command: str, *more: str) -> str | None:
+    """Return the command line that asks the same; None where the model or the cluster has no name."""
+    if any(name in ("config", "hbm_gib", "network") for name, _ in query):
+        return None
+    return " ".join(("forescale", command, project_line(asked), *more))
 
 
 def _answer(query: Query) -> dict[str, Any]:
     found = _projection(query)
     parts = [(name, found.time_s[name]) for name in TIME_PARTS if found.time_s[name]]
-    nameless = any(name in ("config", "hbm_gib", "network") for name, _ in query)
     return {
         "found": found,
         "document": found.to_json(),
@@ -236,19 +278,20 @@ def _answer(query: Query) -> dict[str, Any]:
         "query": query,
         "cost": found.run_cost(price_of(query)),
         "address": address(query),
-        "line": None if nameless else f"forescale project {project_line(question(query))}",
+        "line": _line(query, question(query), "project"),
         "frameworks": TARGETS,
         "charts": [figure(chart) for chart in found.pictures()],
     }
 
 
 def _layout(query: Query, one: Projection) -> str:
-    """Return the address of the same question with another layout."""
-    return address(laid_out(query, one.to_json()["strategy"]))
+    """Return the address of the same question with another layout; empty where it has none."""
+    found = laid_out(query, one)
+    return "" if found is None else address(found)
 
 
-def _varied(query: Query) -> Iterator[dict[str, Any]]:
-    """Return tokens per second and device, and memory, as devices, batch and network change."""
+def _varied(query: Query) -> Iterator[charts.Point]:
+    """Return the layout as devices, batch and network change."""
     asked = question(query)
     batch, devices = asked.workload.global_batch_size, asked.cluster.num_devices
     network = float(dict(told(query)).get("network", "1"))
@@ -260,13 +303,9 @@ def _varied(query: Query) -> Iterator[dict[str, Any]]:
     for kind, change in kinds.items():
         for factor in FACTORS:
             try:
-                found = projected(question(changed(query, **change(factor))))
+                found = changed(query, **change(factor))
+                yield charts.Point(
+                    what=kind, factor=factor, found=_projection(found), link=f"/?{address(found)}"
+                )
             except ForescaleError:  # a layout that this many do not make has no point
                 continue
-            yield {
-                "what": kind,
-                "factor": factor,
-                "step_time_s": found.step_time_s,
-                "tokens_per_s_per_device": found.tokens_per_s_per_device,
-                "peak_bytes": found.memory.peak_bytes,
-            }

@@ -22,7 +22,7 @@ from forescale.io.named import named_model
 from forescale.io.question import build_question
 from forescale.io.reading import said
 from forescale.spec.model import Model
-from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS
+from forescale.web.asked import FIELDS, LONGEST_VALUE, OWN, ROOTS, leaves
 
 MOST_CHARACTERS = 256 * 1024
 """Of a file."""
@@ -104,7 +104,7 @@ def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if path[0] in ROOTS and path[0] in values and path[-1] not in SIZES:
             yield name, ""
     sets = []
-    flat = dict(_flat(values, ()))
+    flat = {path: value for path, value in leaves(values) if value is not None}
     if precision := {path: value for path, value in flat.items() if path[:2] == ("workload", "precision")}:
         flat = {path: value for path, value in flat.items() if path not in precision}
         flat |= {path[1:]: value for path, value in precision.items()}
@@ -115,14 +115,6 @@ def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif path[0] in ROOTS:
             sets.append(f"{'.'.join(path)}={json.dumps(value)}")
     yield "set", "\n".join(sets)
-
-
-def _flat(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, (*above, name))
-        elif value is not None:
-            yield (*above, name), value
 
 
 def _model(model: Model) -> dict[str, str]:

@@ -24,8 +24,8 @@ async function drawChart(place) {
   const view = new vega.View(vega.parse(vegaLite.compile(wide, { config: narrow, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true });
   view.tooltip(hint);
   view.addEventListener("click", (_, item) => {
-    const quantity = item && item.datum && item.datum.quantity;
-    if (quantity) place.dispatchEvent(new CustomEvent("quantity", { detail: quantity, bubbles: true }));
+    const { quantity, stage } = item && item.datum || {};
+    if (quantity) place.dispatchEvent(new CustomEvent("quantity", { detail: stage === undefined ? { quantity } : { quantity, stage }, bubbles: true }));
   });
   await view.runAsync();
   saving(place, spec);

@@ -39,17 +39,6 @@ function slid(slider) {
   slider.setAttribute("aria-valuetext", text);
 }
 
-// What is to be taken elsewhere has a button that copies it.
-function copyable(inside) {
-  for (const text of inside.querySelectorAll("pre:not(.copied)")) {
-    text.classList.add("copied");
-    const button = document.createElement("button");
-    button.type = "button"; button.className = "save"; button.textContent = "Copy";
-    button.addEventListener("click", async () => { await navigator.clipboard.writeText(text.textContent); button.textContent = "Copied"; });
-    text.before(button);
-  }
-}
-
 // The best layouts are searched beside every answer, for a short time; the button searches for longer, or cancels.
 let running = null, waiting = 0;
 function stop() {
@@ -74,7 +63,7 @@ function search(soon) {
     if (!document.getElementById("progress")) found.insertAdjacentHTML("afterbegin", '<p id="progress"></p>');
     document.getElementById("progress").textContent = text;
   };
-  const show = (html) => { stop(); found.innerHTML = html; htmx.process(found); draw(found); gain(); };
+  const show = (html) => { stop(); found.innerHTML = html; htmx.process(found); draw(found); gain(); said("found"); };
   if (!soon) found.innerHTML = "<h3>Best layouts</h3>";
   say("Searching …");
   running = new EventSource("/search?" + (soon ? "soon=1&" : "") + words());
@@ -98,13 +87,22 @@ function gain() {
   place.textContent = saved > 0.0005 ? `The first takes ${(100 * saved).toPrecision(2)} % less time a step than the layout above.` : "";
 }
 
+// What changed is said in a few words to who does not see it.
+function said(id) {
+  const told = document.querySelectorAll(id === "answer" ? "#answer h2, .figures > div" : "#found > p");
+  document.getElementById("said").textContent = [...told].map((each) => each.textContent.trim().replace(/\s+/g, " ")).join("; ");
+}
+
 // What was kept stays in the browser.
 function comparable() {
   const button = document.getElementById("compare");
   if (button) button.hidden = !sessionStorage.getItem("kept");
 }
 
-document.addEventListener("click", (event) => {
+document.addEventListener("click", async (event) => {
+  const dialog = document.getElementById("explanation");
+  if (event.target === dialog || event.target.parentElement === dialog && event.target.type === "button") dialog.close();
+  if ("copy" in event.target.dataset) { await navigator.clipboard.writeText(event.target.nextElementSibling.textContent); event.target.textContent = "Copied"; }
   if (event.target.id === "keep") { sessionStorage.setItem("kept", event.target.dataset.address); event.target.textContent = "Kept"; comparable(); }
   if (event.target.id === "compare") {
     const kept = encodeURIComponent(sessionStorage.getItem("kept"));
@@ -113,8 +111,9 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("DOMContentLoaded", () => {
-  comparable(); slide(); copyable(document); search(true);
+  comparable(); slide(); search(true);
   document.addEventListener("input", (event) => { if (event.target.dataset.for) slid(event.target); else if (event.target.closest("#question")) slide(); });
+  document.getElementById("question").addEventListener("submit", () => { if (matchMedia("(max-width: 50rem)").matches) document.getElementById("answer").scrollIntoView(); });
   document.getElementById("search").addEventListener("click", () => {
     if (!running && !waiting) { search(false); return; }
     stop();
@@ -126,12 +125,13 @@ document.addEventListener("DOMContentLoaded", () => {
     if (event.target.files.length) read(event.target.files[0]);
   });
   document.body.addEventListener("htmx:afterSwap", (event) => {
-    draw(event.target); comparable(); copyable(event.target);
-    if (event.target.id === "answer") search(true);
+    draw(event.target); comparable();
+    if (event.target.id === "answer") { said("answer"); search(true); }
+    if (event.target.id === "tree") document.getElementById("explanation").open || document.getElementById("explanation").showModal();
   });
   document.body.addEventListener("htmx:responseError", (event) => {
     const asked = event.detail;
     if (asked.xhr.status === 429) setTimeout(() => htmx.ajax("GET", asked.pathInfo.finalRequestPath, "#" + asked.target.id), 1000 * (asked.xhr.getResponseHeader("Retry-After") || 1));
   });
-  document.addEventListener("quantity", (event) => htmx.ajax("GET", "/explain?quantity=" + encodeURIComponent(event.detail) + "&" + words(), "#explanation"));
+  document.addEventListener("quantity", (event) => htmx.ajax("GET", `/explain?${new URLSearchParams(event.detail)}&${document.getElementById("keep").dataset.address}`, "#tree"));
 });

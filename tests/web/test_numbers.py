@@ -1,0 +1,177 @@
+"""Every number of the page, in its tables and its pictures, is that of the JSON of the same question."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from urllib.parse import parse_qsl, urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+from tests.web.test_app import QUERY, page
+from tests.web.test_asked import SMALL
+
+from forescale.units import GIB
+from forescale.web.app import create_app
+
+NUMBER = re.compile(r'hx-get="/explain\?([^"]+)"[^>]*><data value="([^"]+)">([^<]+)</data>')
+SMALLER = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:], ("tokens", "1e12"), ("price", "2")])
+CROWDED = urlencode([*SMALL[:2], ("devices", "4"), *SMALL[3:], ("tokens", "1e12")])
+OTHER = urlencode({"with": urlencode([*SMALL, ("tp", "4")])})
+
+
+@pytest.fixture(scope="module")
+def client():
+    return TestClient(create_app())
+
+
+def asked(client, path, query):
+    return json.loads(page(client, path, query))
+
+
+def numbers(text: str) -> Iterator[tuple[dict[str, str], str, float]]:
+    """Yield of each number that is explained: quantity and stage, the address of its question, and the number."""
+    for link, value, _ in NUMBER.findall(text):
+        query = parse_qsl(unescape(link))
+        said = {name: found for name, found in query if name in ("quantity", "stage")}
+        yield said, urlencode([pair for pair in query if pair[0] not in said]), float(value)
+
+
+def of_document(document, said):
+    """Return what the JSON says of a quantity."""
+    family, _, part = said["quantity"].partition(".")
+    if family == "memory":
+        stages = document["memory"]["stages"]
+        stage = (
+            stages[int(said["stage"])]
+            if "stage" in said
+            else max(stages, key=lambda each: each["peak_bytes"])
+        )
+        return stage[f"{part}_bytes"]
+    if family == "params":
+        return document["params"][part]
+    if part:
+        return document["time_s"][part]
+    return document["step_time_s" if family == "step_time" else family]
+
+
+def leaves(value) -> Iterator[float]:
+    """Yield every number of a document."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from leaves(each)
+    elif isinstance(value, int | float):
+        yield float(value)
+
+
+def shown(text: str) -> list[float]:
+    return [float(value) for value in re.findall(r'<data value="([^"]+)"', text)]
+
+
+def specs(text: str):
+    """Return the charts by their titles: all rows of each."""
+    found = [json.loads(unescape(each)) for each in re.findall(r'data-spec="([^"]+)"', text)]
+    return {
+        each["title"]["text"]: [
+            *each.get("data", {}).get("values", []),
+            *(row for layer in each["layer"] for row in layer.get("data", {}).get("values", [])),
+        ]
+        for each in found
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "least"),
+    [("/", QUERY, 30), ("/search", SMALLER, 40), ("/front", SMALLER, 20), ("/fit", CROWDED, 4), (f"/compare?{OTHER}", QUERY, 30)],
+)  # fmt: skip
+def test_a_number_that_is_explained_is_that_of_the_json(client, path, query, least):
+    text = page(client, path, query)
+    found = list(numbers(text))
+    assert len(found) >= least
+    for said, link, value in found:
+        assert value == of_document(asked(client, "/project.json", link), said), said
+
+
+@pytest.mark.parametrize(
+    ("path", "query"), [("/", QUERY), ("/search", SMALLER), ("/fit", CROWDED), (f"/compare?{OTHER}", QUERY)]
+)
+def test_a_number_is_the_root_of_its_tree(client, path, query):
+    found = list(numbers(page(client, path, query)))
+    for said, link, value in found[:: max(1, len(found) // 12)]:
+        assert asked(client, "/explain.json", f"{urlencode(said)}&{link}")["tree"]["value"] == value
+
+
+@pytest.mark.parametrize("path", ["/", "/search", "/front", "/fit"])
+def test_no_number_is_shown_but_with_all_its_digits(client, path):
+    text = re.sub(r"<data.*?</data>", "", page(client, path, CROWDED if path == "/fit" else SMALLER))
+    cells = re.findall(r'<dd.*?</dd>|<td class="number">.*?</td>|<p>.*?</p>', text, flags=re.DOTALL)
+    ranks = re.findall(r'<tr><td class="number">\d+</td>', text)
+    found = [each for each in cells if re.search(r"\d", re.sub(r"<[^>]*>|8 cases of 10", "", each))]
+    assert len(found) == len(ranks)
+
+
+def test_what_has_no_tree_is_in_the_json_too(client):
+    known = set(leaves(asked(client, "/project.json", QUERY)))
+    assert set(shown(page(client, "/"))) <= known
+    found = asked(client, "/search.json", SMALLER)
+    text = page(client, "/search", SMALLER)
+    took = float(re.search(r'<data value="([^"]+)">[^<]*</data> s\. <strong', text)[1])
+    assert set(shown(text)) <= {took, *leaves(found)}
+    assert len(found["run_costs"]) == len(found["best"])
+    tree = asked(client, "/explain.json?quantity=mfu", QUERY)
+    assert set(shown(page(client, "/explain?quantity=mfu"))) <= set(leaves(tree))
+
+
+def test_bars_are_those_of_the_json(client):
+    document = asked(client, "/project.json", QUERY)
+    drawn = specs(page(client, "/"))
+    parts = {row["part"]: row["value"] for row in drawn["Time by part"] if "part" in row}
+    assert parts == {part: value for part, value in document["time_s"].items() if value}
+    for row in drawn["Memory by stage"]:
+        if "part" in row:
+            stage = document["memory"]["stages"][int(row["stage"])]
+            assert row["value"] == stage[f"{row['part']}_bytes"] / GIB
+    compared = specs(page(client, f"/compare?{OTHER}"))
+    before = asked(client, "/project.json", dict(parse_qsl(OTHER))["with"])
+    for row in compared["Time of a step"]:
+        if "part" in row:
+            assert row["value"] == {"kept": before, "now": document}[row["bar"]]["time_s"][row["part"]]
+
+
+def test_points_are_those_of_the_json_of_the_question_that_they_lead_to(client):
+    drawn = specs(page(client, "/pictures"))
+    assert len(drawn) == 3
+    for rows in drawn.values():
+        assert len(rows) > 3
+        for row in rows:
+            document = asked(client, "/project.json", row["link"].removeprefix("/?"))
+            assert row["y"] == document["tokens_per_s_per_device"]
+    front = specs(page(client, "/front", SMALLER))["Memory and step time"]
+    for row in front:
+        document = asked(client, "/project.json", row["link"].removeprefix("/?"))
+        assert (row["x"], row["y"]) == (document["memory"]["peak_bytes"] / GIB, document["step_time_s"])
+
+
+def test_points_of_the_best_layouts_are_those_of_the_json(client):
+    found = asked(client, "/search.json", SMALLER)
+    drawn = specs(page(client, "/search", SMALLER))
+    points = [(row["x"], row["y"]) for row in drawn["Memory and step time"]]
+    assert points == [(each["memory"]["peak_bytes"] / GIB, each["step_time_s"]) for each in found["best"]]
+    money = [(row["x"], row["y"]) for row in drawn["Days and money"]]
+    assert money == [
+        (each["training_days"], cost) for each, cost in zip(found["best"], found["run_costs"], strict=True)
+    ]
+    for row in drawn["Time of a step"]:
+        if "part" in row:
+            assert row["value"] == found["best"][int(row["bar"]) - 1]["time_s"][row["part"]]
+
+
+def test_a_point_that_does_not_fit_says_so(client):
+    rows = specs(page(client, "/pictures", CROWDED))["What if: more devices"]
+    over = {row["x"] for row in rows if row["line"] == "does not fit"}
+    assert over
+    for row in rows:
+        document = asked(client, "/project.json", row["link"].removeprefix("/?"))
+        assert (row["x"] in over) == (document["memory"]["verdict"] == "OOM")
