@@ -58,3 +58,8 @@ def test_what_to_time_next_is_shown_without_torch(capsys):
     stakes = [each["at_stake"] for each in document["proposed"]]
     assert stakes == sorted(stakes, reverse=True)
     assert {"what", "share", "low", "high", "num_ranks", "operator"} <= set(document["proposed"][0])
+
+
+def test_two_jobs_at_once_are_refused(files, capsys):
+    assert run(["bench", "--merge", files[0], "--suite", "device"]) == 2
+    assert "--suite and --merge are two jobs" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -19,7 +19,7 @@ from forescale.cli.options import (
     grouped,
     option,
 )
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, SpecError
 from forescale.limits import DEVICES, TIME
 from forescale.written import writable
 
@@ -34,6 +34,57 @@ SHOWN = 3
 _measuring = "Bench"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What is measured, on what, for how long."""
+
+    devices_here: int | None = option(
+        "Devices of this machine; all by default.",
+        panel=_measuring,
+        flag="--devices-here --benchmark-gpus",
+        check=bounded(DEVICES),
+    )
+    seconds: float = option(
+        "Time for repeating; models are built beside.",
+        "S",
+        panel=_measuring,
+        default=SECONDS,
+        check=bounded(TIME, whole=False),
+    )
+    save: Path | None = option(
+        "What was measured.",
+        "FILE.json",
+        panel=_measuring,
+        flag="--save --save-benchmark",
+        check=writable,
+    )
+    suite: Suite | None = option(
+        "Calibrate a device, or memory without one.",
+        panel=_measuring,
+    )
+    check: Path | None = option(
+        "Run all of it: how far off is its projection?",
+        "FILE.json",
+        panel=_measuring,
+    )
+    known: list[Path] | None = option(
+        "What to time next; with --save, timed.",
+        "FILE.json",
+        panel=_measuring,
+        flag="--next",
+    )
+    merge: list[Path] | None = option(
+        "Put files into one, --save. Repeatable.",
+        "FILE.json",
+        panel=_measuring,
+    )
+
+    @property
+    def jobs(self) -> dict[str, object]:
+        """Jobs other than a bench by option, None where not asked for."""
+        return {"suite": self.suite, "check": self.check, "next": self.known, "merge": self.merge}
+
+
 @grouped
 def bench_command(
     *,
@@ -42,46 +93,7 @@ def bench_command(
     run: RunOptions,
     layout: LayoutOptions,
     plan: PlanOptions,
-    devices_here: int | None = option(
-        "Devices of this machine; all by default.",
-        panel=_measuring,
-        flag="--devices-here --benchmark-gpus",
-        check=bounded(DEVICES),
-    ),
-    seconds: float = option(
-        "Time for repeating; models are built beside.",
-        "S",
-        panel=_measuring,
-        default=SECONDS,
-        check=bounded(TIME, whole=False),
-    ),
-    save: Path | None = option(
-        "What was measured.",
-        "FILE.json",
-        panel=_measuring,
-        flag="--save --save-benchmark",
-        check=writable,
-    ),
-    suite: Suite | None = option(
-        "Calibrate a device, or memory without one.",
-        panel=_measuring,
-    ),
-    check: Path | None = option(
-        "Run all of it: how far off is its projection?",
-        "FILE.json",
-        panel=_measuring,
-    ),
-    known: list[Path] | None = option(
-        "What to time next; with --save, timed.",
-        "FILE.json",
-        panel=_measuring,
-        flag="--next",
-    ),
-    merge: list[Path] | None = option(
-        "Put files into one, --save. Repeatable.",
-        "FILE.json",
-        panel=_measuring,
-    ),
+    bench: BenchOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.
@@ -91,27 +103,29 @@ def bench_command(
     """
     from forescale.cli.inputs import read_question
 
-    if merge is not None:
+    asked = [f"--{name}" for name, value in bench.jobs.items() if value is not None]
+    if len(asked) > 1:
+        raise SpecError(f"{asked[0]} and {asked[1]} are two jobs; ask for one at a time")
+    if bench.merge is not None:
         from forescale.io.bench import merged, read_bench
 
-        _give(merged({str(file): read_bench(file) for file in merge}), save, as_json=as_json)
+        _give(merged({str(file): read_bench(file) for file in bench.merge}), bench.save, as_json=as_json)
         return
     question = read_question(model, plan, cluster, run, layout)
-    if check is not None:
-        _check(question, check, seconds, as_json=as_json)
+    if bench.check is not None:
+        _check(question, bench.check, bench.seconds, as_json=as_json)
         return
-    if known is not None:
-        _next(question, known, devices_here, seconds, save, as_json=as_json)
+    if bench.known is not None:
+        _next(question, bench, bench.known, as_json=as_json)
         return
-    _give(_measured(question, devices_here, seconds, suite), save, as_json=as_json)
-    if save is not None and suite is None and not as_json:
+    _give(_measured(question, bench), bench.save, as_json=as_json)
+    if bench.save is not None and bench.suite is None and not as_json:
         from forescale.bench.proposal import propose
         from forescale.cli.render.bench import next_view
 
-        here = devices_here or question.cluster.devices_per_node
-        console().print(
-            next_view(propose(_priced_by(question, [save]), devices=here, seconds=seconds)[:SHOWN])
-        )
+        here = bench.devices_here or question.cluster.devices_per_node
+        priced = _priced_by(question, [bench.save])
+        console().print(next_view(propose(priced, devices=here, seconds=bench.seconds)[:SHOWN]))
 
 
 def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
@@ -132,29 +146,24 @@ def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
         say(f"wrote {save}")
 
 
-def _next(
-    question: Question,
-    known: list[Path],
-    devices: int | None,
-    seconds: float,
-    save: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json: bool) -> None:
     """Show what to time next, or time it and add it to what is known."""
     from forescale.bench.proposal import propose
     from forescale.cli.progress import BenchBar
 
     asked = _priced_by(question, known)
-    if save is not None:
+    if bench.save is not None:
         from forescale.io.bench import merged, read_bench
 
         files = {str(file): read_bench(file) for file in known}
-        with BenchBar(seconds) as bar:
-            found = _measuring_part().measure_next(asked, devices=devices, seconds=seconds, tell=bar)
-        _give(merged({**files, "what was timed": found}), save, as_json=as_json)
+        with BenchBar(bench.seconds) as bar:
+            found = _measuring_part().measure_next(
+                asked, devices=bench.devices_here, seconds=bench.seconds, tell=bar
+            )
+        _give(merged({**files, "what was timed": found}), bench.save, as_json=as_json)
         return
-    found = propose(asked, devices=devices or question.cluster.devices_per_node, seconds=seconds)
+    here = bench.devices_here or question.cluster.devices_per_node
+    found = propose(asked, devices=here, seconds=bench.seconds)
     if as_json:
         from forescale.cli.render.bench import next_values
 
@@ -184,17 +193,17 @@ def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> 
     console().print(check_view(found))
 
 
-def _measured(question: Question, devices: int | None, seconds: float, suite: Suite | None) -> BenchArtifact:
+def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
     from forescale.cli.progress import BenchBar
 
     measuring = _measuring_part()
-    if suite == "memory":
+    if bench.suite == "memory":
         from forescale.bench.tracking import track_memory
 
-        return track_memory(question, devices=devices)
-    measure = measuring.measure_suite if suite else measuring.measure
-    with BenchBar(seconds) as bar:
-        found: BenchArtifact = measure(question, devices=devices, seconds=seconds, tell=bar)
+        return track_memory(question, devices=bench.devices_here)
+    measure = measuring.measure_suite if bench.suite else measuring.measure
+    with BenchBar(bench.seconds) as bar:
+        found: BenchArtifact = measure(question, devices=bench.devices_here, seconds=bench.seconds, tell=bar)
     return found
 
 

@@ -112,7 +112,11 @@ def run_command(
         print_json({**ran.to_json(), "difference": list(difference.sentences)})
         return
     _show(difference, before)
-    for written in (output, trace):
+    _wrote(output, trace)
+
+
+def _wrote(*files: Path | None) -> None:
+    for written in files:
         if written is not None:
             say(f"wrote {written}")
 
