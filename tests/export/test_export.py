@@ -14,6 +14,7 @@ from forescale.errors import SpecError
 from forescale.export import export, place
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
+from forescale.spec.workload import Trainable
 
 
 def test_words_that_only_count_together_are_listed_and_the_sum_is_not_claimed() -> None:
@@ -105,3 +106,14 @@ def test_remarks_that_quote_commands_do_not_change_what_a_file_is(to: str, tmp_p
     read = read_file(file, Options(num_devices=16, vocabulary_of=vocabulary_of, model_of=load_model))
     assert read.strategy is not None
     assert read.strategy.micro_batch_size == 2
+
+
+def test_adapters_beside_narrow_weights_that_cannot_be_said_are_named():
+    """Neither goes alone: the type is of weights that are frozen."""
+    trainable = Trainable(lora_rank=16)
+    asked = ask(
+        "llama-3.1-8b", "h100-sxm", devices=8, seq_len=4096, global_batch_size=32, framework="megatron-core"
+    )
+    precision = replace(asked.workload.precision, frozen="nf4")
+    asked = replace(asked, workload=replace(asked.workload, trainable=trainable, precision=precision))
+    assert {"workload.trainable", "workload.precision.frozen"} == {each.word for each in export(asked).unsaid}

@@ -7,9 +7,9 @@ projection changes by.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -216,27 +216,33 @@ def _unsaid(
     """
     if _figures(together) == _figures(projection):
         return
-    tied, among = asked, []
+    among: list[tuple[Unsaid, str, Word]] = []
+
+    def tied() -> Question:
+        question = asked
+        for _, part, path in among:
+            question = _with(question, part, path, getattr(found, part))
+        return question
+
     for part in ("model", "strategy", "workload"):
         wanted, read = getattr(asked, part), getattr(found, part)
         for path, one, other in _different(wanted, read):
             unsaid = Unsaid(
                 word=".".join((part, *path)), wanted=one, read=other, step_time_s=None, peak_bytes=None
             )
-            alone = _projected(replace(asked, **{part: _changed(wanted, path, read)}))
+            alone = _projected(partial(_with, asked, part, path, read))
             if alone is not None and _figures(alone) != _figures(projection):
                 seconds = alone.step_time_s - projection.step_time_s
                 size = alone.memory.peak_bytes - projection.memory.peak_bytes
                 yield replace(unsaid, step_time_s=seconds, peak_bytes=size)
                 continue
-            others = _projected(replace(found, **{part: _changed(read, path, wanted)}))
+            others = _projected(partial(_with, found, part, path, wanted))
             if others is not None and _figures(others) != _figures(together):
                 yield unsaid
             elif alone is None and others is None:  # it goes with others only, as replicas do with shards
-                tied = replace(tied, **{part: _changed(getattr(tied, part), path, read)})
-                among.append(unsaid)
+                among.append((unsaid, part, path))
     if among and _figures(_projected(tied) or together) != _figures(projection):
-        yield from among
+        yield from (unsaid for unsaid, *_ in among)
 
 
 def _figures(projection: Projection) -> dict[str, Any]:
@@ -290,9 +296,14 @@ def _changed(wanted: Any, path: Word, read: Any) -> Any:  # noqa: ANN401 (a spec
     return laid_over(wanted, change)
 
 
-def _projected(question: Question) -> Projection | None:
+def _with(question: Question, part: str, path: Word, other: Any) -> Question:  # noqa: ANN401 (a specification)
+    """Return a question with one word of its model, strategy or workload as `other` has it."""
+    return replace(question, **{part: _changed(getattr(question, part), path, other)})
+
+
+def _projected(question: Callable[[], Question]) -> Projection | None:
     """Return the projection; None where the words do not go together."""
     try:
-        return project(question)
+        return project(question())
     except ForescaleError:
         return None

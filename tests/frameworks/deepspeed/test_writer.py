@@ -18,6 +18,7 @@ from forescale.export import export, under
 from forescale.question import question_of
 from forescale.spec import Strategy, Workload
 from forescale.spec.strategy import Offload
+from forescale.spec.workload import Trainable
 
 NARROW = {"workload.precision.compute", "workload.precision.recipe"}
 """DeepSpeed has no narrow types."""
@@ -72,3 +73,28 @@ def test_experts_over_tp_with_states_on_the_host_are_refused() -> None:
 def test_a_pipeline_is_refused() -> None:
     with pytest.raises(SpecError, match="PipelineModule of one's own"):
         export(question(zero=1, pp=2, dp_shard=8))
+
+
+ADAPTED = Trainable(lora_rank=16, lora_targets=("q_proj", "v_proj"), lora_dropout=True, whole=("head",))
+
+
+@pytest.mark.parametrize("frozen", [None, "int8", "nf4", "nf4_double"])
+def test_adapters_are_tuned_by_trl(frozen) -> None:
+    asked = question(cp_kind="all_gather", dp_shard=16)
+    workload = replace(
+        asked.workload, trainable=ADAPTED, precision=replace(asked.workload.precision, frozen=frozen)
+    )
+    (found,) = check_writer([replace(asked, workload=workload)])
+    words = json.loads(found.texts["training.json"])
+    assert (words["lora_r"], words["lora_target_modules"]) == (16, ["q_proj", "v_proj"])
+    assert words["lora_modules_to_save"] == ["lm_head"]
+    assert words.get("load_in_4bit", False) == (frozen in ("nf4", "nf4_double"))
+    assert found.launch.endswith("sft.py --config training.json")
+
+
+def test_steps_of_the_whole_run_are_read_back() -> None:
+    asked = question()
+    workload = replace(asked.workload, tokens=1000 * asked.workload.tokens_per_step)
+    (found,) = check_writer([replace(asked, workload=workload)])
+    assert json.loads(found.texts["training.json"])["max_steps"] == 1000
+    assert found.read_back.workload.tokens == workload.tokens

@@ -106,9 +106,14 @@ def _model(settings: Settings, options: Options) -> Model | None:
     return options.model_of(named) if options.model_of is not None else None
 
 
-def _workload(settings: Settings) -> dict[str, Any]:
-    length = next((key for key in _LENGTHS if key in settings), None)
-    found: dict[str, Any] = {} if length is None else {"seq_len": settings.size(length)}
+def _workload(settings: Settings, batch: int | None) -> dict[str, Any]:
+    """Return the length of sequences, the tokens of all steps of a `batch`, and what is trained."""
+    name = next((key for key in _LENGTHS if key in settings), None)
+    length = None if name is None else settings.size(name)
+    found: dict[str, Any] = {} if length is None else {"seq_len": length}
+    steps = settings.get("max_steps")
+    if isinstance(steps, int) and steps > 0 and length and batch:  # -1 counts epochs
+        found["tokens"] = float(steps * batch * length)
     if settings.flag("use_peft"):
         found["trainable"] = _adapters(settings)
     return found
@@ -116,7 +121,8 @@ def _workload(settings: Settings) -> dict[str, Any]:
 
 def _joined(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     types = {**values.get("precision", {}), **_frozen_type(settings)}
-    return {**values, **({"precision": types} if types else {}), **_workload(settings)}
+    said = _workload(settings, values.get("global_batch_size"))
+    return {**values, **({"precision": types} if types else {}), **said}
 
 
 def _adapters(settings: Settings) -> dict[str, Any]:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from forescale.errors import SpecError
+from forescale.frameworks.adapters import WHOLE
 from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
+from forescale.spec.workload import FUSED, Workload
 
 ARGUMENTS, CONFIG, MODEL = "training.json", "ds_config.json", "config.json"
 OPTIMIZERS: Final = {"adamw": "AdamW", "adafactor": "Adafactor", "lion": "Lion", "muon": "Muon", "sgd": "SGD"}
 KEPT: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 PLACED: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 """Models whose experts DeepSpeed 0.19.8 can place by itself (module_inject/auto_ep_presets)."""
-PROGRAM: Final = "run_clm.py"
+PROGRAM, TUNER = "run_clm.py", "sft.py"
+QUANTISED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "int8": {"load_in_8bit": True},
+    "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "nf4_double": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True},
+}
+"""What TRL's ModelConfig calls the types of frozen weights."""
+DROPOUT: Final = 0.05
 
 
 class DeepSpeedWriter:
@@ -39,15 +49,27 @@ class DeepSpeedWriter:
             CONFIG: _config(question),
             MODEL: config_of(question.model),
         }
-        return Files(
-            texts={name: json.dumps(content, indent=2) + "\n" for name, content in texts.items()},
-            main=ARGUMENTS,
-            launch=f"{torchrun(question.cluster)} {PROGRAM} {ARGUMENTS}",
-            comment=None,
-            notes=(
+        program, notes = (
+            f"{PROGRAM} {ARGUMENTS}",
+            (
                 f"{PROGRAM} is examples/pytorch/language-modeling/{PROGRAM} of transformers",
                 f"{PLACEHOLDER}: dataset_name, tokenizer_name, output_dir and the learning rate are yours",
             ),
+        )
+        if question.workload.trainable.lora_rank:
+            program, notes = (
+                f"{TUNER} --config {ARGUMENTS}",
+                (
+                    f"{TUNER} is trl/scripts/{TUNER} of TRL; the base model's weights and tokenizer go beside {MODEL}",
+                    f"{PLACEHOLDER}: dataset_name, output_dir and the learning rate are yours",
+                ),
+            )
+        return Files(
+            texts={name: json.dumps(content, indent=2) + "\n" for name, content in texts.items()},
+            main=ARGUMENTS,
+            launch=f"{torchrun(question.cluster)} {program}",
+            comment=None,
+            notes=notes,
             variables=allocator(question),
         )
 
@@ -61,15 +83,12 @@ def _arguments(question: Question) -> dict[str, Any]:
     """Return the Trainer's arguments: batch, length, types, recompute."""
     strategy, workload = question.layout, question.workload
     words: dict[str, Any] = {
-        "config_name": MODEL,
-        "tokenizer_name": PLACEHOLDER,
+        **_program(workload),
         "dataset_name": PLACEHOLDER,
         "output_dir": "checkpoints",
-        "do_train": True,
         "deepspeed": CONFIG,
         "per_device_train_batch_size": strategy.micro_batch_size,
         "gradient_accumulation_steps": _steps(question),
-        "block_size": workload.seq_len,
         "gradient_checkpointing": strategy.recompute.granularity == "full",
         "bf16": workload.precision.compute in ("bf16", "fp8", "mxfp8", "nvfp4"),
         "fp16": workload.precision.compute == "fp16",
@@ -79,6 +98,28 @@ def _arguments(question: Question) -> dict[str, Any]:
     if workload.tokens is not None:
         words["max_steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
     return words
+
+
+def _program(workload: Workload) -> dict[str, Any]:
+    """Return what one program asks for: run_clm.py of a model to be trained whole, TRL's of adapters beside weights."""
+    trained = workload.trainable
+    if not trained.lora_rank:
+        named = {"config_name": MODEL, "tokenizer_name": PLACEHOLDER, "do_train": True}
+        return {**named, "block_size": workload.seq_len}
+    parts = {part: module for module, part in reversed(tuple(WHOLE.items()))}
+    whole = [parts[part] for part in trained.whole if part in parts]
+    return {
+        "model_name_or_path": ".",
+        "max_length": workload.seq_len,
+        "packing": True,
+        "use_peft": True,
+        "lora_r": trained.lora_rank,
+        "lora_alpha": 2 * trained.lora_rank,
+        "lora_dropout": DROPOUT if trained.lora_dropout else 0.0,
+        "lora_target_modules": [name for each in trained.lora_targets for name in FUSED.get(each, (each,))],
+        **({"lora_modules_to_save": whole} if whole else {}),
+        **QUANTISED.get(workload.precision.frozen or "", {}),
+    }
 
 
 def _config(question: Question) -> dict[str, Any]:
