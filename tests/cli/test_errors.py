@@ -13,7 +13,11 @@ PLAN = 'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 8\n[workload]\ns
 BAD = {
     "unknown model": (("project", "llama-3.1-8c", *DENSE[1:]), "did you mean llama-3.1-8b"),
     "unknown cluster": (("project", MODEL, "--cluster", "h100-sxn", "--devices", 8, *RUN), "did you mean h100-sxm"),
-    "unknown option": (("project", *DENSE, "--tpp", 2), "No such option: --tpp"),
+    "unknown option": (("project", *DENSE, "--tpp", 2), "No such option: --tpp; did you mean --tp or --pp"),
+    "part of an option": (("run", *DENSE, "--storage", 2), "did you mean --storage-bandwidth?"),
+    "option of another command": (("run", *DENSE, "--budget", "3M"), "No such option: --budget; forescale search has it"),
+    "part of another's option": (("search", *DENSE, "--micro-batch", 2), "and others have --micro-batch-size"),
+    "option like no other": (("search", *DENSE, "--zzz", 2), "No such option: --zzz (see forescale search --help)"),
     "unknown command": (("projct", *DENSE), "Did you mean 'project'"),
     "unknown preset of an incomplete question": (("report", "--preset", "almodl", "--devices", 8), "did you mean almodel"),
     "name like no other": (("project", *DENSE, "--preset", "zzz"), "there are default, "),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 import typer
+from typer.main import get_command
 
 from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
@@ -16,6 +18,10 @@ from forescale.cli.help import Commands
 from forescale.errors import ForescaleError, InfeasibleError
 from forescale.version import __version__
 
+NAMED = 3
+"""Options or commands that an error names."""
+SHORT = 4
+"""Characters of a name up to which others are not taken to have it in theirs."""
 LONGEST = 2_000
 """Characters of an error that are shown."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
@@ -127,7 +133,40 @@ def _usage(error: Exception) -> int:
         return 0
     text = text.replace("Value error, ", "")
     path = context.command_path if context is not None else "forescale"
+    if (name := getattr(error, "option_name", None)) and context is not None:
+        text = f"No such option: {name}{_meant(name, context.command)}"
     return _say(f"{text.rstrip('.')} (see {path} --help)")
+
+
+def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
+    """Return which options of a command are like a name that it does not have, and which other commands have it."""
+    said = [f"did you mean {' or '.join(own)}?"] if (own := _like(name, _options(command))) else []
+    others = {path: _options(other) for path, other in _commands(get_command(application())) if path}
+    known = {option for options in others.values() for option in options}
+    for option in [name] if name in known else [] if own else _like(name, sorted(known))[:1]:
+        homes = [f"forescale {path}" for path, options in others.items() if option in options]
+        few = ", ".join(homes[:NAMED]) + (" and others" if len(homes) > NAMED else "")
+        said.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
+    return f"; {' '.join(said)}" if said else ""
+
+
+def _like(name: str, options: Sequence[str]) -> list[str]:
+    """Return the options that have a name in theirs, or else hardly differ from it."""
+    held = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
+    return held[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
+
+
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    """Yield all commands below one, with what is typed for each."""
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _commands(each, f"{path} {name}".strip())
+
+
+def _options(command: Any) -> list[str]:  # noqa: ANN401
+    return [
+        name for each in command.params for name in (*each.opts, *each.secondary_opts) if name[:2] == "--"
+    ]
 
 
 def _refuse(error: ForescaleError) -> int:
