@@ -12,6 +12,8 @@ from forescale.errors import InfeasibleError
 from forescale.question import question_of
 from forescale.search import search
 from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec.cluster import SiteLink
+from forescale.spec.workload import Outer
 
 WORKLOAD = Workload(seq_len=4096, global_batch_size=64)
 
@@ -30,6 +32,20 @@ def test_data_parallelism_comes_first_where_memory_is_no_concern():
     assert len(fit.trials) == 1
     assert taken(fit)[0].strategy.dp == 8
     assert (fit.trials[0].strategy.zero, fit.trials[0].strategy.tp) == (0, 1)
+
+
+def test_what_sites_exchange_is_the_last_step():
+    work = replace(WORKLOAD, outer=Outer(every=4))
+    apart = small.cluster(16).over_sites(SiteLink(count=2, bandwidth=1e8), 16)
+    advice = advise(small.dense(), apart, work, exact=False)
+    step = steps_of(advice)["sites"]
+    best = step.trials[0]
+    assert best.move == "bits 4"
+    assert "bits 4" in step.finding
+    narrow = advise(small.dense(), apart, replace(work, outer=Outer(every=4, bits=4.0)), exact=False)
+    assert best.step_time_s == narrow.advised.step_time_s
+    wide = small.cluster(16).over_sites(SiteLink(count=2, bandwidth=1e15), 16)
+    assert steps_of(advise(small.dense(), wide, work, exact=False))["sites"].finding == "they hardly wait"
 
 
 def test_less_memory_goes_further_down_the_tree():

@@ -122,7 +122,9 @@ def questions(draw):
         )
         if layout is None or layout.dp_shard:
             work = replace(asked.workload, outer=outer, global_batch_size=8)
-            asked = replace(asked, cluster=devices.over_sites(link), workload=work, strategy=layout)
+            asked = replace(
+                asked, cluster=devices.over_sites(link, devices.num_devices), workload=work, strategy=layout
+            )
     label = draw(st.none() | st.sampled_from(frameworks()))
     return asked if label is None else trained(asked, load_framework(label))
 

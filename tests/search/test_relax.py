@@ -8,14 +8,16 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.question import Question
+from forescale.question import Question, question_of
 from forescale.search import remedies, search
 from forescale.search.evaluate import score
 from forescale.search.relax import memory_limits
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import MoeFfn, Recompute
+from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import searched
 from forescale.spec.space import ORDERS, Space
+from forescale.spec.workload import Outer
 
 NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
 
@@ -143,6 +145,32 @@ def test_where_nothing_fits_the_remedies_do():
     for each in more:
         count = int(each.change.split()[0].replace(",", ""))
         assert search(dense(), small.sized(count), workload(), top=1).best
+
+
+def over_sites(*, devices, outer, hbm_gb=64.0):
+    link = SiteLink(count=2, bandwidth=1e8)
+    work = replace(workload(), outer=outer)
+    return question_of(dense(), cluster(devices, hbm_gb=hbm_gb).over_sites(link, devices), work)
+
+
+def test_more_devices_make_the_sites_larger():
+    asked = over_sites(devices=16, outer=Outer(), hbm_gb=1.5)
+    found = {each.constraint: each for each in remedies(asked)}
+    count = int(found["devices"].change.split()[0])
+    assert found["devices"].fits
+    larger = asked.cluster.sized(count)
+    assert larger.num_sites == 2
+    assert search(replace(asked, cluster=larger), top=1).best[0].sites.num_sites == 2
+
+
+def test_what_sites_exchange_is_relaxed():
+    result = search(over_sites(devices=8, outer=Outer(every=4)), top=1, relax=True)
+    gains = {each.change: each.gain for each in result.relaxations if each.constraint == "outer"}
+    assert list(gains) == sorted(gains, key=gains.__getitem__, reverse=True)
+    assert set(gains) == {"bits 4", "every 8 steps", "overlap 1"}
+    assert gains["bits 4"] > gains["every 8 steps"] > 0.3
+    narrow = search(over_sites(devices=8, outer=Outer(every=4, bits=4.0, overlap=1)), top=1, relax=True)
+    assert {each.change for each in narrow.relaxations if each.constraint == "outer"} == {"every 8 steps"}
 
 
 def test_what_a_search_had_no_time_to_relax_is_left_out():

@@ -17,7 +17,7 @@ from forescale.spec.workload import Workload
 SCHEMA = "forescale.advice/1"
 AGREEMENT = 0.01
 """A step within this of the exact best is the same advice."""
-StepName: TypeAlias = Literal["fit", "batch", "throughput"]
+StepName: TypeAlias = Literal["fit", "batch", "throughput", "sites"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,13 @@ from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.search.compare import compare
 from forescale.search.rank import search
+from forescale.search.relax import exchanged
+from forescale.search.scenarios import step_of_all
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.time.outer import bandwidth_needed
 from forescale.units import counted, format_bytes, format_seconds
 
 _CHOICES = [item.name for item in fields(Strategy) if item.name not in ("dp_replicate", "dp_shard")]
@@ -34,6 +37,9 @@ MOST_MOVES = 40
 FIT = "What is the least that makes one training step fit?"
 BATCH = "How do the devices make up the global batch?"
 THROUGHPUT = "Which change makes the step shorter, until none does?"
+SITES = "What would make the sites wait less for each other?"
+ENOUGH = 0.95
+"""Share of the time that sites should compute."""
 
 
 def advise(
@@ -75,7 +81,7 @@ def advise(
         model=model,
         cluster=cluster,
         workload=workload,
-        steps=(fit, batch, throughput),
+        steps=(fit, batch, throughput, *_sites(asked, advised)),
         advised=advised,
         ratios=playbook_ratios(
             model,
@@ -221,6 +227,41 @@ def _throughput(case: Case, layout: Strategy) -> tuple[Step, Projection]:
     return Step(
         name="throughput", question=THROUGHPUT, facts=facts, trials=tuple(trials), finding=finding
     ), current
+
+
+def _sites(asked: Question, advised: Projection) -> tuple[Step, ...]:
+    """Step 4, where sites train by themselves: what they exchange, one change at a time; none is taken."""
+    sites, outer = advised.sites, asked.workload.outer
+    if sites is None or outer is None:
+        return ()
+    now = Trial(move="", strategy=advised.strategy, peak_bytes=advised.memory.peak_bytes, fits=True)
+    tried = [(each.change, step_of_all(each.question, sites.site_step_s)) for each in exchanged(asked)]
+    tried.sort(key=lambda each: each[1])
+    needed = bandwidth_needed(
+        outer,
+        ENOUGH,
+        parameters=advised.params.trained,
+        num_layers=asked.model.num_layers,
+        step_time=sites.site_step_s,
+        num_sites=sites.num_sites,
+        latency=asked.cluster.tiers[-1].latency,
+    )
+    facts: tuple[Fact, ...] = (
+        Fact(name="step of a site by itself", value=sites.site_step_s, unit="s"),
+        Fact(name="of the time computes", value=sites.utilisation, unit="share"),
+        Fact(name="link of a site", value=8.0 * sites.bandwidth, unit="bit/s"),
+    )
+    if needed is not None:
+        facts = (*facts, Fact(name=f"link for {ENOUGH:.0%} of the time", value=needed, unit="bit/s"))
+    change, step = tried[0]
+    saved = 1.0 - step / advised.step_time_s
+    finding = (
+        f"{change}: a step of {format_seconds(step)}, {saved:.0%} shorter; what that does to the loss is not projected"
+        if saved > LEAST_GAIN
+        else "they hardly wait"
+    )
+    trials = tuple(replace(now, move=move, step_time_s=each) for move, each in tried)
+    return (Step(name="sites", question=SITES, facts=facts, trials=trials, finding=finding),)
 
 
 def _neighbours(case: Case, current: Projection) -> list[tuple[Trial, Projection | None]]:

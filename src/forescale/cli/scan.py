@@ -123,11 +123,12 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
 def planned(question: Question, scan: ScanOptions) -> Plans:
     """Return the plan of a run within a deadline or a budget."""
     from forescale.projection.rates import SECONDS_PER_DAY
+    from forescale.search.scan import usual_counts
     from forescale.units import parse
-    from forescale.whole_run.plans import Limits, hourly_price, plan_run, usual_counts
+    from forescale.whole_run.plans import Limits, hourly_price, plan_run
 
     named, price = scan.device_counts, hourly_price(question.cluster, scan.price_per_device_hour)
-    counts = usual_counts(question.cluster) if named is None else _counts("--device-counts", named)
+    counts = usual_counts(question.cluster)[1] if named is None else _counts("--device-counts", named)
     limits = Limits(
         deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
         budget=amount("--budget", scan.budget),

@@ -188,9 +188,8 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
     devices = _count(values, "devices", where)
     nodes = _count(values, "nodes", where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
-    cluster = _sized(cluster, values["cluster"], devices, nodes, where)
-    if "sites" in values:
-        cluster = cluster.over_sites(build(SiteLink, values["sites"], where=f"{where}, sites"))
+    link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
+    cluster = _sized(cluster, values["cluster"], devices, nodes, where, link)
     model = model_given(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
     strategy, space = _told(values.get("strategy")), values.get("space", {})
@@ -536,15 +535,19 @@ def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
     return None if count is None else within(count, DEVICES, f"{where}: {key}", whole=True)
 
 
-def _sized(cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str) -> Cluster:
-    """Return the cluster with as many devices as were given in one of the three ways."""
-    if isinstance(given, Cluster) and devices is None and nodes is None:
-        return cluster
-    if isinstance(given, Mapping) and devices is None and nodes is None:
-        devices = _count(given, "num_devices", f"{where}, cluster")
+def _sized(
+    cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str, link: SiteLink | None
+) -> Cluster:
+    """Return the cluster with as many devices as were given in one of the three ways, over the sites of a link."""
+    if devices is None and nodes is None:
+        if isinstance(given, Cluster):
+            devices = cluster.num_devices
+        elif isinstance(given, Mapping):
+            devices = _count(given, "num_devices", f"{where}, cluster")
     if (devices is None) == (nodes is None):
         raise SpecError(f"{where}: exactly one of devices and nodes must be given")
-    return cluster.sized(devices if devices is not None else (nodes or 0) * cluster.devices_per_node)
+    count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
+    return cluster.sized(count) if link is None else cluster.over_sites(link, count)
 
 
 def _set(values: dict[str, Any], keys: list[str], value: object, override: str) -> None:

@@ -92,6 +92,7 @@ def pareto_search(
     if not counts or counts[0] < 1:
         msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
         raise SpecError(msg)
+    question.cluster.check_sizes(counts)
     asked = [(each, count) for each in scenarios(question) for count in counts]
     found = [_scored_at(each, count, alone=len(asked) == 1) for each, count in asked]
     scored = [each for each in found if each is not None]

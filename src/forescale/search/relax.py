@@ -107,6 +107,7 @@ def relaxed(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     yield from _switched_on(question, refused)
     yield from _batches(question)
     yield from _network(question)
+    yield from exchanged(question)
 
 
 def wider(question: Question) -> Iterator[Relaxed]:
@@ -201,6 +202,22 @@ def _network(question: Question) -> Iterator[Relaxed]:
         inside = tier.size or cluster.num_devices
 
 
+def exchanged(question: Question) -> Iterator[Relaxed]:
+    """Let sites that train by themselves exchange half as often, later, in fewer bits."""
+    outer = question.workload.outer
+    if outer is None:
+        return
+    late, few = max(1, outer.overlap), min(4.0, outer.bits)
+    for change, other in (
+        (f"every {2 * outer.every} steps", replace(outer, every=2 * outer.every)),
+        (f"overlap {late}", replace(outer, overlap=late)),
+        (f"bits {few:g}", replace(outer, bits=few)),
+    ):
+        if other != outer:
+            work = replace(question.workload, outer=other)
+            yield Relaxed(constraint="outer", change=change, question=replace(question, workload=work))
+
+
 def _with_tier(question: Question, index: int, tier: Any) -> Question:  # noqa: ANN401 (a Tier)
     tiers = question.cluster.tiers
     changed = (*tiers[:index], tier, *tiers[index + 1 :])
@@ -238,7 +255,7 @@ def remedies(
     More memory, more devices, dimensions that are held, states and activations on the host, shorter sequences: the
     least of each by doubling. A change that does not suffice by itself is listed with what would still be needed.
     """
-    question = question_of(question, cluster, workload, **parts).site
+    question = question_of(question, cluster, workload, **parts)
     limit, found = question.memory_limit, []
     if (least := _smallest(question)) is not None:
         peak, strategy = least
@@ -287,9 +304,12 @@ def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Reme
 
 
 def _smallest(question: Question, most: float = np.inf) -> tuple[float, Strategy] | None:
-    """Return the peak of the smallest layout of a question, and that layout; None if none is legal, or that small."""
+    """Return the peak of the smallest layout of a question, and that layout; None if none is legal, or that small.
+
+    It is of one site by itself, where sites train so.
+    """
     best: tuple[float, Strategy] | None = None
-    for each in scenarios(question):
+    for each in scenarios(question.site):
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
         found = smallest(each, cells, most)
         if (peak := found.incumbent.least) < (np.inf if best is None else best[0]):

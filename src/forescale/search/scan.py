@@ -189,7 +189,9 @@ def scan_devices(
         If nothing fits on any of them.
     """
     started, terms = time.perf_counter(), terms or Terms()
-    points = [_point(_sized(question, count), terms) for count in _whole("numbers of devices", device_counts)]
+    counts = _whole("numbers of devices", device_counts)
+    question.cluster.check_sizes(counts)
+    points = [_point(_sized(question, count), terms) for count in counts]
     return _result(points, "num_devices", question.cluster, terms, started)
 
 
@@ -203,10 +205,10 @@ def fewest_devices(question: Question, target: Target, *, terms: Terms | None = 
     started = time.perf_counter()
     terms = replace(terms or Terms(), target=target)
     cluster = question.cluster
-    ladder = device_ladder(cluster.num_devices, node=cluster.devices_per_node)
+    ladder, counts = usual_counts(cluster)
     points: list[Point] = []
     met = False
-    for count in with_between(ladder, node=cluster.devices_per_node):
+    for count in counts:
         if met and count not in ladder:
             continue
         point = _point(_sized(question, count), terms)
@@ -230,6 +232,17 @@ def scan_batches(question: Question, batches: Sequence[int], *, terms: Terms | N
         for batch in _whole("global batch sizes", batches)
     ]
     return _result(points, "global_batch_size", question.cluster, terms, started)
+
+
+def usual_counts(cluster: Cluster) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of devices that are tried where none are named: powers of two, and those between them too.
+
+    Of sites whose number is given, each has as many.
+    """
+    sites, node = cluster.tiers[-1].sites or 1, cluster.devices_per_node
+    ladder = device_ladder(cluster.num_devices // sites, node=node)
+    between = with_between(ladder, node=node)
+    return tuple(sites * count for count in ladder), tuple(sites * count for count in between)
 
 
 def device_ladder(most: int, *, node: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
@@ -17,6 +18,8 @@ NEEDS_TRANSPOSES = frozenset({"ada", "hopper"})
 """Architectures whose 8-bit products read operands along rows only."""
 WAN = "wan"
 """Name of the tier between sites."""
+NAMED = 8
+"""Numbers of devices that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,8 @@ class Tier:
     """The switches can reduce (NVLS, SHARP)."""
     wide_area: bool = False
     """A link between sites, which may train by themselves (`Workload.outer`); only the outermost tier can be one."""
+    sites: Annotated[int, Ge(0), Le(2**20)] = 0
+    """Equal sites that a wide-area link joins, of however many devices; 0 has sites as large as the tier inside."""
     parameters: LinkParameters | None = None
     """The tier's own collectives, over the catalogue's calibration of such links."""
 
@@ -154,6 +159,8 @@ class Cluster:
         if any(tier.wide_area for tier in (*self.tiers[:-1], *(self.tiers if len(sizes) == 1 else ()))):
             msg = f"cluster {self.name}: a wide-area link is the outermost tier, around those of a site's own network"
             raise SpecError(msg)
+        if any(tier.sites and not tier.wide_area for tier in self.tiers):
+            raise SpecError(f"cluster {self.name}: sites are what a wide-area link joins: wide_area = true")
 
     def __hash__(self) -> int:
         """Hash what tells most clusters apart, not every figure."""
@@ -193,7 +200,7 @@ class Cluster:
         if rest:
             msg = f"cluster {self.name}: {self.num_devices} devices are no whole number of sites of {self._of_site}"
             raise SpecError(msg)
-        return sites
+        return self.tiers[-1].sites or sites
 
     @property
     def _of_site(self) -> int:
@@ -205,22 +212,60 @@ class Cluster:
         """One of the sites that a wide-area link joins."""
         return replace(self, num_devices=self._of_site, tiers=self.tiers[:-1])
 
-    def over_sites(self, link: SiteLink) -> Cluster:
-        """Return the same devices on several sites, joined by a wide-area tier.
+    def over_sites(self, link: SiteLink, num_devices: int) -> Cluster:
+        """Return `num_devices` devices on several such clusters, joined by a wide-area tier.
 
         Raises
         ------
         SpecError
-            If devices do not divide, or sites are joined already.
+            If devices do not divide, a site is larger than the network, or sites are joined already.
         """
-        size, rest = divmod(self.num_devices, link.count)
-        if rest or self.num_sites:
-            what = "has a wide-area link already" if self.num_sites else f"has {self.num_devices} devices"
-            raise SpecError(f"cluster {self.name} {what}; they cannot be {link.count} equal sites")
-        inner = (replace(tier, size=min(tier.size or size, size)) for tier in self.tiers)
-        outer = Tier(name=WAN, size=0, bandwidth=link.bandwidth / size, latency=link.latency, wide_area=True)
-        return replace(self, tiers=(*inner, outer))
+        if self.tiers[-1].wide_area:
+            raise SpecError(f"cluster {self.name} has a wide-area link already: leave out sites")
+        _check_equal(self.name, (num_devices,), link.count)
+        size = num_devices // link.count
+        one, rate = self.sized(size), link.bandwidth / size
+        outer = Tier(name=WAN, size=0, bandwidth=rate, latency=link.latency, wide_area=True, sites=link.count)
+        return replace(one, num_devices=num_devices, tiers=(*_of_size(one.tiers, size), outer))
+
+    def check_sizes(self, counts: Iterable[int]) -> None:
+        """Refuse numbers of devices that cannot be on as many sites as this cluster has, by name.
+
+        Raises
+        ------
+        SpecError
+            If there are some.
+        """
+        if self.tiers[-1].sites:
+            _check_equal(self.name, counts, self.tiers[-1].sites)
 
     def sized(self, num_devices: int) -> Cluster:
-        """Return the same cluster with `num_devices` devices."""
-        return replace(self, num_devices=num_devices)
+        """Return the same cluster with `num_devices` devices: on as many sites as before, where these are counted.
+
+        Raises
+        ------
+        SpecError
+            If the network joins fewer, or they do not divide over the sites.
+        """
+        wan = self.tiers[-1]
+        if not wan.sites:
+            return replace(self, num_devices=num_devices)
+        self.check_sizes((num_devices,))
+        size = num_devices // wan.sites
+        wan = replace(wan, bandwidth=wan.bandwidth * (self.tiers[-2].size or size) / size)
+        return replace(self, num_devices=num_devices, tiers=(*_of_size(self.tiers[:-1], size), wan))
+
+
+def _check_equal(name: str, counts: Iterable[int], sites: int) -> None:
+    odd = [count for count in sorted(counts) if count % sites or not count]
+    if odd:
+        few = ", ".join(map(str, odd[:NAMED])) + (f" and {len(odd) - NAMED} more" if len(odd) > NAMED else "")
+        near = sorted({max(1, odd[0] // sites) * sites, (odd[0] // sites + 1) * sites})
+        fix = f"give a multiple of {sites}, such as {' or '.join(map(str, near))}"
+        raise SpecError(f"cluster {name}: {few} devices cannot be {sites} equal sites; {fix}")
+
+
+def _of_size(tiers: tuple[Tier, ...], size: int) -> tuple[Tier, ...]:
+    """Return the tiers of a site of so many devices: its outermost joins just these."""
+    inner = (replace(tier, size=min(tier.size or size, size)) for tier in tiers[:-1])
+    return (*inner, replace(tiers[-1], size=size))

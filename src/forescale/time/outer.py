@@ -20,6 +20,8 @@ from forescale.spec.workload import Outer, Workload
 STREAMING = "Douillard et al. 2025, arXiv:2501.18512"
 OUTER_BYTES = 8.0
 """Of a parameter, what DiLoCo keeps beside the model: the last exchanged value and Nesterov's momentum, both fp32."""
+MOST_BANDWIDTH = 1e18
+"""bit/s of a link beyond which only its latency counts."""
 FORWARD = 1.0 / 3.0
 """Share of a step that is forward; backward has two products for each of forward's."""
 
@@ -139,9 +141,11 @@ def step_of_sites(model: Model, cluster: Cluster, workload: Workload, step_time:
     return float(step_over_sites(step_time=step_time, utilisation=used))
 
 
-def bandwidth_needed(outer: Outer, utilisation: float, **told: Any) -> float:  # noqa: ANN401 (as of the utilisation)
-    """Return the least bit/s of each site's link that reach a compute utilisation, to 1 %."""
-    low, high = 1e3, 1e18
+def bandwidth_needed(outer: Outer, utilisation: float, **told: Any) -> float | None:  # noqa: ANN401 (as above)
+    """Return the least bit/s of each site's link that reach a compute utilisation, to 1 %; None if none does."""
+    low, high = 1e3, MOST_BANDWIDTH
+    if compute_utilisation(outer, bandwidth=high, **told) < utilisation:
+        return None
     while high / low > 1.01:
         middle = (low * high) ** 0.5
         reached = compute_utilisation(outer, bandwidth=middle, **told)

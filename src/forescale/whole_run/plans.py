@@ -26,7 +26,7 @@ from forescale.projection.rates import SECONDS_PER_DAY
 from forescale.projection.result import Calendar, Projection
 from forescale.question import Question
 from forescale.results import Result
-from forescale.search.scan import Terms, device_ladder, least_step, with_between
+from forescale.search.scan import Terms, least_step, usual_counts
 from forescale.search.scenarios import fastest
 from forescale.search.solve import Watch
 from forescale.spec import Cluster
@@ -191,6 +191,7 @@ def plan_run(
     if question.workload.tokens is None:
         msg = "a plan of a run needs its tokens (--tokens 15T)"
         raise SpecError(msg)
+    question.cluster.check_sizes(device_counts)
     counts = sorted(set(device_counts), key=lambda count: (-len(divisors(count)), -count))
     plans = _plans(question, counts, limits, price, watch)
     front = _front(plans)
@@ -223,18 +224,12 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
             device = question.cluster.device.name
             msg = f"{name}: no price of an hour of {device} is known; give price_per_hour of the device in its cluster"
             raise SpecError(msg)
-        counts, limits = usual_counts(question.cluster), Limits(budget=budget)
+        (_, counts), limits = usual_counts(question.cluster), Limits(budget=budget)
         try:
             found[name] = plan_run(question, counts, limits, price=price).chosen
         except InfeasibleError as error:
             found[name] = str(error)
     return EqualBudget(budget=budget, found=found)
-
-
-def usual_counts(cluster: Cluster) -> tuple[int, ...]:
-    """Return the numbers of devices that are tried where none are named: all sizes up to the cluster's."""
-    node = cluster.devices_per_node
-    return with_between(device_ladder(cluster.num_devices, node=node), node=node)
 
 
 def hourly_price(cluster: Cluster, given: float | None = None) -> float | None:

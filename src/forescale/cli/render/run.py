@@ -196,7 +196,7 @@ def sites_view(document: Mapping[str, Any]) -> Group:
     table.add_column("computes", justify="right")
     table.add_column("Gbit/s of each site", justify="right")
     for share, bits in document["bandwidth_bit_per_s"].items():
-        table.add_row(f"{share} %", f"{bits / 1e9:,.2f}")
+        table.add_row(f"{share} %", "none: it is the latency" if bits is None else f"{bits / 1e9:,.2f}")
     used = (
         f"at {8.0 * document['bandwidth'] / 1e9:,.4g} Gbit/s devices compute {document['utilisation']:.1%} of it; "
         f"gradients reduced in every step would take {format_seconds(document['every_step_s'])} a step"
