@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forescale.bench import huggingface, torchtitan
+from forescale.bench import huggingface, megatron, torchtitan
 from forescale.bench.model import Adapter
 from forescale.question import Question
 from forescale.spec.strategy import Overlap
 
-ADAPTERS = (torchtitan.ADAPTER, huggingface.ADAPTER)
+ADAPTERS = (torchtitan.ADAPTER, megatron.ADAPTER, huggingface.ADAPTER)
 
 
 def adapter_of(question: Question) -> Adapter:

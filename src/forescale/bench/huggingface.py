@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from forescale.bench.groups import Groups
-from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks
+from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks, quiet
 from forescale.bench.narrow import RECIPES, multiplies_narrow, narrow_layers
 from forescale.bench.parallel import (
     CONTEXT,
@@ -244,17 +243,15 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
         attention = CONTEXT
         transformers.AttentionInterface.register(CONTEXT, attend_in_context)
     more = {"experts_implementation": "grouped_mm"} if question.model.is_moe else {}
-    logging.disable(logging.WARNING)  # of what libraries that transformers looks into say of themselves
     try:
-        config = transformers.AutoConfig.for_model(kind, **words)
-        return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, attn_implementation=attention, dtype=TYPES[types.parameters], **more
-        )
+        with quiet():
+            config = transformers.AutoConfig.for_model(kind, **words)
+            return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, attn_implementation=attention, dtype=TYPES[types.parameters], **more
+            )
     except (ValueError, KeyError, TypeError, ImportError) as error:
         msg = f"transformers {transformers.__version__} has no class for {question.model.name} ({kind}): {error}"
         raise ForescaleError(msg) from error
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 ADAPTER = Adapter(

@@ -5,6 +5,8 @@ An adapter is a file beside this one: a subclass of `Blocks`, and an `Adapter` t
 
 from __future__ import annotations
 
+import logging
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,6 +84,17 @@ class Blocks(nn.Module):
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep from the terminal what libraries say of themselves while their classes are looked into."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

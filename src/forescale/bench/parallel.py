@@ -137,12 +137,13 @@ def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
 def balance_experts(experts: Any) -> None:  # noqa: ANN401
     """Let experts have tokens in turn, whatever a router that has learnt nothing chooses; its weights stay."""
     number = experts.num_experts
+    experts.register_forward_pre_hook(lambda _, given: (given[0], in_turn(given[1], number), *given[2:]))
 
-    def in_turn(chosen: Tensor) -> Tensor:
-        places = torch.arange(chosen.numel(), device=chosen.device)
-        return places.remainder(number).view_as(chosen)
 
-    experts.register_forward_pre_hook(lambda _, given: (given[0], in_turn(given[1]), *given[2:]))
+def in_turn(chosen: Tensor, num_experts: int) -> Tensor:
+    """Return experts in turn in the place of those that were chosen."""
+    places = torch.arange(chosen.numel(), device=chosen.device)
+    return places.remainder(num_experts).view_as(chosen)
 
 
 def spread_experts(experts: Any, group: Group) -> None:  # noqa: ANN401

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,7 +69,11 @@ def track_memory(question: Question, *, devices: int | None = None) -> BenchArti
             mesh_of(groups.tp, CPU)  # reads which ranks it has
         make = partial(Training, cut.question, torch.device(CPU), groups)
         with nullcontext() if question.cluster.device.vendor == CPU else patch(ATTENTION, _fused):
-            phases, layers = _counted(make)
+            try:
+                phases, layers = _counted(make)
+            except DataDependentOutputException as error:
+                msg = f"layers of {adapter_of(question).package} read what tensors hold (tokens by expert): measure it"
+                raise SpecError(msg) from error
     peaks = dict.fromkeys(("allocated", "reserved"), max(phases.values()))
     rows = {"ranks": [rank_row(0, phases, peaks)], "layers": layers}
     conditions = replace(conditions_of(question, ranks), tracked=True)
