@@ -26,7 +26,7 @@ def test_layers_of_megatron_run_as_blocks():
         ["FULL", "MOE", 1, {}],
         ["FULL", "DENSE", 1, {"recompute": {"granularity": "full"}}],
     ]
-    plain, routed, replayed = asked_of("megatron_blocks.py", PACKAGE, cases)
+    plain, routed, replayed = asked_of("megatron_blocks.py", PACKAGE, cases, timeout=900)
     for found, kind in ((plain, "attention+dense"), (routed, "attention+moe"), (replayed, "attention+dense")):
         assert found["parameters"] == found["counted"]
         assert found["away"] < 1e-6
@@ -47,8 +47,7 @@ def test_two_ranks_of_megatron_find_the_gradients_of_one():
         ["FULL", "MOE", 2, {"tp": 2, "sp": True, "etp": 1, "ep": 2}],
         ["FULL", "MOE", 2, {"dp_shard": 2, "ep": 2, **chosen}],
     ]
-    for found in asked_of("megatron_blocks.py", PACKAGE, cases):
-        assert found["away"] < 1e-6
+    assert max(asked_of("megatron_blocks.py", PACKAGE, cases, timeout=900)) < 1e-6
 
 
 def test_classes_of_megatron_run_where_they_are_installed(monkeypatch):

@@ -101,6 +101,13 @@ def pair(attention, ffn, **layout):
         ),
         pytest.param(
             2,
+            [(FULL, DENSE, {"cp": 2, "cp_kind": "ring", "micro_batch_size": 2})]
+            + [(FULL, DENSE, {"cp": 2, "cp_kind": "ring", "cp_balanced": False})]
+            + [(kind, DENSE, {"cp": 2, "cp_kind": "ulysses", "micro_batch_size": 2}) for kind in (FULL, LATENT)],
+            id="ring and exchanged heads",
+        ),
+        pytest.param(
+            2,
             [(FULL, DENSE, {"dp_shard": 2, "zero": zero}) for zero in (0, 1, 3)]
             + [(FULL, MOE, {"dp_shard": 2, "zero": 3})],
             id="dp",
@@ -119,6 +126,8 @@ def pair(attention, ffn, **layout):
             [
                 (FULL, DENSE, {**SP, "dp_shard": 2}),
                 (FULL, DENSE, {**SP, "cp": 2}),
+                (replace(FULL, num_kv_heads=4), DENSE, {"cp": 4, "cp_kind": "ring"}),
+                (FULL, DENSE, {**SP, "cp": 2, "cp_kind": "ring"}),
                 (FULL, DENSE, {**SP, "dp_shard": 2, "zero": 3}),
                 (FULL, MOE, {**SP_MOE, "ep": 4, "dp_shard": 2}),
                 (FULL, MOE, {"ep": 2, "dp_shard": 4, "zero": 0}),
@@ -141,7 +150,13 @@ def test_ranks_find_the_gradients_of_one(ranks, cuts):
         (FULL, DENSE, {"tp": 4, "sp": False}, "copy key/value heads over tp 4"),
         (FULL, MOE, {**SP, "etp": 2}, "split experts over etp 2 of tp 2 with sp"),
         (FULL, MOE, {"tp": 2, "sp": False, "etp": 2, "ep": 2, "dp_shard": 2}, "ask with sp"),
-        (FULL, DENSE, {"cp": 2, "cp_kind": "ring"}, "as ring: ask with --cp-kind all_gather"),
+        (
+            FULL,
+            DENSE,
+            {"cp": 2, "cp_kind": "hierarchical"},
+            "as hierarchical: ask with --cp-kind all_gather, ring",
+        ),
+        (LATENT, DENSE, {"cp": 2, "cp_kind": "ring"}, "latent attention's keys and values around a ring"),
         (replace(FULL, window=8), DENSE, {"cp": 2}, "split sequences over cp 2"),
     ],
 )

@@ -3,7 +3,8 @@
     python megatron_blocks.py FOLDER < asked.json
 
 FOLDER holds megatron-core and einops; triton, which no layer of its own runs, is stood in for. Reads a list of
-[attention, feed-forward, ranks, layout] by the names of tests/bench/tiny.py and prints what each finds.
+[attention, feed-forward, ranks, layout], the first two by the names of tests/bench/tiny.py, all of as many ranks. Prints
+what one rank finds of each, or how far several are from one.
 """
 
 from __future__ import annotations
@@ -154,9 +155,14 @@ def split(_rank, attention, ffn, layout):
     return max(abs(float(mine - loss)), *away)
 
 
+def each_of(rank, cases):
+    """Return what a rank finds of every case."""
+    run = one if dist.get_world_size() == 1 else split
+    return [run(rank, attention, ffn, layout) for attention, ffn, _, layout in cases]
+
+
 if __name__ == "__main__":
-    answers = []
-    for attention, ffn, ranks, layout in json.load(sys.stdin):
-        found = launch(one if ranks == 1 else split, ranks, attention, ffn, layout)
-        answers.append(found[0] if ranks == 1 else {"away": max(found)})
-    json.dump(answers, sys.stdout)
+    asked = json.load(sys.stdin)
+    (ranks,) = {ranks for _, _, ranks, _ in asked}
+    found = launch(each_of, ranks, asked)
+    json.dump(found[0] if ranks == 1 else [max(each) for each in zip(*found, strict=True)], sys.stdout)

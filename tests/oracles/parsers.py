@@ -24,7 +24,7 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{name} is not there; ./scripts/oracles fetches it")
 
 
-def asked_of(program: str, name: str, asked: list[Any], timeout: int = 200) -> list[dict[str, Any]]:
+def asked_of(program: str, name: str, asked: list[Any], timeout: int = 200) -> list[Any]:
     """What a parser's program beside this file, run by itself, of the package `name`, answers to a list; by its own Python if it has one."""
     folder = ROOT / ".oracles" / name
     own = folder / "bin" / "python"

@@ -11,15 +11,13 @@ from torch import Tensor
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from forescale.bench.context import CONTEXT, Context, attend_in_context
 from forescale.bench.groups import Groups
-from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks, quiet
+from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks, quiet, untrained_types
 from forescale.bench.narrow import RECIPES, multiplies_narrow, narrow_layers
 from forescale.bench.parallel import (
-    CONTEXT,
     EXPERT,
-    Context,
     Split,
-    attend_in_context,
     balance_experts,
     mark_partial,
     split_embedding,
@@ -62,8 +60,12 @@ def check(question: Question) -> None:
         f"spread experts over ep {layout.ep} of whole hidden states: ask with sp": split
         and layout.ep > 1
         and not layout.sp,
-        f"pass keys and values on as {layout.cp_kind}: ask with --cp-kind all_gather": layout.cp > 1
-        and layout.cp_kind != "all_gather",
+        f"pass keys and values on as {layout.cp_kind}: ask with --cp-kind all_gather, ring or ulysses": layout.cp
+        > 1
+        and layout.cp_kind == "hierarchical",
+        "pass latent attention's keys and values around a ring: ask with --cp-kind all_gather or ulysses": latent
+        and layout.cp > 1
+        and layout.cp_kind == "ring",
         f"split sequences over cp {layout.cp} but for fused attention to all before": layout.cp > 1
         and not plain,
         f"recompute parts of a layer ({layout.recompute.granularity})": layout.recompute.granularity
@@ -72,9 +74,7 @@ def check(question: Question) -> None:
         == "fp8"
         and not narrow,
         "split layers that multiply in fp8: ask with --tp 1": split and narrow,
-        f"multiply in {types.compute}": types.compute not in (types.parameters, types.activations)
-        and types.compute != "fp8",
-        f"hold weights in {types.parameters}": types.parameters not in TYPES,
+        **untrained_types(question),
         "predict several tokens": model.num_mtp_layers > 0,
         "read patches": model.patches is not None,
         "run a vision tower here: leave it out with --images 0": model.vision is not None,
@@ -128,7 +128,8 @@ class HuggingFaceBlocks(Blocks):
         torch.manual_seed(SEED)
         layout = question.layout
         self.group, self.model = groups.tp, _built(question)
-        self.context = Context(groups.cp, layout.cp_balanced)
+        balanced = layout.cp_balanced and layout.cp_kind != "ulysses"
+        self.context = Context(groups.cp, layout.cp_kind, balanced)
         body = self.model.base_model
         self.embedding, self.layers, self.norm = body.embed_tokens, body.layers, body.norm
         self.lm_head = self.model.lm_head

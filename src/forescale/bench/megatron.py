@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from forescale.bench.groups import Groups
 from forescale.bench.here import CPU
-from forescale.bench.model import SEED, TYPES, Adapter, Blocks, quiet
+from forescale.bench.model import SEED, TYPES, Adapter, Blocks, quiet, untrained_types
 from forescale.bench.parallel import EXPERT, in_turn, mark_partial
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
@@ -31,6 +31,10 @@ FRAMEWORK = "megatron-core"
 CORE_ATTENTION = ("core_attn",)
 HEAD_NORMS = ("q_layernorm", "k_layernorm")
 """Norms of what each rank has its own heads of."""
+FUSIONS = (
+    "bias_activation_fusion", "bias_dropout_fusion", "masked_softmax_fusion", "persist_layer_norm", "moe_grouped_gemm",
+)  # fmt: skip
+"""What goes with Transformer Engine."""
 RENAMED = {"num_experts": "num_moe_experts"}
 """Flags of Megatron-LM that Megatron-Core has under another name."""
 
@@ -60,7 +64,8 @@ def check(question: Question) -> None:
         f"recompute {recompute.granularity} {', '.join(recompute.modules)} here: ask with --recompute none or "
         "full": recompute.granularity not in ("none", "full")
         and (recompute.granularity, recompute.modules) != ("selective", CORE_ATTENTION),
-        f"multiply in {types.compute} here": TYPES.get(types.compute) != TYPES.get(types.parameters, 0),
+        "multiply in fp8 here": types.compute == "fp8",
+        **untrained_types(question),
         "split experts over tp without sp": layout.tp > 1 and model.is_moe and not layout.sp,
         f"copy key/value heads over tp {layout.tp}": any(
             layer.attention and layer.attention.heads[1] % layout.tp for layer in model.layer_kinds
@@ -169,7 +174,7 @@ class MegatronBlocks(Blocks):
         self._mark(question)
         for module in self.modules():
             if hasattr(module, "_forward_impl"):
-                module._forward_impl = partial(_multiplied, module._forward_impl)  # noqa: SLF001
+                setattr(module, "_forward_impl", partial(_multiplied, module._forward_impl))  # noqa: B010, SLF001
             if hasattr(module, "routing") and layout.routing.imbalance == 1.0:
                 module.register_forward_hook(_balanced)
         length = question.workload.seq_len
@@ -258,16 +263,12 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     config = kind(
         **own,
         **_of_layout(question),
+        **dict.fromkeys(FUSIONS, engine),
         gated_linear_unit=True,
         activation_func=functional.silu,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        bias_activation_fusion=engine,
-        bias_dropout_fusion=engine,
-        masked_softmax_fusion=engine,
-        persist_layer_norm=engine,
         gradient_accumulation_fusion=False,
-        moe_grouped_gemm=engine,
         moe_token_dispatcher_type="alltoall",  # noqa: S106
         moe_router_load_balancing_type="none",
     )

@@ -86,6 +86,23 @@ class Blocks(nn.Module):
                 hook.remove()
 
 
+def untrained_types(question: Question) -> dict[str, bool]:
+    """Return what of the types of a question modules do not do that run in the type of their weights, and whether.
+
+    Shards of weights (stage 3) are gathered in the type of activations; an fp8 product narrows what it is given.
+    """
+    layout, types = question.layout, question.workload.precision
+    shards = layout.zero == 3 and layout.dp * layout.cp > 1
+    runs = types.activations if shards else types.parameters
+    where = f"where weights {'are gathered' if shards else 'lie'} in {runs}: give precision"
+    return {
+        f"hold weights in {types.parameters}": types.parameters not in TYPES,
+        f'multiply in {types.compute} {where}.parameters = "{types.compute}"': types.compute
+        not in (runs, "fp8"),
+        f'keep activations in {types.activations} {where}.activations = "{runs}"': types.activations != runs,
+    }
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep from the terminal what libraries say of themselves while their classes are looked into."""

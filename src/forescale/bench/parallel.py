@@ -1,10 +1,9 @@
-"""Decoder layers split over tensor-, expert- and context-parallel groups of processes, and both ends.
+"""Decoder layers split over tensor- and expert-parallel groups of processes, and both ends.
 
 Weights are cut by columns before a block's nonlinear part and by rows after it, so that each half of a layer sends one
 sum forward and one backward (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Hidden states between blocks are whole,
 or cut along the sequence: then they are gathered before a half and scattered after it (Korthikanti et al. 2022,
-arXiv:2205.05198, section 4.2.2). Tokens travel to their experts and back. Of a cut sequence each rank has its own
-queries, and gathers all keys and values (Llama 3, arXiv:2407.21783, section 3.3.2).
+arXiv:2205.05198, section 4.2.2). Tokens travel to their experts and back.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from forescale.bench.groups import Group, enter, exchange, exchanged, gather, leave, scatter
 
@@ -173,68 +171,6 @@ def _dispatched(
     own = torch.arange(num_local, device=x.device).repeat(ranks).repeat_interleave(theirs.flatten())[:, None]
     results = exchange(run(rows, own, weights.new_ones(own.shape)), send, receive, group)
     return (results[order.argsort()].view(*chosen.shape, -1) * weights[..., None]).sum(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A rank's part of each sequence among those of its context-parallel group."""
-
-    group: Group
-    balanced: bool
-    """Whether it is a part from the front and one from the back, so that all see as many keys."""
-
-    def own(self, x: Tensor) -> Tensor:
-        """Return this rank's part of whole sequences, (..., tokens)."""
-        if self.group is None:
-            return x
-        return torch.cat([x[..., first:end] for first, end in self._runs(x.shape[-1], self.rank)], -1)
-
-    @property
-    def rank(self) -> int:
-        """Place of this rank in its group."""
-        return dist.get_rank(self.group)
-
-    def _runs(self, length: int, rank: int) -> list[tuple[int, int]]:
-        """Return first token, and the one after the last, of each run that a rank has."""
-        ranks = dist.get_world_size(self.group)
-        parts = (rank, 2 * ranks - 1 - rank) if self.balanced else (rank,)
-        size = length // (ranks * len(parts))
-        return [(part * size, (part + 1) * size) for part in parts]
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Return what own queries find among all keys before them; shapes (batch, heads, tokens, head size)."""
-        ranks = dist.get_world_size(self.group)
-        length = ranks * query.shape[2]
-        placed = [place for rank in range(ranks) for run in self._runs(length, rank) for place in range(*run)]
-        order = torch.tensor(placed, device=query.device).argsort()
-        key, value = (gather(each, 2, self.group)[:, :, order] for each in (key, value))
-        runs = self._runs(length, self.rank)
-        found = [
-            functional.scaled_dot_product_attention(
-                part, key[:, :, :end], value[:, :, :end], attn_mask=causal_lower_right(end - first, end),
-                scale=scaling, enable_gqa=key.shape[1] != query.shape[1],
-            )
-            for part, (first, end) in zip(query.chunk(len(runs), 2), runs, strict=True)
-        ]  # fmt: skip
-        return torch.cat(found, 2)
-
-
-CONTEXT = "_forescale_context"
-"""Name of the attention that `attend_in_context` is, and of what a module has for it."""
-
-
-def attend_in_context(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    _mask: None,
-    scaling: float | None = None,
-    **_: object,
-) -> tuple[Tensor, None]:
-    """Run attention as transformers calls it: returns (batch, tokens, heads, head size)."""
-    context: Context = getattr(module, CONTEXT)
-    return context.attend(query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
 def split_embedding(embedding: nn.Embedding, split: Split) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forescale.bench.groups import Groups
-from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks
+from forescale.bench.model import IGNORED, SEED, TYPES, Adapter, Blocks, untrained_types
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.writer import config_of
@@ -41,7 +41,8 @@ def check(question: Question) -> None:
         "materialise scores: ask with --flash-attention": not layout.flash_attention,
         f"recompute parts of a layer here ({layout.recompute.granularity}): ask with --recompute none or "
         "full": layout.recompute.granularity not in ("none", "full"),
-        f"multiply in {types.compute}": TYPES.get(types.compute) != TYPES.get(types.parameters, 0),
+        "multiply in fp8 here": types.compute == "fp8",
+        **untrained_types(question),
         f"run {model.name} here, only dense Llamas": config_of(model)["model_type"] != "llama"
         or model.patches is not None
         or model.vision is not None,
