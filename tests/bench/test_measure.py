@@ -156,6 +156,24 @@ def test_messages_of_a_plan_are_those_of_its_weights_too():
     assert messages_of(question(dp_shard=4), 2) == []
 
 
+def test_messages_of_sharded_weights_are_those_of_each_block():
+    asked = as_run(question(FULL, MOE, dp_shard=2, zero=3))
+    blocks = asked.model.hidden_size * asked.model.vocab_size, count_parameters(asked.model).total
+    sizes = sorted(size for kind, size, _ in messages_of(asked, 2) if kind == "all_gather")
+    embedding, layer = 4.0 * blocks[0], 4.0 * (blocks[1] - 2 * blocks[0] - 32) / 2
+    expert = 4.0 * 4 * 3 * 32 * 16
+    assert sizes == pytest.approx(sorted({layer - expert, expert, embedding, embedding + 4.0 * 32}))
+
+
+def test_what_goes_around_a_ring_is_timed_as_it_is_sent():
+    around, gathered = (
+        messages_of(as_run(question(cp=2, cp_kind=kind)), 2) for kind in ("ring", "all_gather")
+    )
+    sent = 4.0 * 2 * 2 * 8 * 8  # keys and values of two heads of half of the tokens
+    assert ("p2p", sent, 2) in around
+    assert not [each for each in gathered if each[0] == "p2p"]
+
+
 def test_kernels_of_a_plan_are_distinct_and_do_something():
     ops = kernels_of(question(FULL, MOE))
     rows = [kernel_row(op, {"seconds": 1.0}) for op in ops]
@@ -357,6 +375,7 @@ def test_what_is_proposed_is_timed_and_nothing_else():
     )
 
 
+MIXED = Precision(compute="bf16", parameters="fp32", master="none", activations="bf16")
 NARROW = Precision(compute="fp8", recipe="current", parameters="bf16", gradients="bf16")
 
 
@@ -399,9 +418,21 @@ def test_a_bench_in_8_bits_is_restored_to_itself(tmp_path):
             lambda: question(types=replace(NARROW, compute="bf16", recipe="none", parameters="fp8")),
             "hold weights in fp8",
         ),
+        (
+            lambda: question(types=replace(MIXED, activations="fp32")),
+            r'weights lie in fp32: give precision.parameters = "bf16"',
+        ),
+        (
+            lambda: question(types=replace(MIXED, compute="fp32")),
+            r'weights lie in fp32: give precision.activations = "fp32"',
+        ),
+        (
+            lambda: question(types=replace(MIXED, compute="fp32"), dp_shard=2, zero=3),
+            "weights are gathered in bf16",
+        ),
     ],
 )
-def test_what_8_bits_do_not_do_is_refused(asked, sentence):
+def test_types_that_nothing_runs_in_are_refused(asked, sentence):
     with pytest.raises(SpecError, match=sentence):
         check(asked())
 

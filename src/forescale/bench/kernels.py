@@ -19,6 +19,7 @@ from forescale.bench.proposal import Message
 from forescale.bench.timing import Watch, repeated
 from forescale.cost.measured import extents_of, family_of
 from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.operator import Block
 from forescale.graph.ops import (
     AttentionCore,
     Collective,
@@ -28,12 +29,13 @@ from forescale.graph.ops import (
     Gemm,
     GroupedGemm,
 )
-from forescale.graph.parts import build_blocks, message_bytes
+from forescale.graph.parts import Parts, build_blocks, message_bytes
 from forescale.inputs import wire
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
-from forescale.memory.parameters import gathered_bytes
+from forescale.memory.parameters import gathered_bytes, holdings
 from forescale.question import Question
 from forescale.spec.workload import STORAGE_BYTES
+from forescale.time.data_parallel import stage_3_bytes
 
 WIDTH = 1024
 """Columns of the matrices that traffic-bound passes run over."""
@@ -52,10 +54,14 @@ def kernels_of(question: Question) -> list[Compute]:
     return sorted(distinct.values(), key=_work, reverse=True)
 
 
-def _primitives(question: Question) -> list[Any]:
+def _blocks(question: Question) -> Parts[Block]:
     degrees, choices = split_strategy(question.layout)
-    blocks = build_blocks(question.model, Layout.of(question.workload, degrees, choices))
-    return [each for block in blocks.all() for operator in block.operators for each in operator.primitives]
+    return build_blocks(question.model, Layout.of(question.workload, degrees, choices))
+
+
+def _primitives(question: Question) -> list[Any]:
+    blocks = _blocks(question).all()
+    return [each for block in blocks for operator in block.operators for each in operator.primitives]
 
 
 def _work(op: Compute) -> float:
@@ -67,11 +73,13 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
     """Return the distinct messages of a layout among `num_ranks` ranks at most."""
     layout = question.layout
     degrees: dict[str, int] = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp, "cp": layout.cp}
-    found: set[Message] = {
-        (each.kind, float(cast("float", each.num_bytes)), degrees[each.axis])
-        for each in _primitives(question)
-        if isinstance(each, Collective) and 1 < degrees.get(each.axis, 0) <= num_ranks
-    }
+    found: set[Message] = set()
+    for each in _primitives(question):
+        if isinstance(each, Collective) and 1 < degrees.get(each.axis, 0) <= num_ranks:
+            size, ranks = float(cast("float", each.num_bytes)), degrees[each.axis]
+            found.add((each.kind, size, ranks))
+            if each.axis == "cp" and layout.cp_kind == "ring":
+                found.add(("p2p", size / ranks, 2))
     if layout.pp > 1:
         split = split_strategy(layout)
         sent = message_bytes(question.model, Layout.of(question.workload, *split))
@@ -81,13 +89,21 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
 
 
 def _of_weights(question: Question) -> Iterator[Message]:
-    """Yield the messages in which copies of weights add up gradients, below stage 3."""
-    layout, precision, held = question.layout, question.workload.precision, wire(question).inputs.trained
+    """Yield the messages in which gradients are added up and shares of weights gathered: by block at stage 3."""
+    layout, precision, inputs = question.layout, question.workload.precision, wire(question).inputs
     gradient, weight = STORAGE_BYTES[precision.gradients], gathered_bytes(precision)
+    groups = layout.dp * layout.cp, layout.expert_dp
+    if layout.zero == 3:
+        for block in holdings(_blocks(question)).all():
+            weights, gradients = stage_3_bytes(block, precision)
+            for size, of_gradients, ranks in zip(weights, gradients, groups, strict=True):
+                yield "all_gather", float(cast("float", size)), ranks
+                yield "reduce_scatter", float(cast("float", of_gradients)), ranks
+        return
     kinds: dict[CollectiveKind, float] = {"reduce_scatter": gradient, "all_gather": weight}
     if not layout.zero:
         kinds = {"all_reduce": gradient}
-    for elements, ranks in ((held.dense, layout.dp * layout.cp), (held.expert, layout.expert_dp)):
+    for elements, ranks in zip((inputs.trained.dense, inputs.trained.expert), groups, strict=True):
         for kind, size in kinds.items():
             yield from ((kind, size * each, ranks) for each in np.unique(elements).tolist())
 

@@ -20,7 +20,7 @@ from forescale.memory.parameters import Holding, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
 from forescale.spec.model import Model
-from forescale.spec.workload import STORAGE_BYTES
+from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
 from forescale.time.price import Pricing
 
@@ -75,7 +75,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     choices, held = setting.choices, sharded.held
     dense, expert = sharded.trained.dense, sharded.trained.expert
     precision = setting.workload.precision
-    gradient, weight = STORAGE_BYTES[precision.gradients], gathered_bytes(precision)
+    gradient = STORAGE_BYTES[precision.gradients]
     both = functools.partial(_both_groups, pricing)
     reshard = choices.reshard
     again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
@@ -83,9 +83,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     def block_traffic(block: Holding) -> ShardTraffic:
         if sharded.degrees.keeps_parameters:
             return NO_TRAFFIC
-        sent, trained = block.sent(precision), block.trained
-        weights = ((sent.dense + sent.vocabulary) * weight, sent.expert * weight)
-        gradients = ((trained.dense + trained.vocabulary) * gradient, trained.expert * gradient)
+        weights, gradients = stage_3_bytes(block, precision)
         gather = both("all_gather", *weights)
         return ShardTraffic(
             gather=gather,
@@ -111,6 +109,19 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
         blocks=held.map(block_traffic),
         tensors=_shared_tensors(setting, sharded),
     )
+
+
+def stage_3_bytes(
+    block: Holding, precision: Precision
+) -> tuple[tuple[Numeric, Numeric], tuple[Numeric, Numeric]]:
+    """Return the bytes of the weights that stage 3 gathers for a block, and of the gradients that it scatters.
+
+    Each of what all replicas hold, and of experts.
+    """
+    sent, trained = block.sent(precision), block.trained
+    weight, gradient = gathered_bytes(precision), STORAGE_BYTES[precision.gradients]
+    weights = ((sent.dense + sent.vocabulary) * weight, sent.expert * weight)
+    return weights, ((trained.dense + trained.vocabulary) * gradient, trained.expert * gradient)
 
 
 def _summed(setting: Setting, sharded: Sharded, of: Callable[[Holding], Numeric]) -> Numeric:
