@@ -60,8 +60,12 @@ def test_files(forescale, tmp_path, suffix, starts):
     assert "written to" in ran.out
 
 
-def test_one_report_in_three_forms(forescale):
+def test_one_report_in_three_forms(forescale, tmp_path):
     arguments = ("report", *SMALL, *HELD, "--top", "2", "--details", "0", "--worst", "0")
+    page, same = tmp_path / "page.html", tmp_path / "same.html"
+    forescale(*arguments, "--html", str(page))
+    forescale(*arguments, "--output", str(same))
+    assert page.read_text() == same.read_text().replace(f" --output {same}", "")
     body = json.loads(forescale(*arguments, "--json").out)
     text = forescale(*arguments).out
     assert body["schema"] == "forescale.report/1"

@@ -12,6 +12,7 @@ import typer
 from forescale.cli.console import console, print_json
 from forescale.cli.options import (
     ClusterOptions,
+    HtmlFile,
     JsonFlag,
     ModelArgument,
     PlanOptions,
@@ -61,6 +62,7 @@ def report_command(
         flag="--output -o",
         check=writable,
     ),
+    html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Search and write a report: headers, ranking with legend, details, slowest layouts, summary.
@@ -68,6 +70,7 @@ def report_command(
     With --preset almodel it is the report of that analysis; what is not given is taken from it.
     """
     from forescale.cli.inputs import read_question, refuse_presets
+    from forescale.report.document import to_html
 
     if output is not None and output.suffix not in SUFFIXES:
         raise SpecError(f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}")
@@ -82,6 +85,8 @@ def report_command(
         refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
         found = ranked(spaced(question, choice, sized=True), top=top, all_variants=all_variants)
         report = _search(found, details=details, worst=worst)
+    if html is not None:
+        write_text(html.path, to_html(report, command=html.command))
     _write(report, output, command=command_line(context.obj), as_json=as_json)
 
 
