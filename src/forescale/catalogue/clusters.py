@@ -73,6 +73,12 @@ def load_cluster(name: str, num_devices: int) -> Cluster:
     SpecError
         If the cluster cannot hold so many devices.
     """
+    return _of_one(name).sized(num_devices)
+
+
+@cache
+def _of_one(name: str) -> Cluster:
+    """Return a catalogue cluster of one device, which is read once."""
     begun = [each for each in cluster_names() if each.startswith(f"{name.lower()}-")]
     name = begun[0] if name not in cluster_names() and len(begun) == 1 else name
     entry = _plain(_entry("clusters", "cluster", name), {})
@@ -86,7 +92,7 @@ def load_cluster(name: str, num_devices: int) -> Cluster:
         "device": _device(device, device.get("name", name)),
         "tiers": [_plain(tier, TIER_DIMENSIONS) for tier in entry["tiers"]],
     }
-    return record(Cluster, values, "", f"catalogue cluster {name}").sized(num_devices)
+    return record(Cluster, values, "", f"catalogue cluster {name}")
 
 
 def device_record(name: str) -> Mapping[str, Any]:
