@@ -31,9 +31,9 @@ LARGEST_FILE = 2**20
 RETRY_AFTER_S = 1
 REMEMBERED = 1024
 """Answers that are kept."""
-QUICK_S, LONG_S = 10.0, 60.0
-"""Seconds that an answer may take, and so a search that goes with it; and what is asked for by itself. A search ends
-then with the best so far, and how near it is to the proof."""
+QUICK_S, DRAWN_S, LONG_S = 10.0, 30.0, 60.0
+"""Seconds that an answer may take, and so a search that goes with it; what is drawn, by processes that stand back; and
+what is asked for by itself. A search ends then with the best so far, and how near it is to the proof."""
 QUICK_QUESTIONS = 128
 """Projections that are worked on or wait, in turn, and as many drawings."""
 LONG_QUESTIONS, OF_A_CLIENT = 16, 4
@@ -61,7 +61,7 @@ def create_app(
     """
     served = Pages(
         quick or Workers(processes=2, most=QUICK_QUESTIONS, time_limit_s=QUICK_S),
-        drawn or Workers(processes=2, most=QUICK_QUESTIONS, time_limit_s=QUICK_S, patient=True),
+        drawn or Workers(processes=2, most=QUICK_QUESTIONS, time_limit_s=DRAWN_S, patient=True),
         long or Workers(processes=2, most=LONG_QUESTIONS, time_limit_s=LONG_S + GRACE_S, patient=True),
     )
 
