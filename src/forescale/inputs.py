@@ -74,7 +74,7 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
     plan, pipeline = lay_out(model, strategy, workload)
     order = order_of(strategy)
     if recorded:
-        degrees, order = _recorded_degrees(degrees), _recorded_order(order)
+        degrees, order = recorded_degrees(degrees), _recorded_order(order)
     setting, pricing = setting_of(question, choices), pricing_of(question, degrees, choices, order)
     built, stages = price_model(model, setting.layout(degrees), pricing), stack_plans([plan])
     if recorded:
@@ -203,7 +203,8 @@ def _fields(value: Sharded) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def _recorded_degrees(degrees: Degrees) -> Degrees:
+def recorded_degrees(degrees: Degrees) -> Degrees:
+    """Return the degrees of one layout as terms, each by its name."""
     return Degrees(
         **{
             name: Term(np.array([getattr(degrees, name)]), name=name, unit="1")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.small import asked, cluster, dense, moe, workload
 
+from forescale.api import ask
 from forescale.errors import SpecError, UnknownNameError
 from forescale.explain import Explainer, explain, quantity_names
 from forescale.explain.tidy import operation_of
@@ -181,6 +182,26 @@ def test_an_account_says_what_its_formulas_made_of_what(preset, words):
     assert peak.value == project_as(question).memory.peak_bytes
     found = {label for node in peak.walk() for label, _ in node.inputs} | {node.name for node in peak.walk()}
     assert found >= set(words)
+
+
+@pytest.mark.parametrize(
+    ("preset", "model", "layout", "words"),
+    [
+        ("almodel", "llama-3.1-8b", {"zero": 3}, ("almodel_compute_time", "bus_bytes", "dp_shard", "bandwidth")),
+        ("subramanian2024", "gpt3-175b", {"tp": 4}, ("two_level_ring", "linear_forward_flops", "near_tp1", "rate")),
+    ],
+)  # fmt: skip
+def test_a_step_of_an_account_says_what_its_formulas_made_of_what(preset, model, layout, words):
+    sizes = {"devices": 16, "seq_len": 2048, "global_batch_size": 64, "pp": 2}
+    question = ask(model, "h100-sxm", preset=preset, **sizes, **layout)
+    told, step = project_as(question), explain(question, "step_time")
+    assert step.value == told.step_time.expected
+    for part, node in step.inputs:
+        assert node.value == told.time_s[part]
+        assert node.inputs, f"{part} says nothing of what it is made of"
+    found = {label for node in step.walk() for label, _ in node.inputs} | {node.name for node in step.walk()}
+    assert found >= set(words)
+    assert all(node.source for node in step.walk() if node.name in words and node.inputs)
 
 
 def test_a_replayed_layer_of_an_account_is_its_input():

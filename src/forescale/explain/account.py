@@ -8,7 +8,7 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, number_of
 from forescale.numeric import Numeric
-from forescale.presets import ACCOUNTS, project_as
+from forescale.presets import ACCOUNTS, TIMED, project_as
 from forescale.presets.preset import StageBytes
 from forescale.projection.result import MEMORY_PARTS, Projection, StageMemory
 from forescale.question import Question
@@ -38,7 +38,8 @@ def explain_account(question: Question, quantity: str, stage: int | None) -> Ter
     account = next(each for each in ACCOUNTS if each.name == told.preset)
     rank = _rank(told, stage)
     memory = _memory(rank, account.stages(question)[rank.stage], account.source)
-    known = {**memory, **_time(told, account.source), **_counts(told)}
+    made = next((each.seconds(question) for each in TIMED if each.name == told.preset), {})
+    known = {**memory, **_time(told, {**told.time_s, **made}, account.source), **_counts(told)}
     if quantity not in known:
         raise UnknownNameError(f"quantity of preset {told.preset}", quantity, known)
     if stage is not None and not quantity.startswith("memory."):
@@ -64,14 +65,12 @@ def _memory(rank: StageMemory, made: StageBytes, source: str) -> dict[str, Term]
     return _of_parts("memory.peak", "memory", parts, rank.peak_bytes, "byte", whole, source)
 
 
-def _time(told: Projection, source: str) -> dict[str, Term]:
-    """Return what follows from the step's time; nothing where the account states none."""
+def _time(told: Projection, parts: Mapping[str, Numeric], source: str) -> dict[str, Term]:
+    """Return what follows from the step's time and its `parts`; nothing where the account states none."""
     seconds = told.step_time.expected
     if not seconds:
         return {}
-    found = _of_parts(
-        "step_time", "step_time", told.time_s, seconds, "s", "a step of the account's parts", source
-    )
+    found = _of_parts("step_time", "step_time", parts, seconds, "s", "a step of the account's parts", source)
     for share, work in RATES.items():
         flops = Term(getattr(told, f"{work}_per_step"), name=work, unit="FLOP")
         inputs = {work: flops, "step_time": found["step_time"]}

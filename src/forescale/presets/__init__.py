@@ -8,7 +8,7 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.presets.almodel import ALMODEL
 from forescale.presets.korthikanti2022 import KORTHIKANTI_2022
 from forescale.presets.playbook import PLAYBOOK_2025
-from forescale.presets.preset import MemoryPreset, Preset
+from forescale.presets.preset import MemoryPreset, Preset, TimePreset
 from forescale.presets.primus import PRIMUS, PRIMUS_2026
 from forescale.presets.subramanian2024.preset import SUBRAMANIAN_2024
 from forescale.project import project
@@ -30,18 +30,19 @@ class DefaultPreset:
 
 
 DEFAULT = DefaultPreset()
+TIMED: tuple[TimePreset, ...] = (ALMODEL, SUBRAMANIAN_2024)
+"""Accounts that state the time of a step as well as memory."""
 ACCOUNTS: tuple[MemoryPreset, ...] = (
     PRIMUS,
     PRIMUS_2026,
     KORTHIKANTI_2022,
     PLAYBOOK_2025,
-    ALMODEL,
-    SUBRAMANIAN_2024,
+    *TIMED,
 )
 PRESETS: tuple[Preset, ...] = (DEFAULT, *ACCOUNTS)
 """All presets; `default` is our own engine."""
 
-__all__ = ["ACCOUNTS", "PRESETS", "Preset", "load_preset", "preset_names", "project_as"]
+__all__ = ["ACCOUNTS", "PRESETS", "TIMED", "Preset", "load_preset", "preset_names", "project_as"]
 
 
 def preset_names() -> tuple[str, ...]:

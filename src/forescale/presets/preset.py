@@ -54,6 +54,14 @@ class MemoryPreset(Preset, Protocol):
         ...
 
 
+class TimePreset(MemoryPreset, Protocol):
+    """An account that states the time of a step as well."""
+
+    def seconds(self, question: Question) -> Mapping[str, Numeric]:
+        """Return seconds of a step by part, terms where the account says what they are made of."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
     """Bytes that an account puts on one device of a pipeline stage, or of many; what it leaves out is zero.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from forescale.cost.roofline import peak_rate
 from forescale.errors import SpecError
+from forescale.formula import number_of
 from forescale.graph.counts import count_parameters
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stages import plan_stages
+from forescale.inputs import recorded_degrees
+from forescale.numeric import Numeric, summed
 from forescale.presets.almodel.memory import (
     device_memory,
     kept_by_kind,
@@ -22,6 +25,7 @@ from forescale.presets.preset import (
     StageBytes,
     memory_projection,
     microbatches_of,
+    recorded,
     timed_projection,
 )
 from forescale.projection.result import Projection
@@ -72,8 +76,21 @@ class Almodel:
         return self.rank(question).projection
 
     def stages(self, question: Question) -> Sequence[StageBytes]:
-        """Return bytes by stage."""
-        return self._stages(question.model, question.layout, question.workload)
+        """Return bytes by stage, as terms."""
+        degrees = recorded_degrees(split_strategy(question.layout)[0])
+        return self._stages(question.model, question.layout, question.workload, degrees)
+
+    def seconds(self, question: Question) -> Mapping[str, Numeric]:
+        """Return seconds of a step by part, as terms."""
+        degrees = recorded_degrees(split_strategy(question.layout)[0])
+        fullest = max(self.stages(question), key=lambda stage: number_of(stage.total))
+        model, cluster, strategy, workload = question.parts
+        flops = sequence_flops(
+            model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks
+        )
+        clock = Clock(model=model, cluster=cluster, workload=workload, terms=self.terms)
+        told = SequenceFlops(**recorded(**asdict(flops)))
+        return _parts(model, workload, clock.step(degrees, fullest, told), told)
 
     def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
         """Return bytes by stage.
@@ -84,7 +101,7 @@ class Almodel:
             If states are not sharded by FSDP, or recompute is selective: what that keeps is not stated.
         """
         return Account(
-            stages=self._stages(model, strategy, workload),
+            stages=self._stages(model, strategy, workload, split_strategy(strategy)[0]),
             total_parameters=count_parameters(model).total,
             notes=_NOTES,
         )
@@ -102,18 +119,20 @@ class Almodel:
         step = clock.step(split_strategy(strategy)[0], fullest, flops)
         return Ranked(projection=_timed(stated, step, flops), memory=fullest, step=step, flops=flops)
 
-    def _stages(self, model: Model, strategy: Strategy, workload: Workload) -> list[StageBytes]:
+    def _stages(
+        self, model: Model, strategy: Strategy, workload: Workload, degrees: Degrees
+    ) -> list[StageBytes]:
         refuse(strategy, self.name)
-        degrees, choices = split_strategy(strategy)
+        choices = split_strategy(strategy)[1]
         plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
         kept = kept_by_kind(model, degrees, choices, workload, self.terms)
         logits = logits_kept(model, degrees, workload)
         accumulation = float(microbatches_of(strategy, workload))
         found = []
         for rank, counts in enumerate(plan.counts):
-            layers = sum(count * float(size) for count, size in zip(counts.tolist(), kept, strict=True))
+            layers = summed(count * size for count, size in zip(counts.tolist(), kept, strict=True))
             in_flight = min(float(strategy.pp - rank), accumulation)
-            last = float(logits) if rank == strategy.pp - 1 else 0.0
+            last = logits if rank == strategy.pp - 1 else 0.0
             stage = device_memory(model, degrees, layers * in_flight + last, self.terms)
             found.append(replace(stage, num_layers=int(counts.sum())))
         return found
@@ -155,7 +174,7 @@ def _timed(stated: Projection, step: Step, flops: SequenceFlops) -> Projection:
     return timed_projection(
         stated,
         step_time=float(step.total),
-        time_s=_parts(stated, step, flops),
+        time_s={name: number_of(value) for name, value in _parts(stated.model, work, step, flops).items()},
         stage_times=[(forward, once - forward)] * len(stated.memory.stages),
         peak_rate=peak_rate(stated.cluster.device, work.precision.compute),
         hardware_flops=executed * float(work.global_batch_size),
@@ -163,12 +182,12 @@ def _timed(stated: Projection, step: Step, flops: SequenceFlops) -> Projection:
     )
 
 
-def _parts(stated: Projection, step: Step, flops: SequenceFlops) -> dict[str, float]:
+def _parts(model: Model, workload: Workload, step: Step, flops: SequenceFlops) -> dict[str, Numeric]:
     """Return the seconds of a step by part."""
-    useful = float(step.compute) * flops.useful / (flops.useful + flops.replayed)
-    shares = parts_of_compute(stated.model, stated.workload.seq_len)
+    useful = step.compute * flops.useful / (flops.useful + flops.replayed)
+    shares = parts_of_compute(model, workload.seq_len)
     whole = {
-        "recompute": float(step.compute) - useful,
+        "recompute": step.compute - useful,
         "tensor_comm": step.tp.seconds,
         "context_comm": step.cp.seconds,
         "expert_comm": step.ep.seconds,
@@ -176,8 +195,7 @@ def _parts(stated: Projection, step: Step, flops: SequenceFlops) -> dict[str, fl
         "bubble": step.bubble,
         "optimizer": step.optimizer.seconds,
     }
-    parts = {str(part): useful * share for part, share in shares.items()}
-    return parts | {name: float(value) for name, value in whole.items()}
+    return {str(part): useful * share for part, share in shares.items()} | whole
 
 
 _NOTES = (

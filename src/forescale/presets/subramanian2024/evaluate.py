@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from forescale.formula import Term, value_of
 from forescale.memory.in_flight import in_flight, saved_bytes
 from forescale.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
 from forescale.numeric import Array, Numeric
@@ -15,6 +16,8 @@ from forescale.presets.subramanian2024.formulas import (
     FP16_BYTES,
     OPTIMIZER_BYTES,
     exposed_weight_exchange_time,
+    memory_bound_time,
+    operation_time,
     stage_bubble_time,
     stage_exchange_time,
     stage_work_time,
@@ -79,8 +82,15 @@ class _Pricer:
         """Return seconds of compute, of memory beyond compute, and of exposed messages."""
         machine = self.machine
         rate = machine.matrix_rate if operation.on_matrix_units else machine.vector_rate
-        compute = machine.operation_latency + work.flops / (machine.compute_efficiency * rate)
-        memory = np.maximum(work.num_bytes / machine.hbm_bandwidth - compute, 0.0)
+        compute = operation_time(
+            flops=work.flops,
+            rate=rate,
+            efficiency=machine.compute_efficiency,
+            latency=machine.operation_latency,
+        )
+        memory = memory_bound_time(
+            num_bytes=work.num_bytes, bandwidth=machine.hbm_bandwidth, compute_time=compute
+        )
         return compute, memory, self._exposed(operation, work, compute + memory)
 
     def _exposed(self, operation: Operation, work: Work, work_time: Numeric) -> Numeric:
@@ -127,9 +137,9 @@ class Factor:
 
 def factor(columns: Columns, names: Sequence[str]) -> Factor:
     """Return the distinct combinations of the named columns of non-negative integers."""
-    size, code = _ranks(columns[names[0]])
+    size, code = _ranks(_whole(columns[names[0]]))
     for name in names[1:]:
-        more, rank = _ranks(columns[name])
+        more, rank = _ranks(_whole(columns[name]))
         size, code = _ranks(code * more + rank)
     first = np.empty(size, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -191,13 +201,13 @@ class Analysis:
         shared = factor(rows, HELD_KEY)
         one = {"panels": 1.0, "near_tp1": 1.0, "near_tp2": 1.0}
         layer = self.layer(Split(**_at(rows, shared.first, HELD_KEY), **one))
-        layers, pp = self._layers(rows), rows["pp"].astype(float)
+        layers, pp = self.layers(rows), floats(rows["pp"])
         states: dict[str, Numeric] = {
             "parameters": _take(sum(operation.parameters for operation in layer), shared.code) * layers,
             "shards": self._replicas(rows),
             "zero": 1.0,
         }
-        microbatches = rows["num_microbatches"].astype(float)
+        microbatches = floats(rows["num_microbatches"])
         return Memory(
             weights=weight_bytes(element_bytes=FP16_BYTES, **states),
             gradients=gradient_bytes(element_bytes=FP16_BYTES, **states),
@@ -215,7 +225,7 @@ class Analysis:
         layer = self.layer(split)
         time = price_layer(layer, split, machine=self.machine, quirks=self.quirks)
         forward, backward = _take(time.forward_s, shared.code), _take(time.backward_s, shared.code)
-        layers, microbatches = self._layers(candidates), candidates["num_microbatches"].astype(float)
+        layers, microbatches = self.layers(candidates), floats(candidates["num_microbatches"])
         work = stage_work_time(layer_time=forward + backward, num_microbatches=microbatches, layers=layers)
         hop = self._hop(candidates, layer[-1].saved_bytes, shared.code)
         pipeline = stage_exchange_time(hop_time=hop, num_microbatches=microbatches)
@@ -223,13 +233,13 @@ class Analysis:
         gather = exposed_weight_exchange_time(exchange_time=exchange, layer_time=forward, layers=layers)
         scatter = exposed_weight_exchange_time(exchange_time=exchange, layer_time=backward, layers=layers)
         bubble = stage_bubble_time(
-            pp=candidates["pp"].astype(float), busy_time=work + pipeline, num_microbatches=microbatches
+            pp=floats(candidates["pp"]), busy_time=work + pipeline, num_microbatches=microbatches
         )
         return StepTime(work=work, pipeline=pipeline, data=gather + scatter, bubble=bubble)
 
     def layer_time(self, candidates: Columns) -> LayerTime:
         """Return what one layer and micro-batch of every candidate take, in parts."""
-        split = Split(**{name: candidates[name].astype(float) for name in LAYER_KEY})
+        split = Split(**{name: floats(candidates[name]) for name in LAYER_KEY})
         return price_layer(self.layer(split), split, machine=self.machine, quirks=self.quirks)
 
     def layer(self, split: Split) -> Layer:
@@ -237,13 +247,13 @@ class Analysis:
         weight = self.machine.matrix_rate / self.machine.vector_rate
         return LAYERS[self.kind](self.shape, split, vector_weight=weight, quirks=self.quirks)
 
-    def _layers(self, columns: Columns) -> Array:
+    def layers(self, columns: Columns) -> Array:
         """Return the layers of a stage."""
-        return (self.shape.num_layers // columns["pp"]).astype(float)
+        return floats(self.shape.num_layers // columns["pp"])
 
     def _replicas(self, columns: Columns) -> Array:
         """Return the devices that hold the same weights: in 2D those of the second axis too."""
-        return (columns["dp"] * columns["tp2"] if self.kind == "2d" else columns["dp"]).astype(float)
+        return floats(columns["dp"] * columns["tp2"] if self.kind == "2d" else columns["dp"])
 
     def _hop(self, candidates: Columns, boundary: Numeric, layer_code: Integers) -> Array:
         """Return the seconds of one message to the next stage."""
@@ -266,15 +276,25 @@ class Analysis:
             kind="all_gather",
             num_bytes=FP16_BYTES * _take(parameters, layer_code[shared.first]),
             num_ranks=self._replicas(group),
-            near=near.astype(float),
+            near=floats(near),
             quirks=self.quirks,
         )
         return _take(exchange, shared.code)
 
 
 def _at(columns: Columns, rows: Integers, names: tuple[str, ...]) -> dict[str, Array]:
-    return {name: columns[name][rows].astype(float) for name in names}
+    return {name: floats(columns[name][rows]) for name in names}
 
 
 def _take(values: Numeric, where: Integers) -> Array:
-    return np.asarray(values)[where]
+    return values[where] if isinstance(values, Term) else np.asarray(values)[where]
+
+
+def _whole(column: Integers) -> Integers:
+    """Return a column's plain integers, recorded or not."""
+    return np.asarray(value_of(column)).astype(np.int64, copy=False)
+
+
+def floats(column: Integers) -> Array:
+    """Return a column as floating-point numbers; terms are already."""
+    return column if isinstance(column, Term) else column.astype(float)

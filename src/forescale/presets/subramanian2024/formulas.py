@@ -126,6 +126,18 @@ def fused_backward_bytes(*, rows: Numeric, keys: Numeric, head_dim: Numeric) -> 
     return gradients + fused_saved_bytes(rows=rows, head_dim=head_dim)
 
 
+@formula(unit="s", source=f"{PAPER}, section III-A (S1) and its code: compute time")
+def operation_time(*, flops: Numeric, rate: Numeric, efficiency: Numeric, latency: Numeric) -> Numeric:
+    """Latency + FLOP/(efficiency·rate)."""
+    return latency + flops / (efficiency * rate)
+
+
+@formula(unit="s", source=f"{PAPER}, section III-A (S1) and its code: memory time")
+def memory_bound_time(*, num_bytes: Numeric, bandwidth: Numeric, compute_time: Numeric) -> Numeric:
+    """max(V/b − t, 0): what memory traffic takes beyond compute."""
+    return np.maximum(num_bytes / bandwidth - compute_time, 0.0)
+
+
 @formula(unit="s", source=f"{PAPER}, section III-A (S2)")
 def stage_work_time(*, layer_time: Numeric, num_microbatches: Numeric, layers: Numeric) -> Numeric:
     """t·m·d/np: every micro-batch through every layer of the stage."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import SpecError
+from forescale.formula import Term
 from forescale.graph.layout import split_strategy
 from forescale.numeric import Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection, microbatches_of, timed_projection
-from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, price_layer
+from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, floats, price_layer
 from forescale.presets.subramanian2024.formulas import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
 from forescale.presets.subramanian2024.machine import machine_of
@@ -58,6 +59,12 @@ class Subramanian2024Preset:
         """Return bytes by stage."""
         analysis, layout = self._analysis(question)
         return [_stage(analysis, layout, stage) for stage in range(question.layout.pp)]
+
+    def seconds(self, question: Question) -> Mapping[str, Numeric]:
+        """Return seconds of a step by part, as terms."""
+        analysis, layout = self._analysis(question)
+        columns = {name: Term(floats(column), name=name, unit="1") for name, column in layout.items()}
+        return _seconds(analysis, columns)  # type: ignore[arg-type]
 
     def _analysis(self, question: Question) -> tuple[Analysis, Columns]:
         model, cluster, strategy, workload = question.parts
@@ -128,13 +135,12 @@ def _parameters(analysis: Analysis) -> float:
 def _timed(stated: Projection, analysis: Analysis, layout: Columns) -> Projection:
     """Return a projection of memory with the times of the step."""
     step, layer = analysis.step_time(layout), analysis.layer_time(layout)
-    passes = float(layout["num_microbatches"][0] * (analysis.shape.num_layers // layout["pp"][0]))
-    whole = {"pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
+    passes = _only(floats(layout["num_microbatches"]) * analysis.layers(layout))
     forward, backward = _only(layer.forward_s), _only(layer.backward_s)
     return timed_projection(
         stated,
         step_time=_only(step.total),
-        time_s=_parts(analysis, layout, passes) | {name: _only(value) for name, value in whole.items()},
+        time_s={name: _only(value) for name, value in _seconds(analysis, layout).items()},
         stage_times=((one.num_layers * forward, one.num_layers * backward) for one in stated.memory.stages),
         peak_rate=analysis.machine.matrix_rate,
         hardware_flops=_only(layer.flops) * passes * stated.cluster.num_devices,
@@ -147,14 +153,15 @@ def _only(values: Numeric) -> float:
     return float(np.asarray(values).reshape(-1)[0])
 
 
-def _parts(analysis: Analysis, layout: Columns, passes: float) -> dict[str, float]:
-    """Return the seconds of a step's layers, by part of the model and kind of message."""
-    parts = dict.fromkeys(TIME_PARTS, 0.0)
-    split = Split(**{name: layout[name].astype(float) for name in LAYER_KEY})
+def _seconds(analysis: Analysis, layout: Columns) -> dict[str, Numeric]:
+    """Return the seconds of a step, of its layers by part of the model and kind of message."""
+    step, parts = analysis.step_time(layout), dict.fromkeys(TIME_PARTS, np.zeros(1))
+    passes = floats(layout["num_microbatches"]) * analysis.layers(layout)
+    split = Split(**{name: floats(layout[name]) for name in LAYER_KEY})
     for operation in analysis.layer(split):
         time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
         own = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
-        parts[own] += passes * _only(time.compute_s + time.memory_s)
+        parts[own] = parts[own] + passes * (time.compute_s + time.memory_s)
         comm = "context_comm" if operation.name == "fused attention" else "tensor_comm"
-        parts[comm] += passes * _only(time.tensor_s)
-    return parts
+        parts[comm] = parts[comm] + passes * time.tensor_s
+    return {**parts, "pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
