@@ -114,7 +114,7 @@ def export(
         raise SpecError(msg)
     writer = writer_of(framework)
     asked = under(question, framework)
-    _check(asked, framework)
+    _check(asked, framework, writer.blind)
     files = writer.write(asked)
     found = read_back(files, asked)
     if name is not None and len(files.texts) == 1 and files.comment is not None and not slurm:
@@ -155,15 +155,15 @@ def completed(
     return replace(question, framework=framework, strategy=found.strategy, workload=found.workload)
 
 
-def _check(question: Question, framework: Framework) -> None:
-    """Refuse a model without text, and what a rule of the framework's limits does not let go together."""
+def _check(question: Question, framework: Framework, blind: str) -> None:
+    """Refuse a model without text, a tower that a `blind` writer cannot say, and what limits do not let go together."""
     if not question.model.vocab_size:
         msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
         raise SpecError(msg)
-    if question.model.vision is not None:
+    if question.model.vision is not None and blind:
         msg = (
-            f"the words of {framework.name} that are written know no vision tower as {question.model.name} has one; "
-            "images 0 writes the training of the text alone (--images 0)"
+            f"{framework.name}: {blind}, and {question.model.name} has one; images 0 writes the training of the text "
+            "alone (--images 0)"
         )
         raise SpecError(msg)
     limits = framework.limits

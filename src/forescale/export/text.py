@@ -14,6 +14,7 @@ from forescale.frameworks.writing import PLACEHOLDER, Files
 from forescale.io.line import project_line
 from forescale.projection.result import MemorySummary, Projection
 from forescale.question import Question
+from forescale.spec.model import Images
 from forescale.units import GIB, counted
 from forescale.version import __version__
 
@@ -135,7 +136,15 @@ def _reading(files: Files, question: Question) -> str:
     if load_framework(framework.name) != framework:
         words += ["--framework", framework.label]
     for name in files.left:
-        words += [f"--{name.replace('_', '-')}", str(getattr(question.workload, name))]
+        value = getattr(question.workload, name)
+        if isinstance(value, Images):
+            words += [
+                "--images",
+                str(value.count),
+                *(["--image-size", str(value.size)] if value.size else []),
+            ]
+        else:
+            words += [f"--{name.replace('_', '-')}", str(value)]
     launched = {} if framework.allocator == question.layout.allocator else files.launched
     for name, value in launched.items():
         words += ["--set", f"strategy.{name}={value}"]

@@ -80,6 +80,10 @@ class Writer(Protocol):
     def frameworks(self) -> tuple[str, ...]:
         """Names of the frameworks' records that it writes for; `--to` takes these and their aliases."""
 
+    @property
+    def blind(self) -> str:
+        """Why no model with a vision tower is written, in words; empty where some are."""
+
     def write(self, question: Question) -> Files:
         """Return the configuration of one layout, of which `question.framework` says release and name.
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.export.laws import check_writer
 from tests.plans import plans
 
-from forescale.errors import ReaderError, UnknownKeyError
+from forescale.api import ask
+from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.export import export
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.reading import Options
+from forescale.question import Question
+from forescale.spec.workload import FrozenPart, Trainable
 
 LOST = ("workload.precision.parameters",)
 """Parameters in fp8 need sharded states, in Megatron-LM too."""
@@ -62,3 +67,37 @@ def test_what_overlaps_goes_over_the_other_sections(tmp_path: Path) -> None:
     layout = BridgeReader().read(path, Options(num_devices=4)).strategy
     assert layout is not None
     assert (layout.overlap.tensor, layout.overlap.grad_reduce) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "frozen", "layout"),
+    [
+        ("gemma-3-4b", (), {}),
+        ("qwen2.5-vl-7b", ("vision",), {"tp": 2}),
+        ("qwen3-vl-30b-a3b", ("vision", "projector"), {"ep": 8}),
+        ("qwen3.5-27b", ("embedding", "attention", "ffn", "moe", "norm", "head", "vision"), {"tp": 4, "pp": 2}),
+    ],
+)  # fmt: skip
+def test_a_model_with_a_tower_is_built_by_its_name(
+    model: str, frozen: tuple[FrozenPart, ...], layout: dict[str, int]
+) -> None:
+    (found,) = check_writer([seeing(model, frozen, **layout)])
+    text = found.texts["recipe.py"]
+    assert f"cfg.model.freeze_vision_model = {'vision' in frozen}" in text
+    assert f"cfg.model.freeze_language_model = {'head' in frozen}" in text
+    assert "cfg.model.num_layers" not in text
+    assert "--images 2 --image-size 448" in text
+    assert found.read_back.vision == found.projection.vision
+
+
+def test_a_tower_that_no_recipe_trains_is_refused() -> None:
+    with pytest.raises(
+        SpecError, match=r"no recipe for the tower of llava-1\.5-7b; it has some for gemma-3-4b"
+    ):
+        export(seeing("llava-1.5-7b", ()))
+
+
+def seeing(model: str, frozen: tuple[FrozenPart, ...], **layout: int) -> Question:
+    images = {"count": 2, "size": 448}
+    asked = ask(model, "h100-sxm", devices=16, seq_len=8192, global_batch_size=64, framework="bridge", images=images, **layout)  # fmt: skip
+    return replace(asked, workload=replace(asked.workload, trainable=Trainable(frozen=frozen)))

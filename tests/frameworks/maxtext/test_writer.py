@@ -12,6 +12,7 @@ from tests.plans import dense_first, plans
 from forescale.api import ask
 from forescale.errors import SpecError
 from forescale.export import export
+from forescale.spec.workload import Trainable
 
 
 @pytest.mark.parametrize(("seed", "cluster"), [(1, "h100-sxm"), (2, "tpu-v5p")])
@@ -47,6 +48,18 @@ def test_a_model_goes_by_name_where_maxtext_has_it():
     assert keys_of(model="qwen3-4b")["model_name"] == "qwen3-4b"
     own = keys_of(model="mistral-7b")
     assert (own["decoder_block"], own["sliding_window_size"]) == ("llama2", 4096)
+
+
+@pytest.mark.parametrize("frozen", [(), ("vision",)])
+def test_a_tower_goes_with_a_model_by_name(frozen):
+    asked = question(model="llama-4-scout", cluster="tpu-v5p", zero=3, images={"count": 4})
+    asked = replace(asked, workload=replace(asked.workload, trainable=Trainable(frozen=frozen)))
+    (found,) = check_writer([asked])
+    keys = yaml.safe_load(found.texts["run.yml"])
+    assert (keys["model_name"], keys["use_multimodal"]) == ("llama4-17b-16e", True)
+    assert keys["freeze_vision_encoder_params"] == bool(frozen)
+    with pytest.raises(SpecError, match=r"no tower of qwen3-vl-8b; it has those of gemma-3-12b"):
+        export(question(model="qwen3-vl-8b", zero=3))
 
 
 def test_inner_axes_lie_inside_a_slice():

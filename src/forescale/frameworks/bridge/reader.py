@@ -18,7 +18,8 @@ from forescale.frameworks.bridge.peft import read_peft
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading, packaged
 from forescale.frameworks.settings import Settings
-from forescale.spec.workload import Trainable
+from forescale.spec.model import Model
+from forescale.spec.workload import FROZEN_PARTS, FrozenPart, Trainable
 
 SECTIONS = (
     "model",
@@ -45,10 +46,17 @@ IGNORED = frozenset(
         "pipeline_dtype", "autocast_dtype", "autocast_enabled", "random_seed", "data_path", "split", "dataloader_type",
         "save", "load", "save_interval", "rotary_base", "lr", "min_lr", "weight_decay", "tp_comm_overlap_cfg",
         "tp_comm_bootstrap_backend", "batch_p2p_comm", "overlap_param_gather_with_optimizer_step", "align_param_gather",
-        "bucket_size", "wgrad_deferral_limit", "data_parallel_size",
+        "bucket_size", "wgrad_deferral_limit", "data_parallel_size", "load_weights", "hf_processor_path",
+        "freeze_language_model", "freeze_vision_model", "freeze_vision_projection", "pretrained_checkpoint",
     )
 )  # fmt: skip
 """Fields of these sections that say nothing more of memory or time."""
+FROZEN: Final[Mapping[str, tuple[FrozenPart, ...]]] = {
+    "freeze_language_model": ("embedding", "attention", "ffn", "moe", "norm", "head"),
+    "freeze_vision_model": ("vision",),
+    "freeze_vision_projection": ("projector",),
+}
+"""Parts of a model with a tower that a field keeps as they are."""
 OVERLAP = "comm_overlap"
 """The section whose fields go over those of the others, where they are given."""
 
@@ -75,19 +83,43 @@ class BridgeReader:
         except (SyntaxError, ValueError, RecursionError) as error:
             raise ReaderError(path, f"it is no Python: {error}") from error
         settings, unknown = _settings(tree, path, strict=options.strict)
+        model = _named(tree, options)
         reading = read_settings(
             settings,
             name=path.stem,
             options=options,
+            model=None if "hidden_size" in settings else model,
             unknown=unknown,
             form=self.name,
             framework="megatron-bridge",
         )
         adapters, workload = read_peft(tree, path, _plain), reading.workload
-        if adapters is None or workload is None:
+        if workload is None:
             return reading
+        if adapters is None:
+            frozen = _frozen(tree, path) if model is not None and model.vision is not None else ()
+            return replace(reading, workload=replace(workload, trainable=Trainable(frozen=frozen)))
         trained = replace(workload, trainable=Trainable(**adapters))
         return replace(reading, workload=trained, used=(*reading.used, "peft"))
+
+
+def _named(tree: ast.Module, options: Options) -> Model | None:
+    """Return the catalogue's model that AutoBridge builds from a name on Hugging Face; None where there is none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "AutoBridge.from_hf_pretrained":
+            name = node.args[0] if node.args else None
+            if isinstance(name, ast.Constant) and options.model_of is not None:
+                return options.model_of(str(name.value))
+    return None
+
+
+def _frozen(tree: ast.Module, path: Path) -> tuple[FrozenPart, ...]:
+    """Return the parts that a recipe of a model with a tower does not train."""
+    said = {
+        field: _plain(node, str(path)) for field, node in _assigned(tree) if field.startswith("model.freeze_")
+    }
+    wanted = {part for field, parts in FROZEN.items() if said.get(f"model.{field}") for part in parts}
+    return tuple(part for part in FROZEN_PARTS if part in wanted)
 
 
 def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, list[str]]:

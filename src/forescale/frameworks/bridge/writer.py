@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from forescale.errors import SpecError
 from forescale.frameworks.bridge.peft import peft_lines
-from forescale.frameworks.bridge.reader import fields
+from forescale.frameworks.bridge.reader import FROZEN, fields
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
+from forescale.frameworks.reading import packaged
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 
@@ -26,6 +28,33 @@ def recipe() -> ConfigContainer:
     cfg.model = {provider}()
     cfg.mixed_precision = MixedPrecisionConfig()
 """
+NAMED_HEAD = """\
+import torch
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _sft_common_vlm
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
+
+
+def recipe() -> ConfigContainer:
+    cfg = _sft_common_vlm()
+    cfg.model = AutoBridge.from_hf_pretrained("{name}").to_megatron_provider(load_weights=False)
+    cfg.mixed_precision = MixedPrecisionConfig()
+    cfg.dataset.hf_processor_path = "{name}"
+"""
+NAMED_TAIL = f"""\
+    cfg.optimizer.lr = 5e-6  # {PLACEHOLDER}: learning rates change neither step time nor memory
+    cfg.checkpoint.pretrained_checkpoint = None  # {PLACEHOLDER}: imported weights; data are those of the base recipe
+    cfg.checkpoint.save = "checkpoints"  # {PLACEHOLDER}
+    return cfg
+
+
+if __name__ == "__main__":
+    from megatron.bridge.training.finetune import finetune
+    from megatron.bridge.training.vlm_step import forward_step
+
+    finetune(recipe(), forward_step)
+"""
 TAIL = f"""\
     cfg.dataset.data_path = "/path/to/my_text_document"  # {PLACEHOLDER}
     cfg.tokenizer.tokenizer_type = "HuggingFaceTokenizer"
@@ -42,6 +71,8 @@ if __name__ == "__main__":
 
     pretrain(recipe(), forward_step)
 """
+SAID_AGAIN = ("num_experts", "swiglu", "multi_latent_attention")
+"""What of a model degrees and kernels are read by."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
 LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq")
 
@@ -51,10 +82,13 @@ class BridgeWriter:
 
     title: Final = "Megatron-Bridge recipe in Python"
     frameworks: Final = ("megatron-bridge", "nemo")
+    blind: Final = ""
 
     def write(self, question: Question) -> Files:
         """Return the recipe; what the container has no field for is left out."""
         check_laws(question)
+        if question.model.vision is not None:
+            return _with_tower(question)
         parts = all_settings(question)
         settings = {key: value for part in parts.values() for key, value in part.items()}
         if settings.get("hybrid_layer_pattern"):
@@ -67,24 +101,52 @@ class BridgeWriter:
         )
         imported, adapters = peft_lines(question.workload.trainable)
         text = imported + HEAD.format(module=module, provider=provider)
-        text += "".join(f"    cfg.{line}\n" for line in _lines(_known(settings)))
         text += f"    cfg.model.activation_func = torch.nn.functional.{'silu' if settings.get('swiglu') else 'gelu'}\n"
-        dtype = DTYPES[question.workload.precision.activations]
-        text += "".join(
-            f"    cfg.mixed_precision.{name} = torch.{dtype}\n" for name in ("params_dtype", "pipeline_dtype")
-        )
-        text += "    cfg.model.should_pad_vocab = True\n"
-        text += f"    cfg.model.seq_length = {question.workload.seq_len}\n"
-        if settings.get("cpu_offloading_num_layers"):
-            text += "    cfg.model.cpu_offloading = True\n"
-        if question.workload.tokens is None:
-            text += f"    cfg.train.train_iters = {STEPS}  # {PLACEHOLDER}\n"
-        return Files(
-            texts={RECIPE: text + adapters + TAIL},
-            main=RECIPE,
-            launch=f"{torchrun(question.cluster)} {RECIPE}",
-            variables=allocator(question),
-        )
+        return _files(question, text + _body(question, settings) + adapters + TAIL)
+
+
+def _with_tower(question: Question) -> Files:
+    """Return the recipe of a model that Megatron-Bridge builds by its name, whose sizes are not said again."""
+    name, trainable = packaged("bridge")["towers"].get(question.model.name), question.workload.trainable
+    if name is None:
+        known = ", ".join(packaged("bridge")["towers"])
+        msg = f"Megatron-Bridge has no recipe for the tower of {question.model.name}; it has some for {known}"
+        raise SpecError(msg)
+    parts = all_settings(question)
+    imported, adapters = peft_lines(trainable)
+    named = {key: parts["MODEL"].get(key) for key in SAID_AGAIN}
+    settings = named | {
+        key: value for part, table in parts.items() if part != "MODEL" for key, value in table.items()
+    }
+    text = imported + NAMED_HEAD.format(name=name) + _body(question, settings)
+    for field, frozen in FROZEN.items():
+        text += f"    cfg.model.{field} = {set(frozen) <= set(trainable.frozen)}\n"
+    return replace(_files(question, text + adapters + NAMED_TAIL), left=("images",))
+
+
+def _files(question: Question, text: str) -> Files:
+    return Files(
+        texts={RECIPE: text},
+        main=RECIPE,
+        launch=f"{torchrun(question.cluster)} {RECIPE}",
+        variables=allocator(question),
+    )
+
+
+def _body(question: Question, settings: dict[str, object]) -> str:
+    """Return the lines that set fields, whatever made the model."""
+    text = "".join(f"    cfg.{line}\n" for line in _lines(_known(settings)))
+    dtype = DTYPES[question.workload.precision.activations]
+    text += "".join(
+        f"    cfg.mixed_precision.{name} = torch.{dtype}\n" for name in ("params_dtype", "pipeline_dtype")
+    )
+    text += "    cfg.model.should_pad_vocab = True\n"
+    text += f"    cfg.model.seq_length = {question.workload.seq_len}\n"
+    if settings.get("cpu_offloading_num_layers"):
+        text += "    cfg.model.cpu_offloading = True\n"
+    if question.workload.tokens is None:
+        text += f"    cfg.train.train_iters = {STEPS}  # {PLACEHOLDER}\n"
+    return text
 
 
 def _known(settings: dict[str, object]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from forescale.frameworks.maxtext.keys import base_values, presets
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.workload import Trainable
 
 EXTRAS = ("mtp_num_layers", "n_routing_groups", "topk_routing_group")
 """Keys that no model of MaxText's sets, and that may go over any."""
@@ -40,6 +41,24 @@ def model_keys(model: Model) -> dict[str, Any]:
     return {key: value for key, value in sizes.items() if value != base_values().get(key) or key in _NAMED}
 
 
+def tower_keys(model: Model, trainable: Trainable) -> dict[str, Any]:
+    """Return the keys that train a model with its vision tower, which MaxText builds of models that it names.
+
+    Raises
+    ------
+    SpecError
+        If it has no tower of this model.
+    """
+    names = {entry.get("catalogue"): name for name, entry in presets().items() if name.startswith(TOWERS)}
+    if model.name not in names:
+        msg = f"MaxText has no tower of {model.name}; it has those of {', '.join(filter(None, names))}"
+        raise SpecError(msg)
+    frozen = "vision" in trainable.frozen
+    return {"model_name": names[model.name], "use_multimodal": True, "freeze_vision_encoder_params": frozen}
+
+
+TOWERS = ("gemma3-", "llama4-")
+"""How the names of MaxText's models begin whose towers are in the catalogue (layers/encoders.py)."""
 _NAMED = ("decoder_block", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "base_mlp_dim",
           "base_num_decoder_layers", "vocab_size")  # fmt: skip
 """Keys that are written even where base.yml says the same."""

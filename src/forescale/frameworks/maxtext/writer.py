@@ -18,10 +18,11 @@ from forescale.frameworks.maxtext.layout import (
     STORAGE,
     STRATEGIES,
 )
-from forescale.frameworks.maxtext.write_model import model_keys
+from forescale.frameworks.maxtext.write_model import model_keys, tower_keys
 from forescale.frameworks.writing import PLACEHOLDER, Files
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
+from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision, Workload
 from forescale.syntax import dump_yaml
@@ -46,6 +47,7 @@ class MaxTextWriter:
 
     title: Final = "MaxText configuration in YAML"
     frameworks: Final = ("maxtext",)
+    blind: Final = ""
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what MaxText has no key for is left out."""
@@ -59,7 +61,7 @@ class MaxTextWriter:
             "dataset_type": "synthetic",
             "hardware": "gpu" if on_gpus else "tpu",
             **({} if steps is None else {"steps": steps}),
-            **model_keys(question.model),
+            **_model(question.model, workload),
             **_axes(strategy, question.cluster),
             **_pipeline(strategy, question.model.num_layers),
             **_batch(question),
@@ -72,7 +74,12 @@ class MaxTextWriter:
             texts={RUN: dump_yaml(values, REMARKS)},
             main=RUN,
             launch=f"python3 -m maxtext.trainers.{SFT if workload.trainable.lora_rank else TRAIN} {RUN}",
+            left=() if question.model.vision is None else ("images",),
         )
+
+
+def _model(model: Model, workload: Workload) -> dict[str, Any]:
+    return model_keys(model) if model.vision is None else tower_keys(model, workload.trainable)
 
 
 def _axes(strategy: Strategy, cluster: Cluster) -> dict[str, int]:
