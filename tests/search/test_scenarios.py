@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.frameworks import load_framework
+from forescale.project import project
+from forescale.question import Question
 from forescale.search import pareto_search, search
+from forescale.search.scenarios import scenarios
 from forescale.spec import Overlap, Precision, Recompute, Strategy
+from forescale.spec.framework import laid_over, searched, told_of
 from forescale.spec.space import Space
 
 MODEL, DEVICES = moe(3), cluster(8)
@@ -122,3 +127,39 @@ def test_progress_is_that_of_all_scenarios():
     assert {each.num_legal for each in told} == {result.num_legal} == {settled[-1]}
     assert [each.bound > 0.0 for each in told] == sorted(each.bound > 0.0 for each in told)
     assert told[-1].gap == 0.0
+
+
+def as_told(name, types, zero=(0, 1), model=MODEL, **space):
+    """Return the question of a space under a framework, and the words of what it trains."""
+    framework = load_framework(name)
+    told = replace(WORK, precision=types)
+    base, work = framework.applied(Strategy(), told, model, DEVICES)
+    held = searched(framework, replace(SMALL, base=base, zero=zero, **space), limited=False)
+    return Question(model=model, cluster=DEVICES, workload=work, framework=framework, space=held), told
+
+
+@pytest.mark.parametrize("name", ["nemo", "deepseek", "deepspeed-zero", "maxtext"])
+@pytest.mark.parametrize("compute", ["bf16", "fp8"])
+def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
+    question, told = as_told(name, Precision(compute=compute), pp=(1, 2), vpp=(1,), tp=(1,))
+    found = search(question, top=100, all_variants=True)
+    assert {one.strategy.zero for one in found.best} == {0, 1}
+    for one in found.best:
+        words = {**told_of(one.strategy, question.space.base), "recompute": asdict(one.strategy.recompute)}
+        layout, work = question.framework.applied(laid_over(Strategy(), words), told, MODEL, DEVICES)
+        alone = project(replace(question, strategy=laid_over(layout, words), workload=work))
+        assert (alone.step_time, alone.memory, alone.workload) == (one.step_time, one.memory, one.workload)
+
+
+def test_types_that_are_chosen_come_with_all_that_the_framework_makes_of_them():
+    chosen, _ = as_told("nemo", Precision(), precision=(("fp8", "none"),))
+    asked, _ = as_told("nemo", Precision(compute="fp8"))
+    parts = [(each.workload, each.space) for each in scenarios(asked)]
+    assert [(each.workload, replace(each.space, precision=(None,))) for each in scenarios(chosen)] == parts
+    assert {work.precision.parameters for work, _ in parts} == {"fp8", "bf16"}
+
+
+def test_types_that_were_told_stay_whatever_is_sharded():
+    question, _ = as_told("nemo", Precision(compute="fp8", moments="bf16"))
+    assert {each.space.zero for each in scenarios(question)} == {(0,), (1,)}
+    assert {each.workload.precision.moments for each in scenarios(question)} == {"bf16"}

@@ -21,23 +21,21 @@ from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, enumerate_cells
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
+from forescale.spec.workload import Workload
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 
 
 def scenarios(question: Question) -> tuple[Question, ...]:
-    """Return the questions of a search, one per combination of what its space leaves open, each once."""
+    """Return the questions of a search, one per combination of what its space leaves open, each once.
+
+    Where a framework has other types for states that are not sharded, their layouts are a question of their own.
+    """
     values = [getattr(question.space, name) for name in SCENARIO_NAMES]
-    found = [
-        _scenario(question, dict(zip(SCENARIO_NAMES, chosen, strict=True))) for chosen in product(*values)
-    ]
-    return tuple(
-        each
-        for index, each in enumerate(found)
-        if all(
-            (each.workload, each.space.base) != (other.workload, other.space.base) for other in found[:index]
-        )
-    )
+    chosen = (dict(zip(SCENARIO_NAMES, each, strict=True)) for each in product(*values))
+    found = [part for each in chosen for part in _by_sharding(_scenario(question, each))]
+    asked = [(each.workload, each.space.base, each.space.zero) for each in found]
+    return tuple(each for index, each in enumerate(found) if asked[index] not in asked[:index])
 
 
 def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
@@ -45,7 +43,7 @@ def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
     workload, base = question.workload, question.space.base
     if chosen["precision"] is not None:
         compute, recipe = chosen["precision"]
-        workload = replace(workload, precision=replace(workload.precision, compute=compute, recipe=recipe))
+        base, workload = _retyped(question, {"compute": compute, "recipe": recipe})
     if (kinds := chosen["overlap"]) is not None:
         more = replace(base.overlap, **dict.fromkeys(kinds, True)) if kinds else _nothing()
         base = replace(base, overlap=more)
@@ -55,6 +53,31 @@ def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
     held = {name: value for name, value in shares.items() if value is not None}
     base = replace(base, offload=replace(base.offload, **held))
     return replace(question, strategy=None, workload=workload, space=replace(question.space, base=base))
+
+
+def _retyped(question: Question, types: Mapping[str, Any]) -> tuple[Strategy, Workload]:
+    """Return what is not searched, and the workload, under other types of compute: as the framework has them."""
+    base, workload = question.space.base, question.workload
+    if question.framework is None:
+        return base, replace(workload, precision=replace(workload.precision, **types))
+    given = {name: value for name, value in types.items() if value != "none"}
+    of = (base, workload, question.model, question.cluster)
+    return question.framework.retyped(of, given, sharded=True)
+
+
+def _by_sharding(question: Question) -> tuple[Question, ...]:
+    """Return the question of layouts whose states are sharded and that of the others, or one where both are alike."""
+    space, workload = question.space, question.workload
+    if question.framework is None or 0 not in space.zero:
+        return (question,)
+    types = {"compute": workload.precision.compute, "recipe": workload.precision.recipe}
+    of = (space.base, workload, question.model, question.cluster)
+    base, whole = question.framework.retyped(of, types, sharded=False)
+    if (base, whole) == (space.base, workload):
+        return (question,)
+    sharded = tuple(level for level in space.zero if level)
+    unsharded = replace(question, workload=whole, space=replace(space, base=base, zero=(0,)))
+    return (*([question.within(zero=sharded)] if sharded else []), unsharded)
 
 
 def _nothing() -> Overlap:

@@ -29,7 +29,7 @@ from forescale.spec.strategy import (
     Recompute,
     Strategy,
 )
-from forescale.spec.workload import NARROW, ComputeType, StorageType, Workload
+from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 
 Words: TypeAlias = Mapping[str, Any]
 """Fields of a specification by name, as a plan file has them: tables inside are mappings."""
@@ -178,6 +178,36 @@ class Framework:
         }
         told = {name: value for name, value in words.items() if value is not None}
         return over(told, strategy), over({"precision": types}, workload)
+
+    def retyped(
+        self, question: tuple[Strategy, Workload, Model, Cluster], types: Words, *, sharded: bool
+    ) -> tuple[Strategy, Workload]:
+        """Return the layout and the workload of a question, completed for sharded states, completed for others.
+
+        What the framework does not make of their types was told, and stays.
+
+        Parameters
+        ----------
+        types
+            Fields of `Precision` by name; what is not among them follows from them.
+        sharded
+            Whether states are.
+        """
+        strategy, workload, model, cluster = question
+        told = workload.precision
+        before = self._typed({"compute": told.compute, "recipe": told.recipe}, model, cluster, sharded=True)
+        after = self._typed(types, model, cluster, sharded=sharded)
+        return (
+            _moved(strategy, before[0], after[0]),
+            replace(workload, precision=_moved(told, before[1], after[1])),
+        )
+
+    def _typed(
+        self, types: Words, model: Model, cluster: Cluster, *, sharded: bool
+    ) -> tuple[Strategy, Precision]:
+        """Return what the framework alone says under some types."""
+        words, run = self.completed({"zero": int(sharded)}, {"precision": types}, model, cluster)
+        return laid_over(Strategy(), {**words, "zero": 1}), laid_over(Precision(), run["precision"])
 
     def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
         """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
@@ -339,6 +369,8 @@ def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
         If its limits are asked for and were not written down.
     """
     held: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
+    if framework.schedule is not None:
+        held["schedule"] = (framework.schedule,)
     if framework.limits is not None:
         held |= {name: framework.limits.values[name] for name in OWN if name in framework.limits.values}
     if limited:
@@ -397,6 +429,11 @@ def laid_over(spec: S, words: Words) -> S:
         return tuple(value) if isinstance(value, list) else value
 
     return replace(spec, **{name: laid(name, value) for name, value in words.items()})  # type: ignore[type-var]
+
+
+def _moved(spec: S, before: S, after: S) -> S:
+    """Return `spec` with what changes from `before` to `after`, but for fields that it has otherwise than `before`."""
+    return laid_over(laid_over(spec, told_of(after, before)), told_of(spec, before))
 
 
 @cache
