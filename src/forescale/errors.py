@@ -13,10 +13,12 @@ ForescaleError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 LISTED = 24
 """Allowed keys or names that a message lists."""
+MISSPELT = 0.8
+"""How alike a key is to a missing one where it is meant to be that: all but a letter of six."""
 
 
 class ForescaleError(ValueError):
@@ -77,6 +79,21 @@ class InfeasibleError(ForescaleError):
 
 class PhysicsError(ForescaleError):
     """A result breaks a physical law (a rate above its peak, a sum that does not add up)."""
+
+
+def refuse_misspelt(given: Collection[str], known: Iterable[str], where: str) -> None:
+    """Refuse a key that is nearly one that is missing, of files that may have others beside what is known.
+
+    Raises
+    ------
+    UnknownKeyError
+        It names the missing one.
+    """
+    all_known = set(known)
+    absent = sorted(all_known.difference(given))
+    for key in given:
+        if key not in all_known and difflib.get_close_matches(key, absent, 1, MISSPELT):
+            raise UnknownKeyError(key, where, absent)
 
 
 def shown(value: object, most: int = 60) -> str:

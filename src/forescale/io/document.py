@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, refuse_misspelt
 from forescale.files import parse_json, place_of, read_text
 from forescale.limits import whole_of
 from forescale.positions import says_lines
@@ -78,13 +78,15 @@ def _even(framework: str | None, layout: Mapping[str, Any]) -> dict[str, Any]:
 def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a document, and the projection at a place in it."""
     document = parse_json(read_text(path), path)
+    if isinstance(document, dict):
+        refuse_misspelt(document, ("schema", "question", *ROWS), str(path))
     found = [
         document[key] for key in ROWS if isinstance(document, dict) and isinstance(document.get(key), list)
     ]
     if not found:
         if place is not None:
             raise ReaderError(path, f"it is no search, so it has no layout #{place}")
-        return document, document
+        return document, _spelt(document, path)
     rows, place = found[0], 1 if place is None else place
     if not 1 <= place <= len(rows):
         raise ReaderError(path, f"it has layouts #1 to #{len(rows)}, not #{place}")
@@ -92,4 +94,20 @@ def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, An
     inside = [row[key] for key in ("best", "projection") if isinstance(row, dict) and key in row]
     if (layout := inside[0] if inside else row) is None:
         raise ReaderError(path, f"nothing fits at #{place}")
-    return document, layout
+    return document, _spelt(layout, path)
+
+
+def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
+    """Return a projection whose keys are none that are misspelt."""
+    from forescale.projection.result import KEYS
+
+    if isinstance(layout, dict) and layout.get("schema") == PROJECTION:
+        refuse_misspelt(layout, KEYS, str(path))
+        for name, known in (("cluster", ("name", "device", "num_devices")), ("memory", ("stages",))):
+            table = layout.get(name)
+            if not isinstance(table, dict):
+                raise ReaderError(path, f"{name} must be a table")
+            refuse_misspelt(table, known, f"{path}, {name}")
+            if missing := [key for key in known if key not in table]:
+                raise ReaderError(path, f"{name} has no {missing[0]}")
+    return layout

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from forescale.cost.timings import MeasuredCollective, kind_of
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, refuse_misspelt, shown
 from forescale.files import parse_json, read_bytes
 from forescale.graph.ops import AttentionCore, Compute, Gemm
 from forescale.memory.anchored import RankPeak
@@ -87,7 +87,9 @@ def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
     events = document.get("traceEvents") if isinstance(document, Mapping) else None
     if not isinstance(events, list):
         raise ReaderError(file, "it is no trace of torch.profiler: it has no list traceEvents")
-    found = _trace([each for each in events if isinstance(each, Mapping)], devices_per_node)
+    events = [each for each in events if isinstance(each, Mapping)]
+    _check(events, file)
+    found = _trace(events, devices_per_node)
     if found == Profile():
         raise ReaderError(
             file, "nothing of it is a measurement; record with torch.profiler's record_shapes=True and step()"
@@ -104,6 +106,39 @@ def _text(file: Path) -> str:
         return content.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ReaderError(file, f"it is no whole trace ({error})") from error
+
+
+READ: Mapping[str, tuple[type, ...]] = {
+    "name": (str,), "cat": (str,), "dur": (int, float), "args": (Mapping,),
+}  # fmt: skip
+READ_ARGUMENTS: Mapping[str, tuple[type, ...]] = {
+    "Input Dims": (list,), "Input type": (list,), "Concrete Inputs": (list,), "External id": (int, str),
+    "Collective name": (str,), "In msg nelems": (int,), "Out msg nelems": (int,), "Group size": (int,), "dtype": (str,),
+    "Device Type": (int,), "Total Allocated": (int, float), "Total Reserved": (int, float),
+}  # fmt: skip
+"""What is read of an event and of its arguments, with its types; they have many keys beside."""
+
+
+def _check(events: Sequence[Event], file: Path) -> None:
+    """Refuse what is read of events where it is of another type, and keys that are nearly one that is read."""
+    strange: set[str] = set()
+    for at, event in enumerate(events):
+        for table, kinds in ((event, READ), (_args(event), READ_ARGUMENTS)):
+            for key, value in table.items():
+                if key in kinds and not isinstance(value, kinds[key]):
+                    words = " or ".join(TYPE_WORDS[kind] for kind in kinds[key])
+                    problem = (
+                        f"{key!r} of event {at} ({event.get('name')}) must be {words}, got {shown(value)}"
+                    )
+                    raise ReaderError(file, problem)
+            if new := table.keys() - kinds.keys() - strange:
+                strange |= new
+                refuse_misspelt(table, kinds, f"{file}, event {at} ({event.get('name')})")
+
+
+TYPE_WORDS: Mapping[type, str] = {
+    str: "text", int: "a whole number", float: "a number", list: "a list", Mapping: "a table",
+}  # fmt: skip
 
 
 def _trace(events: Sequence[Event], devices_per_node: int) -> Profile:

@@ -261,7 +261,8 @@ def _measured(file: Path, target: Question) -> Bench | BenchArtifact:
         return _profiled(file, target)
     document = parse_mapping(read_text(file), file, parse_json)
     if is_primus_bench(document):
-        return primus_bench(document, target, where=file.name)
+        with located(file):
+            return primus_bench(document, target, where=file.name)
     return read_bench(file)
 
 

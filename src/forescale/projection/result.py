@@ -371,6 +371,13 @@ class Projection(Result):
         }
 
 
+KEYS = (
+    *("schema", "question", "step_time_s", "step_time_low_s", "step_time_high_s"),
+    *(name for name in Projection.__dataclass_fields__ if name != "step_time"),
+)
+"""Keys of a printed projection."""
+
+
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

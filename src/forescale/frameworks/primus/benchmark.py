@@ -7,12 +7,12 @@ Source: Primus, performance_projection/projection.py (`_save_profiling_results`)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
-from forescale.errors import SpecError, shown
+from forescale.errors import SpecError, refuse_misspelt, shown
 from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.question import Question
@@ -35,32 +35,43 @@ SUMMARY = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the file, and where it stands."""
+    """A table of the file, where it stands, and what was looked for in it: tables below, or None for a value."""
 
     values: Mapping[str, Any]
     where: str
+    asked: dict[str, Table | None] = field(default_factory=dict)
 
     def table(self, key: str) -> Table:
         """Return a table below; an empty one where it is missing or null."""
         given = self.values.get(key)
         where = f"{self.where}, {key}"
-        if given is None:
-            return Table({}, where)
-        if not isinstance(given, Mapping):
+        if given is not None and not isinstance(given, Mapping):
             raise SpecError(f"{where} must be a table, got {shown(given)}")
-        return Table(given, where)
+        found = self.asked.setdefault(key, Table(given or {}, where))
+        assert found is not None
+        return found
+
+    def first(self, *keys: str) -> tuple[str, Any]:
+        """Return the first of some keys whose value is something, and that; None where there is none."""
+        self.asked.update(dict.fromkeys(keys))
+        return next(((key, self.values[key]) for key in keys if self.values.get(key)), (keys[0], None))
 
     def number(self, *keys: str) -> float | None:
         """Return the first number among some keys that is more than zero; None where there is none."""
-        given = next((self.values[key] for key in keys if self.values.get(key)), None)
-        return (
-            None if given is None else float(within(given, AMOUNT, f"{self.where}, {keys[0]}", whole=False))
-        )
+        key, given = self.first(*keys)
+        return None if given is None else float(within(given, AMOUNT, f"{self.where}: {key}", whole=False))
 
     def count(self, *keys: str) -> int | None:
         """Return the same of a whole number."""
-        given = next((self.values[key] for key in keys if self.values.get(key)), None)
-        return None if given is None else int(within(given, DEVICES, f"{self.where}, {keys[0]}", whole=True))
+        key, given = self.first(*keys)
+        return None if given is None else int(within(given, DEVICES, f"{self.where}: {key}", whole=True))
+
+    def check_spelling(self) -> None:
+        """Refuse a key, here or below, that is nearly one that was looked for in vain."""
+        refuse_misspelt(self.values, self.asked, self.where)
+        for table in self.asked.values():
+            if table is not None:
+                table.check_spelling()
 
 
 def is_primus_bench(document: Mapping[str, Any]) -> bool:
@@ -76,33 +87,34 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
     SpecError
         If it is of a newer version, holds nothing that was measured, or does not fit the target.
     """
-    version = document.get("schema_version", 1)
+    whole = Table(document, where)
+    version = whole.first("schema_version")[1] or 1
     if not isinstance(version, int) or version > NEWEST:
         raise SpecError(
             f"{where}: its schema_version is {shown(version)}; this version reads 1 and 2 of Primus's artifacts"
         )
-    whole = Table(document, where)
     results, metadata = whole.table(RESULTS), whole.table("metadata")
     buried = results.table("_memory_benchmark")
-    memory = whole.table("memory_results") if document.get("memory_results") else buried
+    memory = whole.table("memory_results")
+    memory = memory if memory.values else buried
     layers = _layers(results)
     update = results.table("_optimizer_benchmark").number("step_time_ms")
     blocks = tuple(timing for kind, layer in layers.items() for timing in _timings(kind, layer))
     if update is not None:
         blocks = (*blocks, BlockTiming(kind=WHOLE, part="update", seconds=update * MILLI))
-    ranks = _ranks(memory)
+    ranks, rows, run = _ranks(memory), _all_reduces(results, metadata), _run(target, metadata, where)
+    activations = {kind: layer.number("activation_memory_bytes") for kind, layer in layers.items()}
+    whole.check_spelling()
     if not (blocks or ranks):
         raise SpecError(f"{where}: nothing was measured; it has neither times of layers nor peaks of memory")
-    rows = _all_reduces(results, metadata)
     return Bench(
-        question=_run(target, metadata, where),
+        question=run,
         is_assumed=version == 1,
         source=f"{where} (Primus, version {version})",
         blocks=blocks,
         ranks=ranks,
         layers=tuple(
-            LayerMeasurement(kind=kind, activation_bytes=layer.number("activation_memory_bytes"))
-            for kind, layer in layers.items()
+            LayerMeasurement(kind=kind, activation_bytes=size) for kind, size in activations.items()
         ),
         measurements=Measurements(source=where, collectives=rows) if rows else None,
     )
@@ -114,9 +126,10 @@ def _layers(results: Table) -> dict[str, Table]:
     for key, value in results.values.items():
         if not isinstance(value, Mapping) or key.startswith("_"):
             continue
-        kind = ENDS.get(key, value.get("type"))
+        layer = results.table(key)
+        kind = ENDS.get(key) or layer.first("type")[1]
         if isinstance(kind, str):
-            found.setdefault(kind, results.table(key))
+            found.setdefault(kind, layer)
     return found
 
 
@@ -207,9 +220,7 @@ def _model(model: Model, metadata: Table, summary: Table) -> Model:
     """Return the model with as many layers of each kind, and experts of a layer, as were measured."""
     experts = metadata.count("benchmark_num_experts") or summary.count("num_experts")
     count = summary.count("num_layers")
-    pattern = summary.values.get("moe_pattern") or [
-        int(isinstance(each.ffn, MoeFfn)) for each in model.layers
-    ]
+    pattern = summary.first("moe_pattern")[1] or [int(isinstance(each.ffn, MoeFfn)) for each in model.layers]
     kinds = {
         int(isinstance(each.ffn, MoeFfn)): _with_experts(each, experts)
         for each in reversed(model.layer_kinds)
