@@ -35,6 +35,10 @@ class Keys:
             self._absent.update(names)
         return next((self._data[name] for name in names if self._data.get(name) is not None), None)
 
+    def spelt(self, *names: str) -> str:
+        """Return the name that is given of several, in quotes."""
+        return repr(next((name for name in names if self._data.get(name) is not None), names[0]))
+
     def size(self, *names: str, default: int | None = None) -> int:
         """Return a positive whole number; without a default the key is required."""
         value = self.optional_size(*names)
@@ -212,17 +216,19 @@ def full_attention(
     width = keys.optional_size("head_dim") or head_dim or even_head_dim(keys)
     gate = keys.flag("attn_output_gate", default=False)
     fields = {"qkv_bias": biased, "output_bias": biased, "output_gate": gate, **fields}
-    return FullAttention(
-        num_heads=heads, num_kv_heads=keys.size(*KV_HEADS, default=heads), head_dim=width, **fields
-    )
+    kv_heads = keys.size(*KV_HEADS, default=heads)
+    if heads % kv_heads:
+        problem = f"{keys.spelt(*HEADS)} {heads} is no multiple of {keys.spelt(*KV_HEADS)} {kv_heads}"
+        raise ReaderError(keys.where, problem)
+    return FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=width, **fields)
 
 
 def even_head_dim(keys: Keys) -> int:
     """Return the hidden size divided over the heads."""
     hidden, heads = keys.size(*HIDDEN), keys.size(*HEADS)
     if hidden % heads:
-        problem = f"hidden size {hidden} does not divide over {heads} heads; give the key 'head_dim'"
-        raise ReaderError(keys.where, problem)
+        problem = f"{keys.spelt(*HIDDEN)} {hidden} is no multiple of {keys.spelt(*HEADS)} {heads}"
+        raise ReaderError(keys.where, f"{problem}; give the key 'head_dim'")
     return hidden // heads
 
 
