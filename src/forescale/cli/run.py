@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def run_command(
             question, asked = _asked(words, (model, plan, cluster, run, layout, cost), operated)
             phases += _projected(str(at), asked)
         except SpecError as error:
-            said = str(error) if told.phases else str(error).replace(COMMAND_LINE, f"{plan.plan or model}", 1)
+            said = str(error) if told.phases else _in_plan(error, plan.plan or model, at, words)
             raise SpecError(f"phase {at}: {said}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     show(result, run_view, as_json=as_json, html=html)
@@ -167,6 +168,21 @@ def _phases(told: PhaseOptions, model: str | None, plan: PlanOptions) -> list[di
     if found is not None and not (isinstance(found, list) and all(isinstance(each, dict) for each in found)):
         raise SpecError(f"{file}: phases are tables, each under [[phase]]; got {shown(found)}")
     return found or [{}]
+
+
+def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str, Any]) -> str:
+    """Return what is wrong with a phase of a plan, with the file and the line of the word that it names."""
+    from forescale.files import read_text
+    from forescale.positions import line_of
+
+    said = str(error)
+    file = None if plan is None else place_of(plan)
+    if file is None or not words or file.suffix != ".toml" or re.search(r"\bline \d", said):
+        return said.replace(COMMAND_LINE, str(plan), 1)
+    said = re.sub(rf"^({COMMAND_LINE}|{re.escape(str(plan))})[,:] ", "", said)
+    word = next((word for word in re.findall(r"[\w.]+", said) if word in words), None)
+    line = line_of(read_text(file), ("phase", at - 1, *([] if word is None else word.split("."))))
+    return f"{plan}, line {line}: {said}"
 
 
 def _asked(
