@@ -138,20 +138,24 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
 
     import yaml
 
+    def alike(one: yaml.Node, other: yaml.Node) -> bool:
+        scalars = isinstance(one, yaml.ScalarNode) and isinstance(other, yaml.ScalarNode)
+        return scalars and (one.tag, one.value) == (other.tag, other.value)
+
     class Loader(yaml.SafeLoader):
         """SafeLoader that reads 1e-5 as a number, a date as text, and refuses two values of a key; null is none."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[object] = set()
+            seen: dict[object, yaml.Node] = {}
             for key_node, value_node in node.value:
                 if key_node.tag == "tag:yaml.org,2002:merge":
                     continue
                 key = self.construct_object(key_node, deep=True)
-                if isinstance(key, str) and key in seen:
+                if isinstance(key, str) and key in seen and not alike(seen[key], value_node):
                     problem = f"the key {key!r} is given twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 if value_node.tag != "tag:yaml.org,2002:null":
-                    seen.add(key if isinstance(key, str) else repr(key))
+                    seen[key if isinstance(key, str) else repr(key)] = value_node
             return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+$")

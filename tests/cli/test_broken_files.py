@@ -141,6 +141,24 @@ schedulers:
     vpp_size: 1
     micro_batches: 8
 """
+PRIMUS_BENCH = """{
+ "schema_version": 2,
+ "metadata": {
+  "benchmark_gpus": 8,
+  "bench_training_config_summary": {
+   "num_layers": 2,
+   "sequence_length": 2048
+  }
+ },
+ "profiling_results": {
+  "0": {"type": "dense", "forward_time_ms": 5.0, "backward_time_ms": 11.0}
+ },
+ "memory_results": {
+  "global_peak_allocated_bytes": 9e9,
+  "global_peak_reserved_bytes": 1e10
+ }
+}
+"""
 PROJECT = ("project", "FILE", *ON)
 KINDS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "plan": (("project", "FILE"), "plan.toml", fuzz.PLAN),
@@ -166,6 +184,7 @@ KINDS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "calibration": (("project", *fuzz.DENSE, "--calibration", "FILE"), "own.json", lines_of(fuzz.FITS)),
     "timed kernels": (("project", *fuzz.DENSE, "--measurements", "FILE"), "bench.json", lines_of(fuzz.BENCH)),
     "bench artifact": (("memory", *fuzz.DENSE, "--load-benchmark", "FILE"), "peaks.json", lines_of(fuzz.PEAKS)),
+    "Primus artifact": (("project", *fuzz.DENSE, "--load-benchmark", "FILE"), "primus.json", PRIMUS_BENCH),
     "trace": (("project", *fuzz.DENSE, "--measurements", "FILE"), "trace.json", TRACE),
     "kernels": (("project", *fuzz.DENSE, "--measurements", "FILE"), "kernels.csv", fuzz.KERNELS),
     "nccl-tests": (("calibrate", "--collectives", "FILE", "--cluster", "mi300x", "--output", "OUT"), "log.txt", fuzz.LOG),
@@ -256,7 +275,8 @@ WRONG = (
     ("plan", 'compute = "bf16"', 'compute = "bf61"', "must be", 14),
     ("model", '"hidden_size": 512', '"hidden_sise": 512', "'hidden_size' is missing; it has 'hidden_sise'", 3),
     ("model", '"num_key_value_heads"', '"num_key_value_head"', "did you mean num_key_value_heads", 6),
-    ("model", '"num_key_value_heads": 4', '"num_key_value_heads": 3', "no multiple of 3 key/value heads", None),
+    ("model", '"num_key_value_heads": 4', '"num_key_value_heads": 3', "no multiple of 'num_key_value_heads' 3", 5),
+    ("model", '"num_attention_heads": 8', '"num_attention_heads": 7', "'hidden_size' 512 is no multiple of 'num_attention_heads' 7", 3),
     ("model", '"hidden_size": 512', '"hidden_size": 1e400', "'hidden_size' must be a number, got inf", 3),
     ("model", '"hidden_size": 512', '"hidden_size": 512,\n "hidden_size": 64', "'hidden_size' is given twice", 4),
     ("model", '"hidden_size": 512', '"hidden_size": [512]', "must be a whole number", 3),
@@ -268,6 +288,8 @@ WRONG = (
     ("Megatron YAML", "num_layers: 2", "num_layers: 2\n  num_layers: 4", "given twice", 3),
     ("Megatron table", "--hidden-size: 512", "--hiden-size: 512", "did you mean --hidden-size", 3),
     ("Megatron table", "--num-layers: 12", "--num-layers: -12", "--num-layers", 2),
+    ("Megatron table", "MODEL_ARGS:", "ENV_VAR:\n  A: 1\nMODEL_ARGS:", "did you mean ENV_VARS", 1),
+    ("Megatron table", "MODEL_ARGS:", "--fp8-format: hybrid\nMODEL_ARGS:", "flags stand under it", 1),
     ("Megatron-Bridge", "model.hidden_size", "model.hiden_size", "did you mean hidden_size", 5),
     ("Megatron-Bridge", "hidden_size = 512", 'hidden_size = "wide"', "must be a whole number", 5),
     ("Primus", "hidden_size: 512", "hiden_size: 512", "did you mean", 7),
@@ -305,6 +327,14 @@ WRONG = (
     ("timed kernels", "forescale.bench/1", "forescale.bench/9", "a newer Forescale wrote it", 2),
     ("bench artifact", '"zero": 1', '"zero": 9', "zero must be", None),
     ("trace", '"traceEvents"', '"traceEvent"', "its schema must be", None),
+    ("trace", '"dur": 300.0', '"dur": "300 us"', "'dur' of event 1 (k) must be a whole number or a number, got '300 us'", None),
+    ("trace", '"Input Dims"', '"Input Dim"', "did you mean Input Dims", None),
+    ("Primus artifact", '"forward_time_ms"', '"forward_times_ms"', "did you mean forward_time_ms", 11),
+    ("Primus artifact", "global_peak_allocated_bytes", "global_peak_alocated_bytes", "did you mean global_peak_allocated_bytes", 14),
+    ("Primus artifact", "sequence_length", "sequence_lenght", "did you mean sequence_length", 7),
+    ("Primus artifact", "benchmark_gpus", "benchmark_gpu", "did you mean benchmark_gpus", 4),
+    ("Primus artifact", "memory_results", "memory_result", "did you mean memory_results", 13),
+    ("Primus artifact", '"num_layers": 2', '"num_layers": "2"', "num_layers must be", 6),
     ("kernels", ",300\n", ",300x\n", "line 2, column time_us", 2),
     ("kernels", "time_us", "time_ms", "did you mean time_us", None),
     ("space", "[fix]", "[fixx]", "did you mean fix", 2),
@@ -316,7 +346,9 @@ WRONG = (
     ("schedule", "0B0", "0B9", "", None),
     ("prices", "value = 1.5", "value = -1.5", "value", 2),
     ("prices", "source", "sauce", "did you mean source", 3),
-    ("plan of a run", "tokens = 2e10", "tokens = -2e10", "tokens must be greater than 0", None),
+    ("plan of a run", "tokens = 2e10", "tokens = -2e10", "tokens must be greater than 0", 19),
+    ("plan of a run", "seq_len = 8192", "seqlen = 8192", "did you mean seq_len", 20),
+    ("plan of a run", "seq_len = 8192", "global_batch_size = 33", "does not divide by dp 4", 20),
 )  # fmt: skip
 
 
@@ -348,3 +380,36 @@ def test_a_layout_alone_is_no_model(ask, forescale):
 
 def test_images_of_a_text_model_are_refused(forescale):
     assert "has no vision tower" in sentence(forescale("project", *DENSE, "--images", 1))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('"strategy"', '"stratgy"', "did you mean strategy"),
+        ('"num_devices"', '"num_device"', "did you mean num_devices"),
+        ('"question"', '"questoin"', "did you mean question"),
+        ('"memory"', '"memori"', "did you mean memory"),
+    ],
+)
+def test_misspelt_keys_of_printed_projections(forescale, tmp_path, before, after, said):
+    text = lines_of(forescale("project", *DENSE, "--json").out)
+    path = tmp_path / "printed.json"
+    path.write_text(text.replace(before, after, 1))
+    error = sentence(forescale("project", path))
+    assert said in error
+    assert re.search(r"printed\.json, line \d+", error), error
+
+
+def test_what_stands_beside_the_flags_of_a_test_case_is_read_or_named(ask, forescale):
+    beside = "MODE: inference\nMODEL_ARGS_2:\n  --num-layers: 4\nENV_VARS:\n  PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True\n"
+    ran = ask("Megatron table", KINDS["Megatron table"][2] + beside)
+    assert ran.code == 0
+    assert "MODEL_ARGS_2 beside it are not" in ran.out
+    assert "MODE is inference" in ran.out
+    found = json.loads(forescale(*PROJECT[:1], "case.yaml", *ON, "--json").out)
+    assert found["strategy"]["allocator"] == "expandable_segments"
+
+
+def test_a_key_that_says_the_same_twice_is_read(ask):
+    text = KINDS["Megatron table"][2]
+    assert ask("Megatron table", text + "  --num-layers: 12\n").code == 0

@@ -62,7 +62,7 @@ class MegatronReader:
         if path.suffix in (".yaml", ".yml") and _NESTED.search(text):
             settings, unknown = _nested(text, path, strict=options.strict)
             return read_settings(settings, name=path.stem, options=options, unknown=unknown)
-        table = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else None
+        table, beside_it = _table(text, path) if path.suffix in (".json", ".yaml", ".yml") else (None, {})
 
         def beside(name: str) -> str | None:
             other = path.parent / name
@@ -74,6 +74,7 @@ class MegatronReader:
             name=path.stem,
             options=options,
             beside=beside,
+            case=beside_it,
         )
 
 
@@ -84,6 +85,7 @@ def read_arguments(
     name: str = "megatron",
     options: Options | None = None,
     beside: Callable[[str], str | None] = lambda _: None,
+    case: Mapping[str, Any] | None = None,
 ) -> Reading:
     """Return what a Megatron-LM command line says.
 
@@ -99,6 +101,8 @@ def read_arguments(
         What the command line does not say: devices, vocabulary, shell variables.
     beside
         The text of a script that it runs, by its name.
+    case
+        What stands beside the table in a file of Megatron-LM's tests.
 
     Raises
     ------
@@ -112,6 +116,8 @@ def read_arguments(
         arguments, where=where, variables=told.variables, strict=told.strict, beside=beside
     )
     lay_program(line.settings)
+    if case:
+        _lay_case(line.settings, case)
     return read_settings(
         line.settings,
         name=name,
@@ -201,12 +207,37 @@ _ACTIVATIONS = {"swiglu": "swiglu", "squaredrelu": "squared_relu", "gelu": ""}
 """What activation_func of --yaml-cfg means by flag (yaml_arguments.py)."""
 
 
-def _table(text: str, path: Path) -> dict[str, Any]:
-    """Return the table of flags of a JSON or YAML file, alone or under MODEL_ARGS."""
+CASE = (
+    *("ENV_VARS", "TEST_TYPE", "LAUNCHER", "METRICS", "MODE", "BEFORE_SCRIPT", "AFTER_SCRIPT"),
+    *("MODEL_ENV_VARS", "BASE_MODEL_ARGS", "THROUGHPUT_TEST_PARAMS", "TEST_EVALUATION"),
+)
+"""Keys beside MODEL_ARGS (Megatron-LM, tests/functional_tests/test_cases)."""
+
+
+def _table(text: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the table of flags of a JSON or YAML file, alone or under MODEL_ARGS, and what stands beside that."""
     loaded = parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path)
-    inside = loaded.get(ARGUMENTS, loaded) if isinstance(loaded, dict) else loaded
+    case = loaded if isinstance(loaded, dict) and ARGUMENTS in loaded else {}
+    inside = case.get(ARGUMENTS, loaded)
     if not isinstance(inside, dict) or not all(str(key).startswith("--") for key in inside):
         raise ReaderError(
             path, f"it must hold a table of flags (--num-layers: 12), alone or under {ARGUMENTS}"
         )
-    return inside
+    for key in map(str, case):
+        if key.startswith("--"):
+            raise ReaderError(path, f"{key} stands beside {ARGUMENTS}; flags stand under it")
+        if key not in (ARGUMENTS, *CASE) and not key.startswith(f"{ARGUMENTS}_"):
+            raise UnknownKeyError(key, str(path), CASE)
+    return inside, {key: value for key, value in case.items() if key != ARGUMENTS}
+
+
+def _lay_case(settings: Settings, case: Mapping[str, Any]) -> None:
+    """Lay what a test's environment changes over its flags, and note what else is not read of it."""
+    environment = case.get("ENV_VARS")
+    for name in ALLOCATOR:
+        if isinstance(environment, Mapping) and environment.get(name):
+            settings.lay(ALLOCATOR[0], str(environment[name]))
+    if others := [key for key in case if key.startswith(f"{ARGUMENTS}_")]:
+        settings.note(f"{ARGUMENTS} is read; {', '.join(others)} beside it are not")
+    if (mode := case.get("MODE", "pretraining")) != "pretraining":
+        settings.note(f"MODE is {mode}: what is projected is a step of training with these flags")
