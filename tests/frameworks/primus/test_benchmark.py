@@ -129,7 +129,7 @@ def test_a_target_is_restored_from_it(document, tmp_path):
     [
         (changed(V2, "schema_version", value=3), "schema_version is 3; this version reads 1 and 2"),
         (changed(V2, "profiling_results", value=[]), "bench.json, profiling_results must be a table"),
-        (changed(V2, "profiling_results", "0", "forward_time_ms", value="x"), "profiling_results, 0, forward_time_ms"),
+        (changed(V2, "profiling_results", "0", "forward_time_ms", value="x"), "profiling_results, 0: forward_time_ms"),
         (
             {**V2, "profiling_results": {}, "memory_results": None},
             "nothing was measured; it has neither times of layers nor peaks",

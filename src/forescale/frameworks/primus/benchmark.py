@@ -53,8 +53,9 @@ class Table:
 
     def first(self, *keys: str) -> tuple[str, Any]:
         """Return the first of some keys whose value is something, and that; None where there is none."""
-        self.asked.update(dict.fromkeys(keys))
-        return next(((key, self.values[key]) for key in keys if self.values.get(key)), (keys[0], None))
+        found = next((key for key in keys if self.values.get(key)), None)
+        self.asked.update(dict.fromkeys(keys if found is None else (found,)))
+        return (keys[0], None) if found is None else (found, self.values[found])
 
     def number(self, *keys: str) -> float | None:
         """Return the first number among some keys that is more than zero; None where there is none."""
