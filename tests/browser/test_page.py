@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page
 from tests.browser.conftest import Opened, serious
+from tests.web.test_asked import LLAMA
 
 QUERY = "model=llama-3.1-8b&cluster=h100-sxm&devices=16&seq_len=4096&global_batch_size=256&tp=2&pp=2"
 
@@ -155,6 +156,14 @@ def test_a_framework_file_fills_the_form(page: Page, tmp_path: Path):
     page.wait_for_selector("text=run.sh: read as megatron")
     page.wait_for_function("document.querySelector('.layout').textContent.includes('tp 2')")
     assert page.input_value("#pp") == "2"
+
+
+def test_a_pasted_configuration_takes_the_place_of_the_model(page: Page):
+    page.click("#more > summary")
+    page.fill("#config", json.dumps(LLAMA))
+    page.press("#config", "Tab")
+    page.wait_for_function("document.querySelector('#answer h2').textContent.startsWith('pasted on')")
+    assert "model=own" in page.url
 
 
 def test_two_layouts_are_compared(page: Page):

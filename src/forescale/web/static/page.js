@@ -113,6 +113,7 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   comparable(); slide(); search(true);
   document.addEventListener("input", (event) => { if (event.target.dataset.for) slid(event.target); else if (event.target.closest("#question")) slide(); });
+  document.getElementById("config").addEventListener("change", (event) => { if (event.target.value.trim()) document.getElementById("model").value = "own"; });
   document.getElementById("question").addEventListener("submit", () => { if (matchMedia("(max-width: 50rem)").matches) document.getElementById("answer").scrollIntoView(); });
   document.getElementById("search").addEventListener("click", () => {
     if (!running && !waiting) { search(false); return; }
@@ -125,7 +126,8 @@ document.addEventListener("DOMContentLoaded", () => {
     if (event.target.files.length) read(event.target.files[0]);
   });
   document.body.addEventListener("htmx:afterSwap", (event) => {
-    draw(event.target); comparable();
+    requestAnimationFrame(() => setTimeout(draw, 0, event.target));  // numbers are seen first
+    comparable();
     if (event.target.id === "answer") { said("answer"); search(true); }
     if (event.target.id === "tree") document.getElementById("explanation").open || document.getElementById("explanation").showModal();
   });
