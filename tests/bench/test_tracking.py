@@ -9,13 +9,15 @@ import pytest
 import torch
 from tests.bench.tiny import DENSE, FULL, LATENT, MOE, question
 
+from forescale.bench.adapters import as_run
 from forescale.bench.groups import groups_of
-from forescale.bench.tracking import track_memory
+from forescale.bench.tracking import _alone_of, _counted, _unread, track_memory
 from forescale.bench.training import Training
 from forescale.bench.weighing import weighed
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
+from forescale.graph.counts import count_parameters
 from forescale.io.bench import read_bench, write_bench
 from forescale.io.question import build_question, question_values
 from forescale.project import project
@@ -52,6 +54,18 @@ def test_what_is_tracked_is_what_is_measured(asked):
     (rank,) = track_memory(asked).ranks
     real = launch(phases_of, asked.layout.num_devices, asked)[0]
     assert {each.phase: each.peak_allocated_bytes for each in rank.phases} == pytest.approx(real, rel=WITHIN)
+
+
+def test_gradients_that_are_scattered_as_they_come_are_weighed_as_tracked():
+    asked = as_run(question(FULL, DENSE, dp_shard=2, zero=2))
+    with _alone_of(2), _unread():
+        tracked, _ = _counted(partial(Training, asked, CPU, groups_of(asked)))
+    first, other = launch(phases_of, 2, asked)
+    assert first == pytest.approx(other, rel=WITHIN)
+    assert tracked == pytest.approx(first, rel=WITHIN)
+    whole = launch(phases_of, 2, as_run(question(FULL, DENSE, dp_shard=2, zero=1)))[0]
+    gradients = 4.0 * count_parameters(asked.model).total
+    assert whole["idle"] - first["idle"] == pytest.approx(gradients / 2, rel=0.01)
 
 
 def test_split_sequences_are_refused():

@@ -102,10 +102,11 @@ def measure(
     copies = max(1, busy // cut.question.cluster.num_devices)
     adapter_of(cut.question).check(cut.question)
     check_states(cut.question)
-    if cut.question.layout.zero == 3 and cut.question.layout.cp > 1:
+    layout = cut.question.layout
+    if layout.zero >= 2 and layout.dp * layout.cp > 1:
         raise SpecError(
-            "a block is not timed apart from the gathers of its weights (zero 3 over "
-            f"cp {cut.question.layout.cp}): ask with --zero 1, or run the layout whole with --check"
+            f"a block is not timed apart from what it gathers and scatters (zero {layout.zero} over "
+            f"{layout.dp * layout.cp} ranks): ask with --zero 1, or run the layout whole with --check"
         )
     before = state_of(here)
     rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,6 @@ def check_states(question: Question) -> None:
         return
     whole, shared = layout.zero == 3, f"in shards (zero {layout.zero})"
     reasons = {
-        "gradients but not weights in shards (zero 2): ask with --zero 1 or 3": layout.zero == 2,
         f"states of {name} {shared}: ask with --zero 0": name == "adafactor",
         f"states {shared} within replicas (dp_replicate {layout.dp_replicate})": 1
         < layout.dp_replicate
@@ -75,7 +74,7 @@ class Bucket:
     def __init__(
         self, parameters: list[nn.Parameter], types: Precision, group: Group, *, shards: bool
     ) -> None:
-        self.group, first = group, parameters[0]
+        self.group, self.parameters, first = group, parameters, parameters[0]
         wide = types.gradients == "fp32" and first.dtype != torch.float32
         ranks = 1 if group is None else dist.get_world_size(group)
         size = -(-sum(each.numel() for each in parameters) // ranks) * ranks
@@ -88,10 +87,7 @@ class Bucket:
         self.weights = self.shard = None
         if group is not None and shards:
             self.shard = dist.get_rank(group)
-            self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
-            for parameter, view in zip(parameters, _views(self.weights, parameters), strict=True):
-                view.copy_(parameter.data)
-                parameter.data = view
+            self.weights = _side_by_side(parameters, size)
             self.updated = [nn.Parameter(self.weights.chunk(ranks)[self.shard])]
             self.gradients = [self.flat.chunk(ranks)[self.shard]]
             self.updated[0].grad = None if wide else self.gradients[0]
@@ -113,6 +109,49 @@ class Bucket:
         if self.weights is not None and self.shard is not None:
             parts = list(self.weights.chunk(dist.get_world_size(self.group)))
             dist.all_gather(parts, parts[self.shard], group=self.group)
+
+
+class Scattered(Bucket):
+    """Parameters of one block: gradients are whole until all are there, then each rank adds a share of their sum."""
+
+    def __init__(
+        self, parameters: list[nn.Parameter], types: Precision, groups: Groups, group: Group
+    ) -> None:
+        self.tp, self.group, self.parameters, first = groups.tp, group, parameters, parameters[0]
+        ranks, self.shard = dist.get_world_size(group), dist.get_rank(group)
+        self.size = -(-sum(each.numel() for each in parameters) // ranks) * ranks
+        self.weights = _side_by_side(parameters, self.size)
+        wide = types.gradients == "fp32" and first.dtype != torch.float32
+        dtype = torch.float32 if wide else first.dtype
+        self.flat = torch.zeros(self.size // ranks, dtype=dtype, device=first.device)
+        self.updated, self.gradients = [nn.Parameter(self.weights.chunk(ranks)[self.shard])], [self.flat]
+        self.updated[0].grad = None if wide else self.flat
+        self._whole: dict[nn.Parameter, Tensor] = {}
+        self._awaited = len(parameters)
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+
+    def _arrived(self, parameter: nn.Parameter) -> None:
+        """Take a gradient; with the last of a backward pass scatter their sum."""
+        if not self._whole:
+            self._room = torch.zeros(self.size, dtype=self.flat.dtype, device=self.flat.device)
+            self._whole = dict(zip(self.parameters, _views(self._room, self.parameters), strict=True))
+        assert parameter.grad is not None
+        part = hasattr(parameter, PARTIAL)
+        self._whole[parameter].copy_(summed(parameter.grad, self.tp) if part else parameter.grad)
+        parameter.grad = None
+        self._awaited -= 1
+        if not self._awaited:
+            own = torch.empty_like(self.flat)
+            dist.reduce_scatter(
+                own, list(self._room.chunk(dist.get_world_size(self.group))), group=self.group
+            )
+            self.flat.add_(own)
+            self._whole, self._awaited = {}, len(self.parameters)
+            del self._room
+
+    def reduce(self) -> None:
+        """Leave them: they are added up as they come."""
 
 
 class Shards:
@@ -156,6 +195,15 @@ def shard_weights(blocks: Blocks, question: Question, group: Group) -> None:
             setattr(parameter, mark, True)
 
 
+def _side_by_side(parameters: list[nn.Parameter], size: int) -> Tensor:
+    """Let parameters lie behind each other in one tensor of so many elements."""
+    found = torch.zeros(size, dtype=parameters[0].dtype, device=parameters[0].device)
+    for parameter, view in zip(parameters, _views(found, parameters), strict=True):
+        view.copy_(parameter.data)
+        parameter.data = view
+    return found
+
+
 def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
     """Return one tensor as pieces of the shapes of parameters."""
     sizes = [each.numel() for each in parameters]
@@ -164,29 +212,24 @@ def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
 
 
 class Update:
-    """The optimizer of some parameters, in the types that a workload has for states."""
+    """The optimizer of a model, in the types that a workload has for states."""
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        question: Question,
-        groups: Groups = Groups(),  # noqa: B008
-    ) -> None:
+    def __init__(self, blocks: Blocks, question: Question, groups: Groups = Groups()) -> None:  # noqa: B008
         types, name = question.workload.precision, question.workload.optimizer
-        trained = [each for each in parameters if each.requires_grad]
-        alike: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = defaultdict(list)
+        trained = [each for each in blocks.parameters() if each.requires_grad]
+        apart = _places(blocks) if question.layout.zero == 2 else {}
+        alike: dict[tuple[int, bool, torch.dtype], list[nn.Parameter]] = defaultdict(list)
         for parameter in trained:
-            alike[hasattr(parameter, EXPERT), parameter.dtype].append(parameter)
-        self.buckets: list[Bucket | Shards] = [
-            Shards(each)
-            if isinstance(each[0], DTensor)
-            else Bucket(
-                each, types, groups.expert_dp if expert else groups.dp_cp, shards=question.layout.zero > 0
-            )
-            for (expert, _), each in alike.items()
+            alike[apart.get(parameter, 0), hasattr(parameter, EXPERT), parameter.dtype].append(parameter)
+        self.buckets = [
+            _bucket(each, question, groups, groups.expert_dp if expert else groups.dp_cp)
+            for (_, expert, _), each in alike.items()
         ]
         self.tp = groups.tp
-        self.partial = [each for each in trained if hasattr(each, PARTIAL)]
+        scattered = {
+            each for bucket in self.buckets if isinstance(bucket, Scattered) for each in bucket.parameters
+        }
+        self.partial = [each for each in trained if hasattr(each, PARTIAL) and each not in scattered]
         self.updated = [each for bucket in self.buckets for each in bucket.updated]
         self.gradients = [each for bucket in self.buckets for each in bucket.gradients]
         self.masters = _masters(self.updated, types)
@@ -224,6 +267,24 @@ class Update:
             bucket.share()
 
 
+def _places(blocks: Blocks) -> dict[nn.Parameter, int]:
+    """Return the place among blocks of every parameter that is in a layer or the embedding."""
+    units = enumerate((*blocks.layers, blocks.embedding), start=1)
+    return {parameter: place for place, unit in units for parameter in unit.parameters()}
+
+
+def _bucket(
+    parameters: list[nn.Parameter], question: Question, groups: Groups, group: Group
+) -> Bucket | Shards:
+    """Return what holds gradients and states of parameters that the ranks of a group have copies of."""
+    zero, types = question.layout.zero, question.workload.precision
+    if isinstance(parameters[0], DTensor):
+        return Shards(parameters)
+    if zero == 2 and group is not None:
+        return Scattered(parameters, types, groups, group)
+    return Bucket(parameters, types, group, shards=zero > 0)
+
+
 def _masters(parameters: list[nn.Parameter], types: Precision) -> list[nn.Parameter]:
     """Return wider copies of the parameters that are updated in their place; none where there are none."""
     if types.master in ("none", types.parameters):
@@ -253,7 +314,7 @@ class Training:
             self.blocks = adapter_of(question).build(question, groups)
         if layout.zero == 3 and groups.dp_cp is not None:
             shard_weights(self.blocks, question, groups.dp_cp)
-        self.update = Update(self.blocks.parameters(), question, groups)
+        self.update = Update(self.blocks, question, groups)
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
         self.share = self.num_microbatches * layout.dp
         made = torch.Generator().manual_seed(2)
