@@ -175,6 +175,11 @@ class Trainable:
         """Whether every weight is trained."""
         return not (self.frozen or self.lora_rank)
 
+    @property
+    def unfused(self) -> tuple[LoraTarget, ...]:
+        """The targets where no products are fused: those of each by itself."""
+        return tuple(part for target in self.lora_targets for part in FUSED.get(target, (target,)))
+
     def freezes(self, part: str) -> bool:
         """Say whether the weights of a part are frozen."""
         return part not in self.whole if self.lora_rank else part in self.frozen

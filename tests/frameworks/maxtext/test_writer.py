@@ -123,3 +123,11 @@ def test_pipelines_run_breadth_first():
 def test_what_maxtext_refuses_is_refused(words, text):
     with pytest.raises(SpecError, match=text):
         export(question(**words))
+
+
+def test_adapters_of_fused_products_are_those_of_their_parts():
+    asked = question(zero=3)
+    fused = Trainable(lora_rank=8, lora_targets=("qkv_proj",))
+    found = export(replace(asked, workload=replace(asked.workload, trainable=fused)))
+    assert found.read_back.workload.trainable.lora_targets == ("q_proj", "k_proj", "v_proj")
+    assert "workload.trainable" in {each.word for each in found.unsaid}

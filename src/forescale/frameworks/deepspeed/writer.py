@@ -12,7 +12,7 @@ from forescale.frameworks.deepspeed.reader import EXPERTS, FULLY_SHARDED, ZERO
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
-from forescale.spec.workload import FUSED, Workload
+from forescale.spec.workload import Workload
 
 ARGUMENTS, CONFIG, MODEL = "training.json", "ds_config.json", "config.json"
 OPTIMIZERS: Final = {"adamw": "AdamW", "adafactor": "Adafactor", "lion": "Lion", "muon": "Muon", "sgd": "SGD"}
@@ -117,7 +117,7 @@ def _program(workload: Workload) -> dict[str, Any]:
         "lora_r": trained.lora_rank,
         "lora_alpha": 2 * trained.lora_rank,
         "lora_dropout": DROPOUT if trained.lora_dropout else 0.0,
-        "lora_target_modules": [name for each in trained.lora_targets for name in FUSED.get(each, (each,))],
+        "lora_target_modules": list(trained.unfused),
         **({"lora_modules_to_save": whole} if whole else {}),
         **QUANTISED.get(workload.precision.frozen or "", {}),
     }

@@ -193,7 +193,7 @@ def _adapters(workload: Workload) -> dict[str, Any]:
     if not trainable.lora_rank:
         return {}
     wanted = {
-        half: [name for name in names if set(PLACES[name]) & set(trainable.lora_targets)]
+        half: [name for name in names if set(PLACES[name]) & set(trainable.unfused)]
         for half, names in HALVES.items()
     }
     places = "|".join(f".*{half}/({'|'.join(names)})" for half, names in wanted.items() if names)

@@ -59,6 +59,6 @@ def converter(trainable: Trainable, model: Model) -> list[str]:
     if not trainable.lora_rank:
         return []
     latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
-    wanted, places = set(trainable.lora_targets), LATENT if latent else PLACES
+    wanted, places = set(trainable.unfused), LATENT if latent else PLACES
     named = [name for name, ours in places.items() if wanted & set(ours) and not (latent and name == "wkv")]
     return [f"{CONVERTER}.Config(rank={trainable.lora_rank}, target_modules={named!r})"]
