@@ -14,6 +14,7 @@ from forescale.presets import load_preset, project_as
 from forescale.project import project
 from forescale.projection.result import TIME_PARTS
 from forescale.spec import Recompute, Strategy
+from forescale.spec.workload import Trainable
 
 CASES = [
     (dense(), Strategy(dp_shard=16)),
@@ -146,6 +147,30 @@ def test_a_collective_says_what_whole_runs_reach_of_its_rate():
     ]
     assert found
     assert all(node.unit == "s" and "whole runs" in node.text for node in found)
+
+
+@pytest.mark.parametrize("count", ["total", "active", "trained"])
+@pytest.mark.parametrize("model", [dense(), replace(dense(), tied_embeddings=True), moe(4)])
+def test_a_count_of_parameters_is_the_weights_of_its_blocks(model, count):
+    work = replace(workload(), trainable=Trainable(frozen=("norm",)))
+    question = asked(model, cluster(16), Strategy(dp_shard=16), work)
+    found = explain(question, f"params.{count}")
+    assert math.fsum(block.value for _, block in found.inputs) == found.value
+    for _, block in found.inputs:
+        parts = dict(block.inputs)
+        each = parts.get("each", block)
+        assert block.value == parts["blocks"].value * each.value if "blocks" in parts else each is block
+        assert math.fsum(weight.value for _, weight in each.inputs) == each.value
+        assert all(weight.text for _, weight in each.inputs)
+    assert "mtp" not in dict(found.inputs)
+    frozen = {"attention.norm.weight"} & {node.name for node in found.walk()}
+    assert frozen == (set() if count == "trained" else {"attention.norm.weight"})
+
+
+def test_weights_of_a_stage_have_their_names():
+    question = asked(dense(), cluster(16), Strategy(tp=2, dp_shard=8), workload())
+    names = {node.name for node in explain(question, "memory.weights").walk()}
+    assert {"attention.norm.weight", "ffn.norm.weight", "ffn.up.weight"} <= names
 
 
 ACCOUNTS = {"primus": {}, "korthikanti2022": {}, "playbook": {}, "almodel": {"zero": 3}}

@@ -14,8 +14,8 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.explain.account import explain_account
 from forescale.explain.tidy import tidy
-from forescale.formula import Term, TermNode, as_term, value_of
-from forescale.graph.counts import count_parameters, count_trained
+from forescale.formula import Term, TermNode, as_term, total, value_of
+from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, own_parameters, share_of
 from forescale.graph.stages import Picker
 from forescale.inputs import wire
 from forescale.memory.peak import MemoryParts
@@ -23,6 +23,8 @@ from forescale.project import flops_of, peak_rate
 from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import TIME_PARTS
 from forescale.question import Question
+from forescale.spec.model import Model
+from forescale.spec.workload import Trainable
 from forescale.time.outer import STREAMING, step_over_sites, utilisation_of, waited_for_sites
 from forescale.units import counted
 
@@ -203,9 +205,30 @@ class Explainer:
             values = self.evaluation.parameters
             picked = Picker(np.argmax(value_of(values), axis=0))(values)
             return as_term(picked).renamed(part, unit="parameter")
-        model = self.question.model
+        model, trainable = self.question.model, self.question.workload.trainable
         if part == "trained":
-            count = float(count_trained(model, self.question.workload.trainable))
-            return Term(count, name=part, unit="parameter", source=model.source)
-        counts = count_parameters(model)
-        return Term(float(getattr(counts, part)), name=part, unit="parameter", source=model.source)
+            return _counted(part, count_trained(model, trainable), model, trainable)
+        return _counted(part, getattr(count_parameters(model), part), model, EVERYTHING)
+
+
+def _counted(part: str, count: int, model: Model, trainable: Trainable) -> Term:
+    """Return a count of parameters as the blocks that a model has so often, and the weights of each."""
+    blocks: dict[int, tuple[str, int, dict[str, Any]]] = {}
+    for block, each, times in own_parameters(model, trainable):
+        if share := share_of(part, block, each):
+            text = " × ".join(
+                [f"{size:,.0f}" for size in each.shape] + [f"{share:.4g} of them"] * (share != 1.0)
+            )
+            weight = Term(each.elements * share, name=each.name, unit="parameter", text=text)
+            blocks.setdefault(id(block), (block.name, times, {}))[2][each.name] = weight
+    parts: dict[str, Term] = {}
+    for name, times, weights in blocks.values():
+        own = as_term(total(weights, name=name, unit="parameter"))
+        label = name if name not in parts else f"{name}, kind {len(parts) + 1}"
+        inputs = {"blocks": Term(float(times), name="blocks", unit="1"), "each": own}
+        whole = Term(
+            times * own.value, name=name, unit="parameter", text="blocks × weights of each", inputs=inputs
+        )
+        parts[label] = own if times == 1 else whole
+    text = "sum of the weights, tied ones once"
+    return Term(float(count), name=part, unit="parameter", text=text, source=model.source, inputs=parts)

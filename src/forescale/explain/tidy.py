@@ -12,7 +12,15 @@ from typing import TypeAlias
 from forescale.formula import TermNode
 
 Inputs: TypeAlias = tuple[tuple[str, TermNode], ...]
-UNITS = {"bytes": "byte", "_s": "s", "seconds": "s", "flops": "FLOP", "bandwidth": "byte/s", "rate": "FLOP/s"}
+UNITS = {
+    "bytes": "byte",
+    "_s": "s",
+    "seconds": "s",
+    "latency": "s",
+    "flops": "FLOP",
+    "bandwidth": "byte/s",
+    "rate": "FLOP/s",
+}
 """Unit of an input by the end of its name, where nothing else says it."""
 _OPERATIONS = frozenset({"+", "-", "×", "/", "^", "//", "max", "min", "ceil", "floor"})
 

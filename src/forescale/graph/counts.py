@@ -62,36 +62,44 @@ def whole_blocks(
     return list(zip(parts.all(), (*layers, 1, 1, *mtp, *(times for times, _ in parts.vision)), strict=True))
 
 
-def own_parameters(model: Model, trainable: Trainable = EVERYTHING) -> list[tuple[str, Parameter, int]]:
+def own_parameters(model: Model, trainable: Trainable = EVERYTHING) -> list[tuple[Block, Parameter, int]]:
     """Return the parameters of a model by block, each with how often it has them; tied weights are the embedding's."""
     return [
-        (block.name, parameter, times)
+        (block, parameter, times)
         for block, times in whole_blocks(model, trainable=trainable)
         for parameter in block.parameters
         if not (model.tied_embeddings and parameter.name == VOCABULARY_WEIGHT)
     ]
 
 
+def share_of(count: str, block: Block, parameter: Parameter) -> float:
+    """Return the share of a parameter that counts as total, active or trained: none of multi-token prediction does."""
+    if block.name == "mtp" or (count == "trained" and parameter.frozen):
+        return 0.0
+    if count == "active":
+        return 0.0 if block.name.startswith(TOWER) else parameter.active_fraction
+    return 1.0
+
+
 @lru_cache(maxsize=256)
 def count_parameters(model: Model) -> ParameterCount:
     """Count the parameters of `model`: tied weights once, no padding."""
     own = own_parameters(model)
-    main = [(parameter, times) for block, parameter, times in own if block != "mtp"]
-    ends = [parameter for block, parameter, _ in own if block in ("embedding", "head")]
-    mtp = [parameter for block, parameter, _ in own if block == "mtp"]
+    main = [(parameter, times) for block, parameter, times in own if block.name != "mtp"]
+    ends = [parameter for block, parameter, _ in own if block.name in ("embedding", "head")]
+    mtp = [parameter for block, parameter, _ in own if block.name == "mtp"]
+    total, active = (
+        round(sum(each.elements * share_of(count, block, each) * times for block, each, times in own))
+        for count in ("total", "active")
+    )
+    towers = [(each, times) for block, each, times in own if block.name.startswith(TOWER)]
     return ParameterCount(
-        total=round(sum(parameter.elements * times for parameter, times in main)),
-        active=round(
-            sum(
-                each.elements * each.active_fraction * times
-                for block, each, times in own
-                if block != "mtp" and not block.startswith(TOWER)
-            )
-        ),
+        total=total,
+        active=active,
         expert=round(sum(each.elements * times for each, times in main if each.group == "expert")),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
         mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
-        vision=round(sum(each.elements * times for block, each, times in own if block.startswith(TOWER))),
+        vision=round(sum(each.elements * times for each, times in towers)),
     )
 
 
@@ -99,9 +107,7 @@ def count_parameters(model: Model) -> ParameterCount:
 def count_trained(model: Model, trainable: Trainable) -> int:
     """Return the parameters that are trained, adapters included; without multi-token prediction, as the total."""
     own = own_parameters(model, trainable)
-    return round(
-        sum(each.elements * times for block, each, times in own if block != "mtp" and not each.frozen)
-    )
+    return round(sum(each.elements * share_of("trained", block, each) * times for block, each, times in own))
 
 
 Convention: TypeAlias = Literal["masked", "full"]

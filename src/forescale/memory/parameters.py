@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from forescale.formula import formula, named
+from forescale.formula import formula, named, total
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.layout import Degrees
 from forescale.graph.operator import Block, Parameter
@@ -145,8 +145,9 @@ def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
 
 
 def _elements(parameters: Sequence[Parameter], group: str) -> Numeric:
-    ours = (parameter for parameter in parameters if parameter.group == group)
-    return summed(named(each.local_elements, each.name, unit="parameter") for each in ours)
+    own = (each for each in parameters if each.group == group)
+    ours = {each.name: named(each.local_elements, each.name, unit="parameter") for each in own}
+    return total(ours, name="weights", unit="parameter")
 
 
 def product_elements(block: Block) -> dict[str, Numeric]:

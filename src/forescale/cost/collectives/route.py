@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration
 from forescale.cost.mesh import Group, ranks_per_tier
-from forescale.formula import formula
-from forescale.numeric import Numeric, indicator, summed
+from forescale.formula import formula, total
+from forescale.numeric import Numeric, indicator
 from forescale.spec.cluster import Cluster, Tier
 
 _SCALING = "Austin et al. 2025, How to Scale Your Model (Google DeepMind)"
@@ -105,11 +106,19 @@ class Route:
 
     def launch(self, protocol: int) -> Numeric:
         """Seconds before the first byte moves."""
-        return summed(leg.starts * leg.link.wire(protocol).launch for leg in self.legs)
+        return self._started([leg.link.wire(protocol).launch for leg in self.legs])
 
     def exchange_launch(self) -> Numeric:
         """Seconds before the first byte of point-to-point traffic moves."""
-        return summed(leg.starts * leg.link.exchange_launch for leg in self.legs)
+        return self._started([leg.link.exchange_launch for leg in self.legs])
+
+    def _started(self, launches: Sequence[float]) -> Numeric:
+        """Return the launches of the tiers whose links start up."""
+        each = {
+            f"tier {place}, {leg.link.name}": leg.starts * launch
+            for place, (leg, launch) in enumerate(zip(self.legs, launches, strict=True))
+        }
+        return total(each, name="launch", unit="s")
 
 
 @formula(
