@@ -116,3 +116,29 @@ def test_a_file_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path)
     kernels = projected(forescale, "--config", piped)["strategy"]["kernels"]
     assert kernels["runs_ahead"]
     assert not kernels["hides_input_sums"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "said"),
+    [
+        (
+            "deepspeed",
+            ("--precision", "fp8"),
+            "cannot run this: compute in fp8 (it has bf16, fp16, fp32, tf32)",
+        ),
+        ("deepspeed", ("--zero", 3, "--tp", 2), "AutoTP training takes zero below 3"),
+        ("torchtitan", ("--zero", 2), "zero 2 (it takes 0, 3)"),
+        ("torchtitan", ("--precision", "fp16"), "compute in fp16"),
+    ],
+)
+def test_what_a_framework_cannot_run_is_said_once(forescale, framework, options, said):
+    for command in ("project", "memory"):
+        ran = forescale(command, *DENSE, *options, "--framework", framework)
+        assert (ran.code, ran.out.count("cannot run this"), said in ran.out) == (0, 1, True), ran.out
+    assert "cannot run this" not in forescale("project", *DENSE, "--zero", 3, "--framework", framework).out
+
+
+def test_a_search_says_what_its_framework_cannot_compute_in(forescale):
+    small = ("--fix", "tp=1", "--fix", "pp=1", "--fix", "cp=1", "--top", 1)
+    ran = forescale("search", *SEARCH, *small, "--precision", "fp8", "--framework", "nanotron")
+    assert ran.out.count("nanotron cannot run this: compute in fp8") == 1

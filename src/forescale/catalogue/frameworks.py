@@ -126,6 +126,7 @@ def _limits(given: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 
     return Limits(
         source=given["source"],
         note=given.get("note", ""),
+        compute=tuple(given.get("compute", ())),
         values={name: _values(name, words, framework) for name, words in given["values"].items()},
         others={name: _values(name, words, framework) for name, words in given.get("others", {}).items()},
         reliefs={name: _values(name, words, framework) for name, words in given.get("reliefs", {}).items()},

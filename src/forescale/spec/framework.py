@@ -49,6 +49,8 @@ class Limits:
     """Degrees that it does not let go together: names of `RULES`, and what it says of them."""
     reliefs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
     """What makes room and is no dimension of a space: values by name (`advise/changes.py`)."""
+    compute: tuple[ComputeType, ...] = ()
+    """Types that its products can have; none named leaves it open."""
     note: str = ""
     """How its own words stand for ours."""
 
@@ -178,6 +180,27 @@ class Framework:
         }
         told = {name: value for name, value in words.items() if value is not None}
         return over(told, strategy), over({"precision": types}, workload)
+
+    def cannot(self, asked: Asked) -> tuple[str, ...]:
+        """Return what of one layout the framework cannot be told; nothing where its limits are not written down."""
+        if (limits := self.limits) is None:
+            return ()
+        found = [*self.cannot_compute(asked.workload.precision)]
+        for name, unless in TOLD.items():
+            known = (*limits.values.get(name, ()), *limits.others.get(name, ()))
+            value = getattr(asked.degrees, name)
+            usual = value == getattr(Strategy(), name)
+            if known and value not in known and not usual and not unless(asked):
+                found.append(f"{name} {choice_word(value)} (it takes {', '.join(map(choice_word, known))})")
+        broken = (told for name, told in limits.rules.items() if not np.all(RULES[name](asked)))
+        return (*found, *broken)
+
+    def cannot_compute(self, precision: Precision) -> tuple[str, ...]:
+        """Return the type of compute that the framework does not have, where that is asked for."""
+        known = () if self.limits is None else self.limits.compute
+        if not known or precision.compute in known:
+            return ()
+        return (f"compute in {precision.compute} (it has {', '.join(known)})",)
 
     def retyped(
         self, question: tuple[Strategy, Workload, Model, Cluster], types: Words, *, sharded: bool
@@ -336,6 +359,18 @@ RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
     }
 )
 """What the limits of a framework may ask of degrees, by name."""
+
+
+TOLD: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
+    {
+        **dict.fromkeys(("tp", "cp", "ep", "vpp"), lambda _: False),
+        "zero": lambda q: _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "cp") == 1,
+        "sp": lambda q: _of(q, "tp") == 1,
+        "cp_kind": lambda q: _of(q, "cp") == 1,
+        "etp": lambda q: not q.model.is_moe,
+    }
+)
+"""Dimensions whose value a framework may not know, unless it is as usual, and when it does not matter."""
 
 
 def _on(by_device: Mapping[str, S], cluster: Cluster, usual: S) -> S:

@@ -181,8 +181,21 @@ def _told(config: Settings, strategy: Strategy) -> dict[str, Any]:
     return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
 
 
+OFFLOADED = {"optimizer": "cpu_offload", "param": "cpu_offload_params"}
+"""What can be offloaded, and the older key for it."""
+
+
+def _place(config: Settings, part: str, old: str) -> str:
+    """Return where a part of the states lies (DeepSpeed, runtime/zero/offload_config.py)."""
+    key = f"{ZERO}.offload_{part}"
+    if key in config:
+        config.refuse(f'{key} must be a table, such as {{"device": "cpu"}}, got {shown(config.get(key))}')
+    usual = "cpu" if config.flag(f"{ZERO}.{old}") else "none"
+    return config.choice(f"{key}.device", usual, {each: each for each in ("none", "cpu", "nvme")})
+
+
 def _offload(config: Settings, zero: int) -> Offload:
-    where = {part: config.get(f"{ZERO}.offload_{part}.device") for part in ("optimizer", "param")}
+    where = {part: _place(config, part, old) for part, old in OFFLOADED.items()}
     share = config.number(f"{ZERO}.offload_optimizer.ratio")
     if "nvme" in where.values():
         config.note("not expressed: offload to NVMe; projected as offload to the host's memory")

@@ -146,10 +146,21 @@ def _frozen_type(settings: Settings) -> dict[str, str]:
     return {"frozen": f"{kind}_double" if settings.flag("use_bnb_nested_quant") else kind}
 
 
+FSDP_WORDS = (
+    *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"),
+    *("offload", "auto_wrap"),
+)
+"""Words of `fsdp` (transformers, trainer_utils.FSDPOption)."""
+
+
 def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> Reading:
     """Return what the arguments say of FSDP: how states are sharded, over all devices unless hybrid."""
     words = set(settings.words("fsdp"))
+    for word in sorted(words - {*FSDP_WORDS, "True"}):
+        settings.refuse(f"fsdp takes {', '.join(FSDP_WORDS)}, got {word!r}")
     inner = settings.get("fsdp_config")
+    if isinstance(inner, str):
+        settings.note(f"fsdp_config is the file {inner}, which is not read: give its table in its place")
     table = inner if isinstance(inner, Mapping) else {}
     zero = 2 if "shard_grad_op" in words or "hybrid_shard_zero2" in words else 0 if "no_shard" in words else 3
     devices = options.num_devices or 1
@@ -164,6 +175,8 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
         recompute=Recompute(granularity="full" if full else "none"),
         offload=Offload(parameters="offload" in words),
     )
+    if settings.flag("bf16") and settings.flag("fp16"):
+        settings.refuse("bf16 and fp16 cannot both be true")
     compute = "bf16" if settings.flag("bf16") else "fp16" if settings.flag("fp16") else "tf32"
     left = (*(name for name in LEFT if name != "recompute"), "overlap")
     return Reading(

@@ -148,6 +148,7 @@ def read_settings(
         if options.over.get(word) is not None:
             settings.lay(key, options.over[word])
     settings.ask(SIZES)
+    _refuse_old(settings)
     try:
         model = model or read_model(settings, name=name, options=options)
         devices = num_devices if layout else None
@@ -181,6 +182,23 @@ def read_settings(
     )
 
 
+GONE = {
+    "batch_size": "micro_batch_size",
+    "model_parallel_size": "tensor_model_parallel_size",
+    "warmup": "lr_warmup_fraction",
+    "checkpoint_activations": "recompute_granularity",
+}
+"""Flags that Megatron-LM stops at, and what says it today (arguments.py, validate_args)."""
+
+
+def _refuse_old(settings: Settings) -> None:
+    for key, today in GONE.items():
+        if settings.get(key) not in (None, False):
+            settings.refuse(
+                f"{settings.spell(key)} is no longer valid in Megatron-LM; use {settings.spell(today)}"
+            )
+
+
 def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings of --yaml-cfg by the keys that flags set, and the keys that Megatron-LM does not have."""
     content = parse_mapping(text, path, parse_yaml)
@@ -188,7 +206,13 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
     for section, table in inside.items():
         if not isinstance(table, dict):
             raise ReaderError(path, f"{section} must be a table, got {shown(table)}")
-    values = {key: value for table in (*inside.values(), content) for key, value in table.items()}
+    values: dict[str, Any] = {}
+    for table in (*inside.values(), content):
+        for key, value in table.items():
+            if values.setdefault(key, value) != value:
+                raise ReaderError(
+                    path, f"{key} is given twice, as {shown(values[key])} and as {shown(value)}"
+                )
     lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(text)}
     unknown = unknown_of(values, (*yaml_keys(), *_SECTIONS), path, lines, strict=strict)
     own = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
