@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forescale.goodput.events import simulate
+from forescale.goodput.events import best_interval_by_events, simulate
 from forescale.goodput.expected import (
     PARTS,
     Case,
@@ -59,6 +59,15 @@ def test_dalys_interval_loses_least():
     told = {"blocking": 60.0, "restart": 300.0, "mttf": 6480.0}
     assert daly_goodput(interval=best, **told) > daly_goodput(interval=0.8 * best, **told)
     assert daly_goodput(interval=best, **told) > daly_goodput(interval=1.25 * best, **told)
+
+
+@pytest.mark.parametrize(("blocking", "mttf"), [(0.6, 11_000.0), (10.0, 5000.0), (60.0, 6480.0)])
+def test_the_interval_that_events_find_best_is_dalys(blocking, mttf):
+    best = float(daly_interval(blocking=blocking, mttf=mttf))
+    case = Case(work=1e9, interval=best, blocking=blocking, written=blocking, restart=300.0, mttf=mttf)
+    assert best / 1.5 < best_interval_by_events(case) < best * 1.5
+    slow = replace(case, written=2.0 * best)
+    assert best_interval_by_events(slow) == 2.0 * best
 
 
 def test_nothing_fails():

@@ -1,10 +1,18 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 import forescale as fs
 from forescale.errors import ReaderError, SpecError, UnknownNameError
-from forescale.goodput.operations import checkpoint_bytes, load_failures, mean_time_to_failure, rates_of
+from forescale.goodput.operations import (
+    checkpoint_bytes,
+    load_failures,
+    mean_time_to_failure,
+    published,
+    rates_of,
+    saving,
+)
 from forescale.spec.operations import Checkpointing, Failures, Operations
 from forescale.whole_run import Phase, Prices, Ramp, project_run
 from forescale.whole_run.prices import published_prices, read_prices
@@ -39,6 +47,29 @@ def test_llamas_54_days():
 
 def test_checkpoint_bytes_by_hand():
     assert checkpoint_bytes(parameters=1e9, weight_bytes=2.0, master_bytes=4.0, moment_bytes=4.0) == 14e9
+
+
+@pytest.mark.parametrize(("mode", "blocking", "written", "reload"), [
+    ("sync", 0.5 + 10.0, 0.5 + 10.0, 10.0), ("async", 0.5 + 0.2, 0.5 + 0.2 + 10.0, 10.0), ("peer", 0.5 + 0.2, 0.5 + 0.4, 0.2),
+])  # fmt: skip
+def test_what_a_save_takes_by_hand(mode, blocking, written, reload):
+    """100 bytes of 10 parameters on 8 devices: storage takes 10 byte/s, hosts and links 62.5 byte/s of a device."""
+    found = phase().projection
+    device = replace(found.cluster.device, host_bandwidth=62.5)
+    tiers = (*found.cluster.tiers[:-1], replace(found.cluster.tiers[-1], bandwidth=62.5))
+    cluster = replace(found.cluster.sized(8), device=device, tiers=tiers)
+    told = Operations(checkpointing=Checkpointing(mode=mode, stall=0.5, storage_bandwidth=10.0))
+    saved = saving(told, 100 / 14, found.workload.precision, cluster)
+    assert (saved.blocking, saved.written, saved.reload) == pytest.approx((blocking, written, reload))
+
+
+def test_a_save_stops_training_as_long_as_a_published_one():
+    told = operations(checkpointing=Checkpointing(stall=0.0))
+    usual, bare = project_run([phase()], operations(), draws=10), project_run([phase()], told, draws=10)
+    assert usual.checkpoint.blocking == bare.checkpoint.blocking + published("save_stall_s")[0]
+    assert "arXiv:2407.20143" in usual.sources["stall"]
+    assert bare.sources["stall"] == "given"
+    assert usual.interval_s > 3.0 * bare.interval_s
 
 
 def test_a_run_adds_up():

@@ -39,6 +39,7 @@ class OperationsOptions:
         "SECONDS",
         check=bounded(Interval(gt=0, le=1e7), whole=False),
     )
+    checkpoint_stall: float | None = _seconds("That every save stops training, beside its bytes.", "SECONDS")
     storage_bandwidth: str | None = _operated("Of all devices together, such as 2TB/s.", "RATE")
     restart: float | None = _seconds("From a failure until all processes run again.", "SECONDS")
     spares: int | None = _operated(
@@ -59,8 +60,9 @@ class OperationsOptions:
     def values(self) -> dict[str, Any]:
         """Return what was given as the words of a plan's `[operations]`, how states are saved in a table of it."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        saved = {name: given.pop(name, None) for name in ("checkpoint_mode", "interval", "storage_bandwidth")}
-        saved["mode"] = saved.pop("checkpoint_mode")
+        names = {"checkpoint_mode": "mode", "checkpoint_stall": "stall"}
+        names |= {name: name for name in ("interval", "storage_bandwidth")}
+        saved = {key: given.pop(name, None) for name, key in names.items()}
         if "failures" in given:
             given["failures"] = _rate(given["failures"])
         return given | {"checkpointing": saved}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,11 @@ from forescale.goodput.expected import PARTS, Case
 
 SAVE, WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
 RECOVERY, RESTORE = "infrastructure_recovery_from_disruption", "unproductive_checkpoint_restore_time"
+
+INTERVALS = np.exp2(np.arange(-8.0, 9.0) / 4.0)
+"""Checkpoint intervals tried, over the best in closed form."""
+FAILURES = 500
+"""Failures on which they are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,21 @@ def simulate(case: Case, rng: np.random.Generator) -> Outcome:
     for name, seconds in case.divided(run.done).items():
         run.parts[name] += float(seconds)
     return Outcome(parts=run.parts, failures=run.failures, planned=run.planned)
+
+
+def best_interval_by_events(case: Case, seed: int = 0) -> float:
+    """Return the checkpoint interval [s] whose simulated runs lose least to saving and to work done again.
+
+    Tried are those of `INTERVALS` that a checkpoint is written within, on the same `FAILURES` failures.
+    """
+    tried = np.unique(np.maximum(case.interval * INTERVALS, max(case.written, case.blocking)))
+    work = min(float(case.work), FAILURES * float(case.mttf))
+
+    def lost(interval: float) -> float:
+        parts = simulate(replace(case, work=work, interval=interval), np.random.default_rng(seed)).parts
+        return (parts[SAVE] + parts[WASTED]) / parts["goodput"]
+
+    return min((float(each) for each in tried), key=lost)
 
 
 class _Run:

@@ -103,6 +103,20 @@ def published(name: str, *keys: str) -> tuple[float, str]:
     return float(record["value"]), str(record["source"])
 
 
+def sources_of(operations: Operations) -> dict[str, str]:
+    """Return where the figures are from that a run is operated with."""
+    told, saved = rates_of(operations), operations.checkpointing
+    restarts = told.source if told.restart is not None else published("restart_s")[1]
+    return {
+        "failures": told.source,
+        "restart": restarts if operations.restart is None else "given",
+        "stall": published("save_stall_s")[1] if saved.stall is None else "given",
+        "storage": published("storage_bytes_per_device_second")[1]
+        if saved.storage_bandwidth is None
+        else "given",
+    }
+
+
 def saving(operations: Operations, parameters: float, precision: Precision, cluster: Cluster) -> Saving:
     """Return what one checkpoint of a model takes on a cluster.
 
@@ -123,10 +137,11 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
     told = operations.checkpointing
     devices = cluster.num_devices
     storage = told.storage_bandwidth or published("storage_bytes_per_device_second")[0] * devices
-    copied, stored = size / devices / cluster.device.host_bandwidth, size / storage
+    stall = published("save_stall_s")[0] if told.stall is None else told.stall
+    copied, stored = stall + size / devices / cluster.device.host_bandwidth, size / storage
     peers = size / devices / min(cluster.tiers[-1].bandwidth, cluster.device.host_bandwidth)
     if told.mode == "sync":
-        found = Saving(size, stored, stored, stored)
+        found = Saving(size, stall + stored, stall + stored, stored)
     elif told.mode == "async":
         found = Saving(size, copied, copied + stored, stored)
     else:

@@ -16,7 +16,9 @@ USUAL = "llama-3"
 """Rates of failure where nobody says: the only published ones of a run on more than 10,000 devices."""
 SPANS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("restart", "planned", "repair"), "second"))
 """Fields of `Operations` that may be written with a unit, and what they measure."""
-SAVING_DIMENSIONS: Mapping[str, str] = MappingProxyType({"interval": "second", "storage_bandwidth": "byte/s"})
+SAVING_DIMENSIONS: Mapping[str, str] = MappingProxyType(
+    {"interval": "second", "stall": "second", "storage_bandwidth": "byte/s"}
+)
 """The same of `Checkpointing`."""
 
 
@@ -50,6 +52,9 @@ class Checkpointing:
     keeps a copy in other nodes' memory, from where it is read again."""
     interval: Annotated[float, Gt(0), Le(1e7)] | None = None
     """Seconds of training between checkpoints; None is the best."""
+    stall: Seconds | None = None
+    """Seconds that training stops for every save, beside the bytes that it waits for: ranks meet, plan and stage what
+    they hold; None is what the largest published run does."""
     storage_bandwidth: Annotated[float, Gt(0), Le(1e18)] | None = None
     """byte/s of all devices together; None is what a published cluster relied on for each device."""
 

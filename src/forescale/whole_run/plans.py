@@ -16,6 +16,7 @@ import numpy as np
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.goodput.calendar import calendar
+from forescale.goodput.events import INTERVALS
 from forescale.goodput.expected import expected
 from forescale.goodput.operations import case_of, rates_of
 from forescale.graph.counts import count_parameters
@@ -36,8 +37,6 @@ from forescale.view.page import Chart
 from forescale.whole_run.prices import published_prices
 
 SCHEMA = "forescale.plans/1"
-INTERVALS = np.exp2(np.arange(-8.0, 9.0) / 4.0)
-"""Checkpoint intervals tried, over Daly's."""
 WORTH = 1e-4
 """Share of the run that a further spare saves at least; beyond none is tried."""
 MOST_SPARES = 1_000

@@ -11,7 +11,7 @@ import numpy as np
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.goodput.calendar import RATE, STEP, drawn, spread, stretched
-from forescale.goodput.events import Outcome, simulate
+from forescale.goodput.events import Outcome, best_interval_by_events, simulate
 from forescale.goodput.expected import (
     PARTS,
     Case,
@@ -20,7 +20,7 @@ from forescale.goodput.expected import (
     kokolis_goodput,
     young_interval,
 )
-from forescale.goodput.operations import Saving, case_of, rates_of
+from forescale.goodput.operations import Saving, case_of, rates_of, sources_of
 from forescale.limits import Amount, Count
 from forescale.numeric import Array, Numeric
 from forescale.project import project
@@ -310,7 +310,7 @@ def project_run(
         tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
         money_spread={} if price is None else drawn.spread(hours * drawn.prices(price[0]), price[0]),
-        sources={"failures": failures.source, "pue": pue[1], "carbon": carbon[1], **priced},
+        sources={**sources_of(operations), "pue": pue[1], "carbon": carbon[1], **priced},
     )
 
 
@@ -321,6 +321,7 @@ def _closed_forms(case: Case) -> dict[str, float]:
     found = {
         "young_interval_s": young_interval(blocking=case.blocking, mttf=case.mttf),
         "daly_interval_s": daly_interval(blocking=case.blocking, mttf=case.mttf),
+        "events_interval_s": best_interval_by_events(case),
         "daly_goodput": daly_goodput(blocking=case.blocking, **given),
         "kokolis_goodput": kokolis_goodput(**given),
     }

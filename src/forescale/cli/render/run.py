@@ -160,7 +160,7 @@ def _lines(result: RunProjection) -> list[str]:
         f"{format_seconds(result.mttf_s)}{f' ({named})' if named else ''}; {result.planned:.0f} planned",
         f"checkpoints    {saved.bytes / 1e12:.2f} TB every {format_seconds(result.interval_s)}; training stops for "
         f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
-        f"{format_seconds(saved.reload)}",
+        f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",
         f"device-hours   {_range(result.device_hours, '{:,.0f}')}",
     ]
     if result.money is not None:
@@ -172,7 +172,8 @@ def _lines(result: RunProjection) -> list[str]:
         forms = result.closed_forms
         lines.append(
             f"closed forms   Daly {forms['daly_goodput']:.1%}, best every {format_seconds(forms['daly_interval_s'])} "
-            f"(Young {format_seconds(forms['young_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
+            f"(Young {format_seconds(forms['young_interval_s'])}, of those simulated "
+            f"{format_seconds(forms['events_interval_s'])}); Kokolis {forms['kokolis_goodput']:.1%}"
         )
     return lines
 
