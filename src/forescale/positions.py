@@ -113,7 +113,7 @@ def _found(word: str, section: str, lines: Mapping[str, int]) -> int | None:
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
         hits = [key for key in lines if key == name or key.endswith(f".{name}")]
-        if hits and (count == len(parts) or count > 1):
+        if hits and (count == len(parts) or count > 1 or name in lines):
             inside = [key for key in hits if section and key.startswith(f"{section}.")]
             return lines[(inside or hits)[0]]
     return None

@@ -145,7 +145,7 @@ def test_more_pieces_than_layers_are_refused(forescale):
         ),
         (
             ("--phase", "tokens=1T", "--phase", "tokens"),
-            "phase 2: unknown word of a phase 'tokens without ='",
+            "--phase is words such as tokens=2T; got 'tokens' without =",
         ),
         (("--tokens", "1T", "--failures", "lama"), "unknown failure rates 'lama'; did you mean llama-3?"),
         (("--tokens", "1T", "--failures", "-1"), "--failures must be 0 or more"),
@@ -154,6 +154,8 @@ def test_more_pieces_than_layers_are_refused(forescale):
         (("--tokens", "1T", "--storage-bandwidth", "0B/s"), "storage_bandwidth must be greater than 0"),
         (("--tokens", "1T", "--carbon", "eu"), "unknown carbon intensity 'eu'"),
         (("--tokens", "1T", "--carbon", "-5"), "--carbon must be 0 or more"),
+        (("--tokens", "1T", "--carbon", "nan"), "--carbon must be 0 or more"),
+        (("--tokens", "1T", "--restart", "soon"), "restart = 'soon' is not a quantity in second"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(forescale, more, sentence):
@@ -161,6 +163,91 @@ def test_what_cannot_be_is_one_sentence(forescale, more, sentence):
     assert (ran.code, ran.out) == (2, "")
     assert sentence in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+PHASES = """
+model = "llama-3.1-8b"
+cluster = "h100-sxm"
+devices = 16
+workload = { seq_len = 4096, global_batch_size = 256 }
+
+[[phase]]
+tokens = "1T"
+
+[[phase]]
+tokens = "50B"
+seq_len = 8192
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('tokens = "50B"', 'tokns = "50B"', "asked.toml, line 11, phase 2: unknown word of a phase 'tokns'"),
+        ('"50B"', '"-50B"', "asked.toml, line 11, phase 2: tokens must be greater than 0"),
+        ("seq_len = 8192", "tp = 3", "asked.toml, line 12, phase 2: "),
+        (
+            "seq_len = 8192",
+            "rampup_batch_size = 3",
+            "line 12, phase 2: rampup_batch_size takes start, increment",
+        ),
+        ("[[phase]]", "[phase]", "asked.toml"),
+    ],
+)
+def test_what_is_wrong_with_a_phase_of_a_plan_has_its_line(forescale, tmp_path, old, new, sentence):
+    (tmp_path / "asked.toml").write_text(PHASES.replace(old, new), encoding="utf-8")
+    ran = forescale("run", "--plan", tmp_path / "asked.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+COUNTED = """
+devices = 16
+days = 10
+causes = { gpu = 4, network = 1 }
+planned = 2
+"""
+
+
+def test_failures_that_a_file_counts(forescale, tmp_path):
+    (tmp_path / "log.toml").write_text(COUNTED, encoding="utf-8")
+    ran = forescale(
+        "run", *RUN, "--tokens", "100B", "--failures", tmp_path / "log.toml", "--restart", "10min", "--json"
+    )
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    days = found["device_hours"]["expected"] / 24.0
+    assert found["interruptions"] == pytest.approx(
+        {"gpu": 4 / 160 * days, "network": 1 / 160 * days}, rel=1e-3
+    )
+    assert (found["failures"], found["operations"]["restart"]) == ("log", 600.0)
+    plan = 'failures = "log.toml"\n'
+    (tmp_path / "asked.toml").write_text(f"{PHASES}\n[operations]\n{plan}", encoding="utf-8")
+    ran = forescale("run", tmp_path / "asked.toml", "--json")
+    assert json.loads(ran.out)["failures"] == "log", ran.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("gpu = 4", "gpu = -4", "log.toml, line 4: causes.gpu must be 0 or more, got -4"),
+        ("days = 10", "days = 0", "log.toml, line 3: days must be greater than 0, got 0"),
+        ("days", "dayz", "log.toml, line 3: unknown key 'dayz'"),
+        ("causes", "#", "log.toml: causes must be given"),
+        ("= 10", "=", "log.toml, line 3"),
+    ],
+)
+def test_what_no_file_of_failures_says(forescale, tmp_path, old, new, sentence):
+    (tmp_path / "log.toml").write_text(COUNTED.replace(old, new), encoding="utf-8")
+    ran = forescale("run", *RUN, "--tokens", "100B", "--failures", tmp_path / "log.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.err
+
+
+def test_devices_that_cost_nothing_are_counted_in_hours(forescale):
+    ran = forescale(*PLANNED, "--deadline", "30d", "--price", "0", "--json")
+    assert json.loads(ran.out)["price_per_device_hour"] is None, ran.err
 
 
 PLANNED = (
@@ -187,7 +274,16 @@ def test_a_run_is_planned_for_a_deadline(forescale):
         (("--deadline", "1min"), "give a deadline of that or more"),
         (("--budget", "1"), "give a budget of that or more"),
         (("--budget", "1M", "--pareto"), "go without --pareto"),
-        (("--deadline", "30d", "--interval", "0"), "--interval must be greater than 0"),
+        (("--deadline", "30d", "--interval", "0"), "interval must be greater than 0"),
+        (("--deadline", "90"), "--deadline: 90 of what? Write 90d"),
+        (
+            ("--deadline", "30d", "--device-counts", "64-32:8"),
+            "--device-counts takes at most 1000 whole numbers",
+        ),
+        (
+            ("--deadline", "30d", "--sites", "3,1Gbit/s"),
+            "64 devices cannot be 3 equal sites; give a multiple of 3",
+        ),
         (
             ("--deadline", "30d", "--interval", "0.01"),
             "longer than the 0.01 s between two; give an interval of",

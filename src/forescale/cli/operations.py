@@ -12,9 +12,9 @@ from annotated_types import Interval
 from forescale.cli.help import Rare
 from forescale.cli.options import bounded, option
 from forescale.errors import SpecError
+from forescale.files import place_of
 
 _operated = partial(option, panel=Rare("Whole run"))
-_seconds = partial(_operated, check=bounded(Interval(ge=0, le=1e7), whole=False))
 _share = partial(_operated, check=bounded(Interval(ge=0, le=1), whole=False))
 
 
@@ -23,8 +23,9 @@ class OperationsOptions:
     """How the run is operated; what is None is as `Operations` has it."""
 
     failures: str | None = _operated(
-        "Published rates of failure (llama-3, the default, meta-rsc-1, meta-rsc-2), or failures per node and day.",
-        "NAME|RATE",
+        "Rates of failure: published (llama-3, the default, meta-rsc-1, meta-rsc-2), counted in a file, or per node "
+        "and day.",
+        "NAME|FILE|RATE",
     )
     failure_factor: float | None = _operated(
         "Failures over what those rates say, such as 2.",
@@ -34,20 +35,16 @@ class OperationsOptions:
     checkpoint_mode: Literal["sync", "async", "peer"] | None = _operated(
         "How states are saved; async by default."
     )
-    interval: float | None = _operated(
-        "Between checkpoints; the best by default.",
-        "SECONDS",
-        check=bounded(Interval(gt=0, le=1e7), whole=False),
-    )
-    checkpoint_stall: float | None = _seconds("That every save stops training, beside its bytes.", "SECONDS")
+    interval: str | None = _operated("Between checkpoints, such as 30min; the best by default.", "TIME")
+    checkpoint_stall: str | None = _operated("That every save stops training, beside its bytes.", "TIME")
     storage_bandwidth: str | None = _operated("Of all devices together, such as 2TB/s.", "RATE")
-    restart: float | None = _seconds("From a failure until all processes run again.", "SECONDS")
+    restart: str | None = _operated("From a failure until all processes run again, such as 10min.", "TIME")
     spares: int | None = _operated(
         "Nodes that wait to replace failed ones; `run` has enough, a plan tries how many.",
         "N",
         check=bounded(Interval(ge=0, le=2**20)),
     )
-    repair: float | None = _seconds("Until a failed node is back.", "SECONDS")
+    repair: str | None = _operated("Until a failed node is back, such as 1d.", "TIME")
     fatal: float | None = _share("Of the failures, those that take a node out of service.", "SHARE")
     elastic: bool | None = _operated("Go on with fewer replicas where no spare is left.")
     evaluation: float | None = _operated(
@@ -69,11 +66,11 @@ class OperationsOptions:
 
 
 def _rate(text: str) -> str | float:
-    """Return failures per node and day, or the name of published rates."""
+    """Return failures per node and day, or the name of published rates, or the file that counts them."""
     try:
         rate = float(text)
     except ValueError:
-        return text
+        return str(place_of(text).absolute()) if place_of(text).is_file() else text
     if not 0.0 <= rate < math.inf:
         raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
     return rate

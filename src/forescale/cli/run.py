@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from forescale.cli.options import (
 )
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
-from forescale.positions import COMMAND_LINE
+from forescale.positions import COMMAND_LINE, located
 
 if TYPE_CHECKING:
     from forescale.question import Question
@@ -156,18 +157,27 @@ def sites_command(
 
 def _phases(told: PhaseOptions, model: str | None, plan: PlanOptions) -> list[dict[str, Any]]:
     """Return the words of every phase: as flags say, or else the plan; one without any where nothing does."""
-    from forescale.io.question import is_plan, read_plan_values
+    from forescale.io.question import read_plan_values
 
     if told.phases:
         pairs = [[word.partition("=") for word in text.split()] for text in told.phases]
-        return [
-            {name if equals else f"{name} without =": value for name, equals, value in each} for each in pairs
-        ]
-    file = plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
+        bare = [name for each in pairs for name, equals, _ in each if not equals]
+        if bare:
+            raise SpecError(f"--phase is words such as tokens=2T; got {shown(bare[0])} without =")
+        return [{name: value for name, _, value in each} for each in pairs]
+    file = _plan_file(model, plan)
     found = None if file is None else read_plan_values(file).get("phase")
     if found is not None and not (isinstance(found, list) and all(isinstance(each, dict) for each in found)):
-        raise SpecError(f"{file}: phases are tables, each under [[phase]]; got {shown(found)}")
+        with located(file):
+            raise SpecError(f"{file}, phase: phases are tables, each under [[phase]]; got {shown(found)}")
     return found or [{}]
+
+
+def _plan_file(model: str | None, plan: PlanOptions) -> Path | None:
+    """Return the plan that is asked, by --plan or in the model's place."""
+    from forescale.io.question import is_plan
+
+    return plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
 
 
 def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str, Any]) -> str:
@@ -252,7 +262,7 @@ def _prices(told: PriceOptions) -> Prices:
     from forescale.whole_run.prices import published_prices, read_prices
 
     carbon = _number(told.carbon)
-    if carbon is not None and carbon < 0.0:
+    if carbon is not None and not 0.0 <= carbon < math.inf:
         msg = f"--carbon must be 0 or more, or the name of a place; got {told.carbon}"
         raise SpecError(msg)
     return Prices(

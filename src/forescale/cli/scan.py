@@ -122,18 +122,26 @@ def scanned(question: Question, scan: ScanOptions) -> ScanResult:
 
 def planned(question: Question, scan: ScanOptions) -> Plans:
     """Return the plan of a run within a deadline or a budget."""
-    from forescale.projection.rates import SECONDS_PER_DAY
     from forescale.search.scan import usual_counts
-    from forescale.units import parse
     from forescale.whole_run.plans import Limits, hourly_price, plan_run
 
     named, price = scan.device_counts, hourly_price(question.cluster, scan.price_per_device_hour)
     counts = usual_counts(question.cluster)[1] if named is None else _counts("--device-counts", named)
     limits = Limits(
-        deadline=_positive("--deadline", scan.deadline, lambda text: parse(text, "second") / SECONDS_PER_DAY),
+        deadline=_positive("--deadline", scan.deadline, _days),
         budget=amount("--budget", scan.budget),
     )
     return plan_run(question, counts, limits, price=price)
+
+
+def _days(text: str) -> float:
+    """Return a time in days; its unit is asked for, as seconds are hardly meant."""
+    from forescale.projection.rates import SECONDS_PER_DAY
+    from forescale.units import parse
+
+    if whole_of(text) is not None:
+        raise SpecError(f"{text} of what? Write {text}d, or h or min")
+    return parse(text, "second") / SECONDS_PER_DAY
 
 
 def amount(name: str, text: str | None) -> float | None:
@@ -175,7 +183,7 @@ def _counts(option: str, text: str) -> list[int]:
         first, last, step = (int(part) for part in spread.groups())
         parts = range(first, last + 1, max(step, 1))[: SCANNED + 1]
     counts = sorted({part for part in parts if part})
-    if None in parts or 0 in parts or len(counts) > SCANNED:
+    if None in parts or 0 in parts or not 0 < len(counts) <= SCANNED:
         raise SpecError(
             f"{option} takes at most {SCANNED} whole numbers of 1 or more, such as 64,128,256 or 256-8192:8; "
             f"got {shown(text)}"

@@ -13,9 +13,11 @@ from forescale.goodput.expected import NEVER, Case, daly_interval, slowest_share
 from forescale.numeric import Numeric
 from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.spec import Cluster
-from forescale.spec.operations import Failures, Operations
+from forescale.spec.operations import Counted, Failures, Operations
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
+REMARKS = ("restart_source", "observed_source")
+"""Keys of published failures that are for readers."""
 NODE = 8
 """Devices of the nodes that published rates count."""
 
@@ -58,16 +60,8 @@ def load_failures(name: str) -> Failures:
     if name not in records:
         kind = "failure rates"
         raise UnknownNameError(kind, name, list(records))
-    record = records[name]
-    exposure = record["devices"] * record["days"]
-    return Failures(
-        name=name,
-        source=record["source"],
-        per_device_day={cause: count / exposure for cause, count in record["causes"].items()},
-        planned_per_device_day=record["planned"] / exposure,
-        restart=record.get("restart_s"),
-        observed=record.get("observed", sum(record["causes"].values())),
-    )
+    told = {key: value for key, value in records[name].items() if key not in REMARKS}
+    return Counted(name=name, **told).rates
 
 
 def rates_of(operations: Operations) -> Failures:
@@ -170,10 +164,13 @@ def case_of(
     saved = saving(operations, parameters, precision, cluster)
     if saved.written > mttf:
         restart = _restart(operations, told)
-        storage = (
-            f"{saved.bytes / mttf:.3g} byte/s of storage would do, or checkpoints in the memory of peers"
+        room = mttf - (saved.written - saved.reload)
+        storage = f"{saved.bytes / room:.3g} byte/s of storage would do, or " if room > 0.0 else ""
+        fix = (
+            f"{storage}checkpoints in the memory of peers"
+            if restart < mttf
+            else f"nor does a restart of {restart:.3g} s end; give fewer failures"
         )
-        fix = storage if restart < mttf else f"nor does a restart of {restart:.3g} s end; give fewer failures"
         msg = (
             f"a checkpoint takes {saved.written:.3g} s to write and something fails every {mttf:.3g} s: no work is "
             f"ever saved; {fix}"

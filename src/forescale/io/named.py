@@ -13,7 +13,7 @@ from typing import Any
 from forescale.catalogue.clusters import cluster_names, cluster_record, device_record, load_cluster
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
 from forescale.errors import ReaderError, SpecError, shown
-from forescale.files import place_of
+from forescale.files import packaged, place_of
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.primus.hardware import (
     build_hardware_config,
@@ -23,6 +23,7 @@ from forescale.frameworks.primus.hardware import (
 from forescale.io.validation import build, checked_model
 from forescale.positions import says_lines
 from forescale.spec import Cluster, Model
+from forescale.spec.operations import Counted, Failures
 from forescale.syntax import deep_merge, load_mapping
 
 _SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt", ".py"})
@@ -94,6 +95,29 @@ def cluster_given(given: object, where: str, folder: Path | None = None, *, conf
     if not isinstance(config, str):
         raise SpecError(f"{where}: hardware_config must be a file, got {shown(config)}")
     return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
+
+
+def failures_given(given: object, folder: Path | None) -> object:
+    """Return rates of failure as `operations.failures` has them; those that a file counted are read."""
+    if not isinstance(given, str):
+        return given
+    path = file_of(given, folder, known=given in packaged("operations")["failures"])
+    return given if path is None else read_failures(path)
+
+
+@says_lines
+def read_failures(path: Path) -> Failures:
+    """Return the rates of failure of a file (JSON, TOML or YAML) with the fields of `Counted`.
+
+    Raises
+    ------
+    ReaderError
+        If the file is missing or has a syntax error.
+    SpecError
+        If a field is unknown, missing or impossible.
+    """
+    values = {"name": path.stem, "source": path.name, **load_mapping(path)}
+    return build(Counted, values, where=str(path)).rates
 
 
 def named_model(model: Model) -> str | None:

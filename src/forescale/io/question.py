@@ -46,7 +46,7 @@ from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
-from forescale.io.named import cluster_given, model_given, named_cluster, named_model
+from forescale.io.named import cluster_given, failures_given, model_given, named_cluster, named_model
 from forescale.io.validation import build
 from forescale.limits import AMOUNT, DEVICES, within
 from forescale.positions import located, says_lines
@@ -213,7 +213,9 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
-        operations=build_operations(values.get("operations", {}), where=f"{where}, operations"),
+        operations=build_operations(
+            values.get("operations", {}), where=f"{where}, operations", folder=folder
+        ),
         space=_space(space, where),
         **_limits(values, where),
     )
@@ -387,14 +389,16 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, s
     return build(Strategy, {**values, **found}, where=f"{where}, strategy")
 
 
-def build_operations(values: Mapping[str, Any], *, where: str) -> Operations:
-    """Return how a run is operated as `values` describe it.
+def build_operations(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Operations:
+    """Return how a run is operated as `values` describe it; failures may be a file's, seen from `folder`.
 
     Raises
     ------
     SpecError
         If anything in it is unknown or impossible, the name of published rates included.
     """
+    if "failures" in values:
+        values = {**values, "failures": failures_given(values["failures"], folder)}
     built = build(Operations, values, where=where)
     rates_of(built)
     return built

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le
 
-from forescale.limits import Measure
+from forescale.limits import Devices, Measure
 
 Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e7)]
 USUAL = "llama-3"
@@ -41,6 +41,37 @@ class Failures:
     def total(self) -> float:
         """Unexpected interruptions per device and day."""
         return sum(self.per_device_day.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Interruptions of a run that somebody counted: what a file of failures has."""
+
+    devices: Devices
+    days: Annotated[float, Gt(0), Le(1e6)]
+    causes: Mapping[str, Measure] = field(hash=False)
+    """Unexpected ones over all devices and days."""
+    planned: Measure = 0.0
+    restart_s: Seconds | None = None
+    """Seconds from an interruption until all processes run again."""
+    observed: Measure | None = None
+    """Unexpected ones that were seen, where `causes` are a rate of other devices and days."""
+    name: str = "given"
+    source: str = "given"
+    date: str = ""
+
+    @property
+    def rates(self) -> Failures:
+        """Return them per device and day."""
+        exposure = self.devices * self.days
+        return Failures(
+            name=self.name,
+            source=self.source,
+            per_device_day={cause: count / exposure for cause, count in self.causes.items()},
+            planned_per_device_day=self.planned / exposure,
+            restart=self.restart_s,
+            observed=sum(self.causes.values()) if self.observed is None else self.observed,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

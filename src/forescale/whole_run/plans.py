@@ -79,6 +79,12 @@ class Plan:
         """Devices that are paid for."""
         return self.projection.cluster.num_devices + self.spares * self.projection.cluster.devices_per_node
 
+    @property
+    def machines(self) -> str:
+        """The devices that train, and spare nodes, in words."""
+        spares = f" and {counted(self.spares, 'spare node')}" if self.spares else ""
+        return f"{counted(self.projection.cluster.num_devices, 'device')}{spares}"
+
     def row(self) -> dict[str, Any]:
         """Return its figures."""
         return {
@@ -232,10 +238,13 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
 
 
 def hourly_price(cluster: Cluster, given: float | None = None) -> float | None:
-    """Return the price of a device and hour: as given, the cluster's own, or the middle of the published ones."""
+    """Return the price of a device and hour: as given, the cluster's own, or the middle of the published ones.
+
+    Of devices that cost nothing device-hours are counted: None.
+    """
     price = Terms(price_per_device_hour=given).price(cluster)
     listed = published_prices().price(cluster.device.name)
-    return listed[0].expected if price is None and listed is not None else price
+    return listed[0].expected if price is None and listed is not None else price or None
 
 
 def _plans(
@@ -357,10 +366,10 @@ def _nothing(
             soonest, cheapest = front[0], front[-1]
             if what == "budget":
                 text = f"costs at most {limits.budget:,.0f} {unit}: the cheapest costs {cheapest.cost:,.0f}"
-                text += f" on {counted(cheapest.num_devices, 'device')} in {cheapest.days:,.1f} days"
+                text += f" on {cheapest.machines} in {cheapest.days:,.1f} days"
             else:
-                text = f"ends within {limits.deadline:,.1f} days: the soonest takes {soonest.days:,.1f}"
-                text += f" on {counted(soonest.num_devices, 'device')}"
+                text = f"ends within {limits.deadline:,.3g} days: the soonest takes {soonest.days:,.1f}"
+                text += f" on {soonest.machines}"
             return InfeasibleError(f"{tried} {text}; give a {what} of that or more")
     for count in sorted(counts):
         sized = replace(question, cluster=question.cluster.sized(count))
