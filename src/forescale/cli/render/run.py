@@ -14,7 +14,7 @@ from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells
 from forescale.cli.render.tables import asked, table
 from forescale.goodput.expected import PARTS
 from forescale.goodput.operations import rates_of
-from forescale.projection.result import Interval
+from forescale.projection.result import Interval, Projection
 from forescale.units import counted, format_count, format_seconds
 from forescale.whole_run import RunProjection
 from forescale.whole_run.plans import EqualBudget, Plan, Plans
@@ -32,7 +32,17 @@ def run_view(result: RunProjection) -> Group:
         (first.model.name, "bold"), f" on {first.cluster.name} · ",
         f"failures as {rates_of(result.operations).name}",
     )  # fmt: skip
-    return Group(head, "", _phases(result), *_too_large(result), "", _days(result), "", *_lines(result))
+    told = _apart(*(each.projection for each in result.phases))
+    return Group(
+        head, "", _phases(result), *_too_large(result), "", _days(result), "", *_lines(result), *told
+    )
+
+
+def _apart(*found: Projection) -> list[Text]:
+    """Return what is said of sites that train by themselves, once."""
+    return words.notes(
+        list(dict.fromkeys(each for one in found for each in one.notes if each.topic == "sites"))
+    )
 
 
 def _too_large(result: RunProjection) -> list[Text]:
@@ -69,7 +79,8 @@ def plans_view(result: Plans) -> Group:
         )
     said = f"{'the cheapest' if result.limits.deadline else 'the soonest'} of {counted(result.num_tried, 'number')} of "
     said += "devices; the rows are the front: none is both sooner and cheaper than another"
-    return Group(head, "", rows, "", Text(said), Text(f"failures as {result.failures}", style="dim"))
+    counted_as = Text(f"failures as {result.failures}", style="dim")
+    return Group(head, "", rows, "", Text(said), counted_as, *_apart(first))
 
 
 def equal_budget_view(result: EqualBudget) -> Group:
