@@ -397,7 +397,7 @@ def build_operations(values: Mapping[str, Any], *, where: str, folder: Path | No
     SpecError
         If anything in it is unknown or impossible, the name of published rates included.
     """
-    if "failures" in values:
+    if isinstance(values, Mapping) and "failures" in values:
         values = {**values, "failures": failures_given(values["failures"], folder)}
     built = build(Operations, values, where=where)
     rates_of(built)
