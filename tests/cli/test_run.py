@@ -184,8 +184,8 @@ seq_len = 8192
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('tokens = "50B"', 'tokns = "50B"', "asked.toml, line 11, phase 2: unknown word of a phase 'tokns'"),
-        ('"50B"', '"-50B"', "asked.toml, line 11, phase 2: tokens must be greater than 0"),
+        ('tokens = "50B"', 'tokns = "50B"', "asked.toml, line 11: unknown word of a phase 'tokns'"),
+        ('"50B"', '"-50B"', "asked.toml, line 11: workload: tokens must be greater than 0"),
         (
             "seq_len = 8192",
             "tp = 3",
@@ -194,7 +194,7 @@ seq_len = 8192
         (
             "seq_len = 8192",
             "rampup_batch_size = 3",
-            "line 12, phase 2: rampup_batch_size takes start, increment",
+            "line 12: rampup_batch_size takes start, increment",
         ),
         ("[[phase]]", "[phase]", "asked.toml"),
     ],
