@@ -90,15 +90,30 @@ def test_outputs_that_stay_are_of_every_chunk_but_the_last_of_the_model():
     assert [a - b for a, b in zip(sent, plain, strict=True)] == pytest.approx(more)
 
 
+MESSAGES = [2 * TOKENS * HIDDEN * count for count in (1, 2, 1)]
+"""Gradients of a message that came in from the next stage and went out to the one before."""
+
+
 def test_buffers():
-    """Below stage 3 one dummy gradient of each shape in the parameters' type; buckets in that of gradients."""
+    """Below stage 3 one dummy gradient of each shape in the parameters' type; buckets in that of gradients; messages."""
     shapes = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
-    assert of(stages(), "buffers") == pytest.approx([shapes] * 3)
+    assert of(stages(), "buffers") == pytest.approx([shapes + each for each in MESSAGES])
     kernels = Kernels(bucket_elements=1e6, accumulate_in_product=False)
-    assert of(stages(replace(PIPELINE, kernels=kernels)), "buffers") == pytest.approx([4e6] * 3)
-    assert of(stages(replace(PIPELINE, zero=0, kernels=kernels)), "buffers") == [0.0] * 3
+    sharded = of(stages(replace(PIPELINE, kernels=kernels)), "buffers")
+    assert sharded == pytest.approx([4e6 + each for each in MESSAGES])
+    assert of(stages(replace(PIPELINE, zero=0, kernels=kernels)), "buffers") == MESSAGES
     none = replace(PIPELINE, kernels=Kernels(dummy_gradients=False))
-    assert of(stages(none), "buffers") == [0.0] * 3
+    assert of(stages(none), "buffers") == MESSAGES
+
+
+def test_gradients_that_are_received_ahead_have_a_buffer_for_every_microbatch():
+    """One for each of 3 micro-batches, and chunk; the first stage sends none, of one chunk the last receives none."""
+    kernels = Kernels(dummy_gradients=False, receives_ahead=True)
+    message = 2 * TOKENS * HIDDEN
+    plain = stages(replace(PIPELINE, kernels=kernels))
+    assert of(plain, "buffers") == [message * each for each in (3, 4, 1)]
+    chunks = stages(replace(PIPELINE, vpp=2, kernels=kernels))
+    assert of(chunks, "buffers") == [message * (2 * 3 + 1)] * 3
 
 
 def test_buffers_of_sharded_parameters():
@@ -118,8 +133,10 @@ def test_gradients_in_16_bits_are_copied_to_fp32_where_activations_do_not_leave_
     layout = Strategy(pp=3, dp_shard=5, zero=0)
     found = stages(layout, work=work)
     standing = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
-    for stage, held in zip(found, HELD, strict=True):
-        assert stage.buffers_bytes == pytest.approx(max(standing, 4 * held - stage.activations_bytes))
+    for stage, held, gradients in zip(found, HELD, (1, 2, 1), strict=True):
+        messages = gradients * 2 * 2 * HIDDEN
+        expected = max(standing + messages, 4 * held - stage.activations_bytes)
+        assert stage.buffers_bytes == pytest.approx(expected)
 
 
 def test_overhead():

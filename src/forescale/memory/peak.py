@@ -113,6 +113,39 @@ def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Num
     return message_bytes * microbatches * smaller(pp - 1.0, 1.0)
 
 
+def message_buffers(setting: Setting, inputs: Resident) -> Numeric:
+    """Return the gradients between pipeline stages that a rank holds throughout forward and backward."""
+    degrees, stages = inputs.degrees, inputs.stages
+    received: Numeric = 1.0
+    if setting.choices.kernels.receives_ahead:
+        received = setting.num_microbatches(degrees) * degrees.vpp
+    return gradient_message_bytes(
+        message_bytes=message_bytes(setting.model, setting.layout(degrees)),
+        received=received,
+        first=stages.first,
+        last=stages.last,
+        pp=degrees.pp,
+        vpp=degrees.vpp,
+    )
+
+
+@formula(
+    unit="byte",
+    source="Megatron-LM core/pipeline_parallel/schedules.py: input_tensor_grad and output_tensor_grad live until the "
+    "next backward assigns them; PyTorch distributed/pipelining/stage.py: grad_recv_info has a buffer per micro-batch",
+)
+def gradient_message_bytes(
+    *, message_bytes: Numeric, received: Numeric, first: Numeric, last: Numeric, pp: Numeric, vpp: Numeric
+) -> Numeric:
+    """Message × (`received` + 1 sent) of several stages; of one chunk a rank the last receives, the first sends none.
+
+    What is received forward is the input that the first layer keeps.
+    """
+    looped = np.asarray(vpp) > 1
+    held = received * np.where(looped, 1.0, 1.0 - last) + np.where(looped, 1.0, 1.0 - first)
+    return message_bytes * held * smaller(pp - 1.0, 1.0)
+
+
 def pool_bytes(setting: Setting, inputs: Resident) -> Numeric:
     """Return what working sets take more because graphs capture all but the experts; 0 where they do not."""
     stages, head = inputs.stages, inputs.blocks.head.taken
@@ -194,7 +227,8 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
     states, kernels = inputs.states, setting.choices.kernels
     activations, host = activation_bytes(setting, inputs, sums, count)
     freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
-    buffers = largest(first=states.buffers, second=states.update - freed) + pool_bytes(setting, inputs)
+    standing = states.buffers + message_buffers(setting, inputs)
+    buffers = largest(first=standing, second=states.update - freed) + pool_bytes(setting, inputs)
     held = setting.overhead
     ratio = float(held.fragmentation.expected)
     zero = inputs.degrees.zero

@@ -24,7 +24,7 @@ from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
 from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
-from forescale.memory.peak import pool_bytes
+from forescale.memory.peak import message_buffers, pool_bytes
 from forescale.numeric import Array
 from forescale.projection.result import Projection
 from forescale.results import Result
@@ -248,7 +248,7 @@ class Standing:
     gradients: float
     optimizer: float
     buffers: float
-    """Throughout forward and backward, a second pool of captured graphs included."""
+    """Throughout forward and backward, a second pool of captured graphs and messages between stages included."""
     update: float
     """During the update, instead of activations and buffers."""
     graphs: float
@@ -428,9 +428,14 @@ def build_timeline(
 def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) -> tuple[Standing, ...]:
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
-    buffers, update, pool = (
+    buffers, messages, update, pool = (
         np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
-        for values in (states.buffers, states.update, pool_bytes(setting, inputs))
+        for values in (
+            states.buffers,
+            message_buffers(setting, inputs),
+            states.update,
+            pool_bytes(setting, inputs),
+        )
     )
     whole = setting.choices.graphs == "full"
     graphs = [stage.activations_bytes for stage in stages] if whole else pool
@@ -439,11 +444,13 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) ->
             weights=stage.weights_bytes,
             gradients=stage.gradients_bytes,
             optimizer=stage.optimizer_bytes,
-            buffers=own + second,
+            buffers=own + sent + second,
             update=max(own, copies) + captured,
             graphs=captured,
         )
-        for stage, own, second, copies, captured in zip(stages, buffers, pool, update, graphs, strict=True)
+        for stage, own, sent, second, copies, captured in zip(
+            stages, buffers, messages, pool, update, graphs, strict=True
+        )
     )
 
 

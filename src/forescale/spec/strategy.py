@@ -199,6 +199,9 @@ class Kernels:
     (FSDP2)."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
+    receives_ahead: bool = False
+    """Gradients from the next pipeline stage have a buffer for every micro-batch of the step
+    (torch.distributed.pipelining); False receives one at a time."""
     fused_rotary: bool = False
     """Latent attention rotates the rotary part of queries in place and that of keys in the kernel that splits them from
     values (Megatron-LM's apply_rope_fusion); False rotates whole queries and keys."""
