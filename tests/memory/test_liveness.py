@@ -213,6 +213,14 @@ def test_a_fused_linear_loss_reads_its_whole_input_on_any_number_of_ranks(tp):
     assert tensors["head.gather.result"] == tensors["head.input_gradient"] == 512 * 1024 * 2
 
 
+def test_a_mask_that_comes_with_the_batch_is_there_until_the_loss_is_made():
+    """A byte for each of 512 x 512 pairs, over 2 context-parallel ranks; backward has none."""
+    block = head_block(dense(), laid_out(cp=2, kernels=Kernels(attention_mask=True)))
+    assert moment_of(block, "head.cross_entropy").tensors["head.attention_mask"] == 512 * 512 / 2
+    backward = block_moments(block, keep(block, Recompute())).backward
+    assert not any("head.attention_mask" in each.tensors for each in backward)
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_what_comes_back_from_experts_is_beside_their_rows_without_sequence_parallelism(tp):
     block = layer_block(moe(), moe().layers[-1], laid_out(tp=tp, sp=False))

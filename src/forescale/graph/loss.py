@@ -73,6 +73,8 @@ def cross_entropy(b: Builder, logits: str) -> None:
         )
         step = b.tensor("head.loss_step", elements * sharded, 4.0)
         temporaries, gradients = (*temporaries, step), (*gradients, step)
+    if b.layout.choices.kernels.attention_mask:
+        temporaries = (*temporaries, b.tensor("head.attention_mask", tokens * b.layout.seq_len, 1.0))
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",

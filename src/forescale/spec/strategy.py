@@ -232,6 +232,9 @@ class Kernels:
     neighbouring stage, so that nothing hides what the engine itself does (Megatron-LM synchronises after it)."""
     dropout: bool = False
     """Attention and hidden dropout, whose masks are kept (one byte per element)."""
+    attention_mask: bool = False
+    """Micro-batches bring their mask, a byte for each query and key of a sequence, which lives until the loss is made
+    (Megatron-LM's data loader, unless --no-create-attention-mask-in-dataloader)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

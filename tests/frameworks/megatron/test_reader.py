@@ -695,6 +695,8 @@ def test_published_test_cases(case):
         ("--deterministic-mode", {"deterministic": True, "grouped_experts": False}),
         ("--moe-grouped-gemm", {"grouped_experts": True}),
         ("", {"fused_rotary": False, "narrow_experts": True, "expert_kernels": "each"}),
+        ("", {"attention_mask": True}),
+        ("--no-create-attention-mask-in-dataloader", {"attention_mask": False}),
         ("--enable-experimental", {"fused_rotary": True}),
         ("--enable-experimental --no-rope-fusion", {"fused_rotary": False}),
     ],

@@ -414,6 +414,7 @@ KERNELS = (
     "narrow_experts",
     "deterministic",
     "dropout",
+    "attention_mask",
 )
 """What settings say of kernels; the rest is the framework's."""
 
@@ -437,6 +438,7 @@ def _kernels(settings: Settings) -> Kernels:
         narrow_experts=not settings.flag("moe_use_legacy_grouped_gemm"),
         deterministic=settings.flag("deterministic_mode"),
         dropout=any(dropouts),
+        attention_mask=settings.flag("create_attention_mask_in_dataloader"),
     )
 
 

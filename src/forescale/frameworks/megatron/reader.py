@@ -13,7 +13,7 @@ from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, 
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import read_workload
-from forescale.frameworks.megatron.vision import lay_program
+from forescale.frameworks.megatron.vision import has_tower, lay_program
 from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml
@@ -118,6 +118,8 @@ def read_arguments(
     lay_program(line.settings)
     if case:
         _lay_case(line.settings, case)
+    if "create_attention_mask_in_dataloader" not in line.settings and not has_tower(line.settings):
+        line.settings.lay("create_attention_mask_in_dataloader", value=True)
     return read_settings(
         line.settings,
         name=name,

@@ -233,6 +233,7 @@ def _kernels(strategy: Strategy) -> Settings:
         "deterministic_mode": kernels.deterministic,
         "attention_dropout": rate,
         "hidden_dropout": rate,
+        "create_attention_mask_in_dataloader": kernels.attention_mask,
     }
 
 
