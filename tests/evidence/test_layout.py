@@ -463,6 +463,9 @@ def test_what_torchtitans_checkpoint_keeps_by_how_layers_multiply(row):
     cells = {"source": "torchtitan", "recompute": "selective (per-op SAC)"}
     assert build(row(**cells))[0].recompute.policy == "torch_per_op"
     assert build(row(notes="FSDP + torch.compile", **cells))[0].recompute.policy == "torch_per_op_compiled"
+    of_2025 = build(row(**dict(cells, source="torchtitan mxfp8.md")))[0]
+    assert of_2025.recompute.policy == "torch_per_mm_compiled"
+    assert of_2025.kernels.gathers_ends_apart
     narrow = build(row(compute_dtype="nvfp4", **cells))[0].recompute
     assert narrow.kept == ("context",)
 

@@ -83,6 +83,12 @@ def test_torch_keeps_every_second_product():
     assert share["ffn.up"] == 0.5
     assert share["attention.query"] == 1.0
     assert "attention.key" in names(kept.dropped)
+    compiled, products = (
+        keep(whole, Recompute(granularity="policy", policy=policy))
+        for policy in ("torch_per_op_compiled", "torch_per_mm_compiled")
+    )
+    attention = {"attention.core_output", "attention.softmax_statistics"}
+    assert names(compiled.tensors) - names(products.tensors) == attention <= names(products.dropped)
 
 
 def test_a_policy_needs_a_name():

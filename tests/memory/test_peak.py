@@ -244,6 +244,9 @@ def test_buffers_of_weights_gathered_one_by_one():
     # Received in memory of another stream: the largest of a layer and of what stands at the root.
     root = HIDDEN * VOCAB + HIDDEN + HIDDEN * VOCAB
     assert aside.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * max(PER_LAYER, root))
+    (apart,) = stages(replace(each, kernels=Kernels(gathers_aside=True, gathers_ends_apart=True)))
+    end = HIDDEN * VOCAB + HIDDEN  # the head with its norm; the embedding is a group of its own
+    assert apart.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * max(PER_LAYER, end))
 
 
 def test_copies_among_neighbours_stay_beside_the_shards():

@@ -33,7 +33,9 @@ PER_OPERATOR: Shares = {
 }
 """Every second product is kept in the order q, k, v, out, gate, up, down, and attention always: of the products
 q, v, gate and down remain (torchtitan, distributed/activation_checkpoint.py). Compiled, what no gradient needs is
-not kept all the same: the result of down is only added to the residual."""
+not kept all the same: the result of down is only added to the residual. Where cuDNN computes attention (SDPA on
+Blackwell), torchtitan keeps its output since b39377f9f of 1 December 2025 only; before, products alone."""
+COMPILED: Shares = {name: share for name, share in PER_OPERATOR.items() if name not in MLP_OUT}
 
 POLICIES: Mapping[RematPolicy, Shares] = MappingProxyType(
     {
@@ -45,7 +47,8 @@ POLICIES: Mapping[RematPolicy, Shares] = MappingProxyType(
         "save_qkv_proj": QKV,
         "save_out_proj": OUT_PROJ,
         "torch_per_op": PER_OPERATOR,
-        "torch_per_op_compiled": {name: share for name, share in PER_OPERATOR.items() if name not in MLP_OUT},
+        "torch_per_op_compiled": COMPILED,
+        "torch_per_mm_compiled": {name: share for name, share in COMPILED.items() if name not in CONTEXT},
         "custom": {},
     }
 )

@@ -145,9 +145,11 @@ def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
     groups += [(block.expert, degrees.expert_shards) for block in held.layers]
     groups += [(stages.first * block.dense, shards) for block in held.vision_layers]
     ends = [held.embedding.dense, *(block.dense for _, block in (*held.vision[:1], *held.vision[-1:]))]
-    root = stages.first * summed(ends) + stages.last * _with_vocabulary(held.head)
+    roots = [stages.first * summed(ends), stages.last * _with_vocabulary(held.head)]
+    if not setting.choices.kernels.gathers_ends_apart:
+        roots = [summed(roots)]
     buffers: Numeric = 0.0 * stages.first
-    for parameters, ranks in [*groups, (root, shards)]:
+    for parameters, ranks in [*groups, *((root, shards) for root in roots)]:
         own = gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
         buffers = largest(first=buffers, second=own)
     return buffers

@@ -28,6 +28,7 @@ RematPolicy: TypeAlias = Literal[
     "save_out_proj",
     "torch_per_op",
     "torch_per_op_compiled",
+    "torch_per_mm_compiled",
     "custom",
 ]
 KeptName: TypeAlias = Literal["query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo"]
@@ -197,6 +198,9 @@ class Kernels:
     gathers_aside: bool = False
     """Under zero 3 weights are received in memory of the gathering stream, which nothing else can use, and copied out
     (FSDP2)."""
+    gathers_ends_apart: bool = False
+    """Embedding and head are groups of their own under FSDP (torchtitan since July 2025); False leaves both to the root
+    of the model."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
     receives_ahead: bool = False

@@ -24,7 +24,7 @@ from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import counted, format_bytes
 
-OTHERS = ("torch_per_op", "torch_per_op_compiled", "custom")
+OTHERS = ("torch_per_op", "torch_per_op_compiled", "torch_per_mm_compiled", "custom")
 OF_MAXTEXT = tuple(policy for policy in get_args(RematPolicy) if policy not in OTHERS)
 POLICIES = (
     Recompute(),
