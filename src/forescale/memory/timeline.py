@@ -428,14 +428,10 @@ def build_timeline(
 def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) -> tuple[Standing, ...]:
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
-    buffers, messages, update, pool = (
+    standing = states.buffers + message_buffers(setting, inputs)
+    buffers, update, pool = (
         np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
-        for values in (
-            states.buffers,
-            message_buffers(setting, inputs),
-            states.update,
-            pool_bytes(setting, inputs),
-        )
+        for values in (standing, states.update, pool_bytes(setting, inputs))
     )
     whole = setting.choices.graphs == "full"
     graphs = [stage.activations_bytes for stage in stages] if whole else pool
@@ -444,13 +440,11 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) ->
             weights=stage.weights_bytes,
             gradients=stage.gradients_bytes,
             optimizer=stage.optimizer_bytes,
-            buffers=own + sent + second,
+            buffers=own + second,
             update=max(own, copies) + captured,
             graphs=captured,
         )
-        for stage, own, sent, second, copies, captured in zip(
-            stages, buffers, messages, pool, update, graphs, strict=True
-        )
+        for stage, own, second, copies, captured in zip(stages, buffers, pool, update, graphs, strict=True)
     )
 
 
