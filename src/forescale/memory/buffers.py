@@ -145,7 +145,7 @@ def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
     groups += [(block.expert, degrees.expert_shards) for block in held.layers]
     groups += [(stages.first * block.dense, shards) for block in held.vision_layers]
     ends = [held.embedding.dense, *(block.dense for _, block in (*held.vision[:1], *held.vision[-1:]))]
-    roots = [stages.first * summed(ends), stages.last * _with_vocabulary(held.head)]
+    roots: list[Numeric] = [stages.first * summed(ends), stages.last * _with_vocabulary(held.head)]
     if not setting.choices.kernels.gathers_ends_apart:
         roots = [summed(roots)]
     buffers: Numeric = 0.0 * stages.first
