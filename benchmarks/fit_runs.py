@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forescale.cost.run_calibration import (
+    LEFT_OPEN,
     Novelty,
     RunCalibration,
     Seen,
@@ -41,6 +43,7 @@ from forescale.evidence.runs import (
 from forescale.evidence.tables import framework_name
 from forescale.numeric import Array
 
+Mask: TypeAlias = NDArray[np.bool_]
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
 PEAKS = Path("src/forescale/catalogue/calibrations/memory/spreads.json")
 PRIORS = Path(__file__).with_name("priors.json")
@@ -173,8 +176,7 @@ def held_out(
 
 
 OPEN_WEIGHT = 0.35
-"""Of rows that leave something open, in an interval; a choice: with more, 9 of 10 fully known rows lie within, with
-less not 7 of 10 of all."""
+"""Of rows that leave something open, in the interval of a group with too few fully known ones; a choice."""
 FEWEST = 20
 """Runs from which a group has an interval of its own, if they are of two families."""
 
@@ -182,35 +184,59 @@ FEWEST = 20
 def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Unseen]:
     """Return the spread of every group that is large enough, of core rows, and of "all".
 
-    Core rows count most in the interval, which is as wide below as above: to which side the next source lies is
-    not known. Medians and percentiles of the size of errors count every run alike.
+    The interval is that of core rows, of which everything is known, as it is of what a user asks; rows that leave
+    something open have one of their own. It is as wide below as above: to which side the next source lies is not
+    known. Medians and percentiles of the size of errors count every run alike.
     """
     core = np.array([run.case.core for run in runs])
-    weights = np.where(core, CORE_WEIGHT, OPEN_WEIGHT)
     families = np.array([family_of(run.source) for run in runs])
     groups = [_groups(run) for run in runs]
     members = {
         name: np.array([name in each for each in groups]) for name in sorted({n for g in groups for n in g})
     }
-
-    def widths(among: Array) -> dict[str, float]:
-        found = {}
-        for name, inside in members.items():
-            chosen = inside & among
-            large = chosen.sum() >= FEWEST and len(set(families[chosen])) > 1
-            if large or name == "all":
-                found[name] = quantiles(np.abs(errors[chosen]), weights[chosen], (0.8,))[0]
-        return found
-
-    covered = np.zeros(len(runs), dtype=bool)
-    for family in sorted(set(families)):
-        others = widths(families != family) if len(set(families)) > 1 else widths(families == family)
-        for index in np.flatnonzero(families == family):
-            covered[index] = abs(errors[index]) <= closest(others, groups[index], float)
-    every = widths(np.ones(len(runs), dtype=bool))
-    found = {name: _unseen(errors[members[name]], covered[members[name]], every[name]) for name in every}
+    covered, found = np.zeros(len(runs), dtype=bool), dict[str, tuple[Array, float]]()
+    for kind, suffix, shown in ((core, "", core | ~core), (~core, LEFT_OPEN, ~core)):
+        if not kind.any():
+            continue
+        widths = partial(
+            _widths, members=members, kind=kind, core=core, families=families, size=np.abs(errors)
+        )
+        for family in sorted(set(families)):
+            inside = families == family
+            others = widths(among=inside if inside.all() else ~inside)
+            for index in np.flatnonzero(inside & kind):
+                covered[index] = abs(errors[index]) <= closest(others, groups[index], float)
+        found |= {
+            f"{name}{suffix}": (members[name] & shown, width)
+            for name, width in widths(among=core | ~core).items()
+        }
+    spread = {
+        name: _unseen(errors[chosen], covered[chosen], width) for name, (chosen, width) in found.items()
+    }
     if core.any():
-        found["core"] = _unseen(errors[core], covered[core], every["all"])
+        spread["core"] = _unseen(errors[core], covered[core], spread["all"].p90)
+    return spread
+
+
+def _widths(
+    *, members: dict[str, Mask], among: Mask, kind: Mask, core: Mask, families: Array, size: Array
+) -> dict[str, float]:
+    """Return the interval of each group that is large enough: what 8 of 10 runs of the kind lie within.
+
+    Of too few of the kind it is that of all runs of the group, fully known ones counting most.
+    """
+
+    def large(chosen: Mask) -> bool:
+        return bool(chosen.sum() >= FEWEST and len(set(families[chosen])) > 1)
+
+    found = {}
+    for name, group in members.items():
+        inside = group & among
+        whole, own = name == "all", inside & kind
+        chosen = own if large(own) or (whole and own.any()) else inside
+        if large(chosen) or whole:
+            weights = np.where(core[chosen], CORE_WEIGHT, OPEN_WEIGHT)
+            found[name] = quantiles(size[chosen], weights, (0.8,))[0]
     return found
 
 

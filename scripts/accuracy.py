@@ -216,15 +216,16 @@ def _held_out() -> str:
         "releases of that document stay (*new release*); without all releases of its document (*new family*); the "
         "same, asked as one asks who does not know the stack, with the usual framework and all its defaults (*new "
         "stack*); without its generation of devices (*new device*). Errors are ln(measured / projected), every row "
-        "counted alike. The interval is what 8 rows in 10 of the group lie within, core rows counting most; it is "
-        "the range that a projection states: of generation and kind together, where there are too few runs of "
-        "both the wider of either's, and of what is new of the question (nothing "
-        "named of the framework: a new stack; `--framework`: a new family). The last column says how many rows "
-        "lie within the interval that all *other* families give.\n\n" + table(title, rows)
+        "counted alike. The interval is what 8 core rows in 10 of the group lie within (all its rows, where fewer "
+        "than 20 are core), and the range that a projection states: of generation and kind together, where there are "
+        "too few runs of both the wider of either's, and of what is new of the question (nothing named of the "
+        "framework: a new stack; `--framework`: a new family). The last column says how many rows lie within the "
+        "interval that all *other* families give; rows that leave something open (*, open*) are judged by an "
+        "interval of such rows.\n\n" + table(title, rows)
     )
 
 
-PRINTED = ("all", "core", "dense", "moe")
+PRINTED = ("all", "all, open", "core", "dense", "moe")
 
 
 def _memory(board: Scoreboard, picture: str) -> str:

@@ -322,13 +322,17 @@ def novelty_of(question: Question, source: str = "") -> Novelty:
     return question.costs.runs.novelty(question.cluster.device, framework, source)
 
 
-def spread_of(question: Question, source: str = "") -> Spread:
-    """Return ln(measured / projected) of step times, as it was for questions of which as much was new."""
+def spread_of(question: Question, source: str = "", *, left_open: bool = False) -> Spread:
+    """Return ln(measured / projected) of step times, as it was for questions of which as much was new.
+
+    With `left_open` some of what the question says was assumed.
+    """
     return question.costs.runs.spread(
         question.cluster.device,
         question.workload.precision.compute,
         moe=question.model.is_moe,
         novelty=novelty_of(question, source),
+        left_open=left_open,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,3 +48,22 @@ def test_large_groups_of_two_families_have_a_spread_of_their_own():
     assert two["all"].p90 == -two["all"].p10 == pytest.approx(0.16, abs=0.006)
     assert two["all"].coverage == pytest.approx(0.8, abs=0.05)
     assert (two["all"].median_abs, two["all"].p90_abs) == pytest.approx((0.1, 0.18), abs=0.006)
+
+
+def test_rows_that_leave_something_open_have_an_interval_of_their_own():
+    """Core rows lie within 0.1, others within 0.3: each is judged by its like, sizes of errors are of all."""
+    runs = [run(LAYOUTS[0], "AB"[index % 2]) for index in range(80)]
+    runs[40:] = [replace(each, case=replace(each.case, core=False)) for each in runs[40:]]
+    errors = np.concatenate([np.linspace(-0.1, 0.1, 40), np.linspace(-0.3, 0.3, 40)])
+    found = spreads(runs, errors)
+    assert found["all"].p90 == found["core"].p90 == pytest.approx(0.08, abs=0.004)
+    assert found["all, open"].p90 == pytest.approx(0.24, abs=0.012)
+    assert (found["all"].rows, found["core"].rows, found["all, open"].rows) == (80, 40, 40)
+    assert found["all"].coverage == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_group_with_few_core_rows_has_the_interval_of_all_of_its_rows():
+    runs = [run(LAYOUTS[0], "AB"[index % 2]) for index in range(40)]
+    runs[10:] = [replace(each, case=replace(each.case, core=False)) for each in runs[10:]]
+    found = spreads(runs, np.concatenate([np.full(10, 0.01), np.full(30, 0.3)]))
+    assert found["dense"].p90 == pytest.approx(0.3)

@@ -103,8 +103,8 @@ def test_unknown_software_is_named():
         EXAMPLE.factors(H100, "slowest")
 
 
-def spread(calibration=EXAMPLE, device=H100, compute="bf16", *, moe=False, novelty="new family"):
-    return calibration.spread(device, compute, moe=moe, novelty=novelty)
+def spread(calibration=EXAMPLE, device=H100, compute="bf16", *, moe=False, novelty="new family", **more):
+    return calibration.spread(device, compute, moe=moe, novelty=novelty, **more)
 
 
 def test_what_is_new_of_a_run():
@@ -123,6 +123,13 @@ def test_the_closest_group_that_is_known_gives_the_interval():
     own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, group: closest}})
     assert spread(own, moe=True) == closest
     assert spread(own) == spread(own, compute="fp8", moe=True) == WIDE
+
+
+def test_what_leaves_something_open_has_an_interval_of_its_own():
+    opened = replace(WIDE, p10=-0.5, p90=0.5)
+    own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, "all, open": opened}})
+    assert (spread(own), spread(own, left_open=True)) == (WIDE, opened)
+    assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), left_open=True) == WIDE
 
 
 def test_a_pair_of_generation_and_kind_that_is_not_known_has_the_wider_interval_of_the_two():

@@ -31,6 +31,8 @@ PASS_FAMILIES = ("elementwise", "norm")
 DEFAULT = "published"
 Novelty: TypeAlias = Literal["known source", "new release", "new family", "new stack", "new device"]
 """What the fit has not seen of a run: nothing, the release, who ran it, the software too, or the devices."""
+LEFT_OPEN = ", open"
+"""Ends the name of a group of runs whose configuration is not fully known."""
 NOTHING_KNOWN = Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3)
 
 
@@ -234,12 +236,19 @@ class RunCalibration:
             return "new release"
         return "new family" if framework in self.seen.frameworks else "new stack"
 
-    def spread(self, device: Device, compute: str, *, moe: bool, novelty: Novelty) -> Spread:
-        """Return the errors to expect of a device, compute type and kind of model."""
+    def spread(
+        self, device: Device, compute: str, *, moe: bool, novelty: Novelty, left_open: bool = False
+    ) -> Spread:
+        """Return the errors to expect of a device, compute type and kind of model.
+
+        With `left_open` some of the configuration was not known but assumed.
+        """
         if device.name in self.own:
             return self.own[device.name]
         found = self.spreads.get(novelty)
         groups = groups_of(device.architecture, compute, moe=moe)
+        if left_open and found and f"{groups[-1]}{LEFT_OPEN}" in found:
+            groups = tuple(f"{group}{LEFT_OPEN}" for group in groups)
         spread = closest(found, groups, lambda each: each.p90) if found else NOTHING_KNOWN
         # Runs of other generations say how far off a fit is, not how far off the kernels are.
         return (

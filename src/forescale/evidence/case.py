@@ -122,7 +122,8 @@ def projector_of(preset: str = "default", costs: Costs | None = None) -> Project
     def predict(case: Case) -> Prediction:
         asked = replace(case.question, preset=preset, costs=costs or Costs())
         result = project_as(asked)
-        spread, step = spread_of(asked, case.source), result.step_time.expected
+        spread = spread_of(asked, case.source, left_open=not case.core)
+        step = result.step_time.expected
         peak = published_peak(result.memory, case.measured)
         low, high = peak_range(peak, case.measured.peak_measure)
         return Prediction(
