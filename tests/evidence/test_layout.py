@@ -470,9 +470,11 @@ def test_what_torchtitans_checkpoint_keeps_by_how_layers_multiply(row):
     assert narrow.kept == ("context",)
 
 
-def test_lengths_vary_in_fine_tuning_that_does_not_pack(row):
+def test_lengths_vary_in_fine_tuning_that_does_not_pack_and_packed_examples_are_short(row):
     assert build(row(notes="SFT; more TP"))[1].varied_lengths
-    assert not build(row(notes="SFT fine-tune, packed sequences"))[1].varied_lengths
+    packed = build(row(source="NeMo 24.07 performance summary", notes="SFT fine-tune, packed sequences"))[1]
+    assert (packed.varied_lengths, packed.document_len) == (False, 200)  # SQuAD
+    assert build(row())[1].document_len is None
     assert not build(row())[1].varied_lengths
 
 
