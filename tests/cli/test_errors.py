@@ -15,6 +15,7 @@ BAD = {
     "unknown cluster": (("project", MODEL, "--cluster", "h100-sxn", "--devices", 8, *RUN), "did you mean h100-sxm"),
     "unknown option": (("project", *DENSE, "--tpp", 2), "No such option: --tpp; did you mean --tp or --pp"),
     "part of an option": (("run", *DENSE, "--storage", 2), "did you mean --storage-bandwidth?"),
+    "degree of a search": (("search", *SEARCH, "--micro-batch-size", 2), "a search holds it with --fix micro_batch_size=VALUE"),
     "option of another command": (("run", *DENSE, "--budget", "3M"), "No such option: --budget; forescale search has it"),
     "part of another's option": (("search", *DENSE, "--micro-batch", 2), "and others have --micro-batch-size"),
     "option like no other": (("search", *DENSE, "--zzz", 2), "No such option: --zzz (see forescale search --help)"),

@@ -19,6 +19,7 @@ from forescale.memory.parameters import Elements, Holding, Sharded
 from forescale.project import project
 from forescale.spec import MoeFfn, Precision, Strategy
 from forescale.spec.strategy import Kernels, Overlap
+from forescale.spec.workload import Trainable
 from forescale.time.data_parallel import (
     DataTraffic,
     ShardTraffic,
@@ -86,6 +87,12 @@ def test_owners_broadcast_what_they_updated():
     assert whole.time_s["data_comm"] > shares.time_s["data_comm"]
     near = [run(zero=1, kernels=Kernels(broadcasts_updates=on)).time_s["data_comm"] for on in (False, True)]
     assert whole.time_s["data_comm"] / shares.time_s["data_comm"] > near[1] / near[0]
+
+
+def test_a_stage_that_trains_nothing_broadcasts_nothing():
+    work = replace(workload(), trainable=Trainable(frozen=("embedding", "attention", "ffn", "norm")))
+    layout = Strategy(pp=4, dp_shard=4, zero=1, kernels=Kernels(broadcasts_updates=True), overlap=BARE)
+    assert project(dense(), cluster(16), layout, work).step_time_s > 0.0
 
 
 def test_selection_biases_are_updated_from_the_tokens_of_all_ranks():

@@ -141,6 +141,8 @@ def _usage(error: Exception) -> int:
 def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
     """Return which options of a command are like a name that it does not have, and which other commands have it."""
     said = [f"did you mean {' or '.join(own)}?"] if (own := _like(name, _options(command))) else []
+    if "--fix" in _options(command) and (dimension := name.strip("-").replace("-", "_")) in _dimensions():
+        said.append(f"a search holds it with --fix {dimension}=VALUE;")
     others = {path: _options(other) for path, other in _commands(get_command(application())) if path}
     known = {option for options in others.values() for option in options}
     for option in [name] if name in known else [] if own else _like(name, sorted(known))[:1]:
@@ -148,6 +150,12 @@ def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click ty
         few = ", ".join(homes[:NAMED]) + (" and others" if len(homes) > NAMED else "")
         said.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
     return f"; {' '.join(said)}" if said else ""
+
+
+def _dimensions() -> Sequence[str]:
+    from forescale.spec.space import NAMES
+
+    return NAMES
 
 
 def _like(name: str, options: Sequence[str]) -> list[str]:

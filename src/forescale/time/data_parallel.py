@@ -18,7 +18,7 @@ from forescale.graph.stages import over_stages
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
@@ -161,7 +161,7 @@ def _updated(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     for axis, size in zip(axes, weights, strict=True):
         owners = update_owners(ranks=pricing.groups[axis].num_ranks, tensors=tensors)
-        message = Collective(kind="broadcast", axis=axis, num_bytes=size / owners)
+        message = Collective(kind="broadcast", axis=axis, num_bytes=size / larger(owners, 1.0))
         seconds = seconds + owners * pricing.seconds(message)
     return seconds
 
