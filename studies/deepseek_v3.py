@@ -171,7 +171,7 @@ def deepseek_table() -> str:
     return "\n".join(lines)
 
 
-def llama(devices: int, cp: int, seq_len: int, batch: int) -> Question:
+def llama(devices: int, cp: int, seq_len: int, batch: int, reshard: str = "default") -> Question:
     """Return the question of one line of `LLAMA`."""
     return ask(
         "llama-3.1-405b",
@@ -185,7 +185,21 @@ def llama(devices: int, cp: int, seq_len: int, batch: int) -> Question:
         vpp=8,
         zero=2,
         stage_layers=DROPPED,
+        reshard=reshard,
     )
+
+
+def llama_memory() -> str:
+    """Return the fullest device of Llama 3 405B where gradients wait for the last backward, and where none does."""
+    lines = ["| gradients | of 80 GiB | activations |", "|---|---:|---:|"]
+    for name, reshard in (
+        ("whole until a stage's last backward", "default"),
+        ("reduced as they come", "always"),
+    ):
+        memory = project(llama(*LLAMA[0][:4], reshard=reshard)).memory
+        most = max(memory.stages, key=lambda stage: stage.peak_bytes)
+        lines.append(f"| {name} | {most.peak_bytes / GIB:.0f} | {most.activations_bytes / GIB:.0f} |")
+    return "\n".join(lines)
 
 
 def llama_table() -> str:
@@ -235,6 +249,8 @@ def main() -> None:
         deepseek_table(),
         "## Llama 3 405B",
         llama_table(),
+        "## Its memory",
+        llama_memory(),
     ]
     if asked.search:
         parts += ["## What a search finds for DeepSeek-V3", search_table()]

@@ -83,8 +83,11 @@ def test_deepseek():
         f"{ours} TFLOP/s, {mfu} | {off}".replace("%", " %").replace("-", "−")
         for *_, ours, _, mfu, off in rows("deepseek-v3", "Llama 3 405B")
     ]
+    (_, whole, activations), (_, reduced, _) = rows("deepseek-v3", "Its memory")
     says(
         "deepseek-v3",
+        f"{whole} of 80 GiB where gradients stay whole until a stage's last backward, {reduced} where",
+        f"{activations} are the activations of the fullest stage",
         f"are 19.9 s a step; {step:.2f} s are projected",
         f"32.1 ms a layer. {layer:.1f} ms are projected",
         f"({number(dense[0]):.1f} against {number(dense[1]):.1f} ms)",
