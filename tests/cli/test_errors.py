@@ -222,7 +222,7 @@ GRID = PLAN.replace(
             "config.json",
             json.dumps(HEADS),
             ("project", "config.json", *DENSE[1:]),
-            "no multiple of 5 key/value heads",
+            "is no multiple of 'num_key_value_heads' 5",
         ),
         ("c.toml", TORUS, ("project", MODEL, "--cluster", "c.toml", "--devices", 64, *RUN), "16 or less"),
         ("s.toml", GRID, ("sweep", "s.toml"), "steps"),

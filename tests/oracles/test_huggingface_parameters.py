@@ -136,4 +136,9 @@ def test_no_default_of_transformers_has_a_key_that_seems_misspelt():
             told[kind] = type(error)
     assert len(kinds) > 45
     assert UnknownKeyError not in told.values()
-    assert len(told) < 6  # what cannot be described
+    without_width = [
+        "glm4_moe",
+        "glm4v_moe_text",
+        "qwen3_omni_moe_text",
+    ]  # heads that do not divide the hidden size
+    assert sorted(told) == sorted(["deepseek_v2", "gemma3", "llama4", *without_width])

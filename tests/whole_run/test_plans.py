@@ -28,6 +28,9 @@ def every_plan():
     found = []
     for count in COUNTS:
         question = replace(asked(), cluster=asked().cluster.sized(count))
+        question = replace(
+            question, space=question.space.whole(question.model)
+        )  # layers recomputed in part, too
         try:
             scored = score_all(question)
         except InfeasibleError:

@@ -105,6 +105,8 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
         refuse_misspelt(layout, KEYS, str(path))
         for name, known in (("cluster", ("name", "device", "num_devices")), ("memory", ("stages",))):
             table = layout.get(name)
+            if name not in layout:
+                raise ReaderError(path, f"it is no whole {PROJECTION}: it has no {name}")
             if not isinstance(table, dict):
                 raise ReaderError(path, f"{name} must be a table")
             refuse_misspelt(table, known, f"{path}, {name}")
