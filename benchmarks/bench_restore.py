@@ -168,7 +168,7 @@ class Stage(Training):
             if id(parameter) not in mine:
                 parameter.data, parameter.grad = torch.empty(0), None
                 parameter.requires_grad_(False)
-        self.update = type(self.update)(blocks.parameters(), whole)
+        self.update = type(self.update)(blocks, whole)
 
     def send(self, tensor: torch.Tensor, rank: int) -> None:
         """Send without waiting: both ranks may have something for each other."""
