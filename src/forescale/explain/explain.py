@@ -15,7 +15,14 @@ from forescale.evaluate import Evaluation, evaluate
 from forescale.explain.account import explain_account
 from forescale.explain.tidy import tidy
 from forescale.formula import Term, TermNode, as_term, total, value_of
-from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, own_parameters, share_of
+from forescale.graph.counts import (
+    EVERYTHING,
+    CountKind,
+    count_parameters,
+    count_trained,
+    own_parameters,
+    share_of,
+)
 from forescale.graph.stages import Picker
 from forescale.inputs import wire
 from forescale.memory.peak import MemoryParts
@@ -207,11 +214,14 @@ class Explainer:
             return as_term(picked).renamed(part, unit="parameter")
         model, trainable = self.question.model, self.question.workload.trainable
         if part == "trained":
-            return _counted(part, count_trained(model, trainable), model, trainable)
-        return _counted(part, getattr(count_parameters(model), part), model, EVERYTHING)
+            return _counted("trained", count_trained(model, trainable), model, trainable)
+        counts = count_parameters(model)
+        if part == "active":
+            return _counted("active", counts.active, model, EVERYTHING)
+        return _counted("total", counts.total, model, EVERYTHING)
 
 
-def _counted(part: str, count: int, model: Model, trainable: Trainable) -> Term:
+def _counted(part: CountKind, count: int, model: Model, trainable: Trainable) -> Term:
     """Return a count of parameters as the blocks that a model has so often, and the weights of each."""
     blocks: dict[int, tuple[str, int, dict[str, Any]]] = {}
     for block, each, times in own_parameters(model, trainable):

@@ -58,7 +58,7 @@ def best_interval_by_events(case: Case, seed: int = 0) -> float:
 
     Tried are those of `INTERVALS` that a checkpoint is written within, on the same `FAILURES` failures.
     """
-    tried = np.unique(np.maximum(case.interval * INTERVALS, max(case.written, case.blocking)))
+    tried = np.unique(np.maximum(case.interval * INTERVALS, case.written))
     work = FAILURES * float(case.mttf)
 
     def lost(interval: float) -> float:

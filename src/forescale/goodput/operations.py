@@ -206,7 +206,7 @@ def best_interval(saved: Saving, mttf: float) -> float:
     """Return the seconds between checkpoints that lose the least, but no fewer than one takes to write."""
     if not np.isfinite(mttf):
         return max(saved.written, SECONDS_PER_HOUR)
-    return max(float(daly_interval(blocking=saved.blocking, mttf=mttf)), saved.written, saved.blocking)
+    return max(float(daly_interval(blocking=saved.blocking, mttf=mttf)), saved.written)
 
 
 def _mean_time(devices: int, rate: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
@@ -18,6 +19,8 @@ from forescale.spec.workload import Precision, Trainable
 
 EVERYTHING = Trainable()
 ONE_IMAGE = Images()
+CountKind: TypeAlias = Literal["total", "active", "trained"]
+"""What parameters are counted as."""
 TOWER = ("vision", "projector")
 """How the names of a tower's blocks begin."""
 
@@ -72,7 +75,7 @@ def own_parameters(model: Model, trainable: Trainable = EVERYTHING) -> list[tupl
     ]
 
 
-def share_of(count: str, block: Block, parameter: Parameter) -> float:
+def share_of(count: CountKind, block: Block, parameter: Parameter) -> float:
     """Return the share of a parameter that counts as total, active or trained: none of multi-token prediction does."""
     if block.name == "mtp" or (count == "trained" and parameter.frozen):
         return 0.0
@@ -88,14 +91,10 @@ def count_parameters(model: Model) -> ParameterCount:
     main = [(parameter, times) for block, parameter, times in own if block.name != "mtp"]
     ends = [parameter for block, parameter, _ in own if block.name in ("embedding", "head")]
     mtp = [parameter for block, parameter, _ in own if block.name == "mtp"]
-    total, active = (
-        round(sum(each.elements * share_of(count, block, each) * times for block, each, times in own))
-        for count in ("total", "active")
-    )
     towers = [(each, times) for block, each, times in own if block.name.startswith(TOWER)]
     return ParameterCount(
-        total=total,
-        active=active,
+        total=_counted("total", own),
+        active=_counted("active", own),
         expert=round(sum(each.elements * times for each, times in main if each.group == "expert")),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
         mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
@@ -106,8 +105,11 @@ def count_parameters(model: Model) -> ParameterCount:
 @lru_cache(maxsize=256)
 def count_trained(model: Model, trainable: Trainable) -> int:
     """Return the parameters that are trained, adapters included; without multi-token prediction, as the total."""
-    own = own_parameters(model, trainable)
-    return round(sum(each.elements * share_of("trained", block, each) * times for block, each, times in own))
+    return _counted("trained", own_parameters(model, trainable))
+
+
+def _counted(count: CountKind, own: Sequence[tuple[Block, Parameter, int]]) -> int:
+    return round(sum(each.elements * share_of(count, block, each) * times for block, each, times in own))
 
 
 Convention: TypeAlias = Literal["masked", "full"]

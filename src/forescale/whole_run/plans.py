@@ -301,7 +301,7 @@ def _options(question: Question, price: float | None) -> Iterator[_Option]:
             cluster=cluster,
             seconds=steps,
         )
-        intervals = np.maximum(case.interval * INTERVALS, max(saved.written, saved.blocking))
+        intervals = np.maximum(case.interval * INTERVALS, saved.written)
         if operations.checkpointing.interval is not None:
             intervals = np.array([operations.checkpointing.interval])
         walls = np.asarray(sum(expected(replace(case, interval=intervals)).values()))
