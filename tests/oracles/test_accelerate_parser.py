@@ -10,7 +10,7 @@ import yaml
 from tests.oracles.parsers import asked_of, needs
 
 from forescale.errors import ForescaleError
-from forescale.frameworks.deepspeed.accelerate import SHARDING, AccelerateReader
+from forescale.frameworks.deepspeed.trainer import SHARDING, AccelerateReader
 from forescale.frameworks.reading import Options
 from forescale.spec import Strategy
 

@@ -14,7 +14,7 @@ from tests.plans import EXPERTS, plans
 
 from forescale.errors import SpecError
 from forescale.export import export
-from forescale.frameworks.maxtext.keys import base_values, known_keys, presets
+from forescale.frameworks.maxtext.command import base_values, known_keys, presets
 from forescale.frameworks.nanotron.reader import known_keys as nanotron_keys
 
 KINDS = {"int": int, "float": (int, float), "bool": bool, "str": str, "list": list, "table": dict}

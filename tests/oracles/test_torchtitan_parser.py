@@ -11,7 +11,7 @@ from tests.frameworks.torchtitan.plans import titan_plans
 from tests.oracles.parsers import asked_of, needs
 
 from forescale.export import export
-from forescale.frameworks.torchtitan.write_layout import NAMES, stage_layers
+from forescale.frameworks.torchtitan.writer import NAMES, stage_layers
 from forescale.question import Question
 from forescale.spec import Recompute
 

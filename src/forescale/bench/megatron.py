@@ -20,7 +20,7 @@ from forescale.bench.model import SEED, TYPES, Adapter, Blocks, quiet, untrained
 from forescale.bench.parallel import EXPERT, in_turn, mark_partial
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
-from forescale.frameworks.megatron.write_model import model_settings
+from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.graph.layer import block_name, padded_vocab
 from forescale.question import Question
 from forescale.runtime.gradients import linear, store_of

@@ -9,7 +9,7 @@ import yaml
 
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError
-from forescale.frameworks.maxtext.keys import presets
+from forescale.frameworks.maxtext.command import presets
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.readers import READERS
 from forescale.frameworks.reading import Options

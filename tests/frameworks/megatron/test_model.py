@@ -6,7 +6,7 @@ import pytest
 
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
-from forescale.frameworks.megatron.write_model import hybrid_pattern
+from forescale.frameworks.megatron.write_layout import hybrid_pattern
 from forescale.frameworks.reading import Options
 from forescale.spec.model import DenseFfn, FullAttention, LinearAttention, MoeFfn
 

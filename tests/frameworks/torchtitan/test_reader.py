@@ -10,8 +10,8 @@ import pytest
 from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
 from forescale.frameworks.reading import Options
+from forescale.frameworks.torchtitan.layout import dealt
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
-from forescale.frameworks.torchtitan.stages import dealt
 from forescale.graph.counts import count_parameters
 from forescale.spec.workload import ALL_LINEAR, Trainable
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from forescale.errors import SpecError
-from forescale.frameworks.bridge.peft import peft_lines
-from forescale.frameworks.bridge.reader import FROZEN, fields
-from forescale.frameworks.megatron.laws import check_laws
+from forescale.frameworks.bridge.reader import FROZEN, fields, peft_lines
+from forescale.frameworks.megatron.write_layout import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun

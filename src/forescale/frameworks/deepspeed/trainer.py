@@ -1,13 +1,15 @@
-"""Arguments of Hugging Face's Trainer that run on DeepSpeed or FSDP."""
+"""Hugging Face's launchers of DeepSpeed and FSDP: arguments of Trainer, launch configurations of Accelerate."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.deepspeed.reader import LEFT, read_config
@@ -16,8 +18,201 @@ from forescale.frameworks.reading import Options, Reading, packaged, unknown_of,
 from forescale.frameworks.settings import Settings
 from forescale.positions import key_lines
 from forescale.spec.model import Model
-from forescale.spec.strategy import Offload, Recompute, Strategy
+from forescale.spec.strategy import ContextKind, Offload, Recompute, Strategy
 from forescale.syntax import parse_mapping, parse_yaml
+
+SHARDING: Final = {
+    "FULL_SHARD": (3, False),
+    "SHARD_GRAD_OP": (2, False),
+    "NO_SHARD": (0, False),
+    "HYBRID_SHARD": (3, True),
+    "HYBRID_SHARD_ZERO2": (2, True),
+}
+"""fsdp_sharding_strategy by our stage, and whether nodes hold whole states."""
+PLAIN: Final = (
+    "compute_environment", "debug", "distributed_type", "downcast_bf16", "dynamo_config", "enable_cpu_affinity",
+    "fp8_config", "fsdp_config", "deepspeed_config", "gradient_accumulation_steps", "gpu_ids", "ipex_config",
+    "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "megatron_lm_config",
+    "mixed_precision", "mpirun_config", "num_machines", "num_processes", "parallelism_config", "rdzv_backend",
+    "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "use_cpu", "use_xpu", "commands", "command_file",
+    "tpu_name", "tpu_zone", "tpu_vm", "tpu_downcast_bf16", "tpu_commands", "monitor_interval", "rdzv_conf",
+)  # fmt: skip
+FSDP: Final = (
+    "fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_auto_wrap_policy",
+    "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "fsdp_backward_prefetch",
+    "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch", "fsdp_offload_params", "fsdp_state_dict_type",
+    "fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states", "fsdp_use_orig_params",
+    "fsdp_activation_checkpointing",
+)  # fmt: skip
+DEEPSPEED: Final = (
+    "deepspeed_config_file", "deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_exclusion_filter",
+    "deepspeed_inclusion_filter", "deepspeed_moe_layer_cls_names", "gradient_accumulation_steps",
+    "gradient_clipping", "offload_optimizer_device", "offload_optimizer_nvme_path", "offload_param_device",
+    "offload_param_nvme_path", "zero3_init_flag", "zero3_save_16bit_model", "zero_stage",
+)  # fmt: skip
+DEGREES: Final = "parallelism_config_"
+PARALLEL: Final = tuple(
+    f"{DEGREES}{name}"
+    for name in ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "cp_comm_strategy",
+                 "sp_size", "sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation")
+)  # fmt: skip
+CP_KINDS: Final[dict[str, ContextKind]] = {"allgather": "all_gather", "alltoall": "ring"}
+CP_COMM: Final = (f"{DEGREES}cp_comm_strategy", "allgather", {name: name for name in CP_KINDS})
+SECTIONS: Final = {"fsdp_config": FSDP, "deepspeed_config": DEEPSPEED, "parallelism_config": PARALLEL}
+"""Keys of Accelerate's launch files (accelerate 1.15, commands/config and parallelism_config.py)."""
+
+
+class AccelerateReader:
+    """Launch configurations of Accelerate in YAML, with FSDP or DeepSpeed: a layout without a model."""
+
+    name: Final = "accelerate"
+    title: Final = "Accelerate configuration in YAML (FSDP or DeepSpeed, beside a model)"
+
+    def recognises(self, text: str) -> bool:
+        """Whether `text` has Accelerate's keys."""
+        return re.search(r"^(?:compute_environment|distributed_type)\s*:", text, re.MULTILINE) is not None
+
+    def read(self, path: Path, options: Options) -> Reading:
+        """Return what the configuration at `path` says of layout and devices."""
+        settings, unknown = _accelerate(path, options)
+        given = settings.count("num_processes")
+        devices = options.num_devices or given
+        if options.num_devices is not None and given not in (None, options.num_devices):
+            settings.note(
+                f"{settings.spell('num_processes')} {given} gives way to {options.num_devices} devices"
+            )
+        if str(settings.get("distributed_type")).upper() == "DEEPSPEED":
+            return _accelerated(settings, path, replace(options, num_devices=devices), unknown)
+        return _sharded(settings, devices, unknown)
+
+
+def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
+    """Return the keys with those of their tables beside them, and the unknown ones."""
+    text = read_text(path)
+    content = parse_mapping(text, path, parse_yaml)
+    lines = key_lines(text, path.suffix)
+    values: dict[str, object] = {}
+    places: dict[str, int] = {}
+    unknown = []
+    for table, keys in {"": PLAIN, **SECTIONS}.items():
+        inside = content.get(table) if table else content
+        if table and inside is not None and not isinstance(inside, Mapping):
+            raise ReaderError(path, f"{table} must be a table, got {inside!r}")
+        for key, value in (inside or {}).items():
+            line = lines.get(f"{table}.{key}" if table else key, 1)
+            if key in keys:
+                if key not in SECTIONS:
+                    values[key], places[key] = value, line
+            elif options.strict:
+                raise UnknownKeyError(key, f"{path}, line {line}" + (f", {table}" if table else ""), keys)
+            else:
+                unknown.append(key)
+    return Settings(values, str(path), lines=places), tuple(unknown)
+
+
+def _compute(settings: Settings) -> dict[str, Any]:
+    types = {"no": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+    return {"compute": settings.choice("mixed_precision", "no", types)}
+
+
+def _accelerated(settings: Settings, path: Path, options: Options, unknown: tuple[str, ...]) -> Reading:
+    """Return what DeepSpeed's part says: a file of its own, or a few keys of it."""
+    file = settings.get("deepspeed_config_file")
+    if isinstance(file, str):
+        place = path.parent / file
+        content: Mapping[str, Any] = parse_mapping(read_text(place), place, parse_json)
+    else:
+        place = path
+        zero: dict[str, Any] = {"stage": settings.count("zero_stage", 2)}
+        for part in ("optimizer", "param"):
+            device = settings.get(f"offload_{part}_device")
+            if device not in (None, "none"):
+                zero[f"offload_{part}"] = {"device": device}
+        content = {"zero_optimization": zero}
+        kind = settings.choice("mixed_precision", "no", {word: word for word in ("no", "bf16", "fp16")})
+        if kind != "no":
+            content = {**content, kind: {"enabled": True}}
+        if "gradient_accumulation_steps" in settings:
+            content = {**content, "gradient_accumulation_steps": settings.size("gradient_accumulation_steps")}
+    inner = read_config(content, place, options)
+    own = isinstance(file, str)
+    return replace(
+        inner,
+        format=AccelerateReader.name,
+        used=(*settings.used(), *(inner.used if own else ())),
+        ignored=(*settings.unread(), *(inner.ignored if own else ())),
+        unknown=(*unknown, *inner.unknown),
+        notes=(*settings.notes, *inner.notes),
+    )
+
+
+def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) -> Reading:
+    """Return what FSDP's part says; degrees of parallelism_config must make up the processes."""
+    zero, hybrid = _stage(settings)
+    degree = _degrees(settings)
+    total, given = prod(degree.values()), any(key in settings for key in PARALLEL)
+    devices = devices or total
+    if given and total != devices:
+        settings.refuse(f"parallelism_config takes {total} processes, but there are {devices}")
+    cp = degree["cp"] * degree["sp"]
+    dp = devices // (degree["tp"] * cp)
+    replicas = degree["dp_replicate"] if given else settings.size("num_machines", 1) if hybrid else 1
+    if dp % replicas:
+        settings.refuse(f"{replicas} replicas do not divide {dp} data-parallel processes")
+    full = settings.flag("fsdp_activation_checkpointing")
+    strategy = Strategy(
+        tp=degree["tp"],
+        sp=False,
+        cp=cp,
+        cp_kind="ulysses" if degree["sp"] > 1 else CP_KINDS[settings.choice(*CP_COMM)],
+        dp_replicate=replicas if zero else dp,
+        dp_shard=dp // replicas if zero else 1,
+        zero=zero,
+        recompute=Recompute(granularity="full" if full else "none"),
+        offload=Offload(parameters=settings.flag("fsdp_offload_params")),
+    )
+    left = (*(name for name in LEFT if name != "recompute"), "overlap", "micro_batch_size")
+    return Reading(
+        format=AccelerateReader.name,
+        framework="torch-fsdp",
+        strategy=strategy,
+        told=words_of(strategy, left=left),
+        workload_values={"precision": _compute(settings)},
+        num_devices=devices,
+        used=settings.used(),
+        ignored=settings.unread(),
+        unknown=unknown,
+        notes=tuple(settings.notes),
+    )
+
+
+def _degrees(settings: Settings) -> dict[str, int]:
+    """Return the degrees of parallelism_config, which refuses some together (parallelism_config.py)."""
+    names = ("tp", "cp", "sp", "dp_replicate", "dp_shard")
+    degree = {name: settings.size(f"{DEGREES}{name}_size", 1) for name in names}
+    if degree["cp"] > 1 < degree["sp"]:
+        settings.refuse(
+            f"parallelism_config has cp_size {degree['cp']} and sp_size {degree['sp']}; one of them must be 1"
+        )
+    if degree["tp"] * degree["cp"] > 1 and degree["dp_replicate"] > 1 == degree["dp_shard"]:
+        settings.refuse(
+            f"parallelism_config has tp_size {degree['tp']} and cp_size {degree['cp']} beside dp_replicate_size "
+            f"{degree['dp_replicate']} without shards; give dp_shard_size above 1"
+        )
+    return degree
+
+
+def _stage(settings: Settings) -> tuple[int, bool]:
+    """Return the stage, and whether nodes hold whole states; of FSDP 2 it is whether parameters are sharded again."""
+    if str(settings.get("distributed_type")).upper() != "FSDP":
+        return 0, False
+    if settings.count("fsdp_version", 1) == 2:
+        return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)
+    numbers = {str(number): name for number, name in enumerate(SHARDING, start=1)}
+    key = "fsdp_sharding_strategy" if "fsdp_sharding_strategy" in settings else "fsdp_reshard_after_forward"
+    name = settings.choice(key, "FULL_SHARD", {name: name for name in SHARDING} | numbers)
+    return SHARDING[name]
+
 
 MICRO: Final = "per_device_train_batch_size"
 _TRAINER = re.compile(rf"[\"']?(?:{MICRO}|output_dir)[\"']?\s*:")

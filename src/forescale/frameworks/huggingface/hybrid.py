@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from forescale.errors import ReaderError
+from forescale.frameworks.huggingface.decoders import experts, qwen_ffn
 from forescale.frameworks.huggingface.keys import (
     HEADS,
     LINEAR,
@@ -16,7 +17,6 @@ from forescale.frameworks.huggingface.keys import (
     full_attention,
     num_layers,
 )
-from forescale.frameworks.huggingface.moe import experts, qwen_ffn
 from forescale.spec.model import Attention, Layer, LinearAttention, Model, MoeFfn
 from forescale.units import counted
 

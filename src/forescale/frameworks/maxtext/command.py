@@ -1,4 +1,4 @@
-"""MaxText's command line, alone or in a script: `python3 -m maxtext.trainers.pre_train.train base.yml key=value`."""
+"""MaxText's keys as data, and its command line: `python3 -m maxtext.trainers.pre_train.train base.yml key=value`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,34 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from forescale.errors import ReaderError
-from forescale.frameworks.maxtext.keys import base_values
+from forescale.frameworks.reading import packaged
 from forescale.frameworks.shell import follow
 from forescale.units import counted
+
+
+def known_keys() -> Mapping[str, str]:
+    """Return every key that MaxText takes, with the kind of its value."""
+    return MappingProxyType(packaged("maxtext")["keys"])
+
+
+def base_values() -> Mapping[str, Any]:
+    """Return base.yml's values of the keys that figures depend on."""
+    return MappingProxyType(packaged("maxtext")["base"])
+
+
+def topologies() -> Mapping[str, int]:
+    """Return the devices of one slice by the name of its topology."""
+    return MappingProxyType(packaged("maxtext")["topologies"])
+
+
+def presets() -> Mapping[str, Mapping[str, Any]]:
+    """Return MaxText's models by name: the `keys` that base.yml says otherwise, and our `catalogue` name of some."""
+    return MappingProxyType(packaged("maxtext", "presets")["models"])
+
 
 HALLMARK = re.compile(r"-m\s+[\"']?(?:maxtext|MaxText)\.|(?:maxtext|MaxText)\S*\s[^\n]*\.yml\b")
 _TRAINS = re.compile(r"(?:pre_train|post_train|MaxText|maxtext)[.\w/]*?(?:train\w*|\$\{\w+\})(?:\.py)?$")

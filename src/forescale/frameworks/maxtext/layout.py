@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from forescale.errors import shown
 from forescale.frameworks.adapters import lora_words, targets_of
-from forescale.frameworks.maxtext.keys import topologies
+from forescale.frameworks.maxtext.command import topologies
 from forescale.frameworks.reading import Options, words_of
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
 from forescale.files import read_text
-from forescale.frameworks.maxtext.command import HALLMARK, parse_command
-from forescale.frameworks.maxtext.keys import base_values, known_keys, presets
+from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
 from forescale.frameworks.maxtext.layout import read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.reading import Options, Reading, unknown_of

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
-from forescale.frameworks.megatron.vision import has_tower
+from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.strategy import (

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from forescale.frameworks.megatron.vision import read_tower
+from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of

@@ -12,8 +12,7 @@ from forescale.files import parse_json, read_text
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.layout import KERNELS, read_strategy
 from forescale.frameworks.megatron.model import read_model
-from forescale.frameworks.megatron.run import read_workload
-from forescale.frameworks.megatron.vision import has_tower, lay_program
+from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
 from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml

@@ -2,13 +2,196 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeAlias
 
-from forescale.frameworks.megatron.vision import read_images, read_trainable
+from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
+from forescale.spec.model import DenseFfn, FullAttention, Images, Layer, Model, Patches, Vision
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import ComputeType, OptimizerName, Precision, StorageType, Workload
+from forescale.spec.workload import (
+    FROZEN_PARTS,
+    ComputeType,
+    FrozenPart,
+    OptimizerName,
+    Precision,
+    StorageType,
+    Trainable,
+    Workload,
+)
+
+SHUFFLED: Final = 2
+"""Patches along each side that --pixel-shuffle puts side by side."""
+CHANNELS: Final = 3
+
+
+def has_tower(settings: Settings) -> bool:
+    """Whether a vision tower is trained: only then are images given."""
+    return "img_h" in settings
+
+
+def lay_program(settings: Settings) -> None:
+    """Lay what a program takes from its own tables over its flags: sizes by name, and the text's length."""
+    tables, provider = packaged("megatron", "vision"), settings.get("model_provider")
+    for key, value in tables["providers"].get(provider, {}).items():
+        settings.lay(key, value)
+    if provider in tables["providers"]:
+        settings.lay("model_provider", None)
+        if what := tables["beside"].get(provider):
+            settings.note(f"not expressed: {what}")
+    if not has_tower(settings):
+        return
+    for key, value in _language(settings)["settings"].items():
+        settings.lay(key, value)
+    lengths = (settings.get(key) for key in ("decoder_seq_length", "total_seq_length", "encoder_seq_length"))
+    if "language_model_type" not in settings:
+        settings.lay("seq_length", _joined_length(settings))
+    elif length := next((each for each in lengths if each is not None), None):
+        settings.lay("seq_length", length)
+
+
+def _joined_length(settings: Settings) -> int:
+    """Return the tokens of text and image together, padded for their ranks (pretrain_vlm.py, context_parallel.py)."""
+    text = settings.count("dataloader_seq_length") or settings.size("seq_length")
+    whole = (
+        text
+        + (settings.size("img_h") // settings.size("patch_dim", 16)) ** 2
+        + 1
+        - settings.flag("disable_vision_class_token")
+    )
+    cp = settings.degree("context_parallel_size")
+    parts = cp * 2 if cp > 1 else 1
+    if settings.flag("sequence_parallel"):
+        parts *= settings.degree("tensor_model_parallel_size")
+    return -(-whole // parts) * parts
+
+
+OWN: Final[Mapping[str, Any]] = {"settings": {}, "norm": "text"}
+"""Of pretrain_vlm.py, whose tower and projector are as wide as its text."""
+
+
+def _language(settings: Settings) -> Mapping[str, Any]:
+    """Return what the program's table says of the text model that it names."""
+    if "language_model_type" not in settings:
+        return OWN
+    return _entry(settings, "language_model_type", "", "languages")
+
+
+def _entry(settings: Settings, key: str, usual: str, table: str) -> Mapping[str, Any]:
+    known = packaged("megatron", "vision")[table]
+    return known[settings.choice(key, usual, {name: name for name in known})]  # type: ignore[no-any-return]
+
+
+def read_tower(settings: Settings, text: Model) -> Vision | None:
+    """Return the tower and the projector behind it; None where no images are given."""
+    if not has_tower(settings):
+        return None
+    language = _language(settings)
+    patch, sides = settings.size("patch_dim", 16), [settings.size(key) for key in ("img_h", "img_w")]
+    if len(set(sides)) > 1 or sides[0] % patch:
+        settings.refuse(
+            f"{settings.spell('img_h')} {sides[0]} and {settings.spell('img_w')} {sides[1]} must be equal, and a "
+            f"multiple of {settings.spell('patch_dim')} {patch}"
+        )
+    ffn = text.layers[0].ffn
+    inner = ffn.ffn_hidden_size if language is OWN and ffn is not None else language.get("projector")
+    if inner is None:
+        settings.refuse(
+            f"{settings.spell('language_model_type')} {settings.get('language_model_type')} has no projector"
+        )
+    norm = language.get("norm", "layer")
+    return Vision(
+        encoder=_own(settings, text, patch, sides[0])
+        if language is OWN
+        else _encoder(settings, text, patch, sides[0]),
+        patch_size=patch,
+        image_size=sides[0],
+        merge=SHUFFLED if settings.flag("pixel_shuffle") or settings.flag("conv_merging") else 1,
+        projector=(
+            *((inner,) if settings.get("vision_projection_type") != "affine" else ()),
+            text.hidden_size,
+        ),
+        projector_bias=language.get("bias", language is OWN and ffn is not None and ffn.bias),
+        projector_norm={"none": None, "text": text.norm}.get(norm, "layer"),
+    )
+
+
+def _encoder(settings: Settings, text: Model, patch: int, image: int) -> Model:
+    """Return the transformer over patches, whose linear layers all have biases (model.py)."""
+    size = _entry(settings, "vision_model_type", "clip", "towers")
+    tp, mixer = settings.degree("tensor_model_parallel_size"), text.layers[0].attention
+    wide = mixer.head_dim if isinstance(mixer, FullAttention) else text.hidden_size
+    heads = size.get("heads") or (size["heads_over"] // tp + 1) * tp
+    tokens = settings.count("class_token_len") if "largest" in size else None
+    class_tokens = size.get("class_tokens", 0) if tokens is None else tokens
+    attention = FullAttention(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=size.get("head_dim", wide),
+        causal=False,
+        qkv_bias=True,
+        output_bias=True,
+        qk_norm=size.get("qk_norm", "none"),
+        rotary=False,
+    )
+    layer = Layer(
+        attention=attention,
+        ffn=DenseFfn(ffn_hidden_size=size["ffn"], gated=size.get("gated", False), bias=True),
+    )
+    largest = size.get("largest")
+    return Model(
+        name="vision",
+        hidden_size=size["hidden"],
+        layers=(layer,) * size["layers"],
+        norm=size.get("norm", "layer"),
+        final_norm=size.get("norm_behind", False),
+        embedding_norm=size.get("norm_before", False),
+        branch_scales=size.get("scales", False),
+        learned_positions=(largest // patch) ** 2 if largest else (image // patch) ** 2 + class_tokens,
+        patches=Patches(
+            patch_elements=CHANNELS * patch**2, bias=size.get("patch_bias", True), class_tokens=class_tokens
+        ),
+    )
+
+
+def _own(settings: Settings, text: Model, patch: int, image: int) -> Model:
+    """Return CLIP's transformer with the text's own layers (pretrain_vlm.py)."""
+    first = text.layers[0]
+    mixer = first.attention
+    if isinstance(mixer, FullAttention):
+        mixer = replace(mixer, causal=False, rotary=False)
+    return Model(
+        name="vision",
+        hidden_size=text.hidden_size,
+        layers=(replace(first, attention=mixer),) * settings.size("encoder_num_layers", text.num_layers),
+        norm=text.norm,
+        final_norm=False,
+        embedding_norm=True,
+        learned_positions=(image // patch) ** 2 + 1,
+        patches=Patches(patch_elements=CHANNELS * patch**2, bias=False, class_tokens=1),
+    )
+
+
+def read_images(settings: Settings) -> Images:
+    """Return the images of a sequence: as many tiles, or frames, as one sample may have."""
+    tiles = settings.degree("max_num_tiles") + settings.flag("use_thumbnail")
+    count = max(tiles, settings.degree("num_frames"))
+    if has_tower(settings):
+        settings.note(
+            f"images of each sequence are taken as {count}, what one sample may have; --images says otherwise"
+        )
+    return Images(count=count if has_tower(settings) else 1)
+
+
+def read_trainable(settings: Settings) -> Trainable:
+    """Return what is frozen of a model with a tower; the projector never is."""
+    towers: tuple[FrozenPart, ...] = ("vision", "projector")
+    text = [part for part in FROZEN_PARTS if part not in towers]
+    frozen = [*(text if settings.flag("freeze_LM") else ()), *["vision"] * settings.flag("freeze_ViT")]
+    return Trainable(frozen=tuple(frozen)) if has_tower(settings) else Trainable()
+
 
 Recipe: TypeAlias = Literal["none", "delayed", "current", "blockwise", "mxfp8"]
 

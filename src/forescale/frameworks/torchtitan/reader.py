@@ -13,11 +13,16 @@ from forescale.files import read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.reading import Options, Reading, flat, unknown_of
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.adapters import read_adapters
 from forescale.frameworks.torchtitan.job import Call, read_flavor, read_job
-from forescale.frameworks.torchtitan.keys import check_language, flavors, job_settings, keys
+from forescale.frameworks.torchtitan.keys import (
+    check_language,
+    flavors,
+    job_settings,
+    keys,
+    model_of_sizes,
+    read_adapters,
+)
 from forescale.frameworks.torchtitan.layout import read_layout
-from forescale.frameworks.torchtitan.sizes import model_of_sizes
 from forescale.positions import key_lines
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping, parse_toml

@@ -2,22 +2,378 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from forescale.errors import SpecError
-from forescale.frameworks.torchtitan.sizes import SCORES, Sized, flavor_of, sized
-from forescale.frameworks.torchtitan.write_job import JOB, job_text
-from forescale.frameworks.torchtitan.write_layout import (
-    compile_words,
-    parallelism,
-    recompute_words,
-    schedule_csv,
-    training,
+from forescale.frameworks.torchtitan.keys import SCORES, Sized, converter, flavor_of, sized
+from forescale.frameworks.torchtitan.layout import (
+    CP_KINDS,
+    LOSS_COMPONENT,
+    MODEL_COMPONENT,
+    SCHEDULES,
+    SINGLE,
+    dealt,
+    every_layer,
 )
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
+from forescale.graph.stages import virtual_stages
 from forescale.question import Question
+from forescale.schedule.family import Request
+from forescale.schedule.library import build_schedule, family
+from forescale.schedule.model import Schedule
 from forescale.schedule.torch_csv import to_csv
+from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.workload import num_microbatches
 from forescale.syntax import dump_toml
+
+NAMES: Final = {ours: theirs for theirs, ours in SCHEDULES.items()}
+FOLDED: Final = ("zbv", "dualpipev")
+"""Schedules whose second stages lie on the ranks in reverse order."""
+
+
+def training(question: Question, *, python: bool) -> dict[str, Any]:
+    """Return the section of batch, types and steps."""
+    strategy, workload = question.layout, question.workload
+    ranks = strategy.dp
+    local = workload.global_batch_size // ranks if strategy.pp > 1 else strategy.micro_batch_size
+    words: dict[str, Any] = {
+        "local_batch_size": local,
+        "global_batch_size": workload.global_batch_size,
+        "seq_len": workload.seq_len,
+    }
+    if workload.tokens is not None:
+        words["steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
+    types = workload.precision
+    if types.parameters == "bf16" and types.master == "none":
+        words["dtype"] = "bfloat16"
+    if types.compute in ("fp32", "tf32"):
+        words["mixed_precision_param"] = "float32"
+    if strategy.offload.parameters:
+        words["enable_cpu_offload"] = True
+    if python:
+        words["disable_cuda_graphs"] = strategy.graphs != "full"
+    return words
+
+
+def parallelism(question: Question, *, python: bool) -> dict[str, Any]:
+    """Return the section of degrees and stages; without shards all of data parallel is replicas."""
+    strategy, moe = question.layout, question.model.is_moe
+    whole = strategy.zero == 0
+    words: dict[str, Any] = {
+        "data_parallel_replicate_degree": strategy.dp if whole else strategy.dp_replicate,
+        "data_parallel_shard_degree": 1 if whole else strategy.dp_shard,
+        "tensor_parallel_degree": strategy.tp,
+        "context_parallel_degree": strategy.cp,
+        "pipeline_parallel_degree": strategy.pp,
+        "expert_parallel_degree": strategy.ep,
+    }
+    if isinstance(strategy.reshard, str) and strategy.reshard != "default":
+        words["fsdp_reshard_after_forward"] = strategy.reshard
+    if strategy.zero in (1, 2):
+        words["fsdp_reshard_after_forward"] = "never"
+    if strategy.pp > 1:
+        words |= _pipeline(question, head="lm_head" if python else "output")
+    if python:
+        words["enable_sequence_parallel"] = strategy.sp
+        if strategy.cp > 1 and not strategy.cp_balanced:
+            words["context_parallel_load_balancer"] = None
+        return words
+    methods = {kind: word for word, kind in CP_KINDS.items()}
+    words["context_parallel_rotate_method"] = methods.get(strategy.cp_kind, "allgather")
+    words["enable_async_tensor_parallel"] = strategy.overlap.tensor
+    if strategy.kernels.cross_entropy == "eager" and strategy.tp > 1:
+        words["disable_loss_parallel"] = True
+    if moe and strategy.ep > 1:
+        words["expert_tensor_parallel_degree"] = strategy.etp if strategy.etp in (1, strategy.tp) else 1
+        words["expert_parallel_comm_backend"] = (
+            "standard" if strategy.dispatcher == "all_to_all" else "deepep"
+        )
+        if strategy.schedule == "dualpipev":
+            words["pipeline_parallel_expert_parallel_overlap"] = strategy.overlap.expert
+    return words
+
+
+def _pipeline(question: Question, head: str) -> dict[str, Any]:
+    """Return schedule, micro-batch and which layers each stage has, where torchtitan would deal them otherwise."""
+    strategy, model = question.layout, question.model
+    name = NAMES.get(_schedule(strategy), "")
+    words: dict[str, Any] = {"pipeline_parallel_microbatch_size": strategy.micro_batch_size}
+    if name:
+        words = {"pipeline_parallel_schedule": name, **words}
+    layers = stage_layers(question)
+    usual = strategy.pp * (1 if name in SINGLE else 2)
+    if len(layers) != usual or dealt(usual, model.num_layers) != layers:
+        words["module_fqns_per_model_part"] = list(_modules(layers, head))
+    return words
+
+
+def _schedule(strategy: Strategy) -> str:
+    return strategy.schedule or ("1f1b" if strategy.vpp == 1 else "interleaved-1f1b")
+
+
+def stage_layers(question: Question) -> tuple[int, ...]:
+    """Return the layers of each virtual stage in the order of the model."""
+    strategy = question.layout
+    ranks = tuple(range(strategy.pp))
+    order = (ranks, ranks[::-1]) if strategy.schedule in FOLDED else (ranks,) * strategy.vpp
+    plan = virtual_stages(
+        question.model, tuple(rank for each in order for rank in each), stage_layers=strategy.stage_layers
+    )
+    return tuple(int(count) for count in plan.counts.sum(axis=1))
+
+
+def _modules(layers: tuple[int, ...], head: str) -> Iterator[list[str]]:
+    start = 0
+    for stage, count in enumerate(layers):
+        names = [f"layers.{number}" for number in range(start, start + count)]
+        start += count
+        yield [*["tok_embeddings"] * (stage == 0), *names, *["norm", head] * (stage == len(layers) - 1)]
+
+
+def schedule_csv(question: Question) -> Schedule | None:
+    """Return the schedule that goes into a table, because torch has no name for it.
+
+    Raises
+    ------
+    SpecError
+        If its order follows from times, so that the table would be of this machine only.
+    """
+    strategy, workload = question.layout, question.workload
+    name = _schedule(strategy)
+    if strategy.pp == 1 or name in NAMES:
+        return None
+    count = num_microbatches(
+        global_batch_size=workload.global_batch_size,
+        dp=strategy.dp,
+        micro_batch_size=strategy.micro_batch_size,
+    )
+    request = Request(pp=strategy.pp, num_microbatches=int(count), vpp=strategy.vpp)
+    slow = Request(pp=strategy.pp, num_microbatches=int(count), vpp=strategy.vpp, forward=3.0, comm=1.0)
+    found = build_schedule(name, request, vpp=strategy.vpp)
+    if build_schedule(name, slow, vpp=strategy.vpp).orders != found.orders:
+        msg = f"{family(name).name} orders its work by times; torchtitan takes a table that fits one run only"
+        raise SpecError(msg)
+    return found
+
+
+def recompute_words(question: Question) -> dict[str, Any]:
+    """Return the section of activation checkpointing, as 0.2 has it; what has no word is taken per operator."""
+    recompute, layers = question.layout.recompute, stage_layers(question)
+    if recompute.granularity == "none":
+        return {"mode": "none"}
+    if recompute.granularity != "full":
+        return {"mode": "selective", "selective_ac_option": "op"}
+    early = {"early_stop": True} if recompute.stops_early else {}
+    if recompute.takes_all:
+        return {"mode": "full", **early}
+    every = _every(recompute, layers, question.layout.pp)
+    if every is None:
+        return {"mode": "full", **early}
+    return {"mode": "selective", "selective_ac_option": str(every), **early}
+
+
+def _every(recompute: Recompute, layers: tuple[int, ...], pp: int) -> int | None:
+    """Return the step by which every such layer of a rank is recomputed; None where they lie otherwise."""
+    choices = range(2, sum(layers) + 1)
+    return next((step for step in choices if every_layer(step, layers, pp) == recompute.layer_ids), None)
+
+
+def compile_words(question: Question, *, compiled: bool, python: bool) -> dict[str, Any]:
+    """Return the section of torch.compile."""
+    strategy = question.layout
+    parts = [MODEL_COMPONENT] * compiled + [LOSS_COMPONENT] * (strategy.kernels.cross_entropy == "compiled")
+    words: dict[str, Any] = {"enable": bool(parts)}
+    if parts and len(parts) < len((MODEL_COMPONENT, LOSS_COMPONENT)):
+        words["components"] = parts
+    if python and strategy.overlap.tensor and compiled:
+        words["enable_async_tensor_parallel"] = True
+    return words
+
+
+JOB: Final = "plan.py"
+IMPORTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "torchtitan.components.lora": ("LoRAConverter",),
+    "torchtitan.components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
+    "torchtitan.components.optimizer": ("default_adamw",),
+    "torchtitan.components.quantization": (
+        "Float8GroupedExpertsConverter", "Float8LinearConverter", "MXFP8GroupedExpertsConverter",
+        "MXFP8LinearConverter", "NVFP4LinearConverter",
+    ),
+    "torchtitan.config": ("CompileConfig", "DebugConfig", "ParallelismConfig", "TrainingConfig"),
+    "torchtitan.distributed.activation_checkpoint": ("FullAC", "SelectiveAC"),
+    "torchtitan.hf_datasets.text_datasets": ("HuggingFaceTextDataLoader",),
+    "torchtitan.models": ("deepseek_v3", "gpt_oss", "llama3", "qwen3"),
+    "torchtitan.models.common": ("ComplexRoPE", "CosSinRoPE", "Embedding", "Linear", "RMSNorm"),
+    "torchtitan.models.common.config_utils": ("decoder_vocab_size",),
+    "torchtitan.models.deepseek_v3.model": ("DeepSeekV3Model",),
+    "torchtitan.models.llama3.model": ("Llama3Model",),
+    "torchtitan.models.qwen3.model": ("Qwen3Model",),
+    "torchtitan.trainer": ("Trainer",),
+}  # fmt: skip
+"""Where the names of a job configuration come from (torchtitan 0.3.0)."""
+CONVERTERS: Final = {
+    "fp8": ("Float8LinearConverter", "Float8GroupedExpertsConverter"),
+    "mxfp8": ("MXFP8LinearConverter", "MXFP8GroupedExpertsConverter"),
+    "nvfp4": ("NVFP4LinearConverter", ""),
+}
+NARROWED: Final = {"fp8": 'filter_fqns=["lm_head"], ', "nvfp4": 'fqns=["layers"], '}
+"""The head stays as it is; nvfp4 says so by naming the layers."""
+
+
+def job_text(
+    question: Question, flavor: tuple[str, str] | None, own: Sized | None, csv: str, *, compiled: bool
+) -> str:
+    """Return the file: one function that returns a Trainer.Config."""
+    layout = parallelism(question, python=True)
+    if csv:
+        layout |= {
+            "pipeline_parallel_schedule": "_PipelineScheduleRuntime",
+            "pipeline_parallel_schedule_csv": csv,
+        }
+    converters = _converters(question, compiled=compiled)
+    body = _registered(question, flavor, converters) if flavor else _built(question, own, converters)
+    loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+    if question.layout.kernels.cross_entropy == "fused_linear":
+        loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
+    fields = {
+        "model_spec": "model_spec,",
+        "hf_assets_path": f'"assets/hf",  # {PLACEHOLDER}: tokenizer',
+        "dataloader": f'HuggingFaceTextDataLoader.Config(dataset="c4"),  # {PLACEHOLDER}',
+        "optimizer": f"default_adamw(lr=3e-4),  # {PLACEHOLDER}: rates are yours",
+        "loss": f"{loss},",
+        "training": _call("TrainingConfig", training(question, python=True)),
+        "parallelism": _call("ParallelismConfig", layout),
+        "compile": _call("CompileConfig", compile_words(question, compiled=compiled, python=True)),
+        "activation_checkpoint": RECOMPUTE[recompute_words(question)["mode"]],
+    }
+    if question.layout.kernels.deterministic:
+        fields["debug"] = "DebugConfig(deterministic=True),"
+    lines = [f"        {name}={text}" for name, text in fields.items()]
+    code = "\n".join(
+        ["def plan() -> Trainer.Config:", *body, "    return Trainer.Config(", *lines, "    )", ""]
+    )
+    return f"{_imports(code)}\n\n\n{code}"
+
+
+RECOMPUTE: Final = {"none": "None,", "full": "FullAC.Config(),", "selective": "SelectiveAC.Config(),"}
+
+
+def _imports(code: str) -> str:
+    """Return the lines that import what the code names."""
+    used = set(re.findall(r"\w+", code))
+    lines = ["import dataclasses", ""] if "dataclasses" in used else []
+    for module, names in IMPORTS.items():
+        if found := [name for name in names if name in used]:
+            lines.append(f"from {module} import {', '.join(found)}")
+    return "\n".join(lines)
+
+
+def _call(name: str, words: Mapping[str, Any]) -> str:
+    lines = (f"            {word}={value!r},\n" for word, value in words.items())
+    return f"{name}(\n{''.join(lines)}        ),"
+
+
+def _converters(question: Question, *, compiled: bool) -> list[str]:
+    """Return the converters that make linear layers, and experts, compute in narrow types, and then add adapters."""
+    compute = question.workload.precision.compute
+    linear, grouped = CONVERTERS.get(compute, ("", ""))
+    wants = question.model.is_moe and question.layout.kernels.narrow_experts
+    inside = f"model_compile_enabled={compiled}"
+    found = [f"{linear}.Config({NARROWED.get(compute, '')}{inside})"] if linear else []
+    found += [f"{grouped}.Config({inside})"] * bool(grouped and wants)
+    return found + converter(question.workload.trainable, question.model)
+
+
+def _dispatcher(question: Question) -> dict[str, str]:
+    words = {"all_to_all": "standard"}
+    dispatcher = question.layout.dispatcher
+    return {"moe_comm_backend": words.get(dispatcher, dispatcher)} if question.model.is_moe else {}
+
+
+def _registered(question: Question, flavor: tuple[str, str], converters: list[str]) -> list[str]:
+    """Return the line that takes a model from torchtitan's registry."""
+    module, name = flavor
+    words = [repr(name), *(f"{word}={value!r}" for word, value in _dispatcher(question).items())]
+    if (depth := _depth(question)) and module == "deepseek_v3":
+        words.append(f"num_mtp_layers={depth}")
+    if converters:
+        words.append(f"converters=[{', '.join(converters)}]")
+    return [f"    model_spec = {module}.model_registry({', '.join(words)})"]
+
+
+ROPE: Final = {
+    "llama3": ("ComplexRoPE", 500000.0),
+    "qwen3": ("CosSinRoPE", 1000000.0),
+    "deepseek_v3": ("ComplexRoPE", 10000.0),
+}
+"""Rotary positions of each model, which cost the same whatever their base."""
+
+
+def _built(question: Question, own: Sized | None, converters: list[str]) -> list[str]:
+    """Return the lines that build a model of sizes that no registry has."""
+    assert own is not None
+    dim, vocab, module = own.config["hidden_size"], own.config["vocab_size"], own.builder.module
+    tied = bool(own.config.get("tie_word_embeddings", False))
+    starts = f"{module}.{'_EMBEDDING_SKIP_INIT' if tied else '_EMBEDDING_INIT'}"
+    norm, head = (
+        f"RMSNorm.Config(normalized_shape={dim}, param_init={module}._NORM_INIT)",
+        f"_output_linear_init({dim})",
+    )
+    if module == "qwen3":
+        norm, head = f"qwen3._qwen3_norm({dim})", "_LINEAR_INIT"
+    fields = {
+        "dim": dim,
+        "vocab_size": vocab,
+        **({"enable_weight_tying": True} if tied else {}),
+        "tok_embeddings": f"Embedding.Config(num_embeddings={vocab}, embedding_dim={dim}, param_init={starts})",
+        "norm": norm,
+        "lm_head": f"Linear.Config(in_features={dim}, out_features={vocab}, param_init={module}.{head})",
+        **({"mtp_layers": _predicting(question, dim)} if module == "deepseek_v3" else {}),
+        "layers": "layers",
+    }
+    return [
+        f"    layers = {_layers(question, own)}",
+        f"    model = {own.builder.model}.Config(",
+        *(f"        {name}={value}," for name, value in fields.items()),
+        "    )",
+        *(f"    model = {each}.build().convert(model)" for each in converters),
+        f'    model_spec = dataclasses.replace({module}.model_registry("debugmodel"), flavor="plan", model=model)',
+    ]
+
+
+def _depth(question: Question) -> int:
+    """Return the layers of multi-token prediction, which 0.3 trains with neither pipeline nor context ranks."""
+    return question.model.num_mtp_layers if question.layout.pp == question.layout.cp == 1 else 0
+
+
+def _predicting(question: Question, dim: int) -> str:
+    """Return the call that makes the layers of multi-token prediction, each like the last of the others."""
+    count = _depth(question)
+    words = f"dim={dim}, num_mtp_layers={count}"
+    return f"deepseek_v3._build_mtp_layers(layers[-1], {words})" if count else "[]"
+
+
+def _layers(question: Question, own: Sized) -> str:
+    """Return the call of the builder that makes the layers."""
+    module = own.builder.module
+    rope, theta = ROPE[module]
+    config = own.config
+    width = config.get("qk_rope_head_dim", config.get("head_dim"))
+    width = width or config["hidden_size"] // config["num_attention_heads"]
+    longest = max(question.workload.seq_len, question.model.max_seq_len)
+    words: dict[str, object] = own.words(own.builder.words)
+    if own.routed:
+        words |= _dispatcher(question)
+    if module == "deepseek_v3":
+        words.setdefault("dense_hidden_dim", words["moe_hidden_dim"])
+        words |= {"router_score_func": SCORES[own.kind], "mscale": 1.0, "non_blocking_capacity_factor": None}
+    lines = [f"{word}={value!r}" for word, value in (words | {"attn_backend": "flex"}).items()]
+    lines.append(f"rope={rope}.Config(dim={width}, max_seq_len={longest}, theta={theta})")
+    inside = "".join(f"        {line},\n" for line in lines)
+    return f"{module}.{own.builder.name}(\n{inside}    )"
+
 
 TOML, SIZES, CSV = "train.toml", "plan_model.py", "schedule.csv"
 FLAVOR: Final = "plan"

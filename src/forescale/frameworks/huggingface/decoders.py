@@ -1,11 +1,11 @@
-"""Architectures with dense feed-forward parts: one function each, with the defaults of its class."""
+"""Architectures with dense feed-forward parts or routed experts: one function each, with the defaults of its class."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from forescale.frameworks.huggingface.keys import (
     HEADS,
@@ -19,9 +19,10 @@ from forescale.frameworks.huggingface.keys import (
     four_times,
     full_attention,
     num_layers,
+    routed,
     windowed,
 )
-from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Model, MoeFfn
 
 
 def llama(keys: Keys) -> Model:
@@ -285,5 +286,217 @@ DENSE: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
         "qwen3": qwen3,
         "qwen3_vl_text": qwen3,
         "starcoder2": starcoder2,
+    }
+)
+
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+TOP_K = ("num_experts_per_tok", "experts_per_token", "num_selected_experts")
+
+
+def experts(keys: Keys, *size: str, **fields: Any) -> MoeFfn:  # noqa: ANN401
+    """Return the routed part; `size` are the names of one expert's intermediate size."""
+    width = keys.size(*(size or ("moe_intermediate_size",)))
+    return MoeFfn(num_experts=keys.size(*EXPERTS), top_k=keys.size(*TOP_K), ffn_hidden_size=width, **fields)
+
+
+def mixtral(keys: Keys) -> Model:
+    """Mixtral: `intermediate_size` is that of an expert."""
+    window = keys.optional_size("sliding_window")
+    attention = windowed(keys, full_attention(keys), slides=lambda _: True, window=window)
+    return decoder(keys, attention, experts(keys, "intermediate_size"), tied=False)
+
+
+def granitemoe(keys: Keys) -> Model:
+    """Granite 3 MoE: `intermediate_size` is that of an expert."""
+    return decoder(keys, full_attention(keys), experts(keys, "intermediate_size"), tied=False)
+
+
+def olmoe(keys: Keys) -> Model:
+    """OLMoE: `intermediate_size` is that of an expert; norms over all heads of queries and keys."""
+    attention = full_attention(keys, qk_norm="hidden")
+    return decoder(keys, attention, experts(keys, "intermediate_size"), tied=False)
+
+
+def phimoe(keys: Keys) -> Model:
+    """Phi-3.5-MoE: layer norms with bias, biases on attention and head."""
+    window = keys.optional_size("sliding_window")
+    attention = windowed(keys, full_attention(keys), slides=lambda _: True, window=window)
+    head_bias = keys.flag("lm_head_bias", default=False)
+    return decoder(
+        keys, attention, experts(keys, "intermediate_size"), tied=False, norm="layer", head_bias=head_bias
+    )
+
+
+def qwen2_moe(keys: Keys) -> Model:
+    """Qwen1.5-MoE and Qwen2-MoE: biases on queries, keys and values, a gated shared expert."""
+    bias = keys.flag("qkv_bias", default=True)
+    attention = qwen_windows(keys, full_attention(keys, qkv_bias=bias, output_bias=False))
+    return decoder(keys, attention, qwen_ffn(keys, shared=True), tied=False)
+
+
+def qwen3_moe(keys: Keys) -> Model:
+    """Qwen3-MoE: norms of queries and keys per head, no shared expert."""
+    attention = qwen_windows(keys, full_attention(keys, qk_norm="head"))
+    return decoder(keys, attention, qwen_ffn(keys, shared=False), tied=False)
+
+
+def qwen_ffn(keys: Keys, *, shared: bool) -> tuple[Ffn, ...]:
+    """Return Qwen's pattern: i routes if (i + 1) % decoder_sparse_step == 0, but not mlp_only_layers."""
+    width = keys.count("shared_expert_intermediate_size") if shared else 0
+    step = keys.size("decoder_sparse_step", default=1)
+    only_dense = frozenset(keys.items("mlp_only_layers") or ())
+    moe = experts(keys, shared_ffn_hidden_size=width, shared_gate=width > 0)
+    return routed(keys, optional_dense(keys), moe, lambda i: (i + 1) % step == 0 and i not in only_dense)
+
+
+def optional_dense(keys: Keys) -> DenseFfn | None:
+    """Return the dense feed-forward of the layers that do not route, if the file gives one."""
+    width = keys.optional_size("intermediate_size")
+    return DenseFfn(ffn_hidden_size=width) if width else None
+
+
+def deepseek(keys: Keys) -> Model:
+    """DeepSeek-V2, V3, R1, Kimi K2, Moonlight: latent attention, leading dense layers, shared experts."""
+    return decoder(
+        keys,
+        latent_attention(keys),
+        deepseek_ffn(keys, score_bias=keys.get("model_type") != "deepseek_v2"),
+        tied=False,
+        num_mtp_layers=keys.count("num_nextn_predict_layers"),
+    )
+
+
+def latent_attention(keys: Keys) -> LatentAttention:
+    """Return multi-head latent attention."""
+    return LatentAttention(
+        num_heads=keys.size(*HEADS),
+        q_lora_rank=keys.optional_size("q_lora_rank"),
+        kv_lora_rank=keys.size("kv_lora_rank"),
+        qk_nope_head_dim=keys.size("qk_nope_head_dim"),
+        qk_rope_head_dim=keys.count("qk_rope_head_dim"),
+        v_head_dim=keys.size("v_head_dim"),
+        projection_bias=keys.flag("attention_bias", default=False),
+    )
+
+
+def deepseek_ffn(keys: Keys, *, score_bias: bool) -> tuple[Ffn, ...]:
+    """Return DeepSeek's pattern: `first_k_dense_replace` dense layers, then every `moe_layer_freq` routes."""
+    first, every = keys.count("first_k_dense_replace"), keys.size("moe_layer_freq", default=1)
+    shared = keys.count("n_shared_experts") * keys.size("moe_intermediate_size")
+    groups, taken = keys.count("n_group"), keys.count("topk_group")
+    limited = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
+    moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=score_bias, **limited)
+    return routed(keys, optional_dense(keys), moe, lambda i: i >= first and i % every == 0)
+
+
+def glm4_moe(keys: Keys) -> Model:
+    """GLM-4.5 and 4.6, and 4.5V: DeepSeek's experts with grouped-query attention."""
+    norm: Literal["none", "head"] = "head" if keys.flag("use_qk_norm", default=False) else "none"
+    bias = keys.flag("attention_bias", default=keys.get("model_type") == "glm4v_moe_text")
+    return decoder(
+        keys,
+        full_attention(keys, qkv_bias=bias, output_bias=False, qk_norm=norm),
+        deepseek_ffn(keys, score_bias=True),
+        tied=False,
+        num_mtp_layers=keys.count("num_nextn_predict_layers"),
+    )
+
+
+def gpt_oss(keys: Keys) -> Model:
+    """GPT-OSS: sinks, biases, every other layer slides; `intermediate_size` is that of an expert."""
+    full = full_attention(keys, head_dim=64, bias=True, sinks=True)
+    window = keys.size("sliding_window", default=128)
+    attention = windowed(keys, full, slides=lambda i: i % 2 == 0, window=window)
+    return decoder(
+        keys, attention, experts(keys, "intermediate_size", bias=True, router_bias=True), tied=False
+    )
+
+
+def grok1(keys: Keys) -> Model:
+    """Grok-1: norms before and after each part, eight wide gated experts, tied embeddings."""
+    moe = experts(keys, "moe_intermediate_size", "intermediate_size")
+    return decoder(keys, full_attention(keys), moe, tied=True, num_norms=4)
+
+
+def dbrx(keys: Keys) -> Model:
+    """DBRX: weight-only layer norms; attention and expert sizes stand in nested objects."""
+    attention_keys = keys.child("attn_config") or Keys({}, keys.where)
+    ffn_keys = keys.child("ffn_config") or Keys({}, keys.where)
+    heads = keys.size(*HEADS)
+    attention = FullAttention(
+        num_heads=heads,
+        num_kv_heads=attention_keys.size("kv_n_heads", default=1),
+        head_dim=even_head_dim(keys),
+    )
+    moe = MoeFfn(
+        num_experts=ffn_keys.size("moe_num_experts"),
+        top_k=ffn_keys.size("moe_top_k"),
+        ffn_hidden_size=ffn_keys.size("ffn_hidden_size"),
+    )
+    return decoder(keys, attention, moe, tied=False, norm="layer_no_bias")
+
+
+def minimax_m2(keys: Keys) -> Model:
+    """MiniMax-M2: norms over all heads of queries and keys, sigmoid routing with a selection bias."""
+    norm: Literal["none", "hidden"] = "hidden" if keys.flag("use_qk_norm", default=True) else "none"
+    predicts = keys.flag("use_mtp", default=False)
+    depth = keys.count("num_mtp_modules") * keys.size("mtp_transformer_layers", default=1)
+    return decoder(
+        keys,
+        full_attention(keys, head_dim=128, qk_norm=norm),
+        experts(keys, "intermediate_size", score_bias=keys.flag("use_routing_bias", default=True)),
+        tied=False,
+        num_mtp_layers=depth if predicts else 0,
+    )
+
+
+def llama4(keys: Keys) -> Model:
+    """Llama 4: `intermediate_size` is that of an expert, `intermediate_size_mlp` that of a dense layer.
+
+    Layers with rotary positions see one chunk of `attention_chunk_size`, the others see all.
+    """
+    expert = keys.size("intermediate_size")
+    moe = experts(keys, "intermediate_size", shared_ffn_hidden_size=expert)
+    step = keys.size("interleave_moe_layer_step", default=1)
+    listed = keys.items("moe_layers")
+    sparse = frozenset(range(step - 1, num_layers(keys), step) if listed is None else listed)
+    ffn = routed(keys, dense_ffn(keys, "intermediate_size_mlp"), moe, lambda i: i in sparse)
+    return decoder(keys, _llama4_attention(keys), ffn, tied=False)
+
+
+def _llama4_attention(keys: Keys) -> tuple[Attention, ...]:
+    keys.get("use_qk_norm")  # a norm without weights
+    every = keys.size("no_rope_layer_interval", default=4)
+    layers = num_layers(keys)
+    rotary = keys.items("no_rope_layers", layers) or [(i + 1) % every != 0 for i in range(layers)]
+    full = full_attention(keys, rotary=False)
+    local = full_attention(keys)
+    chunk = keys.optional_size("attention_chunk_size")
+    return windowed(keys, full, slides=lambda i: bool(rotary[i]), window=chunk, local=local)
+
+
+MOE: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
+    {
+        "dbrx": dbrx,
+        "deepseek_v2": deepseek,
+        "deepseek_v3": deepseek,
+        "glm4_moe": glm4_moe,
+        "glm4v_moe_text": glm4_moe,
+        "gpt_oss": gpt_oss,
+        "granitemoe": granitemoe,
+        "grok-1": grok1,
+        "grok1": grok1,
+        "kimi_k2": deepseek,
+        "llama4": llama4,
+        "llama4_text": llama4,
+        "minimax_m2": minimax_m2,
+        "mixtral": mixtral,
+        "olmoe": olmoe,
+        "phimoe": phimoe,
+        "qwen2_moe": qwen2_moe,
+        "qwen3_moe": qwen3_moe,
+        "qwen3_omni_moe_text": qwen3_moe,
+        "qwen3_vl_moe_text": qwen3_moe,
     }
 )
