@@ -25,12 +25,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from forescale.bench.adapters import as_run
 from forescale.bench.groups import groups_of
-from forescale.bench.kernels import messages_of
+from forescale.bench.kernels import Watch, messages_of, repeated
 from forescale.bench.measure import exchange, measure
-from forescale.bench.timing import Watch, repeated
-from forescale.bench.training import Training
+from forescale.bench.training import Training, as_run
 from forescale.bench.weighing import weighed
 from forescale.io.bench import BenchArtifact, build_bench, write_bench
 from forescale.io.question import build_question, question_values

@@ -22,12 +22,12 @@ import torch
 
 from forescale.runtime import PipelineStep, launch
 from forescale.runtime.channels import Channels
-from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
+from forescale.runtime.job import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
 from forescale.schedule import Request, build_schedule, families, simulate
 from forescale.schedule.measured import stage_times_for, together, typical
 from forescale.schedule.model import loop
 from forescale.schedule.optimise import optimise
-from forescale.schedule.optimise.problem import measured_problem
+from forescale.schedule.optimise.local_search import measured_problem
 
 STEPS = 7
 FULL = 0.030

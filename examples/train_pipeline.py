@@ -10,7 +10,7 @@ import sys
 import torch
 
 from forescale.runtime import PipelineStep, launch
-from forescale.runtime.toy import TIED, VOCABULARY, toy_loss, toy_stage
+from forescale.runtime.job import TIED, VOCABULARY, toy_loss, toy_stage
 from forescale.schedule import Request, build_schedule, family
 
 RANKS, MICROBATCHES, SEQUENCES, TOKENS = 4, 8, 2, 16

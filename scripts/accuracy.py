@@ -46,8 +46,7 @@ from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.units import GB, TB
 from forescale.view.bars import Bar, BarChart
-from forescale.view.files import write_chart
-from forescale.view.page import Chart
+from forescale.view.page import Chart, write_chart
 from forescale.written import write_text
 
 

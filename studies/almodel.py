@@ -22,7 +22,7 @@ from forescale.presets.almodel import (
     measured_terms,
     search_almodel,
 )
-from forescale.presets.almodel.search import POLICIES
+from forescale.presets.almodel.preset import POLICIES
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.report.almodel import almodel_report, policy_name

@@ -13,9 +13,9 @@ from typing import Any
 
 from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Ranked
-from forescale.view.files import picture
-from forescale.view.theme import CONFIG, SCHEMA, SERIES
-from forescale.view.theme import colour as part_colour
+from forescale.view.axes import CONFIG, SCHEMA, SERIES
+from forescale.view.axes import colour as part_colour
+from forescale.view.page import picture
 
 DEGREES = {
     "dp": "#59a14f",

@@ -29,7 +29,7 @@ from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import Operations
 from forescale.sweep import read_sweep, run
 from forescale.units import format_seconds
-from forescale.view.theme import SERIES
+from forescale.view.axes import SERIES
 from forescale.whole_run.prices import published_prices
 
 SWEEP = Path(__file__).parents[1] / "examples" / "million.toml"

@@ -23,7 +23,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model
 from forescale.cost.mesh import Group
 from forescale.memory.peak import PARTS
-from forescale.presets.playbook.formulas import (
+from forescale.presets.playbook.preset import (
     playbook_bubble_ratio,
     playbook_cp_ratio,
     playbook_ddp_ratio,
@@ -39,7 +39,7 @@ from forescale.spec import Model, Workload
 from forescale.spec.framework import searched
 from forescale.spec.model import DenseFfn, FullAttention, Layer
 from forescale.units import GIB, format_seconds
-from forescale.view.theme import colour
+from forescale.view.axes import colour
 
 Row = dict[str, Any]
 CLUSTER = load_cluster("h100-sxm", 1024)

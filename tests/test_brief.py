@@ -9,7 +9,7 @@ from forescale.advise import advise
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.explain import explain
-from forescale.presets.subramanian2024.search import search_subramanian2024
+from forescale.presets.subramanian2024.preset import search_subramanian2024
 from forescale.schedule import Request, build_schedule, simulate
 from forescale.search import compare, search
 from forescale.search.partition import partition_stages

@@ -15,8 +15,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import AttentionCore
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
-from forescale.spec.context import near_context
-from forescale.spec.strategy import Kernels, Routing
+from forescale.spec.strategy import Kernels, Routing, near_context
 from forescale.spec.workload import Precision
 
 LAYOUTS = [

@@ -30,9 +30,8 @@ from forescale.memory.states import state_bytes
 from forescale.numeric import Numeric
 from forescale.question import Question
 from forescale.spec.constraints import check
-from forescale.spec.context import CONTEXT_KINDS, inner_ranks, settled
 from forescale.spec.model import Model
-from forescale.spec.strategy import SENT_ONCE
+from forescale.spec.strategy import CONTEXT_KINDS, SENT_ONCE, inner_ranks, settled
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
 from forescale.time.pipeline import Pipeline, lay_out

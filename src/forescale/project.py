@@ -25,7 +25,6 @@ from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding
 from forescale.memory.peak import fragmentation_note, memory_summary
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Numeric, summed
-from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
     Calendar,
@@ -37,7 +36,10 @@ from forescale.projection.result import (
     Sites,
     StageTime,
     TowerSummary,
+    days,
     left_out,
+    tokens_per_device_second,
+    utilisation,
 )
 from forescale.question import Note, Question, question_of
 from forescale.spec.cluster import Cluster
@@ -45,13 +47,7 @@ from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.blocks import BlockSeconds
-from forescale.time.outer import (
-    OUTER_BYTES,
-    exchanged_bytes,
-    step_of_sites,
-    utilisation_of,
-    waited_for_sites,
-)
+from forescale.time.outer import OUTER_BYTES, exchanged_bytes, step_of_sites, utilisation_of, waited_for_sites
 from forescale.time.price import coverage, message_coverage, time_sources
 from forescale.time.step import straggler_share
 from forescale.units import counted

@@ -11,9 +11,9 @@ from typing import Any
 from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.escaping import xml
+from forescale.view.axes import SCHEMA, Spec, colour
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart, table
-from forescale.view.theme import SCHEMA, Spec, colour
 
 FRAMES = ("pandas", "polars")
 """Libraries whose data frames are made, the first that is installed."""

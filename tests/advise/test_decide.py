@@ -6,7 +6,7 @@ import pytest
 from tests import small
 
 from forescale.advise import advise
-from forescale.advise.case import Case
+from forescale.advise.advice import Case
 from forescale.advise.moves import reliefs
 from forescale.errors import InfeasibleError
 from forescale.question import question_of

@@ -19,16 +19,21 @@ from torch._C._profiler import _EventType
 
 from forescale.bench import here
 from forescale.bench import measure as measuring
-from forescale.bench.adapters import as_run
 from forescale.bench.blocks import timed_step
 from forescale.bench.groups import groups_of
 from forescale.bench.huggingface import check
-from forescale.bench.kernels import kernel_row, kernels_of, messages_of, runner
+from forescale.bench.kernels import Watch, kernel_row, kernels_of, messages_of, runner
 from forescale.bench.measure import Spool, check_projection, measure, measure_next, measure_suite
-from forescale.bench.proposal import kernels_among, messages_among, propose
-from forescale.bench.suite import COLLECTIVES, LONGEST_S, suite_kernels, suite_messages
-from forescale.bench.timing import Watch
-from forescale.bench.training import Training
+from forescale.bench.suite import (
+    COLLECTIVES,
+    LONGEST_S,
+    kernels_among,
+    messages_among,
+    propose,
+    suite_kernels,
+    suite_messages,
+)
+from forescale.bench.training import Training, as_run
 from forescale.bench.weighing import _changes
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model

@@ -9,7 +9,7 @@ from tests.bench.tiny import FULL, LATENT, MOE, question
 from tests.oracles.parsers import asked_of, needs
 
 from forescale.bench import megatron, model
-from forescale.bench.adapters import adapter_of, as_run
+from forescale.bench.training import adapter_of, as_run
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
 from forescale.spec.strategy import Recompute

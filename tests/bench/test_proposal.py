@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.small import cluster, dense, workload
 
-from forescale.bench.proposal import SAMPLES, kernels_among, messages_among, propose
+from forescale.bench.suite import SAMPLES, kernels_among, messages_among, propose
 from forescale.cost.measured import Measurements
 from forescale.graph.ops import Collective
 from forescale.question import Question

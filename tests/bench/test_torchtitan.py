@@ -8,8 +8,8 @@ import pytest
 from tests.bench.tiny import LATENT, question
 from tests.oracles.parsers import asked_of, needs
 
-from forescale.bench import adapters, model, torchtitan
-from forescale.bench.adapters import adapter_of, as_run
+from forescale.bench import huggingface, model, torchtitan
+from forescale.bench.training import adapter_of, as_run
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
 from forescale.spec.strategy import Recompute
@@ -31,7 +31,7 @@ def test_layers_of_torchtitan_have_the_gradients_of_a_llama():
 
 def test_classes_follow_from_the_framework_where_it_is_installed(monkeypatch):
     asked = replace(question(), framework=TITAN)
-    assert adapter_of(question()) is adapters.huggingface.ADAPTER
+    assert adapter_of(question()) is huggingface.ADAPTER
     monkeypatch.setattr(model, "version", lambda _: "0.3.0")
     assert adapter_of(asked) is torchtitan.ADAPTER
     assert as_run(asked).layout.kernels.cross_entropy == "eager"
@@ -41,7 +41,7 @@ def test_classes_follow_from_the_framework_where_it_is_installed(monkeypatch):
         raise model.PackageNotFoundError
 
     monkeypatch.setattr(model, "version", absent)
-    assert adapter_of(asked) is adapters.huggingface.ADAPTER
+    assert adapter_of(asked) is huggingface.ADAPTER
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 import torch
 from tests.bench.tiny import DENSE, FULL, LATENT, MOE, question
 
-from forescale.bench.adapters import as_run
 from forescale.bench.groups import groups_of
 from forescale.bench.tracking import _alone_of, _counted, _unread, track_memory
-from forescale.bench.training import Training
+from forescale.bench.training import Training, as_run
 from forescale.bench.weighing import weighed
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model

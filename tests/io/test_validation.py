@@ -2,7 +2,7 @@ import pytest
 
 from forescale.catalogue.clusters import cluster_names, device_names, load_cluster, load_device
 from forescale.errors import SpecError, UnknownKeyError
-from forescale.io.validation import build
+from forescale.io.named import build
 from forescale.spec import (
     Cluster,
     Device,

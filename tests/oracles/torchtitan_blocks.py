@@ -20,10 +20,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), sys.argv[1]]
 from tests.bench.tiny import question  # noqa: E402
 from tests.oracles.torchtitan_parser import _Absent  # noqa: E402
 
-from forescale.bench.adapters import adapter_of, as_run  # noqa: E402
 from forescale.bench.blocks import STEP, gradients_apart, kept_bytes, parts_of, timed_step  # noqa: E402
-from forescale.bench.timing import Watch  # noqa: E402
-from forescale.bench.training import Training  # noqa: E402
+from forescale.bench.kernels import Watch  # noqa: E402
+from forescale.bench.training import Training, adapter_of, as_run  # noqa: E402
 from forescale.catalogue.frameworks import load_framework  # noqa: E402
 from forescale.memory.timeline import block_loads, total_bytes  # noqa: E402
 from forescale.spec.strategy import Recompute  # noqa: E402

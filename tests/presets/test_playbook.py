@@ -12,7 +12,8 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.presets import project_as
 from forescale.presets.playbook import PLAYBOOK_2025
-from forescale.presets.playbook.formulas import (
+from forescale.presets.playbook.preset import (
+    bytes_per_parameter,
     playbook_activation_bytes,
     playbook_bubble_ratio,
     playbook_cp_ratio,
@@ -23,8 +24,8 @@ from forescale.presets.playbook.formulas import (
     playbook_ratios,
     playbook_tp_ratio,
     playbook_zero_bytes,
+    zero_states,
 )
-from forescale.presets.playbook.preset import bytes_per_parameter, zero_states
 from forescale.project import project
 from forescale.spec import Precision, Recompute, Strategy, Workload
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forescale.projection.rates import cost_per_token, energy_per_token
+from forescale.projection.result import cost_per_token, energy_per_token
 
 
 def test_deepseek_v3_training_cost():

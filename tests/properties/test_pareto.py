@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forescale.search.pareto import pareto_front
+from forescale.search.rank import pareto_front
 
 
 def dominated(rows, index):

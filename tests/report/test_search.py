@@ -9,7 +9,7 @@ from forescale.catalogue.models import load_model
 from forescale.report.document import Table
 from forescale.report.search import search_report
 from forescale.search import search
-from forescale.search.pareto import score_all, slowest_of
+from forescale.search.rank import score_all, slowest_of
 from forescale.spec import Workload
 from forescale.spec.phrases import layout
 from forescale.spec.space import Space

@@ -7,7 +7,7 @@ from examples.train_pipeline import batches, train
 from tests.runtime.worlds import checkpointed, many, products, run_kinds, sleep
 
 from forescale.runtime import launch
-from forescale.runtime.toy import toy_loss, toy_stage
+from forescale.runtime.job import toy_loss, toy_stage
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.measured import together, typical
 

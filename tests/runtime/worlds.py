@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from forescale.runtime.channels import Channels
+from forescale.runtime.job import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
 from forescale.runtime.step import PipelineStep
-from forescale.runtime.toy import TIED, VOCABULARY, SleepingStage, toy_loss, toy_stage
 from forescale.schedule import LoweredSchedule, Request, build_schedule
 
 BATCH, TOKENS = 2, 8

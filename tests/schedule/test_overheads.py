@@ -15,7 +15,7 @@ from forescale.schedule import (
     time_step,
 )
 from forescale.schedule import simulation as simulations
-from forescale.schedule.transports import transport
+from forescale.schedule.times import transport
 
 TWO = build_schedule("1f1b", Request(pp=2, num_microbatches=2))
 UNIT = StageTimes(forward=10.0, input_grad=10.0, weight_grad=0.0)

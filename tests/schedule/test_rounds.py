@@ -20,7 +20,7 @@ from forescale.schedule import (
     time_step,
 )
 from forescale.schedule import simulation as simulation_module
-from forescale.schedule.rounds import num_messages, only_passes, time_by_rounds
+from forescale.schedule.simulation import num_messages, only_passes, time_by_rounds
 
 UNIT = StageTimes(forward=0.5, input_grad=0.5, weight_grad=0.5)
 BY_ROUNDS = [

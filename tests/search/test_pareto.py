@@ -8,7 +8,7 @@ from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
 from forescale.search import pareto_search, search
-from forescale.search.pareto import score_all, slowest_of
+from forescale.search.rank import score_all, slowest_of
 from forescale.search.scenarios import scenarios
 from forescale.search.tree import enumerate_layouts
 from forescale.spec.space import Space, default_recompute

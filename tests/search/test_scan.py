@@ -7,7 +7,7 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
-from forescale.projection.rates import cost_per_token
+from forescale.projection.result import cost_per_token
 from forescale.question import Question
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
 from forescale.search.scan import device_ladder, least_step, with_between

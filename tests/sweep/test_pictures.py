@@ -8,10 +8,10 @@ from tests.sweep.questions import grid, sweep
 
 from forescale.errors import ForescaleError, SpecError
 from forescale.sweep import Local, run
-from forescale.sweep.columns import column_names
 from forescale.sweep.definition import Plot
 from forescale.sweep.pictures import draw, usual_plots, write_pictures
 from forescale.sweep.reading import parse_plot
+from forescale.sweep.result import column_names
 
 HERE = Local(jobs=1)
 

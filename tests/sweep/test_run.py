@@ -11,7 +11,7 @@ from forescale.io.space import held_space
 from forescale.search import search
 from forescale.spec.space import Space
 from forescale.sweep import Local, run
-from forescale.sweep.columns import columns
+from forescale.sweep.result import columns
 
 HERE = Local(jobs=1)
 
@@ -59,7 +59,7 @@ def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
         msg = "faster than light"
         raise PhysicsError(msg)
 
-    monkeypatch.setattr("forescale.sweep.columns.search", broken)
+    monkeypatch.setattr("forescale.sweep.result.search", broken)
     found = run(grid(devices=[8, 16]), executor=HERE)
     assert [(row["status"], row["problem"]) for row in found.rows] == [("defect", "faster than light")] * 2
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from forescale.view.axes import PARTS
 from forescale.view.bars import Bar, BarChart
-from forescale.view.theme import PARTS
 
 CHART = BarChart(
     title="Memory of <a model>",

@@ -12,8 +12,8 @@ import pytest
 from tests.view.test_bars import CHART
 
 from forescale.errors import SpecError
-from forescale.view import files
-from forescale.view.files import SUFFIXES, write_chart
+from forescale.view import page
+from forescale.view.page import SUFFIXES, write_chart
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -74,4 +74,4 @@ PICTURES = sorted((Path(__file__).parents[2] / "docs").rglob("*.svg"))
 def test_pictures_of_the_book_carry_their_glyphs(path):
     content = path.read_text(encoding="utf-8")
     assert content.count("@font-face") == 2
-    assert f'font-family="{files.FONT}"' in content
+    assert f'font-family="{page.FONT}"' in content

@@ -7,7 +7,7 @@ from forescale.api import ask_search
 from forescale.errors import InfeasibleError, SpecError
 from forescale.goodput.expected import expected
 from forescale.goodput.operations import case_of, load_failures
-from forescale.search.pareto import score_all
+from forescale.search.rank import score_all
 from forescale.spec.operations import Failures, Operations
 from forescale.whole_run.plans import INTERVALS, Limits, plan_run
 

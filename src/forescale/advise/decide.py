@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from forescale.advise.advice import Advice, Fact, Step, Trial
-from forescale.advise.case import Case, first
-from forescale.advise.moves import moves, reliefs
-from forescale.advise.tree import doubling, tree
+from forescale.advise.advice import Advice, Case, Fact, Step, Trial, first
+from forescale.advise.moves import doubling, moves, reliefs, tree
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.graph.counts import count_parameters
-from forescale.presets.playbook.formulas import playbook_ratios
-from forescale.presets.playbook.preset import bytes_per_parameter
+from forescale.presets.playbook.preset import bytes_per_parameter, playbook_ratios
 from forescale.presets.preset import microbatches_of
 from forescale.project import project
 from forescale.projection.result import Projection

@@ -18,7 +18,7 @@ from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
 from forescale.results import Result
 from forescale.search.evaluate import score_layouts
-from forescale.search.pareto import pareto_front
+from forescale.search.rank import pareto_front
 from forescale.spec.strategy import Strategy
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart

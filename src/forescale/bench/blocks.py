@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from forescale.bench.kernels import Watch
 from forescale.bench.model import Blocks
-from forescale.bench.timing import Watch
 from forescale.bench.training import Training
 from forescale.runtime.gradients import WeightGradients, split
 from forescale.runtime.saved import Saved

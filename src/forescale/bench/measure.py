@@ -22,17 +22,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from forescale.bench.adapters import adapter_of, as_run
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
 from forescale.bench.groups import groups_of, neighbours
 from forescale.bench.here import CPU, Here, find_here, state_of
-from forescale.bench.kernels import kernel_row, kernels_of, messages_of, timed_kernel, timed_message
-from forescale.bench.narrow import multiplies_narrow
-from forescale.bench.proposal import Message, kernels_among, messages_among, propose
+from forescale.bench.huggingface import multiplies_narrow
+from forescale.bench.kernels import (
+    Watch,
+    kernel_row,
+    kernels_of,
+    messages_of,
+    repeated,
+    timed_kernel,
+    timed_message,
+)
 from forescale.bench.reduce import Reduced, reduce
-from forescale.bench.suite import suite_kernels, suite_messages
-from forescale.bench.timing import Watch, repeated
-from forescale.bench.training import Training, check_states
+from forescale.bench.suite import (
+    Message,
+    kernels_among,
+    messages_among,
+    propose,
+    suite_kernels,
+    suite_messages,
+)
+from forescale.bench.training import Training, adapter_of, as_run, check_states
 from forescale.bench.weighing import weighed
 from forescale.errors import SpecError
 from forescale.graph.ops import Compute

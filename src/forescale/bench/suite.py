@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import TypeAlias
 
-from forescale.bench.proposal import Message
+from forescale.cost.measured import extents_of, family_of
+from forescale.cost.mesh import ranks_per_node
+from forescale.cost.model import Provenance
 from forescale.cost.roofline import peak_rate
-from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
+from forescale.formula import number_of
+from forescale.graph.ops import (
+    AttentionCore,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Primitive,
+)
+from forescale.graph.parts import message_bytes
+from forescale.inputs import Wired, wire
 from forescale.io.bench import TrafficFamily
+from forescale.question import Question
 from forescale.spec import Device
+from forescale.time.price import all_origins
 
 LONGEST_S = 0.05
 """What one kernel takes at most at the device's peak rates."""
@@ -79,3 +97,123 @@ def sizes(device: Device) -> list[int]:
     while found[-1] * STEP <= SHARE * device.hbm_bytes:
         found.append(found[-1] * STEP)
     return found
+
+
+SAMPLES = 12
+"""Times that what is timed runs, until its median stands still."""
+MOST = 12
+"""Proposals at most."""
+Key: TypeAlias = tuple[object, ...]
+Message: TypeAlias = tuple[str, float, int]
+"""Kind and bytes of a message, and how many ranks exchange it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """A kernel or message to time."""
+
+    operator: str
+    """The first operator that it is part of."""
+    primitive: Primitive
+    num_ranks: int
+    """Devices that it takes: of a message those of its communicator."""
+    ranks_per_node: int
+    seconds: float
+    """What is thought that it takes once."""
+    share: float
+    """Of the seconds of all kernels and messages of one micro-batch, before anything overlaps."""
+    provenance: Provenance
+
+    @property
+    def at_stake(self) -> float:
+        """Its share times half the interval that its truth lies in, 8 times of 10."""
+        return self.share * (self.provenance.high - self.provenance.low) / 2.0
+
+
+def propose(question: Question, *, devices: int, seconds: float) -> tuple[Proposed, ...]:
+    """Return what is most at stake, first; of what `devices` can time as much as these seconds are enough for.
+
+    Messages among more devices are named too. What was timed by itself is not.
+
+    Raises
+    ------
+    SpecError
+        If the question has no layout, or an illegal one.
+    """
+    found: dict[Key, Proposed] = {}
+    wired = wire(question)
+    for each in _all(wired):
+        known = found.get(key := _key(each))
+        found[key] = each if known is None else replace(known, share=known.share + each.share)
+    whole = sum(each.share for each in found.values())
+    chosen = []
+    for each in sorted(found.values(), key=lambda one: -one.at_stake):
+        here = each.num_ranks <= devices
+        if _is_timed(each, wired) or (here and SAMPLES * each.seconds > seconds):
+            continue
+        seconds -= SAMPLES * each.seconds if here else 0.0
+        chosen.append(replace(each, share=each.share / whole))
+    return tuple(chosen[:MOST])
+
+
+def _all(wired: Wired) -> Iterator[Proposed]:
+    """Yield every kernel and message of one micro-batch that takes any time, with its seconds as its share."""
+    question, pricing = wired.question, wired.inputs.pricing
+    for origin, spent in all_origins(wired.priced.priced, wired.plan, num_mtp=question.model.num_mtp_layers):
+        if spent:
+            yield _one(
+                origin.operator, origin.primitive, float(origin.seconds), spent, origin.provenance, wired
+            )
+    if question.layout.pp > 1:
+        size = message_bytes(question.model, wired.setting.layout(wired.inputs.degrees))
+        hop = Collective(kind="p2p", axis="pp", num_bytes=size)
+        took = number_of(pricing.seconds(hop))
+        spent = 2.0 * (question.layout.pp - 1) * took
+        yield _one("between stages", hop, took, spent, pricing.provenance(hop), wired)
+
+
+def _one(
+    operator: str, primitive: Primitive, seconds: float, spent: float, provenance: Provenance, wired: Wired
+) -> Proposed:
+    ranks, near = 1, 1
+    if isinstance(primitive, Collective):
+        group = wired.inputs.pricing.groups[primitive.axis]
+        near = round(number_of(ranks_per_node(group, wired.question.cluster)))
+        ranks = round(number_of(group.num_ranks))
+        if primitive.kind == "p2p":
+            ranks, near = 2, min(near, 2)
+    return Proposed(
+        operator=operator,
+        primitive=primitive,
+        num_ranks=ranks,
+        ranks_per_node=near,
+        seconds=seconds,
+        share=spent,
+        provenance=provenance,
+    )
+
+
+def _key(each: Proposed) -> Key:
+    if isinstance(each.primitive, Collective):
+        return each.primitive.kind, each.primitive.num_bytes, each.num_ranks, each.ranks_per_node
+    return family_of(each.primitive), extents_of(each.primitive)[0]
+
+
+def _is_timed(each: Proposed, wired: Wired) -> bool:
+    """Whether it was timed by itself, or in a block that is the very one that was measured."""
+    alone = wired.inputs.pricing.provenance(each.primitive)
+    return "measured" in (each.provenance.kind, alone.kind) or alone.kind == "interpolated"
+
+
+def kernels_among(proposed: Sequence[Proposed]) -> list[Compute]:
+    """Return the kernels of proposals."""
+    return [each.primitive for each in proposed if not isinstance(each.primitive, Collective)]
+
+
+def messages_among(proposed: Sequence[Proposed], devices: int) -> list[Message]:
+    """Return the messages that so many devices can send."""
+    return [
+        (each.primitive.kind, number_of(each.primitive.num_bytes), each.num_ranks)
+        for each in proposed
+        if isinstance(each.primitive, Collective) and each.num_ranks <= devices
+    ]

@@ -20,14 +20,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from forescale.bench.adapters import adapter_of, as_run
 from forescale.bench.blocks import kept_bytes, parts_of
 from forescale.bench.groups import groups_of
 from forescale.bench.here import CPU
 from forescale.bench.measure import artifact_of, conditions_of, rank_row
 from forescale.bench.parallel import mesh_of
 from forescale.bench.reduce import reduce
-from forescale.bench.training import Training, check_states
+from forescale.bench.training import Training, adapter_of, as_run, check_states
 from forescale.bench.weighing import MESSAGES, PHASES
 from forescale.errors import SpecError
 from forescale.io.bench import BenchArtifact

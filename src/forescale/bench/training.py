@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,15 +15,33 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from forescale.bench.adapters import adapter_of
+from forescale.bench import huggingface, megatron, torchtitan
 from forescale.bench.groups import Group, Groups, summed
 from forescale.bench.here import CPU
-from forescale.bench.model import TYPES, Blocks
+from forescale.bench.model import TYPES, Adapter, Blocks
 from forescale.bench.parallel import EXPERT, PARTIAL, mesh_of
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.runtime import RunError
+from forescale.spec.strategy import Overlap
 from forescale.spec.workload import Precision
+
+ADAPTERS = (torchtitan.ADAPTER, megatron.ADAPTER, huggingface.ADAPTER)
+
+
+def adapter_of(question: Question) -> Adapter:
+    """Return the adapter that runs a question."""
+    name = question.framework.name if question.framework else ""
+    found = (each for each in ADAPTERS if name in each.frameworks and each.release)
+    return next(found, huggingface.ADAPTER)
+
+
+def as_run(question: Question) -> Question:
+    """Return a question with the kernels that its classes train with, whatever it asks for; nothing overlaps."""
+    layout = adapter_of(question).as_run(question)
+    overlap = Overlap(grad_reduce=False, param_gather=False, pipeline=layout.overlap.pipeline)
+    return replace(question, strategy=replace(layout, overlap=overlap))
+
 
 RATE = 1e-4
 MAIN = "_forescale_main_grad"

@@ -120,7 +120,7 @@ def bench_command(
         return
     _give(_measured(question, bench), bench.save, as_json=as_json)
     if bench.save is not None and bench.suite is None and not as_json:
-        from forescale.bench.proposal import propose
+        from forescale.bench.suite import propose
         from forescale.cli.render.bench import next_view
 
         here = bench.devices_here or question.cluster.devices_per_node
@@ -148,7 +148,7 @@ def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
 
 def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json: bool) -> None:
     """Show what to time next, or time it and add it to what is known."""
-    from forescale.bench.proposal import propose
+    from forescale.bench.suite import propose
     from forescale.cli.progress import BenchBar
 
     asked = _priced_by(question, known)

@@ -71,7 +71,7 @@ def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
 
 def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON)
     """Return a projection whose question could have been asked; the rest is left to the comparison."""
-    from forescale.io.validation import build
+    from forescale.io.named import build
     from forescale.spec import Strategy, Workload
 
     kinds: dict[str, type[Any]] = {"strategy": Strategy, "workload": Workload}

@@ -271,8 +271,8 @@ def _with_files(
     if not files:
         return written, ()
     from forescale.frameworks.readers import is_bare_model, refuse_layout_alone
+    from forescale.io.named import checked_model
     from forescale.io.reading import said
-    from forescale.io.validation import checked_model
 
     if path is not None:
         refuse_layout_alone(path)

@@ -24,7 +24,7 @@ from forescale.cli.options import (
 from forescale.errors import SpecError
 from forescale.limits import whole_of
 from forescale.spec.strategy import RematPolicy
-from forescale.view.files import SUFFIXES
+from forescale.view.page import SUFFIXES
 from forescale.written import writable
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def compare_command(
     from forescale.cli.render.memory import comparison_view
     from forescale.cli.render.page import write_page
     from forescale.report.memory_compare import memory_bars
-    from forescale.view.files import write_chart
+    from forescale.view.page import write_chart
 
     if plot is not None and plot.suffix not in SUFFIXES:
         raise SpecError(f"--plot takes a file that ends in {', '.join(SUFFIXES)}; got {plot}")

@@ -31,9 +31,9 @@ from forescale.schedule import (
 from forescale.schedule.measured import stage_times_for
 from forescale.schedule.model import loop, wave
 from forescale.schedule.optimise import Problem
-from forescale.schedule.optimise.problem import measured_problem
+from forescale.schedule.optimise.local_search import measured_problem
+from forescale.schedule.times import NO_TRANSPORT, Transport, transport
 from forescale.schedule.traces import read_run
-from forescale.schedule.transports import NO_TRANSPORT, Transport, transport
 from forescale.units import counted
 
 FILE = "Schedule CSV of torch.distributed.pipelining, table of schedules (YAML), or folder of a run."

@@ -200,7 +200,7 @@ def _asked(
 ) -> tuple[Question, list[Question]]:
     """Return the question of a phase, and those of each batch where it grows."""
     from forescale.cli.inputs import read_question
-    from forescale.io.validation import build
+    from forescale.io.named import build
     from forescale.units import parse
     from forescale.whole_run import Ramp
 

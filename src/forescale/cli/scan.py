@@ -136,7 +136,7 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
 
 def _days(text: str) -> float:
     """Return a time in days; its unit is asked for, as seconds are hardly meant."""
-    from forescale.projection.rates import SECONDS_PER_DAY
+    from forescale.projection.result import SECONDS_PER_DAY
     from forescale.units import parse
 
     if whole_of(text) is not None:

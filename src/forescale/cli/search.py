@@ -30,12 +30,7 @@ from forescale.cli.options import (
 )
 from forescale.cli.scan import ScanOptions, complete_question, front, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
-from forescale.cli.study import (
-    STUDY,
-    StudyOptions,
-    search_study,
-    with_own_length,
-)
+from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_length
 from forescale.errors import InfeasibleError, SpecError
 from forescale.limits import SHOWN, TIME
 from forescale.results import Result
@@ -299,7 +294,7 @@ def _write(
     question: Question | None = None,
 ) -> None:
     """Write the tables and the page asked for, and print the document or the view."""
-    from forescale.report.rows import write_csv, write_parquet
+    from forescale.report.document import write_csv, write_parquet
 
     if files.csv is not None:
         write_csv(result.rows(), files.csv)

@@ -24,7 +24,7 @@ def serve_command(
         from forescale.web.workers import begin
 
         begin()
-        from forescale.web.serving import serve
+        from forescale.web.app import serve
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "jinja2", "starlette"):
             raise

@@ -69,9 +69,8 @@ def sweep_command(
     """Explore designs: a full search at every point of a grid or sample of cluster and workload parameters."""
     from forescale.cli.render.sweep import plan_view, sweep_view
     from forescale.sweep import run
-    from forescale.sweep.columns import column_names
     from forescale.sweep.reading import parse_plot
-    from forescale.sweep.result import METRICS
+    from forescale.sweep.result import METRICS, column_names
 
     _check(output=table.output, plot=table.plot, restart=table.restart, metric=table.metric, known=METRICS)
     sweep = _read(file, sets)

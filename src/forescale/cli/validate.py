@@ -91,7 +91,7 @@ def _costs(options: CostOptions) -> Costs:
 def _draw(board: Scoreboard, runs: Path, chart: Path) -> None:
     """Write the picture of step times."""
     from forescale.evidence.chart import time_chart
-    from forescale.view.files import write_chart
+    from forescale.view.page import write_chart
 
     drawing = time_chart(board)
     if drawing is None:

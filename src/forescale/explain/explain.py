@@ -27,8 +27,7 @@ from forescale.graph.stages import Picker
 from forescale.inputs import wire
 from forescale.memory.peak import MemoryParts
 from forescale.project import flops_of, peak_rate
-from forescale.projection.rates import days, tokens_per_device_second, utilisation
-from forescale.projection.result import TIME_PARTS
+from forescale.projection.result import TIME_PARTS, days, tokens_per_device_second, utilisation
 from forescale.question import Question
 from forescale.spec.model import Model
 from forescale.spec.workload import Trainable

@@ -11,8 +11,7 @@ from forescale.errors import SpecError
 from forescale.goodput.expected import Case, expected
 from forescale.goodput.operations import case_of, rates_of
 from forescale.numeric import Array
-from forescale.projection.rates import SECONDS_PER_DAY
-from forescale.projection.result import Calendar, Interval
+from forescale.projection.result import SECONDS_PER_DAY, Calendar, Interval
 from forescale.spec import Cluster, Workload
 from forescale.spec.operations import Failures, Operations
 

@@ -11,7 +11,7 @@ from forescale.files import packaged
 from forescale.formula import formula
 from forescale.goodput.expected import NEVER, Case, daly_interval, slowest_share
 from forescale.numeric import Numeric
-from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from forescale.spec import Cluster
 from forescale.spec.operations import Counted, Failures, Operations
 from forescale.spec.workload import STORAGE_BYTES, Precision

@@ -10,11 +10,12 @@ import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric, smaller
-from forescale.spec.context import CONTEXT_KINDS, ContextParallel, inner_ranks
 from forescale.spec.model import Images
 from forescale.spec.strategy import (
+    CONTEXT_KINDS,
     Allocator,
     ContextKind,
+    ContextParallel,
     Dispatcher,
     Kernels,
     LaunchGraphs,
@@ -25,6 +26,7 @@ from forescale.spec.strategy import (
     Routing,
     Strategy,
     TensorKind,
+    inner_ranks,
 )
 from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, Workload, narrow_bytes
 

@@ -42,7 +42,7 @@ from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
-from forescale.io.validation import build
+from forescale.io.named import build
 from forescale.limits import Amount, Devices
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.positions import says_lines

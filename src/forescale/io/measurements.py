@@ -20,8 +20,7 @@ from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives
 from forescale.errors import ReaderError, SpecError, UnknownNameError
 from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
-from forescale.io.named import cluster_given
-from forescale.io.validation import build
+from forescale.io.named import build, cluster_given
 from forescale.limits import Measure, whole_of
 from forescale.positions import says_lines
 from forescale.spec import Cluster, Device

@@ -46,8 +46,7 @@ from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
-from forescale.io.named import cluster_given, failures_given, model_given, named_cluster, named_model
-from forescale.io.validation import build
+from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
 from forescale.limits import AMOUNT, DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question

@@ -24,8 +24,7 @@ from forescale.memory.inputs import Setting
 from forescale.memory.overhead import Bounds, Outside
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
-from forescale.spec.context import CONTEXT_KINDS
-from forescale.spec.strategy import SENT_ONCE, Dispatcher
+from forescale.spec.strategy import CONTEXT_KINDS, SENT_ONCE, Dispatcher
 from forescale.spec.workload import STORAGE_BYTES
 
 COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")

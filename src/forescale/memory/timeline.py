@@ -38,11 +38,10 @@ from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.units import GIB
-from forescale.view.axes import value_axis
+from forescale.view.axes import SERIES, value_axis
 from forescale.view.bars import Bar, BarChart
 from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import Chart
-from forescale.view.theme import SERIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from forescale.formula import as_term, number_of
 from forescale.graph.counts import count_parameters, model_flops
 from forescale.graph.stages import layers_per_stage
 from forescale.numeric import Numeric
-from forescale.projection.rates import days, tokens_per_device_second, utilisation
 from forescale.projection.result import (
     TIME_PARTS,
     Interval,
@@ -21,6 +20,9 @@ from forescale.projection.result import (
     StageMemory,
     StageTime,
     Verdict,
+    days,
+    tokens_per_device_second,
+    utilisation,
 )
 from forescale.question import Note, Question
 from forescale.spec.model import Model

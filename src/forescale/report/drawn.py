@@ -12,8 +12,8 @@ from forescale.schedule.draw import to_svg
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Strategy
 from forescale.units import counted
+from forescale.view.axes import SERIES
 from forescale.view.page import drawing
-from forescale.view.theme import SERIES
 
 MOST_PASSES = 2_000
 """Passes of a schedule that are drawn."""

@@ -5,7 +5,7 @@ schedules that cut sequences; `linear`, `grouped_linear` and `embedding` are for
 parameters themselves. Needs the extra `bench` (torch).
 """
 
-from forescale.runtime.errors import RunError
+from forescale.runtime.channels import RunError
 from forescale.runtime.gradients import embedding, grouped_linear, linear
 from forescale.runtime.huggingface import huggingface_stage, huggingface_ties
 from forescale.runtime.launch import launch

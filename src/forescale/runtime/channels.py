@@ -14,6 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from forescale.errors import ForescaleError
+
+
+class RunError(ForescaleError):
+    """A rank that raised, died or disagreed; the message says which, at which action, and why."""
+
+
 Wait: TypeAlias = Callable[[], Tensor]
 Meta: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 

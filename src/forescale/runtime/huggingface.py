@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from forescale.runtime.errors import RunError
+from forescale.runtime.channels import RunError
 from forescale.runtime.runner import Tie
 
 TIES: tuple[Tie, ...] = (((0, "body.embed_tokens.weight"), (-1, "head.weight")),)

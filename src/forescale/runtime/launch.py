@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from forescale.runtime.errors import RunError
+from forescale.runtime.channels import RunError
 
 PATIENCE_S = 10.0
 """Seconds that ranks get to say why, after the first one failed, before they are killed."""

@@ -6,17 +6,16 @@ Seed 002 (Primus-pipeline), "runner"; notation of torch.distributed.pipelining.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from forescale.runtime.channels import Channels, Meta, Wait
-from forescale.runtime.clock import Clock, Mark
-from forescale.runtime.errors import RunError
+from forescale.runtime.channels import Channels, Meta, RunError, Wait
 from forescale.runtime.gradients import Put, WeightGradients, split
 from forescale.runtime.pieces import Piece, running
 from forescale.runtime.saved import Saved
@@ -24,6 +23,44 @@ from forescale.schedule import Action, Kind, LoweredSchedule, Schedule, check, l
 from forescale.schedule.actions import JOINED, unpack
 from forescale.schedule.measured import Pass
 from forescale.schedule.messages import Sends
+
+Mark: TypeAlias = Any
+"""A moment: seconds of the host, or an event of the device."""
+
+
+class Clock:
+    """Moments of a step, told in seconds of the host once the step is over."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._by_device = device.type == "cuda"
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step: moments of the device count from here."""
+        if self._by_device:
+            torch.cuda.synchronize()
+        self.start_s = time.perf_counter()
+        self._first = self.now()
+
+    def now(self) -> Mark:
+        """Return this moment; of a device, when what it was given so far is done."""
+        if not self._by_device:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def end(self) -> None:
+        """Wait for all that the device was given."""
+        if self._by_device:
+            torch.cuda.synchronize()
+
+    def seconds(self, moment: Mark) -> float:
+        """Return a moment in seconds of the host."""
+        if not self._by_device:
+            return float(moment)
+        return self.start_s + 1e-3 * float(self._first.elapsed_time(moment))
+
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Tie: TypeAlias = tuple[tuple[int, str], tuple[int, str]]

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from forescale.runtime.channels import Channels
-from forescale.runtime.errors import RunError
+from forescale.runtime.channels import Channels, RunError
 from forescale.runtime.gradients import WeightGradients
 from forescale.runtime.runner import Loss, Runner, Tie
 from forescale.schedule import LoweredSchedule, Schedule

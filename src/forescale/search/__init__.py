@@ -36,8 +36,7 @@ priced once.
 """
 
 from forescale.search.compare import Comparison, compare
-from forescale.search.pareto import ParetoResult, pareto_search
-from forescale.search.rank import SearchResult, search
+from forescale.search.rank import ParetoResult, SearchResult, pareto_search, search
 from forescale.search.relax import Relaxation, Remedy, remedies
 from forescale.search.scan import ScanResult, Target, Terms, fewest_devices, scan_batches, scan_devices
 

@@ -17,16 +17,11 @@ from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import (
-    exchanged_heads_divide,
-    inner_widths,
-    panels_fit,
-    summa_refusal,
-)
-from forescale.spec.context import CONTEXT_KINDS, halves_evenly, inner_ranks, settled
+from forescale.spec.constraints import exchanged_heads_divide, inner_widths, panels_fit, summa_refusal
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.strategy import (
+    CONTEXT_KINDS,
     DEFAULT_AXIS_ORDER,
     Axis,
     ContextKind,
@@ -35,6 +30,9 @@ from forescale.spec.strategy import (
     Share,
     Strategy,
     TensorKind,
+    halves_evenly,
+    inner_ranks,
+    settled,
 )
 from forescale.spec.workload import num_microbatches
 from forescale.time.pipeline import refusal

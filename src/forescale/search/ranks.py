@@ -17,9 +17,8 @@ from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.question import Question
 from forescale.search.layouts import Candidates, Columns, RankOrder, Rows, as_degrees, distinct, first_rows
 from forescale.spec.cluster import Cluster
-from forescale.spec.context import CONTEXT_KINDS
 from forescale.spec.model import Model
-from forescale.spec.strategy import Axis
+from forescale.spec.strategy import CONTEXT_KINDS, Axis
 from forescale.time.price import Pricing
 
 Mask = NDArray[np.bool_]

@@ -12,9 +12,13 @@ from forescale.brief import Brief
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import divisors
 from forescale.project import flops_of, peak_rate
-from forescale.projection.pictures import days_and_money
-from forescale.projection.rates import SECONDS_PER_DAY, cost_per_token, energy_per_token
-from forescale.projection.result import Projection
+from forescale.projection.result import (
+    SECONDS_PER_DAY,
+    Projection,
+    cost_per_token,
+    days_and_money,
+    energy_per_token,
+)
 from forescale.question import Question
 from forescale.results import Result
 from forescale.search.rank import search

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
-from forescale.spec.context import CONTEXT_KINDS, ContextParallel, halves_evenly, inner_ranks
 from forescale.spec.model import FullAttention, Model, MoeFfn
-from forescale.spec.strategy import ContextKind, Share, Strategy
+from forescale.spec.strategy import (
+    CONTEXT_KINDS,
+    ContextKind,
+    ContextParallel,
+    Share,
+    Strategy,
+    halves_evenly,
+    inner_ranks,
+)
 from forescale.spec.workload import FROZEN_PARTS, FrozenPart, Workload, num_microbatches
 from forescale.units import counted
 

@@ -11,9 +11,8 @@ Run it below `if __name__ == "__main__":`, as everything that starts processes.
 """
 
 from forescale.sweep.definition import Sweep
-from forescale.sweep.executors import Executor, Local, Ray
+from forescale.sweep.executors import Executor, Local, Ray, run
 from forescale.sweep.reading import build_sweep, read_sweep
 from forescale.sweep.result import SweepResult
-from forescale.sweep.run import run
 
 __all__ = ["Executor", "Local", "Ray", "Sweep", "SweepResult", "build_sweep", "read_sweep", "run"]

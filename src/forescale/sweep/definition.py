@@ -14,9 +14,9 @@ import numpy as np
 
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError
+from forescale.io.named import build
 from forescale.io.question import build_operations
 from forescale.io.space import held_space
-from forescale.io.validation import build
 from forescale.numeric import Array
 from forescale.question import Objective, Question
 from forescale.spec import Cluster, Model, Workload

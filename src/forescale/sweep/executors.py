@@ -1,4 +1,4 @@
-"""Who answers the questions of a sweep: this process, its children on all cores, or a Ray cluster."""
+"""Run a sweep: every point answered once by this process, its children on all cores or a Ray cluster, in one table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
+from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
 from forescale.errors import ForescaleError
-from forescale.sweep.columns import Row, answer
-from forescale.sweep.definition import Asked
+from forescale.sweep.definition import Asked, Sweep, fingerprint
+from forescale.sweep.result import Row, SweepResult, answer, columns, table_row
+from forescale.sweep.store import Format, alone, open_store
 from forescale.version import __version__
 
 AHEAD = 2
@@ -170,3 +172,59 @@ def _got(ray: Any, reference: Any) -> Row:  # noqa: ANN401
             f"a Ray worker failed ({lines[-1].strip()}); forescale {__version__} must be installed on every node"
         ) from error
     return row
+
+
+def run(
+    sweep: Sweep,
+    *,
+    executor: Executor | None = None,
+    output: str | Path | None = None,
+    table_format: Format = "parquet",
+    restart: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> SweepResult:
+    """Answer every point of a sweep and return its table.
+
+    Parameters
+    ----------
+    executor
+        `Local()`, all cores of this machine, by default; or `Ray()`.
+    output
+        Folder in which finished points are kept and the table is written. If it holds points of the same sweep,
+        they are not answered again.
+    table_format
+        "parquet", or "csv" where pyarrow is missing.
+    restart
+        Discard what the folder holds.
+    progress
+        Called with the number of points known and of all points, at the start and after every point.
+
+    Raises
+    ------
+    ForescaleError
+        If the folder belongs to another sweep, another process works in it, or an executor cannot be had.
+    """
+    known = columns(sweep.axes)
+    folder = None if output is None else Path(output)
+    with alone(folder):
+        store = open_store(
+            sweep, fingerprint(sweep.asked), known, folder=folder, kind=table_format, restart=restart
+        )
+        rows = store.done()
+        resumed = len(rows)
+        tell = progress or _silent
+        tell(len(rows), len(sweep.asked))
+        left = [question for question in sweep.asked if question.index not in rows]
+        if left:
+            for found in (executor or Local()).answers(left, sweep.axes.names):
+                row = table_row(found, known)
+                store.keep(row)
+                rows[row["index"]] = row
+                tell(len(rows), len(sweep.asked))
+        ordered = tuple(rows[index] for index in sorted(rows))
+        table = store.write(ordered)
+    return SweepResult(sweep=sweep, columns=known, rows=ordered, num_resumed=resumed, table=table)
+
+
+def _silent(_known: int, _all: int) -> None:
+    pass

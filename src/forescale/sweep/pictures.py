@@ -12,17 +12,15 @@ from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.escaping import xml
-from forescale.sweep.columns import COMMUNICATION, VARIED, Row
 from forescale.sweep.definition import Plot, Sweep, varies
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, Factor
-from forescale.sweep.result import METRICS, SweepResult
+from forescale.sweep.result import COMMUNICATION, METRICS, VARIED, Row, SweepResult
 from forescale.units import GIB, counted, format_count
 from forescale.view.axes import Axis, data_axis, round_step, value_axis, word_axis
 from forescale.view.bars import Bar, BarChart
-from forescale.view.files import written
 from forescale.view.heat import Cell, HeatMap
 from forescale.view.lines import Dot, Line, LineChart
-from forescale.view.page import Chart, figure, page, table
+from forescale.view.page import Chart, figure, page, table, written
 from forescale.written import write_text, writing
 
 Unit: TypeAlias = str

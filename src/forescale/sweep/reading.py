@@ -46,7 +46,6 @@ from forescale.question import Objective
 from forescale.spec import Cluster
 from forescale.spec.cluster import WAN
 from forescale.spec.space import Space
-from forescale.sweep.columns import column_names
 from forescale.sweep.definition import (
     POINTS,
     RANGE_KEYS,
@@ -75,6 +74,7 @@ from forescale.sweep.parameters import (
     parameter,
     parameters,
 )
+from forescale.sweep.result import column_names
 from forescale.syntax import parse_mapping, parse_toml
 from forescale.units import parse
 

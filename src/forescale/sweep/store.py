@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from forescale.errors import ForescaleError
-from forescale.report.rows import write_csv, write_parquet
-from forescale.sweep.columns import Column, Row
+from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.definition import Sweep
+from forescale.sweep.result import Column, Row
 from forescale.written import replacing, write_text, writing
 
 try:

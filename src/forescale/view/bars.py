@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forescale.view.theme import LIMIT, Spec, colour, specification
+from forescale.view.axes import LIMIT, Spec, colour, specification
 
 _MANY = 24
 """Bars from which on they are thin."""

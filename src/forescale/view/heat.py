@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from forescale.view.axes import word_axis
-from forescale.view.theme import INK, Spec, specification
+from forescale.view.axes import INK, Spec, specification, word_axis
 
 _RAMP = ((247, 252, 219), (183, 226, 176), (90, 180, 172), (38, 113, 142), (33, 52, 104))
 _CELL_HIGH, _CELL_WIDE = 46, 84

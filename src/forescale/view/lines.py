@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forescale.view.axes import Axis
-from forescale.view.theme import SERIES, Spec, specification
+from forescale.view.axes import SERIES, Axis, Spec, specification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

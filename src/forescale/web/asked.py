@@ -15,8 +15,8 @@ from forescale.catalogue.models import model_names
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
+from forescale.io.named import checked_model
 from forescale.io.question import build_question, with_overrides
-from forescale.io.validation import checked_model
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule import families

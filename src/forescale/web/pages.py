@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,8 +20,7 @@ from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
 from forescale.project import project as projected
-from forescale.projection.pictures import days_and_money, memory_and_time
-from forescale.projection.result import TIME_PARTS, Projection
+from forescale.projection.result import TIME_PARTS, Projection, days_and_money, memory_and_time
 from forescale.question import Question
 from forescale.report.drawn import drawings
 from forescale.search import SearchResult, pareto_search
@@ -31,9 +30,9 @@ from forescale.search.solve import Progress
 from forescale.spec import phrases
 from forescale.units import GIB, format_bytes, format_count, format_seconds
 from forescale.version import __version__
+from forescale.view.axes import CONFIG, data_axis, value_axis
+from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import figure
-from forescale.view.theme import CONFIG
-from forescale.web import charts
 from forescale.web.asked import (
     FIELDS,
     Query,
@@ -47,6 +46,48 @@ from forescale.web.asked import (
     told,
 )
 from forescale.web.upload import uploaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The layout where one quantity is multiplied by a factor."""
+
+    what: str
+    factor: float
+    found: Projection
+    link: str
+    """Address of this question."""
+
+
+def curve(points: Sequence[Point], words: str) -> LineChart | None:
+    """Return tokens per second and device as one quantity changes; None where nothing can be projected."""
+    if not points:
+        return None
+    dots = tuple(map(_dot, points))
+    over = tuple(dot for each, dot in zip(points, dots, strict=True) if each.found.memory.verdict == "OOM")
+    lines = (
+        Line(name="this layout", dots=dots),
+        *([Line(name="does not fit", dots=over, joined=False, colour=1)] if over else []),
+    )
+    return LineChart(
+        title=f"What if: {words}",
+        note="a click on a point asks it",
+        x=data_axis(f"{points[0].what} ×", [dot.x for dot in dots], log=True, say="{:g}".format),
+        y=value_axis("tokens/s/device", [dot.y for dot in dots], log=False, say="{:,.0f}".format, zero=True),
+        lines=lines,
+        height=150,
+    )
+
+
+def _dot(point: Point) -> Dot:
+    found = point.found
+    rate, memory = found.tokens_per_s_per_device, found.memory
+    remark = (
+        f"× {point.factor:g}: {rate:,.0f} tokens/s/device, {format_seconds(found.step_time_s)} per step, "
+        f"{format_bytes(memory.peak_bytes)}, {memory.verdict}"
+    )
+    return Dot(x=point.factor, y=rate, remark=remark, link=point.link)
+
 
 Tell: TypeAlias = Callable[[object], None]
 TARGETS = tuple(name for writer in WRITERS for name in writer.frameworks)
@@ -122,7 +163,7 @@ def pictures(tell: Tell, query: Query) -> str:
     """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
     del tell
     points = list(_varied(query))
-    curves = (charts.curve([each for each in points if each.what == what], words) for what, words in WHAT_IF)
+    curves = (curve([each for each in points if each.what == what], words) for what, words in WHAT_IF)
     shown = [figure(each) for each in curves if each]
     return filled("pictures.html", curves=shown, drawn=drawings(question(query)))
 
@@ -290,7 +331,7 @@ def _layout(query: Query, one: Projection) -> str:
     return "" if found is None else address(found)
 
 
-def _varied(query: Query) -> Iterator[charts.Point]:
+def _varied(query: Query) -> Iterator[Point]:
     """Return the layout as devices, batch and network change."""
     asked = question(query)
     batch, devices = asked.workload.global_batch_size, asked.cluster.num_devices
@@ -304,8 +345,6 @@ def _varied(query: Query) -> Iterator[charts.Point]:
         for factor in FACTORS:
             try:
                 found = changed(query, **change(factor))
-                yield charts.Point(
-                    what=kind, factor=factor, found=_projection(found), link=f"/?{address(found)}"
-                )
+                yield Point(what=kind, factor=factor, found=_projection(found), link=f"/?{address(found)}")
             except ForescaleError:  # a layout that this many do not make has no point
                 continue

@@ -22,9 +22,7 @@ from forescale.goodput.operations import case_of, rates_of
 from forescale.graph.counts import count_parameters
 from forescale.numeric import divisors
 from forescale.project import project
-from forescale.projection.pictures import scatter
-from forescale.projection.rates import SECONDS_PER_DAY
-from forescale.projection.result import Calendar, Projection
+from forescale.projection.result import SECONDS_PER_DAY, Calendar, Projection, scatter
 from forescale.question import Question
 from forescale.results import Result
 from forescale.search.scan import Terms, least_step, usual_counts

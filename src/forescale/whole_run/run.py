@@ -24,8 +24,7 @@ from forescale.goodput.operations import Saving, case_of, rates_of, sources_of
 from forescale.limits import Amount, Count
 from forescale.numeric import Array, Numeric
 from forescale.project import project
-from forescale.projection.rates import SECONDS_PER_DAY, SECONDS_PER_HOUR
-from forescale.projection.result import Interval, Projection
+from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Interval, Projection
 from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.cluster import Device

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.frameworks.primus.benchmark import is_primus_bench, primus_bench
 from forescale.io.question import build_question
 from forescale.project import project
-from forescale.projection.rates import tokens_per_device_second
+from forescale.projection.result import tokens_per_device_second
 from forescale.question import Question
 from forescale.spec import Strategy, Workload
 

@@ -9,7 +9,7 @@ from tests.presets.almodel.published import CLUSTER, MODEL, WORKLOAD, key, key_o
 
 from forescale.errors import InfeasibleError
 from forescale.presets.almodel import Almodel, first_table_terms, search_almodel
-from forescale.presets.almodel.search import POLICIES
+from forescale.presets.almodel.preset import POLICIES
 
 
 @pytest.fixture(scope="module")

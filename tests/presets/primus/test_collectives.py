@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forescale.presets.primus.collectives import (
+from forescale.presets.primus.communication import (
     ALGORITHMS,
     DOCUMENTED_ALL_REDUCE,
     Network,

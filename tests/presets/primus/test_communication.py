@@ -6,10 +6,12 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.presets.primus.collectives import Network, documented_all_reduce, pipelined_all_reduce
 from forescale.presets.primus.communication import (
+    Network,
     communication_notes,
+    documented_all_reduce,
     gradient_traffic,
+    pipelined_all_reduce,
     primus_dispatch_bytes,
     primus_expert_all_reduce,
 )

@@ -11,8 +11,7 @@ from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Quirks, search_subramanian2024
 from forescale.presets.subramanian2024.evaluate import Analysis
 from forescale.presets.subramanian2024.layers import shape_of
-from forescale.presets.subramanian2024.machine import machine_of
-from forescale.presets.subramanian2024.space import enumerate_space
+from forescale.presets.subramanian2024.machine import enumerate_space, machine_of
 
 QUIRKS = tuple(Quirks.__dataclass_fields__)
 

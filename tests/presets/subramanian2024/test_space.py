@@ -8,7 +8,7 @@ import pytest
 
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.presets.subramanian2024.layers import Shape
-from forescale.presets.subramanian2024.space import NEAR, divisors_of, enumerate_space
+from forescale.presets.subramanian2024.machine import NEAR, divisors_of, enumerate_space
 
 GPT = Shape(seq_len=2048, hidden_size=25600, ffn_hidden_size=102400, num_heads=160, num_layers=128)
 VIT = Shape(seq_len=64800, hidden_size=12288, ffn_hidden_size=49152, num_heads=64, num_layers=48)

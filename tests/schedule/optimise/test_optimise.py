@@ -8,7 +8,7 @@ import pytest
 from forescale.schedule import Request, ScheduleError, check, family, peak_activations
 from forescale.schedule.model import bidirectional, loop, wave
 from forescale.schedule.optimise import Problem, optimise
-from forescale.schedule.optimise.problem import split_backward
+from forescale.schedule.optimise.local_search import split_backward
 from forescale.schedule.optimise.run import candidates, one_at_a_time
 
 

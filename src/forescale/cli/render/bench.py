@@ -18,7 +18,7 @@ from forescale.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from forescale.bench.measure import Checked
-    from forescale.bench.proposal import Proposed
+    from forescale.bench.suite import Proposed
 
 PARTS: tuple[Part, ...] = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 NOISY = 1.3

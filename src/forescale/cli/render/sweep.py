@@ -13,10 +13,9 @@ from rich.text import Text
 from forescale.cli.render import words
 from forescale.cli.render.tables import table
 from forescale.sweep import Sweep, SweepResult
-from forescale.sweep.columns import VARIED, Row
 from forescale.sweep.definition import Range, plain, varies
 from forescale.sweep.pictures import say, title, unit_of
-from forescale.sweep.result import METRICS
+from forescale.sweep.result import METRICS, VARIED, Row
 from forescale.units import counted, format_count, format_seconds
 
 MOST_VALUES = 10

@@ -17,7 +17,6 @@ from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
-from forescale.spec.context import inner_ranks
 from forescale.spec.model import (
     DenseFfn,
     FullAttention,
@@ -27,7 +26,7 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.spec.strategy import Module, Offload, Routing, Strategy
+from forescale.spec.strategy import Module, Offload, Routing, Strategy, inner_ranks
 from forescale.spec.workload import Precision, Workload
 
 

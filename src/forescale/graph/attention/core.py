@@ -12,7 +12,7 @@ from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.numeric import Numeric, smaller
-from forescale.spec.context import ContextAxis
+from forescale.spec.strategy import ContextAxis
 
 QKV = ("attention.query", "attention.key", "attention.value")
 ACCUMULATOR_BYTES = 4.0

@@ -1,8 +1,7 @@
 """The ALModel parallelism strategy analysis: memory, times and ranking of layouts of MaxText on 128 devices."""
 
-from forescale.presets.almodel.preset import ALMODEL, Almodel, Ranked
-from forescale.presets.almodel.search import AlmodelResult, search_almodel
-from forescale.presets.almodel.terms import QUESTION, Quirks, Terms, first_table_terms, measured_terms
+from forescale.presets.almodel.memory import QUESTION, Quirks, Terms, first_table_terms, measured_terms
+from forescale.presets.almodel.preset import ALMODEL, Almodel, AlmodelResult, Ranked, search_almodel
 
 __all__ = [
     "ALMODEL",

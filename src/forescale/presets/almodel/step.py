@@ -19,8 +19,15 @@ from forescale.graph.operator import Block, Operator, Part
 from forescale.graph.ops import CollectiveKind
 from forescale.graph.recompute import POLICIES, needed
 from forescale.numeric import Numeric
-from forescale.presets.almodel.memory import almodel_state_bytes, fsdp_of
-from forescale.presets.almodel.terms import ANALYSIS, Quirks, Terms, almodel_message_time, listed
+from forescale.presets.almodel.memory import (
+    ANALYSIS,
+    Quirks,
+    Terms,
+    almodel_message_time,
+    almodel_state_bytes,
+    fsdp_of,
+    listed,
+)
 from forescale.presets.preset import StageBytes
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model, MoeFfn

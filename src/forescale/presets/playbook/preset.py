@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from forescale.formula import number_of
+from forescale.cost.collectives.alpha_beta import AlphaBeta
+from forescale.cost.mesh import Group, groups, order_of
+from forescale.formula import formula, number_of
 from forescale.graph.counts import count_parameters
+from forescale.graph.layout import split_strategy
 from forescale.numeric import Numeric
 from forescale.presets.korthikanti2022 import drops_scores, gpt_note, heads_of, korthikanti_replayed_layer
-from forescale.presets.playbook.formulas import (
-    PLAYBOOK,
-    playbook_activation_bytes,
-    playbook_parameters,
-    playbook_ratios,
-    playbook_zero_bytes,
-)
 from forescale.presets.preset import (
     Account,
     StageBytes,
@@ -28,9 +24,201 @@ from forescale.presets.preset import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import Model
+from forescale.spec.model import FullAttention, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import STORAGE_BYTES, Precision, Workload
+
+PLAYBOOK = "Ultra-Scale Playbook (Hugging Face, 2025)"
+BF16 = 2.0
+"""Bytes of an element."""
+_RATIOS = f"{PLAYBOOK}, Formulas for compute / comms"
+_STATES = f"{PLAYBOOK}, Weights/grads/optimizer states memory"
+_ZERO = f"{PLAYBOOK}, ZeRO, Memory usage revisited"
+
+
+@formula(unit="1", source=f"{_STATES}: parameters of a transformer")
+def playbook_parameters(*, hidden_size: Numeric, vocab_size: Numeric, num_layers: Numeric) -> Numeric:
+    """h·v + L·(12h² + 13h) + 2h: tied embeddings, no positions, two matrices of 4h, all heads keyed."""
+    layer = 12.0 * hidden_size * hidden_size + 13.0 * hidden_size
+    return hidden_size * vocab_size + num_layers * layer + 2.0 * hidden_size
+
+
+@formula(unit="byte", source=f"{_ZERO}: 2Ψ + 2Ψ + kΨ/N, 2Ψ + (2 + k)Ψ/N, (2 + 2 + k)Ψ/N")
+def playbook_zero_bytes(*, parameters: Numeric, whole: Numeric, sharded: Numeric, shards: Numeric) -> Numeric:
+    """Ψ·(whole + sharded / N): bytes per parameter that a stage keeps whole, and those that it shards."""
+    return parameters * (whole + sharded / shards)
+
+
+@formula(unit="byte", source=f"{PLAYBOOK}, Activations memory: m_act")
+def playbook_activation_bytes(
+    *,
+    num_layers: Numeric,
+    seq_len: Numeric,
+    batch: Numeric,
+    hidden_size: Numeric,
+    num_heads: Numeric,
+    scores: Numeric,
+) -> Numeric:
+    """L·seq·bs·h·(34 + 5·n_heads·seq/h); `scores` is 0 with selective recompute or flash attention."""
+    attention = 5.0 * num_heads * seq_len / hidden_size
+    return num_layers * seq_len * batch * hidden_size * (34.0 + scores * attention)
+
+
+@formula(unit="1", source=f"{_RATIOS}: DDP, as derived there from its buckets")
+def playbook_ddp_ratio(*, dp: Numeric, peak: Numeric, tokens: Numeric, bandwidth: Numeric) -> Numeric:
+    """(DP − 1)·peak / (2·tokens·bandwidth·DP), per element.
+
+    The last line there multiplies by num_params; the line above it shows that they cancel.
+    """
+    return (dp - 1.0) * peak / (2.0 * tokens * bandwidth * dp)
+
+
+@formula(unit="1", source=f"{PLAYBOOK}, ZeRO-3; {_RATIOS}: FSDP")
+def playbook_fsdp_ratio(*, dp: Numeric, peak: Numeric, tokens: Numeric, bandwidth: Numeric) -> Numeric:
+    """(DP − 1)·peak / (2·seq·mbs·bandwidth), per element.
+
+    It divides the forward's FLOPs by DP, so tokens there are those of all replicas; with tokens of one the
+    ratio is DP times smaller.
+    """
+    return (dp - 1.0) * peak / (2.0 * tokens * bandwidth)
+
+
+@formula(unit="1", source=f"{_RATIOS}: TP")
+def playbook_tp_ratio(*, tp: Numeric, peak: Numeric, hidden_size: Numeric, bandwidth: Numeric) -> Numeric:
+    """(TP − 1)·peak / (24·h·bandwidth), per element: one gather beside the next feed-forward."""
+    return (tp - 1.0) * peak / (24.0 * hidden_size * bandwidth)
+
+
+@formula(unit="1", source=f"{_RATIOS}: PP")
+def playbook_pp_ratio(
+    *, num_layers: Numeric, peak: Numeric, hidden_size: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """Peak / (32·h·layers of the next stage·bandwidth), per element."""
+    return peak / (32.0 * hidden_size * num_layers * bandwidth)
+
+
+@formula(unit="1", source=f"{PLAYBOOK}, pipeline: r_bubble of AFAB and 1F1B, interleaved")
+def playbook_bubble_ratio(*, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
+    """(p − 1) / (v·m)."""
+    return (pp - 1.0) / (vpp * num_microbatches)
+
+
+@formula(
+    unit="1",
+    source=f"{PLAYBOOK}, Ring Attention: keys and values travel while one chunk's scores are computed",
+)
+def playbook_cp_ratio(
+    *,
+    cp: Numeric,
+    peak: Numeric,
+    hidden_size: Numeric,
+    kv_width: Numeric,
+    seq_len: Numeric,
+    bandwidth: Numeric,
+) -> Numeric:
+    """CP·peak·kv_width / (4·seq·h·bandwidth), per element, nothing masked.
+
+    The playbook describes the overlap and leaves the formula out: a step of the ring sends mbs·seq/CP tokens of
+    `kv_width` elements, keys and values together, behind 4·mbs·(seq/CP)²·h FLOP of scores and their product.
+    """
+    return cp * peak * kv_width / (4.0 * seq_len * hidden_size * bandwidth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One ratio of a layout."""
+
+    part: str
+    """Part of the step that it speaks of, such as "tensor_comm"."""
+    name: str
+    """What is compared with what."""
+    value: float
+
+
+def playbook_ratios(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, num_layers: int
+) -> tuple[Ratio, ...]:
+    """Return the ratios of a layout, `num_layers` on a stage; bandwidth in bf16 elements per second and rank.
+
+    Collectives take the links of all ranks of a group that share a tier, so that groups of whole nodes use all ports
+    of these; a message from one rank to the next takes those of one.
+    """
+    peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
+    if peak is None:
+        return ()
+    found = _compared(model, cluster, strategy, workload, num_layers, peak)
+    return tuple(Ratio(part=part, name=name, value=float(value)) for part, name, value in found)
+
+
+def _compared(
+    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, num_layers: int, peak: float
+) -> Iterator[tuple[str, str, Numeric]]:
+    hidden = float(model.hidden_size)
+    placed = groups(split_strategy(strategy)[0], order_of(strategy))
+    if strategy.dp > 1:
+        yield _of_data(strategy, workload, peak, ring_bandwidth(cluster, placed["dp"]))
+    if strategy.tp > 1:
+        fast = ring_bandwidth(cluster, placed["tp"])
+        ratio = playbook_tp_ratio(tp=float(strategy.tp), peak=peak, hidden_size=hidden, bandwidth=fast)
+        yield "tensor_comm", "gather to feed-forward", ratio
+    width = _kv_width(model)
+    if strategy.cp > 1 and width is not None:
+        ratio = playbook_cp_ratio(
+            cp=float(strategy.cp),
+            peak=peak,
+            hidden_size=hidden,
+            kv_width=width,
+            seq_len=float(workload.seq_len),
+            bandwidth=_port_bandwidth(cluster, strategy.tp * strategy.cp),
+        )
+        yield "context_comm", "keys and values to a step of the ring", ratio
+    if strategy.pp > 1:
+        slow = _port_bandwidth(cluster, strategy.num_devices)
+        ratio = playbook_pp_ratio(num_layers=float(num_layers), peak=peak, hidden_size=hidden, bandwidth=slow)
+        yield "pipeline_comm", "send to the next stage's forward", ratio
+        share = playbook_bubble_ratio(
+            pp=float(strategy.pp),
+            vpp=float(strategy.vpp),
+            num_microbatches=float(microbatches_of(strategy, workload)),
+        )
+        yield "bubble", "bubble to ideal time", share
+
+
+def _of_data(
+    strategy: Strategy, workload: Workload, peak: float, bandwidth: float
+) -> tuple[str, str, Numeric]:
+    """Compare what data parallelism sends with the pass it hides behind."""
+    data = {"dp": float(strategy.dp), "peak": peak, "bandwidth": bandwidth}
+    tokens = float(strategy.micro_batch_size * workload.seq_len)
+    if strategy.zero == 3:
+        return (
+            "data_comm",
+            "ZeRO-3 gather to forward",
+            playbook_fsdp_ratio(tokens=tokens * strategy.dp, **data),
+        )
+    whole = tokens * microbatches_of(strategy, workload)
+    return "data_comm", "gradient all-reduce to backward", playbook_ddp_ratio(tokens=whole, **data)
+
+
+def ring_bandwidth(cluster: Cluster, group: Group) -> float:
+    """Return bf16 elements per second and rank that rings of a group carry, on the tier that is slowest for them."""
+    legs = AlphaBeta.of(cluster).route(group).legs
+    return float(1.0 / max(leg.load / leg.bandwidth for leg in legs)) / BF16
+
+
+def _port_bandwidth(cluster: Cluster, span: int) -> float:
+    """Return bf16 elements per second of one device in the innermost tier that holds `span` devices."""
+    tier = next((tier for tier in cluster.tiers if not tier.size or tier.size >= span), cluster.tiers[-1])
+    return tier.bandwidth / BF16
+
+
+def _kv_width(model: Model) -> float | None:
+    """Return elements of keys and values per token, None unless all layers have the same plain attention."""
+    kinds = {kind.attention for kind in model.layer_kinds}
+    attention = kinds.pop() if len(kinds) == 1 else None
+    if not isinstance(attention, FullAttention):
+        return None
+    return 2.0 * attention.num_kv_heads * attention.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,13 @@ from forescale.graph.counts import count_parameters
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.numeric import Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection, recorded
-from forescale.presets.primus.collectives import Network, documented_all_reduce, pipelined_all_reduce
-from forescale.presets.primus.communication import AllReduce, communication_notes
+from forescale.presets.primus.communication import (
+    AllReduce,
+    Network,
+    communication_notes,
+    documented_all_reduce,
+    pipelined_all_reduce,
+)
 from forescale.presets.primus.components import (
     BF16,
     DOCUMENT,

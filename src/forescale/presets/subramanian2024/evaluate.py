@@ -35,8 +35,7 @@ from forescale.presets.subramanian2024.layers import (
     layer_2d,
     layer_summa,
 )
-from forescale.presets.subramanian2024.machine import Machine
-from forescale.presets.subramanian2024.space import Columns, Integers, TensorParallel
+from forescale.presets.subramanian2024.machine import Columns, Integers, Machine, TensorParallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The machine as the paper sees it: two rates, one memory, a fast domain and slow links, and rings over both."""
+"""The machine as the paper sees it: two rates, one memory, a fast domain and slow links, rings; and its space."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, UnknownKeyError
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator
+from forescale.numeric import Numeric, divisors, indicator
 from forescale.presets.subramanian2024.formulas import PAPER
-from forescale.presets.subramanian2024.layers import Quirks
+from forescale.presets.subramanian2024.layers import Quirks, Shape
 from forescale.spec.cluster import Cluster
 from forescale.units import parse
 
@@ -166,3 +167,155 @@ def assumptions() -> Mapping[str, Any]:
     """Return what the paper assumed of efficiencies and limits, with source and residual."""
     text = files(__package__).joinpath("assumptions.json").read_text(encoding="utf-8")
     return MappingProxyType(json.loads(text))
+
+
+TensorParallel: TypeAlias = Literal["1d", "2d", "summa"]
+Integers: TypeAlias = NDArray[np.int64]
+Columns: TypeAlias = dict[str, Integers]
+KINDS: tuple[TensorParallel, ...] = get_args(TensorParallel)
+DEGREES = ("tp1", "tp2", "pp", "dp")
+NEAR = ("near_tp1", "near_tp2", "near_pp", "near_dp")
+"""Ranks of each degree, in the same order, that share a fast domain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Rows of degrees with micro-batch, each crossed with its panels and its placements."""
+
+    rows: Columns
+    """tp1, tp2, pp, dp, micro_batch_size, num_microbatches; and `group`, the row's (tp1, tp2, pp, dp)."""
+    panels: Columns
+    """tp1, tp2 of a row to its numbers of panels: `start` and `count` by group, `value`."""
+    placements: Columns
+    """`start` and `count` by group, and the ranks close together of each placement."""
+
+    def num_candidates(self) -> Integers:
+        """Return how many candidates each row stands for."""
+        group = self.rows["group"]
+        counts: Integers = self.panels["count"][group] * self.placements["count"][group]
+        return counts
+
+    def expand(self, rows: Integers) -> Columns:
+        """Return the columns of every candidate of `rows`: degrees, panels, placement."""
+        row, panel = _cross(rows, self.rows["group"][rows], self.panels)
+        chosen, placement = _cross(np.arange(len(row)), self.rows["group"][row], self.placements)
+        row, panel = row[chosen], panel[chosen]
+        columns = {name: values[row] for name, values in self.rows.items() if name != "group"}
+        near = {name: self.placements[name][placement] for name in NEAR}
+        return {**columns, "panels": self.panels["value"][panel], **near}
+
+
+def enumerate_space(
+    shape: Shape,
+    *,
+    num_devices: int,
+    domain: int,
+    kind: TensorParallel,
+    global_batch_size: int,
+    fixed: Mapping[str, int],
+) -> Space:
+    """Return every legal candidate, in a fixed order; `fixed` holds degrees or the micro-batch at a value."""
+    if kind not in KINDS:
+        msg = f"tensor parallel is one of {', '.join(KINDS)}; got {kind!r}"
+        raise SpecError(msg)
+    for name in fixed:
+        if name not in (*DEGREES, "micro_batch_size"):
+            raise UnknownKeyError(name, "the space of subramanian2024", (*DEGREES, "micro_batch_size"))
+    groups = _groups(shape, num_devices, kind, global_batch_size)
+    keep = np.ones(len(groups["tp1"]), dtype=bool)
+    for name in DEGREES:
+        keep &= groups[name] == fixed.get(name, groups[name])
+    groups = {name: values[keep] for name, values in groups.items()}
+    rows = _rows(shape, groups, kind, global_batch_size, fixed)
+    return Space(
+        rows=rows, panels=_panels(shape, groups, kind), placements=_placements(groups, num_devices, domain)
+    )
+
+
+def divisors_of(number: int) -> Integers:
+    """Return the divisors of `number` as an array, ascending."""
+    return np.array(divisors(number), dtype=np.int64)
+
+
+def _groups(shape: Shape, num_devices: int, kind: TensorParallel, global_batch_size: int) -> Columns:
+    """Return the legal (tp1, tp2, pp, dp)."""
+    least, hidden = assumptions()["minimum_width"], shape.hidden_size
+    possible = divisors_of(num_devices)
+    first = possible[(shape.num_heads % possible == 0) & (hidden % possible == 0)]
+    widest = 3 * hidden if kind == "1d" else hidden
+    first = first[widest // first >= least]
+    second = possible[:1] if kind == "1d" else possible[shape.seq_len // possible >= least]
+    if kind == "summa":
+        second = second[hidden % second == 0]
+    stages = divisors_of(shape.num_layers)
+    tp1, tp2, pp = (grid.reshape(-1) for grid in np.meshgrid(first, second, stages, indexing="ij"))
+    keep = num_devices % (tp1 * tp2 * pp) == 0
+    tp1, tp2, pp = tp1[keep], tp2[keep], pp[keep]
+    dp = num_devices // (tp1 * tp2 * pp)
+    keep = global_batch_size % dp == 0
+    return {"tp1": tp1[keep], "tp2": tp2[keep], "pp": pp[keep], "dp": dp[keep]}
+
+
+def _rows(
+    shape: Shape, groups: Columns, kind: TensorParallel, global_batch_size: int, fixed: Mapping[str, int]
+) -> Columns:
+    """Cross groups with the micro-batches that divide a replica's share and whose tokens can be split."""
+    sizes = divisors_of(global_batch_size)
+    sizes = sizes[sizes == fixed.get("micro_batch_size", sizes)]
+    group = np.repeat(np.arange(len(groups["tp1"])), len(sizes))
+    micro = np.tile(sizes, len(groups["tp1"]))
+    tp1, tp2 = groups["tp1"][group], groups["tp2"][group]
+    share = global_batch_size // groups["dp"][group]
+    parts = tp2 if kind == "summa" else tp1 * tp2
+    keep = (share % micro == 0) & (micro * shape.seq_len % parts == 0)
+    group, micro, share = group[keep], micro[keep], share[keep]
+    degrees = {name: groups[name][group] for name in DEGREES}
+    return {**degrees, "micro_batch_size": micro, "num_microbatches": share // micro, "group": group}
+
+
+def _panels(shape: Shape, groups: Columns, kind: TensorParallel) -> Columns:
+    """Return the numbers of panels of every group: the larger side times powers of two, panels not too thin."""
+    largest = np.maximum(groups["tp1"], groups["tp2"])
+    if kind != "summa":
+        ones = np.ones_like(largest)
+        return {"start": np.arange(len(largest)), "count": ones, "value": ones}
+    by_side = {side: _panel_counts(shape.hidden_size, side) for side in set(largest.tolist())}
+    counts = np.array([len(by_side[side]) for side in largest.tolist()], dtype=np.int64)
+    values = [count for side in largest.tolist() for count in by_side[side]]
+    return {"start": np.cumsum(counts) - counts, "count": counts, "value": np.array(values, dtype=np.int64)}
+
+
+def _panel_counts(hidden: int, side: int) -> list[int]:
+    thinnest = assumptions()["minimum_panel"]
+    if hidden < thinnest * side:
+        return [side]
+    doublings = (hidden // side - 1).bit_length()
+    counts = [side * 2**power for power in range(doublings)]
+    return [count for count in counts if hidden % count == 0 and hidden // count >= thinnest]
+
+
+def _placements(groups: Columns, num_devices: int, domain: int) -> Columns:
+    """Return the ways to fill a fast domain exactly; all devices are in it where they fit."""
+    if num_devices <= domain:
+        ones = np.ones_like(groups["tp1"])
+        near = {name: groups[degree] for name, degree in zip(NEAR, DEGREES, strict=True)}
+        return {"start": np.arange(len(ones)), "count": ones, **near}
+    options = divisors_of(domain)
+    grids = [grid.reshape(-1) for grid in np.meshgrid(options, options, options, options, indexing="ij")]
+    filled = np.flatnonzero(np.prod(grids, axis=0) == domain)
+    ways = [grid[filled] for grid in grids]
+    fits = np.ones((len(groups["tp1"]), len(filled)), dtype=bool)
+    for way, degree in zip(ways, DEGREES, strict=True):
+        fits &= groups[degree][:, None] % way == 0
+    chosen = np.nonzero(fits)[1]
+    counts = fits.sum(axis=1)
+    near = {name: way[chosen] for name, way in zip(NEAR, ways, strict=True)}
+    return {"start": np.cumsum(counts) - counts, "count": counts, **near}
+
+
+def _cross(items: Integers, groups: Integers, table: Columns) -> tuple[Integers, Integers]:
+    """Return each item once per entry that `table` has for its group, and those entries."""
+    counts = table["count"][groups]
+    ends = np.cumsum(counts)
+    shift = np.repeat(table["start"][groups] - (ends - counts), counts)
+    return np.repeat(items, counts), shift + np.arange(len(shift))

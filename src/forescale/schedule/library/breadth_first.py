@@ -12,7 +12,7 @@ from forescale.schedule.family import Family, Orders, Request, every_microbatch
 from forescale.schedule.library.emit import passes
 
 
-def orders(request: Request) -> Orders:
+def _breadth_first(request: Request) -> Orders:
     """Return what each rank does."""
     units, chunks = np.arange(request.num_microbatches), request.pp * np.arange(request.vpp)[:, None]
     forward = [passes(chunks + rank, units) for rank in range(request.pp)]
@@ -26,7 +26,7 @@ GPIPE = Family(
     idle="(p-1)(tf+tb+tw)",
     peak="m",
     source="Huang et al. 2019, arXiv:1811.06965",
-    orders=orders,
+    orders=_breadth_first,
     held=every_microbatch,
 )
 LOOPED_BFS = Family(
@@ -37,6 +37,6 @@ LOOPED_BFS = Family(
     idle="(p-1)(tf+tb+tw)/v for m >= p",
     peak="m",
     source="Lamy-Poirier 2022, arXiv:2211.05953",
-    orders=orders,
+    orders=_breadth_first,
     held=every_microbatch,
 )

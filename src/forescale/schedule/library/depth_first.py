@@ -8,13 +8,24 @@ remainders are built longer and cut. The zero-bubble ones put off W so that all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from forescale.numeric import Numeric
-from forescale.schedule.family import Family, Held, Orders, RankShape, Request, filled, twice_filled
-from forescale.schedule.library.emit import depth_first
+from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind, pack, unpack
+from forescale.schedule.family import (
+    MOST_IN_FULL,
+    Family,
+    Held,
+    Orders,
+    RankShape,
+    Request,
+    filled,
+    nothing_sure,
+    twice_filled,
+)
+from forescale.schedule.library.emit import depth_first, one_forward_one_backward, passes
 
 INTERLEAVED = "Narayanan et al. 2021, arXiv:2104.04473"
 ZERO_BUBBLE = "Qi et al. 2023, arXiv:2401.10241"
@@ -157,3 +168,90 @@ GIS = Family(
     splits_backward=True,
 )
 """Split backward with W not put off; PipeOffload is made of it (table 1 there)."""
+
+
+def _in_pieces(request: Request) -> Orders:
+    """Return Seq1F1B: each sequence is cut into k pieces that run forward in order and backward in reverse.
+
+    (p - 1 - r) + (k - 1) warm-up pieces on rank r, then one piece forward and one backward in turn. Any m.
+    Idle (p - 1)(tf + tb + tw)/k for equal pieces, peak (p - r + k - 1)/k. Ao et al. 2024, arXiv:2406.03488.
+    """
+    pieces = request.num_splits
+    units = np.arange(request.num_microbatches * pieces).reshape(-1, pieces)
+    found = []
+    for rank in range(request.pp):
+        forward, backward = (passes(rank, each.reshape(-1)) for each in (units, units[:, ::-1]))
+        warmup = request.pp - 1 - rank + pieces - 1
+        found.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup))
+    return found
+
+
+def _no_piece(request: Request) -> str:
+    """Return why the number of pieces does not do."""
+    return "" if request.num_splits >= 1 else f"it needs at least one piece; got {request.num_splits}"
+
+
+SEQ1F1B = Family(
+    name="seq1f1b",
+    aliases=("seq-1f1b",),
+    title="Seq1F1B",
+    idle="(p-1)(tf+tb+tw)/k, k pieces per sequence",
+    peak="(p-r+k-1)/k on rank r",
+    source="Ao et al. 2024, arXiv:2406.03488",
+    orders=_in_pieces,
+    most_actions=MOST_IN_FULL,
+    refusal=_no_piece,
+    splits_sequences=True,
+)
+
+
+MIN_GAP = 4
+"""Compute actions between a forward and its backward below which a copy out and back is not worth issuing."""
+
+
+def _offloaded(request: Request) -> Orders:
+    """Return PipeOffload: GIS whose longest-lived chunks go to host memory between forward and backward.
+
+    The first half of the chunks is offloaded: the copy out is issued after the compute action that follows the
+    forward, the copy back one compute action before the backward. Free where both copies take no longer than the
+    compute between them. Any m. Wan et al. 2025, arXiv:2503.01328.
+    """
+    offloaded = request.pp * (request.vpp // 2)
+    return [with_offload(order, offloaded) for order in GIS.orders(request)]
+
+
+def with_offload(order: Sequence[int], num_stages: int) -> tuple[int, ...]:
+    """Return the order with copies out and back for the stages below `num_stages`."""
+    where = {(code & KIND_BITS, code >> STAGE_SHIFT): index for index, code in enumerate(order)}
+    after: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
+    for index, code in enumerate(order):
+        action = unpack(code)
+        if action.kind is not Kind.F or action.stage >= num_stages:
+            continue
+        back = where[(Kind.I, code >> STAGE_SHIFT)]
+        if back - index >= MIN_GAP:
+            copy = (action.stage, action.microbatch)
+            after.setdefault(index + 1, []).append(pack(Kind.OFFLOAD, *copy))
+            before.setdefault(back - 1, []).append(pack(Kind.RELOAD, *copy))
+    placed: list[int] = []
+    for index, code in enumerate(order):
+        placed += [*before.get(index, ()), code, *after.get(index, ())]
+    return tuple(placed)
+
+
+PIPEOFFLOAD = Family(
+    name="pipeoffload",
+    aliases=("pipe-offload",),
+    title="PipeOffload (GIS with host offload)",
+    vpp=(2, None),
+    constraint="any m; ceil(p/2) <= group size <= p",
+    idle="as GIS while copies hide",
+    peak="simulate",
+    source="Wan et al. 2025, arXiv:2503.01328",
+    orders=_offloaded,
+    most_actions=MOST_IN_FULL,
+    held=nothing_sure,
+    refusal=GIS.refusal,
+    splits_backward=True,
+)

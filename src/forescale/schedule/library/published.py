@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from forescale.schedule.family import Family
-from forescale.schedule.library import (
-    breadth_first,
-    chimera,
-    depth_first,
-    dualpipe,
-    hanayo,
-    pipeoffload,
-    seq1f1b,
-    v_limited,
-    zb_auto,
-    zbv,
-)
+from forescale.schedule.library import breadth_first, depth_first, hanayo, two_ways, v_limited, zb_auto
 
 FAMILIES: tuple[Family, ...] = (
     breadth_first.GPIPE,
     depth_first.ONE_F_ONE_B,
     depth_first.EAGER,
-    seq1f1b.FAMILY,
+    depth_first.SEQ1F1B,
     depth_first.INTERLEAVED_1F1B,
     depth_first.LEAN,
     breadth_first.LOOPED_BFS,
@@ -30,14 +19,14 @@ FAMILIES: tuple[Family, ...] = (
     zb_auto.ZB_2P,
     zb_auto.ZB_UNLIMITED,
     depth_first.INTERLEAVED_ZB,
-    zbv.FAMILY,
+    v_limited.ZBV,
     v_limited.V_HALF,
     v_limited.V_MIN,
     v_limited.V_ZB,
-    dualpipe.DUALPIPE,
-    dualpipe.DUALPIPE_V,
-    chimera.FAMILY,
+    two_ways.DUALPIPE,
+    two_ways.DUALPIPE_V,
+    two_ways.CHIMERA,
     hanayo.FAMILY,
     depth_first.GIS,
-    pipeoffload.FAMILY,
+    depth_first.PIPEOFFLOAD,
 )

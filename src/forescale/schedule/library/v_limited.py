@@ -1,7 +1,7 @@
-"""V-Half, V-Min and V-ZB: V schedules under a memory limit, from squeezed building blocks.
+"""ZBV in a fixed order, and V-Half, V-Min and V-ZB: V schedules under a memory limit, from squeezed building blocks.
 
-v = 2, any m. In chunks, V-Half holds 2 floor((p + 2)/2), V-Min 2 floor((p + 4)/3), V-ZB any limit (default
-2p, that of 1F1B). At unit times their idle time follows max(p - 1, 6p - 1 - 3k) chunk passes at a limit of
+Of the latter v = 2, any m. In chunks, V-Half holds 2 floor((p + 2)/2), V-Min 2 floor((p + 4)/3), V-ZB any limit
+(default 2p, that of 1F1B). At unit times their idle time follows max(p - 1, 6p - 1 - 3k) chunk passes at a limit of
 k chunks, or comes close. Qi et al. 2024, arXiv:2405.15362, sections 3 and 4.
 
 A block says at which tick each rank runs F of its first chunk, F of its second, and their input gradients;
@@ -23,12 +23,72 @@ import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Numeric
-from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, pack
-from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, Request
-from forescale.schedule.library import zbv
+from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, Order, pack
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, Request, keep_first
+from forescale.schedule.library.emit import in_turn, passes
 from forescale.schedule.library.timed import SLACKS, WeightsByTime, at_equal_times, never_worse
 from forescale.schedule.model import wave
 from forescale.units import counted
+
+
+def zbv_orders(request: Request) -> Orders:
+    """Return ZBV: zero bubble on a V placement in a fixed order; the loss and the input live on the same rank.
+
+    v = 2, built for m >= 2p - 1 and cut to fewer micro-batches where asked. For tb >= tf: makespan idle
+    (p - 1)tb/2, span idle (p - 1)(tb - tw); peak p. Qi et al. 2023, arXiv:2401.10241, section 6;
+    torch.distributed.pipelining has it as ScheduleZBVZeroBubble.
+    """
+    built = max(request.num_microbatches, 2 * request.pp - 1)
+    return keep_first(
+        [_zbv_rank(rank, request.pp, built) for rank in range(request.pp)], request.num_microbatches
+    )
+
+
+def _zbv_rank(rank: int, pp: int, num_microbatches: int) -> Order:
+    units, near = np.arange(num_microbatches), pp - rank
+    down, up = passes(rank, units), passes(2 * pp - 1 - rank, units)
+    first, second = down | Kind.F, up | Kind.F
+    back, back_up = down | Kind.I, up | Kind.I
+    weight, weight_up = down | Kind.W, up | Kind.W
+    warm, steady = 2 * near - 1, num_microbatches - pp
+    ends = steady + rank
+    # the first chunk's weight gradients come first: they follow its backwards closely
+    left = np.concatenate((weight[steady:ends], weight_up[near + steady :], weight[ends:]))
+    parts = (
+        first[:warm],
+        in_turn(second[:rank], first[warm : warm + rank]),
+        in_turn(second[rank:pp], back_up[:near], weight_up[:near]),
+        in_turn(
+            first[warm + rank :], back[:steady], weight[:steady],
+            second[pp:], back_up[near : near + steady], weight_up[near : near + steady],
+        ),
+        in_turn(back[steady:ends], back_up[near + steady :]),
+        in_turn(back[ends:], left[:near]),
+        left[near:],
+    )  # fmt: skip
+    return Order(np.concatenate(parts))
+
+
+def _all_ranks(of: RankShape) -> Numeric:
+    """As many as there are ranks, where there are enough to fill all of them; else one is sure."""
+    return np.where(np.asarray(of.num_microbatches) >= 2.0 * of.pp - 1.0, of.pp, 1.0)
+
+
+ZBV = Family(
+    name="zbv",
+    aliases=("zb-v", "zbv-formatted", "ScheduleZBVFormatted", "ScheduleZBVZeroBubble", "zbvzerobubble"),
+    title="ZBV",
+    placement="V",
+    vpp=(2, 2),
+    constraint="any m (native m >= 2p-1)",
+    idle="tb >= tf: (p-1)tb/2; span (p-1)(tb-tw)",
+    peak="p",
+    source="Qi et al. 2023, arXiv:2401.10241",
+    orders=zbv_orders,
+    held=_all_ranks,
+    splits_backward=True,
+)
+
 
 MOST_RANKS = 64
 """Ranks of the largest pipeline whose block is found in seconds."""
@@ -350,7 +410,7 @@ def _family(name: str, limit: Callable[[Numeric], Numeric], **words: Any) -> Fam
         return orders_within(request, allowed(request))
 
     def others(request: Request) -> list[Orders]:
-        return [zbv.orders(request)] if allowed(request) >= 2 * request.pp else []
+        return [zbv_orders(request)] if allowed(request) >= 2 * request.pp else []
 
     def refusal(request: Request) -> str:
         if request.pp > MOST_RANKS:

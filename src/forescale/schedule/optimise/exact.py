@@ -19,7 +19,7 @@ import numpy as np
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.model import Schedule
-from forescale.schedule.optimise.problem import KINDS, Problem, split_backward
+from forescale.schedule.optimise.local_search import KINDS, Problem, split_backward
 from forescale.schedule.timing import compile_schedule
 
 _MAX_SCALE = 10**7

@@ -10,7 +10,7 @@ from forescale.schedule.family import Request
 from forescale.schedule.library import families
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise import exact, local_search
-from forescale.schedule.optimise.problem import Problem, split_backward
+from forescale.schedule.optimise.local_search import Problem, split_backward
 
 MAX_EXACT_PASSES = 400
 """Passes (of all stages and micro-batches) up to which a proof is asked for, so that the solver must be there."""
