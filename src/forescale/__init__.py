@@ -124,8 +124,7 @@ __all__ = [
 def _loaded(name: str) -> object:
     """Return what a name means, from its module; from then on it is an attribute like others."""
     if name not in _HOME:
-        msg = f"module 'forescale' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'forescale' has no attribute {name!r}")
     found = getattr(import_module(_HOME[name]), name)
     globals()[name] = found
     return found

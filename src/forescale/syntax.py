@@ -174,9 +174,12 @@ def _kind(value: object) -> str:
     return {list: "a list", str: "text", type(None): "nothing"}.get(type(value), f"a {type(value).__name__}")
 
 
-_PARSERS: Mapping[str, Callable[[str, object], object]] = MappingProxyType(
-    {".toml": parse_toml, ".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
-)
+_PARSERS: Mapping[str, Callable[[str, object], object]] = {
+    ".toml": parse_toml,
+    ".json": parse_json,
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
+}
 
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -58,8 +58,7 @@ def parse(text: str | float, dimension: str) -> float:
     match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
     if match is None or (match[2] or "") not in {*scales, ""}:
         units = ", ".join(filter(None, scales))
-        msg = f"{shown(text)} is not a quantity in {dimension}; write a number and one of {units}"
-        raise SpecError(msg)
+        raise SpecError(f"{shown(text)} is not a quantity in {dimension}; write a number and one of {units}")
     number = Decimal(match[1].replace("_", "").replace(",", ""))
     value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
     return float(within(value, _ANY, shown(text)))

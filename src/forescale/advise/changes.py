@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,27 +24,23 @@ from forescale.units import counted
 
 LEAN_SCHEDULES = (None, "zb-h1", "zbv", "v-half", "v-min")
 """Schedules that are tried where no framework says which it has: none holds more than (interleaved) 1F1B."""
-RELIEFS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "allocator": ("expandable_segments",),
-        "optimizer_offload": (0.5, 1.0),
-        "activation_offload": (ALL_LAYERS,),
-        "parameter_offload": (True,),
-        "reshard": ("always",),
-        "graphs": ("none",),
-        "dispatcher": ("all_to_all",),
-    }
-)
+RELIEFS: Mapping[str, tuple[Any, ...]] = {
+    "allocator": ("expandable_segments",),
+    "optimizer_offload": (0.5, 1.0),
+    "activation_offload": (ALL_LAYERS,),
+    "parameter_offload": (True,),
+    "reshard": ("always",),
+    "graphs": ("none",),
+    "dispatcher": ("all_to_all",),
+}
 """What makes room and is no dimension of a space, by name: tried where no framework says what it can be told."""
-INSIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "optimizer_offload": ("offload", "optimizer"),
-        "activation_offload": ("offload", "activation_layers"),
-        "module_offload": ("offload", "modules"),
-        "parameter_offload": ("offload", "parameters"),
-        "cross_entropy": ("kernels", "cross_entropy"),
-    }
-)
+INSIDE: Mapping[str, tuple[str, str]] = {
+    "optimizer_offload": ("offload", "optimizer"),
+    "activation_offload": ("offload", "activation_layers"),
+    "module_offload": ("offload", "modules"),
+    "parameter_offload": ("offload", "parameters"),
+    "cross_entropy": ("kernels", "cross_entropy"),
+}
 """Table and field of what stands inside one of a layout."""
 
 

@@ -158,8 +158,7 @@ def _asked_in(model: str | None, plan: PlanOptions) -> tuple[str | None, PlanOpt
     if model is None or not is_plan(place_of(model)):
         return model, plan
     if plan.plan is not None:
-        msg = f"{model} asks a whole question, as --plan {plan.plan} does; give one of them"
-        raise SpecError(msg)
+        raise SpecError(f"{model} asks a whole question, as --plan {plan.plan} does; give one of them")
     return None, replace(plan, plan=place_of(model))
 
 
@@ -309,8 +308,7 @@ def _reading_options(
     variables = [text.partition("=") for text in plan.variables or ()]
     wrong = next((name for name, equals, _ in variables if not name or not equals), None)
     if wrong is not None:
-        msg = f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}"
-        raise SpecError(msg)
+        raise SpecError(f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}")
     return Options(
         num_devices=_known_devices(wanted, folder),
         layout=layout,

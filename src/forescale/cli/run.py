@@ -263,8 +263,7 @@ def _prices(told: PriceOptions) -> Prices:
 
     carbon = _number(told.carbon)
     if carbon is not None and not 0.0 <= carbon < math.inf:
-        msg = f"--carbon must be 0 or more, or the name of a place; got {told.carbon}"
-        raise SpecError(msg)
+        raise SpecError(f"--carbon must be 0 or more, or the name of a place; got {told.carbon}")
     return Prices(
         device_hour=told.price,
         pue=told.pue,

@@ -90,8 +90,7 @@ def _refuse_combinations(scan: ScanOptions) -> None:
     if scan.batches is not None and (scan.pareto or scan.has_target or scan.device_counts is not None):
         raise SpecError("--batches goes without --pareto, targets and --device-counts; ask one at a time")
     if scan.price_per_device_hour is not None and scan.pareto:
-        msg = "--price-per-device-hour goes with a ranking, a target, --device-counts or --batches"
-        raise SpecError(msg)
+        raise SpecError("--price-per-device-hour goes with a ranking, a target, --device-counts or --batches")
 
 
 def front(question: Question, scan: ScanOptions) -> ParetoResult:

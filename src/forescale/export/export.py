@@ -80,8 +80,7 @@ def check_place(path: Path, *, force: bool) -> None:
         If it cannot be written.
     """
     if os.path.lexists(path) and not force:
-        msg = f"{path} exists; give another --output, or --force to replace it"
-        raise SpecError(msg)
+        raise SpecError(f"{path} exists; give another --output, or --force to replace it")
     if not path.is_dir():
         writable(path)
 
@@ -169,8 +168,7 @@ def export(
     """
     framework = question.framework if to is None else load_framework(to)
     if framework is None:
-        msg = "say what the configuration is for: the question names no framework"
-        raise SpecError(msg)
+        raise SpecError("say what the configuration is for: the question names no framework")
     writer = writer_of(framework)
     asked = under(question, framework)
     _check(asked, framework, writer.blind)
@@ -231,8 +229,7 @@ def _check(question: Question, framework: Framework, blind: str) -> None:
     )
     for name, told in (limits.rules if limits is not None else {}).items():
         if not RULES[name](proposal):
-            msg = f"{framework.name} does not run this layout: {name} ({told})"
-            raise SpecError(msg)
+            raise SpecError(f"{framework.name} does not run this layout: {name} ({told})")
 
 
 def read_back(files: Files, question: Question) -> Question:
@@ -248,8 +245,7 @@ def read_back(files: Files, question: Question) -> Question:
         try:
             readings = [read_file(Path(folder) / name, options) for name in (files.main, *files.beside)]
         except ForescaleError as error:
-            msg = str(error).replace(f"{folder}/", "")
-            raise SpecError(msg) from error
+            raise SpecError(str(error).replace(f"{folder}/", "")) from error
     values: dict[str, Any] = {"workload": {}}
     for reading in readings:
         values = deep_merge(values, said(reading, layout=True, sized=False))

@@ -37,5 +37,4 @@ def writer_of(framework: Framework) -> Writer:
         if framework.name in writer.frameworks:
             return writer
     known = ", ".join(name for writer in WRITERS for name in writer.frameworks)
-    msg = f"nothing is written for {framework.name}; export writes {known}"
-    raise SpecError(msg)
+    raise SpecError(f"nothing is written for {framework.name}; export writes {known}")

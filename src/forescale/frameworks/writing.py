@@ -60,7 +60,7 @@ class Files:
         return replace(self, texts={name: self.texts[self.main]}, main=name, launch=launch)
 
 
-EXPANDABLE: Mapping[str, str] = MappingProxyType({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+EXPANDABLE: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 """What PyTorch's allocator is told."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -12,17 +11,15 @@ from forescale.formula import formula
 from forescale.numeric import Numeric
 
 DALY = "Daly 2006, FGCS 22(3)"
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "goodput": "training that counts",
-        "unproductive_checkpoint_save_time": "saving checkpoints",
-        "unproductive_checkpoint_restore_time": "reading the last one again",
-        "wasted_progress_from_disruption": "work since the last checkpoint, done again",
-        "infrastructure_recovery_from_disruption": "detection, restart, waiting for nodes",
-        "custom_badput_events": "evaluation, planned interruptions",
-        "other": "stragglers, training with fewer replicas",
-    }
-)
+PARTS: Mapping[str, str] = {
+    "goodput": "training that counts",
+    "unproductive_checkpoint_save_time": "saving checkpoints",
+    "unproductive_checkpoint_restore_time": "reading the last one again",
+    "wasted_progress_from_disruption": "work since the last checkpoint, done again",
+    "infrastructure_recovery_from_disruption": "detection, restart, waiting for nodes",
+    "custom_badput_events": "evaluation, planned interruptions",
+    "other": "stragglers, training with fewer replicas",
+}
 """Where the wall clock goes, by the names of Google's ml-goodput-measurement (`BadputType`, 0.0.16)."""
 NEVER = 1e18
 """Seconds between failures beyond which nothing fails."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import cast
 
 from forescale.errors import SpecError
@@ -37,42 +36,37 @@ not kept all the same: the result of down is only added to the residual. Where c
 Blackwell), torchtitan keeps its output since b39377f9f of 1 December 2025 only; before, products alone."""
 COMPILED: Shares = {name: share for name, share in PER_OPERATOR.items() if name not in MLP_OUT}
 
-POLICIES: Mapping[RematPolicy, Shares] = MappingProxyType(
-    {
-        "minimal": {**QKV, **OUT_PROJ, **MLP_IN, **MLP_OUT},
-        "minimal_with_context": {**QKV, **CONTEXT, **OUT_PROJ, **MLP_IN, **MLP_OUT},
-        "save_dot_with_context_except_mlp": {**QKV, **CONTEXT, **OUT_PROJ},
-        "save_dot_except_mlpwi": {**QKV, **OUT_PROJ, **MLP_OUT},
-        "save_dot_except_mlp": {**QKV, **OUT_PROJ},
-        "save_qkv_proj": QKV,
-        "save_out_proj": OUT_PROJ,
-        "torch_per_op": PER_OPERATOR,
-        "torch_per_op_compiled": COMPILED,
-        "torch_per_mm_compiled": {name: share for name, share in COMPILED.items() if name not in CONTEXT},
-        "custom": {},
-    }
-)
+POLICIES: Mapping[RematPolicy, Shares] = {
+    "minimal": {**QKV, **OUT_PROJ, **MLP_IN, **MLP_OUT},
+    "minimal_with_context": {**QKV, **CONTEXT, **OUT_PROJ, **MLP_IN, **MLP_OUT},
+    "save_dot_with_context_except_mlp": {**QKV, **CONTEXT, **OUT_PROJ},
+    "save_dot_except_mlpwi": {**QKV, **OUT_PROJ, **MLP_OUT},
+    "save_dot_except_mlp": {**QKV, **OUT_PROJ},
+    "save_qkv_proj": QKV,
+    "save_out_proj": OUT_PROJ,
+    "torch_per_op": PER_OPERATOR,
+    "torch_per_op_compiled": COMPILED,
+    "torch_per_mm_compiled": {name: share for name, share in COMPILED.items() if name not in CONTEXT},
+    "custom": {},
+}
 """Tensors and shares by policy; the JAX ones follow MaxText, layers/decoders.py get_remat_policy."""
 
-NAMED: Mapping[KeptName, Shares] = MappingProxyType(
-    {
-        "query_proj": {"attention.query": 1.0},
-        "key_proj": {"attention.key": 1.0},
-        "value_proj": {"attention.value": 1.0},
-        "context": CONTEXT,
-        "out_proj": OUT_PROJ,
-        "mlpwi": MLP_IN,
-        "mlpwo": MLP_OUT,
-    }
-)
+NAMED: Mapping[KeptName, Shares] = {
+    "query_proj": {"attention.query": 1.0},
+    "key_proj": {"attention.key": 1.0},
+    "value_proj": {"attention.value": 1.0},
+    "context": CONTEXT,
+    "out_proj": OUT_PROJ,
+    "mlpwi": MLP_IN,
+    "mlpwo": MLP_OUT,
+}
 """Tensors by the names that MaxText's policy custom is told (configs/base.yml)."""
 
 
 def shares_of(recompute: Recompute) -> Shares:
     """Return the tensors that a policy keeps, and how much of each."""
     if recompute.policy is None:
-        msg = f"recompute by policy needs its name: one of {', '.join(POLICIES)}"
-        raise SpecError(msg)
+        raise SpecError(f"recompute by policy needs its name: one of {', '.join(POLICIES)}")
     named = {tensor: share for name in recompute.kept for tensor, share in NAMED[name].items()}
     return {**POLICIES[recompute.policy], **named}
 
@@ -252,17 +246,15 @@ def _before_core(operator: Operator) -> bool:
     )
 
 
-MODULES: Mapping[OffloadName, Callable[[Operator], bool]] = MappingProxyType(
-    {
-        "attn_norm": lambda operator: operator.name == "attention.norm",
-        "qkv_linear": _before_core,
-        "core_attn": lambda operator: "core_attn" in operator.modules,
-        "attn_proj": lambda operator: operator.name == "attention.output",
-        "mlp_norm": lambda operator: operator.name == "ffn.norm",
-        "expert_fc1": lambda operator: operator.name == "moe.up",
-        "moe_act": lambda operator: "moe_act" in operator.modules,
-    }
-)
+MODULES: Mapping[OffloadName, Callable[[Operator], bool]] = {
+    "attn_norm": lambda operator: operator.name == "attention.norm",
+    "qkv_linear": _before_core,
+    "core_attn": lambda operator: "core_attn" in operator.modules,
+    "attn_proj": lambda operator: operator.name == "attention.output",
+    "mlp_norm": lambda operator: operator.name == "ffn.norm",
+    "expert_fc1": lambda operator: operator.name == "moe.up",
+    "moe_act": lambda operator: "moe_act" in operator.modules,
+}
 """Operators of Megatron-LM's offload modules: everything that they save goes, unless an operator elsewhere saves it
 too. Its gated delta nets, and other linear attention, have none of attention's."""
 INSIDE_ATTENTION = frozenset({"qkv_linear", "core_attn", "attn_proj"})

@@ -300,8 +300,7 @@ def check_layer_ids(model: Model, recompute: Recompute) -> None:
     most = model.num_layers + model.num_mtp_layers
     beyond = [layer for layer in recompute.layer_ids if layer >= most]
     if beyond:
-        msg = f"recompute lists layer {beyond[0]}, but {model.name} has layers 0 to {most - 1}"
-        raise SpecError(msg)
+        raise SpecError(f"recompute lists layer {beyond[0]}, but {model.name} has layers 0 to {most - 1}")
 
 
 def replayed_mtp(model: Model, recompute: Recompute) -> int:

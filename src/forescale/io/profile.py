@@ -289,8 +289,7 @@ class _Plain(pickle.Unpickler):
     """Reads numbers, texts, lists and tables; anything that would call a function is refused."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 (a class)
-        msg = f"it would load {module}.{name}, and a snapshot holds plain values only"
-        raise pickle.UnpicklingError(msg)
+        raise pickle.UnpicklingError(f"it would load {module}.{name}, and a snapshot holds plain values only")
 
 
 def _snapshot(file: Path) -> Event:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import read_text
@@ -20,14 +19,10 @@ from forescale.schedule.torch_csv import from_csv
 from forescale.schedule.traces import read_run
 from forescale.syntax import load_mapping
 
-DURATIONS: Mapping[str, str] = MappingProxyType(
-    {"fwd_time": "forward", "bwd_time": "input_grad", "wgrad_time": "weight_grad"}
-)
+DURATIONS: Mapping[str, str] = {"fwd_time": "forward", "bwd_time": "input_grad", "wgrad_time": "weight_grad"}
 KEYS = (*DURATIONS, "schedulers", "print_simulation_result", "output_dir")
-SHAPE: Mapping[str, str] = MappingProxyType(
-    {"pp_size": "pp", "vpp_size": "vpp", "micro_batches": "num_microbatches"}
-)
-GREEDY: Mapping[object, str] = MappingProxyType({"half": "v-half", "min": "v-min"})
+SHAPE: Mapping[str, str] = {"pp_size": "pp", "vpp_size": "vpp", "micro_batches": "num_microbatches"}
+GREEDY: Mapping[object, str] = {"half": "v-half", "min": "v-min"}
 """Schedules of the greedy V algorithm by `memory_config`."""
 TABLES = (".yaml", ".yml")
 MOST_BYTES = 1 << 24

@@ -154,8 +154,7 @@ class Korthikanti2022:
             If the sequence is split over context ranks, which the paper does not know.
         """
         if strategy.cp > 1:
-            msg = f"preset {self.name} has no context parallelism; cp is {strategy.cp}, use cp 1"
-            raise SpecError(msg)
+            raise SpecError(f"preset {self.name} has no context parallelism; cp is {strategy.cp}, use cp 1")
         total = count_parameters(model).total
         stages = tuple(
             StageBytes(

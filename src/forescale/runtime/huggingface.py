@@ -52,8 +52,7 @@ def huggingface_stage(model: Any, stage_layers: Sequence[int], stage: int) -> Hu
     lacking = [name for name in ("embed_tokens", "layers", "norm") if not hasattr(body, name)]
     if lacking or head is None:
         what = ", ".join(lacking) or "lm_head"
-        msg = f"{type(model).__name__} has no {what}; make its stages yourself, one module each"
-        raise RunError(msg)
+        raise RunError(f"{type(model).__name__} has no {what}; make its stages yourself, one module each")
     assert body is not None
     if sum(stage_layers) != len(body.layers):
         msg = f"stage_layers {list(stage_layers)} are {sum(stage_layers)} layers; the model has {len(body.layers)}"

@@ -227,8 +227,7 @@ def _joined(job: Job) -> list[Ran]:
     try:
         if dist.get_world_size() != job.schedule.num_ranks:
             needed, started = counted(job.schedule.num_ranks, "rank"), dist.get_world_size()
-            msg = f"{job.schedule.name} runs on {needed}; torchrun started {started}"
-            raise RunError(msg)
+            raise RunError(f"{job.schedule.name} runs on {needed}; torchrun started {started}")
         own, first = _work(dist.get_rank(), job), dist.get_rank() == 0
         found: list[Any] = [None] * dist.get_world_size()
         dist.gather_object(own, found if first else None)

@@ -205,8 +205,7 @@ class Runner:
         except Exception as error:
             if isinstance(error, RunError):
                 raise
-            msg = f"rank {self.channels.rank}, {action}: {type(error).__name__}: {error}"
-            raise RunError(msg) from error
+            raise RunError(f"rank {self.channels.rank}, {action}: {type(error).__name__}: {error}") from error
         ended = self.clock.now()
         held = (
             sum(each.saved.num_bytes for each in state.held.values() if each.saved) if self.count_bytes else 0
@@ -235,8 +234,7 @@ class Runner:
 
     def _check_loss(self, where: object, loss: Tensor) -> None:
         if not torch.isfinite(loss):
-            msg = f"rank {self.channels.rank}, {where}: the loss is {float(loss)}"
-            raise RunError(msg)
+            raise RunError(f"rank {self.channels.rank}, {where}: the loss is {float(loss)}")
 
     def _input(self, action: Action, state: State) -> Tensor:
         stage, unit = action.stage, action.microbatch
@@ -441,8 +439,7 @@ def lowered(schedule: Schedule | LoweredSchedule) -> LoweredSchedule:
     runs = "eager" in report.deadlock_free  # the channels are this: no send waits for its receive
     broken = [each for each in report.violations if each.rule != "deadlock" or not runs]
     if broken:
-        msg = f"{plan.name} cannot run: {broken[0].message.removeprefix(f'{plan.name}: ')}"
-        raise RunError(msg)
+        raise RunError(f"{plan.name} cannot run: {broken[0].message.removeprefix(f'{plan.name}: ')}")
     return given or lower(plan)
 
 

@@ -73,6 +73,5 @@ class Saved:
         if isinstance(packed, Tensor):
             return packed
         if self._away:
-            msg = "a backward pass needs what is still on the host"
-            raise RuntimeError(msg)
+            raise RuntimeError("a backward pass needs what is still on the host")
         return packed.tensor

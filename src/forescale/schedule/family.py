@@ -171,8 +171,7 @@ class Family:
             If the request cannot be met; the message says why.
         """
         if reason := self.why_not(request):
-            msg = f"{self.name}: {reason}"
-            raise ScheduleError(msg)
+            raise ScheduleError(f"{self.name}: {reason}")
         return Schedule(
             name=self.name,
             placement=self.place(request.pp, request.vpp),

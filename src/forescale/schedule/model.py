@@ -116,8 +116,7 @@ class Schedule(Brief):
         """Check the counts against the placement."""
         if self.num_microbatches < 1 or self.num_splits < 1:
             got = f"{self.num_microbatches} and {self.num_splits}"
-            msg = f"{self.name}: it needs at least one micro-batch and one split; got {got}"
-            raise ScheduleError(msg)
+            raise ScheduleError(f"{self.name}: it needs at least one micro-batch and one split; got {got}")
         if len(self.orders) != self.placement.num_ranks:
             ranks = self.placement.num_ranks
             msg = f"{self.name}: {len(self.orders)} ranks have actions, its placement has {ranks}"
@@ -199,6 +198,5 @@ def _placement_of(cells: Sequence[Sequence[Cell]]) -> Placement:
             ranks.setdefault(code >> STAGE_SHIFT & STAGE_BITS, rank)
     if sorted(ranks) != list(range(len(ranks))):
         shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
-        msg = f"stages must be 0 to n - 1 without a gap; found {shown or 'none'}"
-        raise ScheduleError(msg)
+        raise ScheduleError(f"stages must be 0 to n - 1 without a gap; found {shown or 'none'}")
     return Placement(rank_of_stage=tuple(ranks[stage] for stage in range(len(ranks))))

@@ -123,8 +123,7 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
         needs[where] = True
     missing = np.nonzero(needs & (source == ABSENT))[0]
     if missing.size:
-        msg = f"{schedule.name}: nothing produces the input of {flat.label(int(missing[0]))}"
-        raise ScheduleError(msg)
+        raise ScheduleError(f"{schedule.name}: nothing produces the input of {flat.label(int(missing[0]))}")
     return source
 
 

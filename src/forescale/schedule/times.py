@@ -106,8 +106,7 @@ class StageTimes:
         rows = (forward, backward, inputs + recompute, weights, offload, reload)
         table = np.stack(np.broadcast_arrays(*rows))
         if not np.all(table >= 0.0):
-            msg = "durations must be zero or more"
-            raise ScheduleError(msg)
+            raise ScheduleError("durations must be zero or more")
         return table
 
     def causal_table(self, num_stages: int) -> Array:

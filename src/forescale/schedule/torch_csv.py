@@ -41,8 +41,7 @@ def _rows(text: str) -> list[list[str]]:
     try:
         return list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
-        msg = f"it is not a table of comma-separated cells: {error}"
-        raise ScheduleError(msg) from error
+        raise ScheduleError(f"it is not a table of comma-separated cells: {error}") from error
 
 
 def _expressible(schedule: Schedule) -> None:
@@ -54,8 +53,7 @@ def _expressible(schedule: Schedule) -> None:
     )
     for found, what in reasons:
         if found:
-            msg = f"{schedule.name}: torch's schedule CSV has no word for {what}"
-            raise ScheduleError(msg)
+            raise ScheduleError(f"{schedule.name}: torch's schedule CSV has no word for {what}")
 
 
 def from_csv(
@@ -86,14 +84,12 @@ def from_csv(
             try:
                 codes += encode(parse(cell))
             except ScheduleError as error:
-                msg = f"row {row + 1}, column {column + 1}: {error}"
-                raise ScheduleError(msg) from error
+                raise ScheduleError(f"row {row + 1}, column {column + 1}: {error}") from error
         orders.append(tuple(codes))
     while orders and not orders[-1]:
         orders.pop()
     if not orders:
-        msg = "the table is empty; write one row of actions per rank"
-        raise ScheduleError(msg)
+        raise ScheduleError("the table is empty; write one row of actions per rank")
     compute = [tuple(c for c in order if c & KIND_BITS <= Kind.RELOAD) for order in orders]
     schedule = from_actions([decode(order) for order in compute], placement=placement, name=name)
     communicates = any(Kind.SEND_F <= c & KIND_BITS <= Kind.RECV_B for order in orders for c in order)

@@ -83,8 +83,7 @@ def read_run(folder: Path) -> MeasuredRun:
     common = set.intersection(*(set(rank) for rank in ranks))
     iterations = sorted((each for each in common if each.isdecimal() and len(each) < 10), key=int)
     if not iterations:
-        problem = "its files have no iteration in common"
-        raise ReaderError(folder, problem)
+        raise ReaderError(folder, "its files have no iteration in common")
     reader = _Reader(config, files)
     return MeasuredRun(
         steps=tuple(reader.step(int(each), [rank[each] for rank in ranks]) for each in iterations)
@@ -144,16 +143,14 @@ def _rank_files(folder: Path) -> list[Path]:
         raise ReaderError(folder, problem)
     (ranks,) = found.values()
     if sorted(ranks) != list(range(len(ranks))):
-        problem = f"ranks must be 0 to n - 1; found {sorted(ranks)}"
-        raise ReaderError(folder, problem)
+        raise ReaderError(folder, f"ranks must be 0 to n - 1; found {sorted(ranks)}")
     return [ranks[rank] for rank in sorted(ranks)]
 
 
 def _load(path: Path) -> dict[str, Any]:
     loaded = parse_json(read_text(path, most=MOST_BYTES), path)
     if not isinstance(loaded, dict):
-        problem = "it must be a JSON object"
-        raise ReaderError(path, problem)
+        raise ReaderError(path, "it must be a JSON object")
     return loaded
 
 

@@ -345,8 +345,7 @@ def rank_orders(
     if not fitting:
         where = " × ".join(map(str, cluster.tier_fill))
         devices = f"{counted(cluster.num_devices, 'device')} of {cluster.name}"
-        msg = f"no placement fills the tiers of {devices}, which take {where}"
-        raise SpecError(msg)
+        raise SpecError(f"no placement fills the tiers of {devices}, which take {where}")
     return fitting
 
 

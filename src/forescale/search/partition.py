@@ -98,8 +98,7 @@ def _as_measured(
 ) -> list[Layer]:
     """Return the layers with times that add up to those of the stages that they were on."""
     if measured.shape != (len(ranks),):
-        msg = f"{counted(len(measured), 'stage')} were measured; the layout has {len(ranks)}"
-        raise SpecError(msg)
+        raise SpecError(f"{counted(len(measured), 'stage')} were measured; the layout has {len(ranks)}")
     counts = virtual_stages(question.model, ranks, stage_layers=question.layout.stage_layers).counts
     ends = 1 + np.cumsum(counts.sum(axis=1)).astype(int)
     bounds = [0, *ends[:-1].tolist(), len(layers)]

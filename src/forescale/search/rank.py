@@ -103,8 +103,7 @@ def pareto_search(
     question = question_of(question, cluster, workload, **parts)
     counts = tuple(sorted({question.cluster.num_devices} if device_counts is None else set(device_counts)))
     if not counts or counts[0] < 1:
-        msg = f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}"
-        raise SpecError(msg)
+        raise SpecError(f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}")
     question.cluster.check_sizes(counts)
     asked = [(each, count) for each in scenarios(question) for count in counts]
     found = [_scored_at(each, count, alone=len(asked) == 1) for each, count in asked]
@@ -280,8 +279,7 @@ def search(
     started = time.perf_counter()
     question = question_of(question, cluster, workload, **parts)
     if question.preset != "default":
-        msg = f"search ranks by our own engine, not as {question.preset} answers"
-        raise SpecError(msg)
+        raise SpecError(f"search ranks by our own engine, not as {question.preset} answers")
     asked, question = question, question.site
     limits = memory_limits(question.memory_limit)
     goal = Goal(

@@ -141,8 +141,7 @@ class Cluster:
     def __post_init__(self) -> None:
         """Check that tiers grow outwards and hold all devices."""
         if not self.tiers:
-            msg = f"cluster {self.name}: it needs at least one network tier"
-            raise SpecError(msg)
+            raise SpecError(f"cluster {self.name}: it needs at least one network tier")
         sizes = [tier.size or float("inf") for tier in self.tiers]
         if sizes != sorted(sizes):
             got = [tier.size for tier in self.tiers]

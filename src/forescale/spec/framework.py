@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -304,72 +303,58 @@ class Framework:
         return count and max(1, batch // (max(1, ranks) * count))
 
 
-RULES: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
-    {
-        "stages 2 and 3 have no pipeline": lambda q: (_of(q, "zero") < 2) | (_of(q, "pp") == 1),
-        "stage 3 has no tensor parallelism": lambda q: (_of(q, "zero") < 3) | (_of(q, "tp") == 1),
-        "replicas of shards are of stage 3": lambda q: (
-            (_of(q, "zero") == 3) | (_of(q, "dp_replicate") == 1) | (_of(q, "dp_shard") == 1)
-        ),
-        "experts under tp need sp": lambda q: (
-            (_of(q, "tp") == 1) | _of(q, "sp").astype(bool) | (not q.model.is_moe)
-        ),
-        "a key/value head for every rank of tp": lambda q: (
-            np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0
-        ),
-        "partial graphs replay no whole layers": lambda q: (
-            not (
-                getattr(q.degrees, "graphs", "none") == "partial"
-                and q.degrees.recompute.granularity == "full"
-            )
-        ),
-        "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
-        "stage 0 is plain replication": lambda q: (
-            (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
-        ),
-        "stage 3 has shards": lambda q: (_of(q, "zero") < 3) | (_of(q, "dp_shard") * _of(q, "cp") > 1),
-        "experts are split as all else": lambda q: (_of(q, "etp") == _of(q, "tp")) | (not q.model.is_moe),
-        "experts are split as all else, or not": lambda q: (
-            (_of(q, "etp") == _of(q, "tp"))
-            | ((_of(q, "ep") > 1) & (_of(q, "etp") == 1))
-            | (not q.model.is_moe)
-        ),
-        "experts lie on shards": lambda q: (
-            np.remainder(_of(q, "dp_shard") * _of(q, "cp") * _of(q, "tp"), _of(q, "ep") * _of(q, "etp")) == 0
-        ),
-        "fp8 weights are sharded": lambda q: (
-            (_of(q, "zero") > 0) | (q.workload.precision.parameters != "fp8")
-        ),
-        "tied embeddings have no pipeline": lambda q: (_of(q, "pp") == 1) | (not q.model.tied_embeddings),
-        "experts are shards of stage 3": lambda q: (
-            (_of(q, "ep") == 1)
-            | (_of(q, "zero") == 3) & (np.remainder(_of(q, "dp_shard"), _of(q, "ep")) == 0)
-        ),
-        "context ranks shard weights": lambda q: (_of(q, "cp") == 1) | (_of(q, "zero") == 3),
-        "experts with tp or cp": lambda q: (_of(q, "ep") == 1) | (_of(q, "tp") == 1) | (_of(q, "cp") == 1),
-        "delayed scales take one pass": lambda q: (
-            (q.workload.precision.recipe != "delayed")
-            | (_of(q, "pp") > 1)
-            | (
-                _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "micro_batch_size")
-                == q.workload.global_batch_size
-            )
-        ),
-        "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
-    }
-)
+RULES: Mapping[str, Callable[[Asked], Any]] = {
+    "stages 2 and 3 have no pipeline": lambda q: (_of(q, "zero") < 2) | (_of(q, "pp") == 1),
+    "stage 3 has no tensor parallelism": lambda q: (_of(q, "zero") < 3) | (_of(q, "tp") == 1),
+    "replicas of shards are of stage 3": lambda q: (
+        (_of(q, "zero") == 3) | (_of(q, "dp_replicate") == 1) | (_of(q, "dp_shard") == 1)
+    ),
+    "experts under tp need sp": lambda q: (
+        (_of(q, "tp") == 1) | _of(q, "sp").astype(bool) | (not q.model.is_moe)
+    ),
+    "a key/value head for every rank of tp": lambda q: np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0,
+    "partial graphs replay no whole layers": lambda q: (
+        not (getattr(q.degrees, "graphs", "none") == "partial" and q.degrees.recompute.granularity == "full")
+    ),
+    "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
+    "stage 0 is plain replication": lambda q: (
+        (_of(q, "zero") > 0) | (_of(q, "cp") * _of(q, "tp") * _of(q, "pp") * _of(q, "ep") == 1)
+    ),
+    "stage 3 has shards": lambda q: (_of(q, "zero") < 3) | (_of(q, "dp_shard") * _of(q, "cp") > 1),
+    "experts are split as all else": lambda q: (_of(q, "etp") == _of(q, "tp")) | (not q.model.is_moe),
+    "experts are split as all else, or not": lambda q: (
+        (_of(q, "etp") == _of(q, "tp")) | ((_of(q, "ep") > 1) & (_of(q, "etp") == 1)) | (not q.model.is_moe)
+    ),
+    "experts lie on shards": lambda q: (
+        np.remainder(_of(q, "dp_shard") * _of(q, "cp") * _of(q, "tp"), _of(q, "ep") * _of(q, "etp")) == 0
+    ),
+    "fp8 weights are sharded": lambda q: (_of(q, "zero") > 0) | (q.workload.precision.parameters != "fp8"),
+    "tied embeddings have no pipeline": lambda q: (_of(q, "pp") == 1) | (not q.model.tied_embeddings),
+    "experts are shards of stage 3": lambda q: (
+        (_of(q, "ep") == 1) | (_of(q, "zero") == 3) & (np.remainder(_of(q, "dp_shard"), _of(q, "ep")) == 0)
+    ),
+    "context ranks shard weights": lambda q: (_of(q, "cp") == 1) | (_of(q, "zero") == 3),
+    "experts with tp or cp": lambda q: (_of(q, "ep") == 1) | (_of(q, "tp") == 1) | (_of(q, "cp") == 1),
+    "delayed scales take one pass": lambda q: (
+        (q.workload.precision.recipe != "delayed")
+        | (_of(q, "pp") > 1)
+        | (
+            _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "micro_batch_size")
+            == q.workload.global_batch_size
+        )
+    ),
+    "equal stages": lambda q: np.remainder(q.model.num_layers, _of(q, "pp") * _of(q, "vpp")) == 0,
+}
 """What the limits of a framework may ask of degrees, by name."""
 
 
-TOLD: Mapping[str, Callable[[Asked], Any]] = MappingProxyType(
-    {
-        **dict.fromkeys(("tp", "cp", "ep", "vpp"), lambda _: False),
-        "zero": lambda q: _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "cp") == 1,
-        "sp": lambda q: _of(q, "tp") == 1,
-        "cp_kind": lambda q: _of(q, "cp") == 1,
-        "etp": lambda q: not q.model.is_moe,
-    }
-)
+TOLD: Mapping[str, Callable[[Asked], Any]] = {
+    **dict.fromkeys(("tp", "cp", "ep", "vpp"), lambda _: False),
+    "zero": lambda q: _of(q, "dp_replicate") * _of(q, "dp_shard") * _of(q, "cp") == 1,
+    "sp": lambda q: _of(q, "tp") == 1,
+    "cp_kind": lambda q: _of(q, "cp") == 1,
+    "etp": lambda q: not q.model.is_moe,
+}
 """Dimensions whose value a framework may not know, unless it is as usual, and when it does not matter."""
 
 
@@ -479,8 +464,7 @@ def rule_of(framework: str, name: str, told: str) -> Constraint:
 
 def _limits(framework: Framework) -> Limits:
     if framework.limits is None:
-        msg = f"what {framework.label} can be told is not written down; leave out --for"
-        raise SpecError(msg)
+        raise SpecError(f"what {framework.label} can be told is not written down; leave out --for")
     return framework.limits
 
 

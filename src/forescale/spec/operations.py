@@ -16,9 +16,11 @@ USUAL = "llama-3"
 """Rates of failure where nobody says: the only published ones of a run on more than 10,000 devices."""
 SPANS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("restart", "planned", "repair"), "second"))
 """Fields of `Operations` that may be written with a unit, and what they measure."""
-SAVING_DIMENSIONS: Mapping[str, str] = MappingProxyType(
-    {"interval": "second", "stall": "second", "storage_bandwidth": "byte/s"}
-)
+SAVING_DIMENSIONS: Mapping[str, str] = {
+    "interval": "second",
+    "stall": "second",
+    "storage_bandwidth": "byte/s",
+}
 """The same of `Checkpointing`."""
 
 

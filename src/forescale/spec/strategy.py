@@ -159,14 +159,11 @@ class Recompute:
     def __post_init__(self) -> None:
         """Refuse layers chosen in two ways, and names that no policy asks for."""
         if self.kept and self.policy != "custom":
-            msg = f"recompute.kept goes with the policy custom; it is {self.policy or 'none'}"
-            raise SpecError(msg)
+            raise SpecError(f"recompute.kept goes with the policy custom; it is {self.policy or 'none'}")
         if self.layer_ids and (self.num_layers is not None or self.unit > 1):
-            msg = "recompute.layer_ids lists the layers by itself; leave out num_layers and unit"
-            raise SpecError(msg)
+            raise SpecError("recompute.layer_ids lists the layers by itself; leave out num_layers and unit")
         if self.unit > 1 and self.granularity != "full":
-            msg = f"recompute.unit goes with the granularity full; it is {self.granularity}"
-            raise SpecError(msg)
+            raise SpecError(f"recompute.unit goes with the granularity full; it is {self.granularity}")
 
     @property
     def of_towers(self) -> Recompute:
@@ -344,8 +341,7 @@ class Routing:
     def __post_init__(self) -> None:
         """Refuse padding to a capacity that is not there."""
         if self.pad_to_capacity and self.capacity_factor is None:
-            msg = "routing.pad_to_capacity pads to routing.capacity_factor; give one, such as 1.0"
-            raise SpecError(msg)
+            raise SpecError("routing.pad_to_capacity pads to routing.capacity_factor; give one, such as 1.0")
 
 
 ALL_LAYERS = 1_000_000

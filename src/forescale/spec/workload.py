@@ -89,8 +89,7 @@ class Precision:
     def __post_init__(self) -> None:
         """Refuse block scales of one kind with products of another; wider types have no use for a recipe."""
         if self.compute == "fp8" and self.recipe == "mxfp8":
-            msg = "precision: fp8 has no recipe mxfp8; give compute type mxfp8 (--precision mxfp8)"
-            raise SpecError(msg)
+            raise SpecError("precision: fp8 has no recipe mxfp8; give compute type mxfp8 (--precision mxfp8)")
         if self.compute == "mxfp8" and self.recipe not in ("none", "mxfp8"):
             msg = f"precision: mxfp8 has its own recipe, got {self.recipe}; leave recipe out, or give compute type fp8"
             raise SpecError(msg)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
@@ -121,17 +120,15 @@ def _said_seconds(value: float) -> str:
     return f"{value:g} s"
 
 
-PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "attention": ("attention",),
-        "feed-forward": ("ffn", "moe"),
-        "other layers": ("norm", "embedding", "head"),
-        "recompute": ("recompute",),
-        "communication": COMMUNICATION,
-        "bubble": ("bubble",),
-        "optimizer and rest": ("optimizer", "overhead"),
-    }
-)
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "attention": ("attention",),
+    "feed-forward": ("ffn", "moe"),
+    "other layers": ("norm", "embedding", "head"),
+    "recompute": ("recompute",),
+    "communication": COMMUNICATION,
+    "bubble": ("bubble",),
+    "optimizer and rest": ("optimizer", "overhead"),
+}
 """Parts of a step from the start of a bar on, and what each sums up."""
 LEVELS = 5
 """Iso-lines drawn at most."""
@@ -423,9 +420,12 @@ def _remark(result: SweepResult, row: Row) -> str:
     return " · ".join([*shown, " ".join([*degrees, f"zero {row['zero']}"])])
 
 
-_CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, Chart]]]] = MappingProxyType(
-    {"scaling": _scaling, "line": _line, "bars": _bars, "map": _map}
-)
+_CHARTS: Mapping[str, Callable[[SweepResult, Plot], Sequence[tuple[str, Chart]]]] = {
+    "scaling": _scaling,
+    "line": _line,
+    "bars": _bars,
+    "map": _map,
+}
 
 
 _SHOWN = (

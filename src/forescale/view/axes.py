@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from forescale.escaping import plain
@@ -18,8 +17,7 @@ SERIES = ("#4e79a7", "#d9605b", "#6aa56e", "#f2a154", "#a883b8", "#3f9aa3", "#8c
 """Colours of what has none of its own, in order."""
 LIMIT = "#d13f34"
 INK = "#1b2430"
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
+PARTS: Mapping[str, str] = {
         "weights": "#4e79a7", "gradients": "#f2a154", "activations": "#d9605b", "buffers": "#a883b8",
         "optimizer": "#6aa56e", "overhead": "#a09a93",
         "attention": "#3d7ab8", "ffn": "#3f9aa3", "moe": "#2d7f6f", "norm": "#8fb8a8", "embedding": "#b3c48f",
@@ -28,8 +26,7 @@ PARTS: Mapping[str, str] = MappingProxyType(
         "data_comm": "#a34a78", "host_comm": "#8c6d46",
         "feed-forward": "#3f9aa3", "other layers": "#8fb8a8", "communication": "#b8433f",
         "optimizer and rest": "#a09a93",
-    }
-)  # fmt: skip
+    }  # fmt: skip
 """Colours of parts of memory and of a step."""
 CONFIG: Spec = {
     "background": None,

@@ -192,8 +192,7 @@ def plan_run(
     """
     started = time.perf_counter()
     if question.workload.tokens is None:
-        msg = "a plan of a run needs its tokens (--tokens 15T)"
-        raise SpecError(msg)
+        raise SpecError("a plan of a run needs its tokens (--tokens 15T)")
     question.cluster.check_sizes(device_counts)
     counts = sorted(set(device_counts), key=lambda count: (-len(divisors(count)), -count))
     plans = _plans(question, counts, limits, price, watch)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
@@ -35,9 +34,13 @@ TYPES = {
     "fp16": "fp16",
     "float16": "fp16",
 }
-OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType(
-    {"adam": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "muon": "muon", "lion": "lion"}
-)
+OPTIMIZERS: Mapping[str, OptimizerName] = {
+    "adam": "adamw",
+    "fusedadam": "adamw",
+    "deepspeedcpuadam": "adamw",
+    "muon": "muon",
+    "lion": "lion",
+}
 
 
 class DeepSpeedReader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.decoders import experts, qwen_ffn
@@ -20,16 +19,14 @@ from forescale.frameworks.huggingface.keys import (
 from forescale.spec.model import Attention, Layer, LinearAttention, Model, MoeFfn
 from forescale.units import counted
 
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "M": "linear_attention",
-        "mamba": "linear_attention",
-        "*": "full_attention",
-        "attention": "full_attention",
-        "-": "mlp",
-        "E": "moe",
-    }
-)
+PARTS: Mapping[str, str] = {
+    "M": "linear_attention",
+    "mamba": "linear_attention",
+    "*": "full_attention",
+    "attention": "full_attention",
+    "-": "mlp",
+    "E": "moe",
+}
 """Nemotron-H's letters and older names for its kinds of layers."""
 
 
@@ -158,14 +155,12 @@ def _nemotron_experts(keys: Keys) -> MoeFfn:
     return experts(keys, gated=False, shared_ffn_hidden_size=shared, score_bias=True, latent_size=latent)
 
 
-HYBRID: Mapping[str, Callable[[Keys], Model]] = MappingProxyType(
-    {
-        "minimax": minimax,
-        "minimax_m1": minimax,
-        "minimax_text_01": minimax,
-        "nemotron_h": nemotron_h,
-        "qwen3_5_moe_text": qwen3_next,
-        "qwen3_5_text": qwen3_5,
-        "qwen3_next": qwen3_next,
-    }
-)
+HYBRID: Mapping[str, Callable[[Keys], Model]] = {
+    "minimax": minimax,
+    "minimax_m1": minimax,
+    "minimax_text_01": minimax,
+    "nemotron_h": nemotron_h,
+    "qwen3_5_moe_text": qwen3_next,
+    "qwen3_5_text": qwen3_5,
+    "qwen3_next": qwen3_next,
+}

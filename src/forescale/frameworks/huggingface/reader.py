@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
@@ -94,7 +93,7 @@ class AdapterReader:
 CONFIG_FILE = "config.json"
 THINKER = "thinker_config"
 """The part of a Qwen-Omni model that is trained on text, images and sound; what speaks is beside it."""
-FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **MOE, **HYBRID})
+FAMILIES: Mapping[str, Callable[[Keys], Model]] = {**DENSE, **MOE, **HYBRID}
 """What reads each `model_type`."""
 
 

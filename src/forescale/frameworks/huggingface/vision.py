@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from annotated_types import Interval
@@ -498,32 +497,30 @@ def _qwen(
     )
 
 
-TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = MappingProxyType(
-    {
-        "gemma3": gemma3,
-        "glm46v": glm4v,
-        "glm4v": glm4v,
-        "glm4v_moe": glm4v,
-        "idefics3": idefics3,
-        "internvl": internvl,
-        "internvl_chat": internvl_chat,
-        "kimi_k25": kimi,
-        "kimi_vl": kimi,
-        "llama4": llama4,
-        "llava": llava,
-        "llava_next": llava_next,
-        "llava_onevision": llava_onevision,
-        "mistral3": mistral3,
-        "paligemma": paligemma,
-        "qwen2_5_omni_thinker": qwen2_5_vl,
-        "qwen2_5_vl": qwen2_5_vl,
-        "qwen2_vl": qwen2_vl,
-        "qwen3_5": qwen3_5,
-        "qwen3_5_moe": qwen3_5,
-        "qwen3_omni_moe_thinker": qwen3_vl,
-        "qwen3_vl": qwen3_vl,
-        "qwen3_vl_moe": qwen3_vl,
-        "smolvlm": idefics3,
-    }
-)
+TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = {
+    "gemma3": gemma3,
+    "glm46v": glm4v,
+    "glm4v": glm4v,
+    "glm4v_moe": glm4v,
+    "idefics3": idefics3,
+    "internvl": internvl,
+    "internvl_chat": internvl_chat,
+    "kimi_k25": kimi,
+    "kimi_vl": kimi,
+    "llama4": llama4,
+    "llava": llava,
+    "llava_next": llava_next,
+    "llava_onevision": llava_onevision,
+    "mistral3": mistral3,
+    "paligemma": paligemma,
+    "qwen2_5_omni_thinker": qwen2_5_vl,
+    "qwen2_5_vl": qwen2_5_vl,
+    "qwen2_vl": qwen2_vl,
+    "qwen3_5": qwen3_5,
+    "qwen3_5_moe": qwen3_5,
+    "qwen3_omni_moe_thinker": qwen3_vl,
+    "qwen3_vl": qwen3_vl,
+    "qwen3_vl_moe": qwen3_vl,
+    "smolvlm": idefics3,
+}
 """Towers by the `model_type` of the whole."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from forescale.errors import ForescaleError, SpecError
@@ -29,16 +28,12 @@ FIRST: Final = (
 """Architectures that are tried first, so that a plain model gets the plainest name."""
 NULLS: Final = ("q_lora_rank", "sliding_window")
 """Keys that classes of transformers have a value for unless null is said."""
-COUNTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"), "n_routed_experts"
-        ),
-        **dict.fromkeys(
-            ("mixtral", "gpt_oss", "llama4_text", "phimoe", "granitemoe", "minimax_m2"), "num_local_experts"
-        ),
-    }
-)
+COUNTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"), "n_routed_experts"),
+    **dict.fromkeys(
+        ("mixtral", "gpt_oss", "llama4_text", "phimoe", "granitemoe", "minimax_m2"), "num_local_experts"
+    ),
+}
 """What an architecture calls its number of experts, where that is not num_experts."""
 EXPERT_SIZED: Final = (
     "mixtral",
@@ -51,18 +46,16 @@ EXPERT_SIZED: Final = (
     "grok-1",
 )
 """Architectures whose intermediate_size is that of an expert."""
-SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "gpt2": {
-            "hidden_size": "n_embd",
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "intermediate_size": "n_inner",
-            "max_position_embeddings": "n_positions",
-        },
-        "opt": {"intermediate_size": "ffn_dim"},
-    }
-)
+SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+    },
+    "opt": {"intermediate_size": "ffn_dim"},
+}
 """Keys that an architecture spells in its own way."""
 
 
@@ -96,8 +89,7 @@ def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any
         if nearest is None or off < nearest[0]:
             nearest = (off, config)
     if nearest is None or nearest[0] > FARTHEST:
-        msg = f"{model.name}: no architecture that can be named describes it"
-        raise SpecError(msg)
+        raise SpecError(f"{model.name}: no architecture that can be named describes it")
     return nearest[1]
 
 

@@ -74,8 +74,7 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
     for key, value in overrides.items():
         unset = re.search(r"\$\{(\w+)\}", value)
         if unset and (key in base_values() or key == "model_name"):
-            problem = f"{key} is {value}, which nothing sets; give --var {unset[1]}=VALUE"
-            raise ReaderError(path, problem)
+            raise ReaderError(path, f"{key} is {value}, which nothing sets; give --var {unset[1]}=VALUE")
     several = f"it starts {counted(len(runs), 'training')}; the first is read"
     return Command(config, overrides, (several,) if len(runs) > 1 else ())
 

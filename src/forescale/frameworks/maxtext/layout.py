@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 from typing import Any, get_args
 
 from forescale.errors import shown
@@ -54,68 +53,67 @@ FREE = -1
 """Degree of the one axis that takes what the others leave."""
 NODE = 8
 """Devices of a slice on GPUs, where a slice is a node, if nothing says how many slices there are."""
-STRATEGIES: Mapping[str, ContextKind] = MappingProxyType(
-    {"all_gather": "all_gather", "ring": "ring", "ulysses": "ulysses", "usp": "hierarchical"}
-)
-STORAGE: Mapping[str, StorageType] = MappingProxyType(
-    {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-)
-OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType(
-    {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
-)
-NARROW: Mapping[str, tuple[ComputeType, str]] = MappingProxyType(
-    {
-        "fp8": ("fp8", "delayed"),
-        "nanoo_fp8": ("fp8", "delayed"),
-        "fp8_nanoo": ("fp8", "delayed"),
-        "fp8_full": ("fp8", "current"),
-        "fp8_gpu": ("fp8", "current"),
-        "fp8_e4m3": ("fp8", "current"),
-        "fp8_e5m2": ("fp8", "current"),
-        "te_fp8_delayedscaling": ("fp8", "delayed"),
-        "te_fp8_currentscaling": ("fp8", "current"),
-        "te_mxfp8": ("mxfp8", "mxfp8"),
-        "fp4": ("nvfp4", "none"),
-        "te_nvfp4": ("nvfp4", "none"),
-        "te_nvfp4_no_rht": ("nvfp4", "none"),
-    }
-)
+STRATEGIES: Mapping[str, ContextKind] = {
+    "all_gather": "all_gather",
+    "ring": "ring",
+    "ulysses": "ulysses",
+    "usp": "hierarchical",
+}
+STORAGE: Mapping[str, StorageType] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+OPTIMIZERS: Mapping[str, OptimizerName] = {
+    "adamw": "adamw",
+    "adam_pax": "adamw",
+    "sgd": "sgd",
+    "muon": "muon",
+}
+NARROW: Mapping[str, tuple[ComputeType, str]] = {
+    "fp8": ("fp8", "delayed"),
+    "nanoo_fp8": ("fp8", "delayed"),
+    "fp8_nanoo": ("fp8", "delayed"),
+    "fp8_full": ("fp8", "current"),
+    "fp8_gpu": ("fp8", "current"),
+    "fp8_e4m3": ("fp8", "current"),
+    "fp8_e5m2": ("fp8", "current"),
+    "te_fp8_delayedscaling": ("fp8", "delayed"),
+    "te_fp8_currentscaling": ("fp8", "current"),
+    "te_mxfp8": ("mxfp8", "mxfp8"),
+    "fp4": ("nvfp4", "none"),
+    "te_nvfp4": ("nvfp4", "none"),
+    "te_nvfp4_no_rht": ("nvfp4", "none"),
+}
 """Quantisation by our compute type and recipe."""
 INTEGERS = ("int8", "intmp", "int4")
 """Quantisation without a compute type of ours, whose products run at the rate of fp8."""
-NAMES: Mapping[str, KeptName] = MappingProxyType(
-    {
-        "query_proj": "query_proj",
-        "key_proj": "key_proj",
-        "value_proj": "value_proj",
-        "context": "context",
-        "out_proj": "out_proj",
-        "attention_out": "out_proj",
-        "mlpwi": "mlpwi",
-        "mlpwi_0": "mlpwi",
-        "mlpwi_1": "mlpwi",
-        "moe_mlpwi_0": "mlpwi",
-        "moe_mlpwi_1": "mlpwi",
-        "mlpwo": "mlpwo",
-        "moe_mlpwo": "mlpwo",
-    }
-)
+NAMES: Mapping[str, KeptName] = {
+    "query_proj": "query_proj",
+    "key_proj": "key_proj",
+    "value_proj": "value_proj",
+    "context": "context",
+    "out_proj": "out_proj",
+    "attention_out": "out_proj",
+    "mlpwi": "mlpwi",
+    "mlpwi_0": "mlpwi",
+    "mlpwi_1": "mlpwi",
+    "moe_mlpwi_0": "mlpwi",
+    "moe_mlpwi_1": "mlpwi",
+    "mlpwo": "mlpwo",
+    "moe_mlpwo": "mlpwo",
+}
 """Tensors of the policy custom by the name they have here."""
-JOINED: Mapping[str, tuple[KeptName, ...]] = MappingProxyType(
-    {
-        "kv_proj": ("key_proj", "value_proj"),
-        "qkv_proj": ("query_proj", "key_proj", "value_proj"),
-        "mla_q": ("query_proj",),
-        "mla_kv": ("key_proj", "value_proj"),
-    }
-)
+JOINED: Mapping[str, tuple[KeptName, ...]] = {
+    "kv_proj": ("key_proj", "value_proj"),
+    "qkv_proj": ("query_proj", "key_proj", "value_proj"),
+    "mla_q": ("query_proj",),
+    "mla_kv": ("key_proj", "value_proj"),
+}
 """Tensors of the policy custom that are several here."""
 QKV: tuple[KeptName, ...] = ("query_proj", "key_proj", "value_proj")
-OFFLOADED: Mapping[str, tuple[KeptName, ...]] = MappingProxyType(
-    {"qkv_proj_offloaded": QKV, "minimal_offloaded": (*QKV, "out_proj", "mlpwi", "mlpwo")}
-)
+OFFLOADED: Mapping[str, tuple[KeptName, ...]] = {
+    "qkv_proj_offloaded": QKV,
+    "minimal_offloaded": (*QKV, "out_proj", "mlpwi", "mlpwo"),
+}
 """Policies that keep what they keep on the host (utils/maxtext_utils.py, get_save_and_offload_names)."""
-ALIASES: Mapping[str, RematPolicy] = MappingProxyType({"minimal_flash": "minimal_with_context"})
+ALIASES: Mapping[str, RematPolicy] = {"minimal_flash": "minimal_with_context"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import nearest, shown
@@ -24,9 +23,7 @@ from forescale.spec.model import (
 
 GATED = 2
 """Activations of a feed-forward whose product is its gate."""
-LOCAL_LAYERS: Mapping[str, int] = MappingProxyType(
-    {"gemma2": 2, "gpt_oss": 2, "olmo3": 4, "gemma3": 6, "gemma4": 6}
-)
+LOCAL_LAYERS: Mapping[str, int] = {"gemma2": 2, "gpt_oss": 2, "olmo3": 4, "gemma3": 6, "gemma4": 6}
 """Of so many layers all but the last see a window (models/gemma2.py and others)."""
 BLOCKS = (
     "default", "llama2", "mistral", "mixtral", "deepseek", "deepseek4", "gemma", "gemma2", "gemma3", "gemma4",
@@ -36,17 +33,15 @@ BLOCKS = (
 """Styles of decoder block (common/common_types.py, DecoderBlockType)."""
 HYBRID = ("qwen3_next", "qwen3_5")
 """Blocks that mix gated delta nets with gated softmax attention."""
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "use_indexer": "the indexer of sparse attention",
-        "engram_layers": "tables of n-grams (engram)",
-        "hidden_size_per_layer_input": "an embedding for each layer",
-        "num_kv_shared_layers": "keys and values that layers share",
-        "share_kv_projections": "one projection for keys and values",
-        "moe_expert_input_dim": "experts of another width than the residual",
-        "first_num_hash_layers": "layers that route by a hash",
-    }
-)
+PARTS: Mapping[str, str] = {
+    "use_indexer": "the indexer of sparse attention",
+    "engram_layers": "tables of n-grams (engram)",
+    "hidden_size_per_layer_input": "an embedding for each layer",
+    "num_kv_shared_layers": "keys and values that layers share",
+    "share_kv_projections": "one projection for keys and values",
+    "moe_expert_input_dim": "experts of another width than the residual",
+    "first_num_hash_layers": "layers that route by a hash",
+}
 """What has no place in our description of a model, by the key that turns it on."""
 
 

@@ -168,8 +168,7 @@ def _attention(model: Model) -> dict[str, Any]:
         (layer.attention for layer in model.layers if isinstance(layer.attention, LinearAttention)), None
     )
     if not full:
-        msg = f"MaxText has no style of block for {model.name}, which has no softmax attention"
-        raise SpecError(msg)
+        raise SpecError(f"MaxText has no style of block for {model.name}, which has no softmax attention")
     one = full[-1]
     window = next((each.window for each in full if each.window is not None), None)
     return {

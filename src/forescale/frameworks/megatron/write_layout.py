@@ -103,8 +103,7 @@ def check_laws(question: Question) -> None:
     assert question.framework is not None
     for law in LAWS:
         if law.breaks(question):
-            msg = f"{question.framework.name} refuses this layout: {law.told}"
-            raise SpecError(msg)
+            raise SpecError(f"{question.framework.name} refuses this layout: {law.told}")
 
 
 AUX_LOSS = 1e-3

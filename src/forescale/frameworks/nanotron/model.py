@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import shown
@@ -188,15 +187,13 @@ def _decoder(settings: Settings, layers: list[Layer], hidden: int = 4096) -> Mod
     )
 
 
-FAMILIES: Mapping[str, Callable[[Settings], Model]] = MappingProxyType(
-    {
-        "is_llama_config": _llama,
-        "is_qwen2_config": _qwen,
-        "is_starcoder2_config": _starcoder,
-        "is_llamoe_config": _llamoe,
-        "is_mamba_config": _mamba,
-    }
-)
+FAMILIES: Mapping[str, Callable[[Settings], Model]] = {
+    "is_llama_config": _llama,
+    "is_qwen2_config": _qwen,
+    "is_starcoder2_config": _starcoder,
+    "is_llamoe_config": _llamoe,
+    "is_mamba_config": _mamba,
+}
 """What reads `model_config`, by the key that tells its class."""
 
 

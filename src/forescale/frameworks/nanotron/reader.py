@@ -33,32 +33,26 @@ LEFT = (
     "offload", "routing", "axis_order", "placement", "reshard",
 )  # fmt: skip
 """What a configuration says nothing of."""
-STORAGE: Mapping[str, StorageType] = MappingProxyType(
-    {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-)
-OPTIMIZERS: Mapping[str, OptimizerName] = MappingProxyType({"adamw": "adamw", "sgd": "sgd"})
-ENGINES: Mapping[str, str | None] = MappingProxyType({"1f1b": None, "afab": "gpipe"})
+STORAGE: Mapping[str, StorageType] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+OPTIMIZERS: Mapping[str, OptimizerName] = {"adamw": "adamw", "sgd": "sgd"}
+ENGINES: Mapping[str, str | None] = {"1f1b": None, "afab": "gpipe"}
 """Pipeline engines by our schedule's name: all forward, then all backward, is what nanotron takes unless told."""
-CONTEXT: Mapping[str, ContextKind] = MappingProxyType({"llama3_ring_attention": "all_gather"})
+CONTEXT: Mapping[str, ContextKind] = {"llama3_ring_attention": "all_gather"}
 """Kinds of attention that gather keys and values; the others pass them around a ring."""
-OVER: Mapping[str, str] = MappingProxyType(
-    {
-        "tp": "parallelism.tp",
-        "pp": "parallelism.pp",
-        "cp": "parallelism.context_parallel_size",
-        "ep": "parallelism.expert_parallel_size",
-        "micro_batch_size": "tokens.micro_batch_size",
-        "seq_len": "tokens.sequence_length",
-    }
-)
+OVER: Mapping[str, str] = {
+    "tp": "parallelism.tp",
+    "pp": "parallelism.pp",
+    "cp": "parallelism.context_parallel_size",
+    "ep": "parallelism.expert_parallel_size",
+    "micro_batch_size": "tokens.micro_batch_size",
+    "seq_len": "tokens.sequence_length",
+}
 """Keys that words of a plan go over."""
-NOT_EXPRESSED: Mapping[str, str] = MappingProxyType(
-    {
-        f"{CONFIG}_use_doc_masking": "documents do not see each other; without --document-len they do",
-        f"{CONFIG}flex_attention_mask": "a mask of flex_attention; taken as causal",
-        f"{CONFIG}z_loss_enabled": "the square of the loss's normaliser",
-    }
-)
+NOT_EXPRESSED: Mapping[str, str] = {
+    f"{CONFIG}_use_doc_masking": "documents do not see each other; without --document-len they do",
+    f"{CONFIG}flex_attention_mask": "a mask of flex_attention; taken as causal",
+    f"{CONFIG}z_loss_enabled": "the square of the loss's normaliser",
+}
 """Keys that change figures a little and have no word here."""
 
 
@@ -205,13 +199,11 @@ def _context(settings: Settings, cp: int, implementation: str) -> ContextKind:
     return kind
 
 
-MODES: Mapping[str, str] = MappingProxyType(
-    {
-        word: kind
-        for name, kind in (("REDUCE_SCATTER", "sp"), ("ALL_REDUCE", "tp"))
-        for word in (name, name.lower())
-    }
-)
+MODES: Mapping[str, str] = {
+    word: kind
+    for name, kind in (("REDUCE_SCATTER", "sp"), ("ALL_REDUCE", "tp"))
+    for word in (name, name.lower())
+}
 
 
 def _engine(settings: Settings) -> str:
@@ -259,9 +251,9 @@ def _recompute(settings: Settings) -> Recompute:
     return Recompute(granularity="full") if whole else Recompute()
 
 
-GRANULARITIES: Mapping[str, str] = MappingProxyType(
-    {word: name for name in ("none", "selective", "full") for word in (name, name.upper())}
-)
+GRANULARITIES: Mapping[str, str] = {
+    word: name for name in ("none", "selective", "full") for word in (name, name.upper())
+}
 
 
 def _told(strategy: Strategy) -> dict[str, Any]:

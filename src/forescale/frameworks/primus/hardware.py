@@ -142,8 +142,7 @@ def build_hardware_config(values: Mapping[str, Any], *, where: str) -> HardwareC
     """Return the configuration that plain values describe."""
     inside = values.get(SECTION, values)
     if not isinstance(inside, Mapping):
-        msg = f"{where}: {SECTION} must be a table, got {inside!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {SECTION} must be a table, got {inside!r}")
     given = {key: value for key, value in inside.items() if value is not None and key != "base"}
     for key, value in given.items():
         _check(key, value, where)
@@ -157,18 +156,14 @@ def _check(key: str, value: Any, where: str) -> None:  # noqa: ANN401 (as writte
     if key not in (*USED, *OWN):
         raise UnknownKeyError(key, where, (*USED, *OWN))
     if key == "node_topology" and value not in TOPOLOGIES:
-        msg = f"{where}: node_topology must be mesh or switch, got {value!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: node_topology must be mesh or switch, got {value!r}")
     if key == "switch_topology" and not isinstance(value, bool):
-        msg = f"{where}: switch_topology must be true or false, got {value!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: switch_topology must be true or false, got {value!r}")
     if key in ("node_topology", "switch_topology"):
         return
     whole = key.endswith("_size")
     within(value, Interval(ge=0, le=2**24 if whole else 1e15), f"{where}: {key}", whole=whole)
     if key in ("bw_eff", "p2p_bw_eff") and not 0 < value <= 1:
-        msg = f"{where}: {key} is a share of the bandwidth, above 0 and at most 1; got {value!r}"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {key} is a share of the bandwidth, above 0 and at most 1; got {value!r}")
     if key.endswith(("_bw", "_size")) and value == 0:
-        msg = f"{where}: {key} must be greater than 0"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: {key} must be greater than 0")

@@ -212,8 +212,7 @@ def _module(modules: object, path: Path) -> dict[str, Any]:
     if len(trains) != 1:
         frameworks = ", ".join(sorted({str(module["framework"]) for module in found})) or "none"
         wanted = ", ".join(BACKENDS)
-        problem = f"it must have one module of {wanted}; it has {len(trains)} ({frameworks})"
-        raise ReaderError(path, problem)
+        raise ReaderError(path, f"it must have one module of {wanted}; it has {len(trains)} ({frameworks})")
     for key in trains[0]:
         if key not in _MODULE:
             raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)

@@ -128,8 +128,7 @@ class _Walk:
         for joined, (kind, parts) in commands:
             self.left -= 1
             if self.left < 0:
-                msg = f"it runs more than {_MOST:,} commands"
-                raise SpecError(msg)
+                raise SpecError(f"it runs more than {_MOST:,} commands")
             if (joined == "&&" and not worked) or (joined == "||" and worked):
                 continue
             worked = getattr(self, f"_{kind}")(parts)
@@ -236,8 +235,7 @@ class _Walk:
 
     def _set(self, name: str, words: list[str]) -> None:
         if sum(map(len, words)) > LONGEST:
-            msg = f"its variables stand for more than {LONGEST / 2**20:g} MiB of text"
-            raise SpecError(msg)
+            raise SpecError(f"its variables stand for more than {LONGEST / 2**20:g} MiB of text")
         if name not in self.given:
             self.known[name] = words
 
@@ -263,8 +261,7 @@ class _Walk:
             elif quoted and not _ALL.fullmatch(piece):
                 word = word or ""
             if len(word or "") > LONGEST:
-                msg = f"its variables stand for more than {LONGEST / 2**20:g} MiB of text"
-                raise SpecError(msg)
+                raise SpecError(f"its variables stand for more than {LONGEST / 2**20:g} MiB of text")
             at = after
         return found if word is None else [*found, word]
 

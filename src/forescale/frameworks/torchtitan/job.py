@@ -304,8 +304,7 @@ def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as error:
-        problem = f"it is not valid Python: {error.msg} at line {error.lineno}"
-        raise ReaderError(path, problem) from error
+        raise ReaderError(path, f"it is not valid Python: {error.msg} at line {error.lineno}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ReaderError(path, "it is not valid Python") from error
 

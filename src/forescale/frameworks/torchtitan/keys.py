@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
@@ -250,35 +249,33 @@ CONVERTER_KEYS: Final = {
 LORA_KEYS: Final = {"rank": "lora.rank", "target_modules": "lora.target_modules"}
 
 
-KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "dim": "hidden_size",
-        "n_layers": "num_hidden_layers",
-        "n_heads": "num_attention_heads",
-        "n_kv_heads": "num_key_value_heads",
-        "head_dim": "head_dim",
-        "vocab_size": "vocab_size",
-        "enable_weight_tying": "tie_word_embeddings",
-        "hidden_dim": "intermediate_size",
-        "inter_dim": "intermediate_size",
-        "dense_hidden_dim": "intermediate_size",
-        "moe_inter_dim": "moe_intermediate_size",
-        "moe_hidden_dim": "moe_intermediate_size",
-        "num_experts": "num_experts",
-        "top_k": "num_experts_per_tok",
-        "router_top_k": "num_experts_per_tok",
-        "num_shared_experts": "n_shared_experts",
-        "n_dense_layers": "first_k_dense_replace",
-        "num_expert_groups": "n_group",
-        "num_limited_groups": "topk_group",
-        "router_num_expert_groups": "n_group",
-        "router_num_limited_groups": "topk_group",
-        **{
-            name: name
-            for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        },
-    }
-)
+KEYS: Final[Mapping[str, str]] = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "enable_weight_tying": "tie_word_embeddings",
+    "hidden_dim": "intermediate_size",
+    "inter_dim": "intermediate_size",
+    "dense_hidden_dim": "intermediate_size",
+    "moe_inter_dim": "moe_intermediate_size",
+    "moe_hidden_dim": "moe_intermediate_size",
+    "num_experts": "num_experts",
+    "top_k": "num_experts_per_tok",
+    "router_top_k": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+    "n_dense_layers": "first_k_dense_replace",
+    "num_expert_groups": "n_group",
+    "num_limited_groups": "topk_group",
+    "router_num_expert_groups": "n_group",
+    "router_num_limited_groups": "topk_group",
+    **{
+        name: name
+        for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    },
+}
 """torchtitan's words by Hugging Face's keys."""
 ATTENTION: Final = ("dim", "n_layers", "n_heads", "n_kv_heads")
 LATENT: Final = ("dim", "n_layers", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
@@ -301,8 +298,7 @@ class Builder:
     """Class of the whole model, where the builder makes layers only."""
 
 
-BUILDERS: Final[Mapping[str, tuple[Builder, ...]]] = MappingProxyType(
-    {
+BUILDERS: Final[Mapping[str, tuple[Builder, ...]]] = {
         "0.2": (
             Builder(
                 name="Qwen3ModelArgs",
@@ -350,8 +346,7 @@ BUILDERS: Final[Mapping[str, tuple[Builder, ...]]] = MappingProxyType(
                 model="DeepSeekV3Model",
             ),
         ),
-    }
-)  # fmt: skip
+    }  # fmt: skip
 SCORES: Final = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid"}
 """How routers score experts: DeepSeek-V3's keep a bias per expert beside it."""
 
@@ -414,8 +409,7 @@ def sized(model: Model, release: str) -> Sized:
         try:
             config = config_of(plain, builders)
         except SpecError as error:
-            msg = f"torchtitan has no model of such parts as {model.name}"
-            raise SpecError(msg) from error
+            raise SpecError(f"torchtitan has no model of such parts as {model.name}") from error
         found = Sized(builder=builders[config["model_type"]], config=config)
         if model.is_moe or found.builder.module != "deepseek_v3":
             return found
@@ -457,8 +451,7 @@ def _kind(builder: str, fields: Mapping[str, Any]) -> str:
         )
     kinds = {each.name: each.types[0] for each in BUILDERS["0.3"]}
     if builder not in kinds:
-        msg = f"the model is built by {builder}; what can be read is built by {', '.join(kinds)}"
-        raise SpecError(msg)
+        raise SpecError(f"the model is built by {builder}; what can be read is built by {', '.join(kinds)}")
     return kinds[builder]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from forescale.errors import ReaderError, ScheduleError
@@ -33,17 +32,15 @@ from forescale.spec.strategy import (
 from forescale.spec.workload import NARROW
 from forescale.units import counted
 
-SCHEDULES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "1F1B": "1f1b",
-        "GPipe": "gpipe",
-        "Interleaved1F1B": "interleaved-1f1b",
-        "LoopedBFS": "looped-bfs",
-        "InterleavedZeroBubble": "interleaved-zb",
-        "ZBVZeroBubble": "zbv",
-        "DualPipeV": "dualpipev",
-    }
-)
+SCHEDULES: Final[Mapping[str, str]] = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved-1f1b",
+    "LoopedBFS": "looped-bfs",
+    "InterleavedZeroBubble": "interleaved-zb",
+    "ZBVZeroBubble": "zbv",
+    "DualPipeV": "dualpipev",
+}
 """Names of torch.distributed.pipelining by ours (torch 2.13, get_schedule_class; letter case does not matter there)."""
 SINGLE: Final = ("1F1B", "GPipe")
 """Schedules of one stage per rank; the others run two where nothing else is said."""

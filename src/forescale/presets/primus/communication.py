@@ -20,9 +20,12 @@ from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 
-_PROTOCOLS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"simple": (math.inf, 8.0), "ll": (4.0, 8.0), "ll64": (56.0, 64.0), "ll128": (120.0, 128.0)}
-)
+_PROTOCOLS: Mapping[str, tuple[float, float]] = {
+    "simple": (math.inf, 8.0),
+    "ll": (4.0, 8.0),
+    "ll64": (56.0, 64.0),
+    "ll128": (120.0, 128.0),
+}
 """Payload and packet bytes; the simple protocol adds one header to the whole message."""
 Algorithm = Callable[[float, int, str, "Network"], float]
 
@@ -143,14 +146,12 @@ def single_shot_all_reduce(size: float, ranks: int, protocol: str, network: Netw
     return 2.0 * moved + reduction(part * (ranks - 1), network) + constants()["launch_latency_s"]
 
 
-DOCUMENTED_ALL_REDUCE: Mapping[str, Algorithm] = MappingProxyType(
-    {
-        "ring": ring_all_reduce,
-        "hypercube": hypercube_all_reduce,
-        "bruck": bruck_all_reduce,
-        "single_shot": single_shot_all_reduce,
-    }
-)
+DOCUMENTED_ALL_REDUCE: Mapping[str, Algorithm] = {
+    "ring": ring_all_reduce,
+    "hypercube": hypercube_all_reduce,
+    "bruck": bruck_all_reduce,
+    "single_shot": single_shot_all_reduce,
+}
 """Best of Ring/Hypercube/Bruck/Single-shot (Primus projection documentation, Communication Modeling)."""
 
 
@@ -196,15 +197,13 @@ def hierarchical_all_reduce(size: float, ranks: int, protocol: str, network: Net
     return overlapped(inside, outside, size / node) + constants()["launch_latency_s"]
 
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {
-        "ring": ring_all_reduce,
-        "hypercube": hypercube_all_reduce,
-        "bruck": pipelined_bruck_all_reduce,
-        "single_shot": single_shot_all_reduce,
-        "hier": hierarchical_all_reduce,
-    }
-)
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "ring": ring_all_reduce,
+    "hypercube": hypercube_all_reduce,
+    "bruck": pipelined_bruck_all_reduce,
+    "single_shot": single_shot_all_reduce,
+    "hier": hierarchical_all_reduce,
+}
 
 
 def pipelined_all_reduce(size: float, ranks: int, network: Network) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -153,9 +152,7 @@ def _ranks(values: Integers) -> tuple[int, Integers]:
     return int(ranks[-1]) + 1, ranks[values]
 
 
-LAYERS: Mapping[TensorParallel, Callable[..., Layer]] = MappingProxyType(
-    {"1d": layer_1d, "2d": layer_2d, "summa": layer_summa}
-)
+LAYERS: Mapping[TensorParallel, Callable[..., Layer]] = {"1d": layer_1d, "2d": layer_2d, "summa": layer_summa}
 """Operation list of each strategy."""
 HELD_KEY = ("tp1", "tp2", "micro_batch_size")
 """What weights and saved activations of a layer depend on."""

@@ -216,8 +216,7 @@ def enumerate_space(
 ) -> Space:
     """Return every legal candidate, in a fixed order; `fixed` holds degrees or the micro-batch at a value."""
     if kind not in KINDS:
-        msg = f"tensor parallel is one of {', '.join(KINDS)}; got {kind!r}"
-        raise SpecError(msg)
+        raise SpecError(f"tensor parallel is one of {', '.join(KINDS)}; got {kind!r}")
     for name in fixed:
         if name not in (*DEGREES, "micro_batch_size"):
             raise UnknownKeyError(name, "the space of subramanian2024", (*DEGREES, "micro_batch_size"))

@@ -311,8 +311,7 @@ def search_subramanian2024(
     """
     started = time.perf_counter()
     if top < 1 or global_batch_size < 1:
-        msg = f"top and global_batch_size must be 1 or more; got {top} and {global_batch_size}"
-        raise SpecError(msg)
+        raise SpecError(f"top and global_batch_size must be 1 or more; got {top} and {global_batch_size}")
     shape, machine = shape_of(model, seq_len=seq_len), machine_of(cluster)
     quirks = quirks or Quirks()
     question = Analysis(shape=shape, machine=machine, kind=tensor_parallel, quirks=quirks)

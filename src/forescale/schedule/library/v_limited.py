@@ -296,8 +296,7 @@ def orders_within(request: Request, limit: int) -> Orders:
             break
     if not best:
         least, held = v_min_limit_chunks(pp) / 2, f"{counted(limit / 2, 'micro-batch')} at pp {pp}"
-        msg = f"no V schedule fits {held}; allow {least:g} (V-Min) or more"
-        raise ScheduleError(msg)
+        raise ScheduleError(f"no V schedule fits {held}; allow {least:g} (V-Min) or more")
     return best[0][1]
 
 

@@ -67,15 +67,13 @@ class Problem:
                 msg = f"{name}: give {counted(length, 'value')}; got {getattr(self, name).shape[0]}"
                 raise ScheduleError(msg)
             if not np.all((getattr(self, name) >= 0.0) & (getattr(self, name) <= LONGEST)):
-                msg = f"{name}: give numbers from 0 to {LONGEST:g}"
-                raise ScheduleError(msg)
+                raise ScheduleError(f"{name}: give numbers from 0 to {LONGEST:g}")
         if not np.any(self.forward + self.input_grad + self.weight_grad):
             msg = "all durations are zero; the optimiser needs at least one pass that takes time"
             raise ScheduleError(msg)
         passes = 3 * stages * self.num_microbatches
         if passes > MOST_PASSES:
-            msg = f"{passes:,} passes are too many to optimise; it takes up to {MOST_PASSES:,}"
-            raise ScheduleError(msg)
+            raise ScheduleError(f"{passes:,} passes are too many to optimise; it takes up to {MOST_PASSES:,}")
         least = max(self.saved[list(mine)].sum() for mine in self.stages_of_rank)
         if self.memory_limit is not None and least > self.memory_limit * (1 + 1e-9):
             got = f"got {self.memory_limit:g}"

@@ -86,8 +86,7 @@ def partition_layers(
     """
     count = len(layers)
     if count < num_stages * min_layers:
-        msg = f"{count} layers do not fill {num_stages} stages with {min_layers} or more each"
-        raise ScheduleError(msg)
+        raise ScheduleError(f"{count} layers do not fill {num_stages} stages with {min_layers} or more each")
     cost = {held: _costs(layers, held, memory_limit) for held in set(in_flight)}
     best = np.full((num_stages + 1, count + 1, 2), np.inf)
     best[0, 0] = 0.0
@@ -104,8 +103,7 @@ def partition_layers(
         best[stage, :, 1] = uneven[cut[stage], at]
     if not np.isfinite(best[num_stages, count, 0]):
         what = f"{counted(count, 'layer')} over {counted(num_stages, 'stage')}"
-        msg = f"no partition of {what} fits {memory_limit:g}, even with all recomputed"
-        raise ScheduleError(msg)
+        raise ScheduleError(f"no partition of {what} fits {memory_limit:g}, even with all recomputed")
     return _read_off(layers, cut, in_flight, memory_limit)
 
 
