@@ -19,7 +19,7 @@ from forescale.catalogue.models import load_model
 from forescale.cost.mesh import Group
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
-from forescale.goodput.calendar import calendar
+from forescale.goodput.operations import calendar
 from forescale.graph.counts import count_parameters
 from forescale.graph.ops import CollectiveKind
 from forescale.projection.result import Calendar, Interval

@@ -17,7 +17,7 @@ from forescale.cost.select import Costs
 from forescale.errors import PhysicsError, SpecError
 from forescale.evaluate import Evaluation, evaluate
 from forescale.formula import number_of, value_of
-from forescale.goodput.calendar import calendar
+from forescale.goodput.operations import calendar
 from forescale.graph.counts import ModelFlops, count_parameters, count_trained, model_flops
 from forescale.graph.moe import possible_imbalance
 from forescale.inputs import Wired, wire

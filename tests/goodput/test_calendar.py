@@ -3,8 +3,7 @@ import pytest
 
 import forescale as fs
 from forescale.errors import SpecError
-from forescale.goodput.calendar import calendar, drawn
-from forescale.goodput.operations import load_failures, published
+from forescale.goodput.operations import calendar, drawn, load_failures, published
 from forescale.spec.operations import Failures, Operations
 from forescale.whole_run import Phase, project_run
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forescale.cli.console import console, print_json
-from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     JsonFlag,
     ModelArgument,
+    OperationsOptions,
     PlanOptions,
     RunOptions,
     grouped,

@@ -51,7 +51,7 @@ def fit_command(
     """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
     from forescale.advise import fit
     from forescale.cli.inputs import read_question, refuse_presets
-    from forescale.cli.render.fit import fit_view
+    from forescale.cli.render.advise import fit_view
 
     question = read_question(model, plan, cluster, run, layout, cost)
     refuse_presets(question, "fit")

@@ -8,12 +8,12 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     BenchOptions,
     ClusterOptions,
     CostOptions,
     LayoutOptions,
+    OperationsOptions,
     PlanOptions,
     RunOptions,
     refuse,

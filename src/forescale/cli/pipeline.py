@@ -28,8 +28,7 @@ from forescale.cli.pipeline_options import (
     pipeline_ranks,
     schedule_name,
 )
-from forescale.cli.pipeline_pictures import measured_step, rendered
-from forescale.cli.pipeline_run import run_command
+from forescale.cli.pipeline_run import measured_step, rendered, run_command
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -15,6 +14,7 @@ from forescale.cli.options import (
     JsonFlag,
     LayoutOptions,
     ModelArgument,
+    OperationsOptions,
     PlanOptions,
     RunOptions,
     grouped,

@@ -12,7 +12,6 @@ from annotated_types import Interval
 
 from forescale.cli.console import console, print_json, show
 from forescale.cli.help import Rare
-from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
@@ -20,6 +19,7 @@ from forescale.cli.options import (
     JsonFlag,
     LayoutOptions,
     ModelArgument,
+    OperationsOptions,
     PlanOptions,
     RunOptions,
     bounded,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import say, show
 from forescale.cli.emit import EmitOptions, emitted, put
-from forescale.cli.operations import OperationsOptions
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     HtmlFile,
     JsonFlag,
     ModelArgument,
+    OperationsOptions,
     PlanOptions,
     RunOptions,
     bounded,

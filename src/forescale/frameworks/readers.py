@@ -10,11 +10,11 @@ from typing import Final
 
 from forescale.errors import ReaderError
 from forescale.files import read_text
+from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
 from forescale.frameworks.deepspeed.trainer import AccelerateReader, TrainerReader
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.frameworks.huggingface.reader import AdapterReader
 from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader

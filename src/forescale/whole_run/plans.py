@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from forescale.errors import InfeasibleError, SpecError
-from forescale.goodput.calendar import calendar
 from forescale.goodput.events import INTERVALS
 from forescale.goodput.expected import expected
-from forescale.goodput.operations import case_of, rates_of
+from forescale.goodput.operations import calendar, case_of, rates_of
 from forescale.graph.counts import count_parameters
 from forescale.numeric import divisors
 from forescale.project import project

@@ -10,7 +10,6 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.goodput.calendar import RATE, STEP, drawn, spread, stretched
 from forescale.goodput.events import Outcome, best_interval_by_events, simulate
 from forescale.goodput.expected import (
     PARTS,
@@ -20,7 +19,17 @@ from forescale.goodput.expected import (
     kokolis_goodput,
     young_interval,
 )
-from forescale.goodput.operations import Saving, case_of, rates_of, sources_of
+from forescale.goodput.operations import (
+    RATE,
+    STEP,
+    Saving,
+    case_of,
+    drawn,
+    rates_of,
+    sources_of,
+    spread,
+    stretched,
+)
 from forescale.limits import Amount, Count
 from forescale.numeric import Array, Numeric
 from forescale.project import project

@@ -1,4 +1,4 @@
-"""Advice as text: three steps, the layout they arrive at, and the exact search's word on it."""
+"""Advice as text, and what makes a layout fit, as a table: what each change costs and frees."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from forescale.advise import Advice, Fact, Step, Trial
+from forescale.advise import Advice, Fact, Fit, Fix, Step, Trial
 from forescale.cli.render import words
-from forescale.cli.render.tables import asked
+from forescale.cli.render.projection import VERDICT_STYLE, header
+from forescale.cli.render.words import asked
 from forescale.question import Note
 from forescale.spec import phrases
-from forescale.units import counted, format_count, format_seconds
+from forescale.units import GIB, counted, format_count, format_seconds
 
 SHOWN = 6
 """Trials of a step shown: the last ones, among which is the one taken; the rest are counted."""
@@ -125,3 +126,63 @@ def _outcome(result: Advice) -> list[Text]:
 
 def _plain(value: object) -> str:
     return ("-".join(map(str, value)) or "none") if isinstance(value, list) else words.plain(value)
+
+
+def fit_view(result: Fit, *, most: int) -> Group:
+    """Return the layout as it is, what is proposed, and at most `most` changes."""
+    memory = result.now.memory
+    now = Text.assemble(
+        (result.verdict, VERDICT_STYLE[result.verdict]),
+        f": {words.gib(memory.peak_bytes)} GiB of {words.gib(result.question.memory_limit)} "
+        f"({words.gib(memory.peak_low_bytes)} to {words.gib(memory.peak_high_bytes)}), "
+        f"{format_seconds(result.now.step_time_s)} per step",
+    )
+    more = len(result.fixes) - most
+    tried = f"{counted(result.num_tried, 'legal layout')} evaluated"
+    if more > 0:
+        tried += f"; {more} more (all with --json or a larger --top)"
+    return Group(
+        *header(result.now), now, "", *_fix_table(result.fixes[:most]), _proposal(result), Text(tried, style="dim"),
+        *words.notes(result.now.notes),
+    )  # fmt: skip
+
+
+def _proposal(result: Fit) -> Text:
+    """Return what comes first in a sentence."""
+    first = result.first
+    if first is None and result.verdict == "FITS":
+        return Text("it fits, and no change of one or two things makes it faster and still fits for sure")
+    if first is None:
+        return Text("no change of one or two things makes it fit for sure; forescale search tries everything")
+    if result.verdict == "FITS":
+        return Text.assemble(
+            "it fits; ", (first.text, "bold"), f" makes a step {format_seconds(-first.lost_s)} shorter"
+        )
+    longer = "longer" if first.lost_s > 0.0 else "shorter"
+    price = f"makes a step {format_seconds(abs(first.lost_s))} {longer}" if first.lost_s else "takes no time"
+    return Text.assemble("with ", (first.text, "bold"), f" it fits for sure, which {price}")
+
+
+def _fix_table(fixes: tuple[Fix, ...]) -> list[Table | str]:
+    if not fixes:
+        return []
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("change")
+    for name in ("step", "lost", "GiB", "freed", "lost per GiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for each in fixes:
+        table.add_row(*_fix_cells(each), Text(each.verdict, style=VERDICT_STYLE[each.verdict]))
+    return [table, ""]
+
+
+def _fix_cells(fix: Fix) -> list[str]:
+    per_gib = fix.lost_s_per_gib
+    return [
+        fix.text,
+        format_seconds(fix.projection.step_time_s),
+        f"{fix.lost_s:+.3f} s",
+        words.gib(fix.projection.memory.peak_bytes),
+        f"{fix.freed_bytes / GIB:.1f}",
+        "–" if per_gib is None or fix.lost_s <= 0.0 else f"{per_gib:.4f} s",
+    ]

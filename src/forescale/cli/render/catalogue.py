@@ -14,7 +14,7 @@ from forescale.catalogue.clusters import cluster_names, device_names, load_clust
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.cli.render import words
-from forescale.cli.render.tables import table
+from forescale.cli.render.words import table
 from forescale.graph.counts import count_parameters
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.spec.model import Model

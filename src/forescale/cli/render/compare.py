@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.tables import table
+from forescale.cli.render.words import table
 from forescale.search.compare import Change, Comparison, Difference
 from forescale.units import GIB, format_seconds
 

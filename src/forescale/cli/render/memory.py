@@ -9,7 +9,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header
-from forescale.cli.render.tables import table
+from forescale.cli.render.words import table
 from forescale.memory.anchored import AnchoredMemory
 from forescale.memory.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
 from forescale.projection.result import MEMORY_PARTS, Projection

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from forescale.cli.render.tables import table
+from forescale.cli.render.words import table
 from forescale.cost.network import CollectivePrice, NetworkPrices
 from forescale.units import GB, format_seconds
 

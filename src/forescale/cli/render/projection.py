@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.tables import asked, table
+from forescale.cli.render.words import asked, table
 from forescale.projection.result import MemorySummary, Projection, StageMemory
 from forescale.spec import phrases
 from forescale.units import GIB, counted, format_bytes, format_count, format_seconds

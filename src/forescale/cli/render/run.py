@@ -11,7 +11,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells
-from forescale.cli.render.tables import asked, table
+from forescale.cli.render.words import asked, table
 from forescale.goodput.expected import PARTS
 from forescale.goodput.operations import rates_of
 from forescale.projection.result import Interval, Projection

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells, legend_of
-from forescale.cli.render.tables import asked, table
+from forescale.cli.render.words import asked, table
 from forescale.projection.result import Projection
 from forescale.search import ScanResult
 from forescale.search.scan import Point, Target

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.tables import asked, table
+from forescale.cli.render.words import asked, table
 from forescale.presets.subramanian2024 import Configuration, Ranked, StudyResult
 from forescale.units import GB, counted, format_seconds
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.tables import table
+from forescale.cli.render.words import table
 from forescale.sweep import Sweep, SweepResult
 from forescale.sweep.definition import Range, plain, varies
 from forescale.sweep.pictures import say, title, unit_of
