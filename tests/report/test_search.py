@@ -7,7 +7,7 @@ import pytest
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.report.document import Table
-from forescale.report.search import search_report
+from forescale.report.layouts import search_report
 from forescale.search import search
 from forescale.search.rank import score_all, slowest_of
 from forescale.spec import Workload

@@ -1,22 +1,26 @@
-"""`forescale advise`: the playbook's decision process on one's own case."""
+"""`forescale advise`: the playbook's decision process on one's own case; `forescale fit`: what makes a layout fit."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import console, print_json, show
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     JsonFlag,
+    LayoutOptions,
     ModelArgument,
     OperationsOptions,
     PlanOptions,
     RunOptions,
+    bounded,
     grouped,
     memory_limit,
     option,
 )
+from forescale.limits import SHOWN
 
 
 @grouped
@@ -47,3 +51,43 @@ def advise_command(
     from forescale.cli.render.advise import advice_view
 
     console().print(advice_view(result, notes=question.notes))
+
+
+PANEL = "Changes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """Which changes are tried and shown."""
+
+    max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE", panel=PANEL)
+    keep: list[str] | None = option(
+        "What stays as it is, such as micro_batch_size or tp. Repeatable.", "NAME", panel=PANEL
+    )
+    pairs: bool = option("Make changes also two at a time.", default=True, panel=PANEL)
+    top: int = option("Changes to show.", "N", check=bounded(SHOWN), default=10, panel=PANEL)
+
+
+@grouped
+def fit_command(
+    *,
+    model: ModelArgument = None,
+    cluster: ClusterOptions,
+    run: RunOptions,
+    layout: LayoutOptions,
+    change: ChangeOptions,
+    plan: PlanOptions,
+    cost: CostOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
+    from forescale.advise import fit
+    from forescale.cli.inputs import read_question, refuse_presets
+    from forescale.cli.render.advise import fit_view
+
+    question = read_question(model, plan, cluster, run, layout, cost)
+    refuse_presets(question, "fit")
+    if (limit := memory_limit(change.max_memory)) is not None:
+        question = replace(question, max_memory=limit)
+    result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs)
+    show(result, partial(fit_view, most=change.top), as_json=as_json, question=question)

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "search": ("search", "search_command"),
     "export": ("export", "export_command"),
     "advise": ("advise", "advise_command"),
-    "fit": ("fit", "fit_command"),
+    "fit": ("advise", "fit_command"),
     "run": ("run", "run_command"),
     "sites": ("run", "sites_command"),
     "sweep": ("sweep", "sweep_command"),

@@ -23,12 +23,14 @@ from forescale.cli.pipeline_options import (
     PassOptions,
     PlacementName,
     StageOptions,
+    measured_step,
     memory_held,
     microbatches_of_step,
     pipeline_ranks,
+    rendered,
+    run_command,
     schedule_name,
 )
-from forescale.cli.pipeline_run import measured_step, rendered, run_command
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE

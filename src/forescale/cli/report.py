@@ -130,7 +130,7 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
 
 def _search(found: SearchResult, *, details: int, worst: int) -> Report:
     """Return the report of a search under our own engine."""
-    from forescale.report.search import search_report
+    from forescale.report.layouts import search_report
     from forescale.search.rank import slowest_of
 
     return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)

@@ -10,8 +10,12 @@ from forescale.graph.counts import count_parameters
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
 from forescale.presets.almodel import AlmodelResult, Ranked, Terms
-from forescale.presets.almodel.memory import almodel_device_parameters, almodel_state_bytes
-from forescale.presets.almodel.step import Message, sequence_flops
+from forescale.presets.almodel.step import (
+    Message,
+    almodel_device_parameters,
+    almodel_state_bytes,
+    sequence_flops,
+)
 from forescale.report.document import Bullets, Column, Content, Heading, Paragraph, Report, Section, Table
 from forescale.report.layouts import (
     Layouts,

@@ -8,18 +8,23 @@ from typing import Generic, TypeVar
 
 from forescale.cost.roofline import peak_rate
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops
+from forescale.projection.result import TIME_PARTS, Projection, StageMemory
 from forescale.report.document import (
     Bullets,
     Column,
     Content,
+    Heading,
     Paragraph,
     Picture,
     Report,
     Section,
+    Table,
     legend,
     properties,
     ranking,
 )
+from forescale.search.rank import SearchResult
+from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import (
     Attention,
@@ -30,8 +35,9 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
+from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.units import GB, GIB
+from forescale.units import GB, GIB, counted
 from forescale.view.page import Chart
 
 E = TypeVar("E")
@@ -223,3 +229,282 @@ def _head_width(attention: Attention) -> int:
             return width
         case FullAttention(head_dim=width):
             return width
+
+
+COMPUTE = ("attention", "ffn", "moe", "norm", "embedding", "head", "recompute")
+"""Parts of a step that are compute."""
+MEMORY = ("weights", "optimizer", "gradients", "buffers", "activations", "overhead")
+MEANINGS = {
+    "weights": "Weights, and what is kept of them in the compute type",
+    "optimizer": "Optimizer states with the master copy",
+    "gradients": "Gradients",
+    "buffers": "Buffers of communication and gathered weights",
+    "activations": "Activations of all micro-batches in flight",
+    "overhead": "Fragmentation and what lies outside the allocator",
+}
+
+
+def search_report(
+    found: SearchResult, slowest: Sequence[Projection] = (), *, num_detailed: int = 5
+) -> Report:
+    """Return the report of a search: headers, ranking with legend, details, slowest layouts and summary."""
+    first = found.best[0]
+    model, cluster, work = first.model, first.cluster, first.workload
+    objective = found.objective.replace("_", " ")
+    return layouts_report(
+        Layouts(
+            title=f"Layouts of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}",
+            headers=(
+                model_section(model),
+                training_section(
+                    model,
+                    work,
+                    [("… attention with its mask", f"{first.model_flops_per_step / P:,.2f} PFLOPs")],
+                ),
+                hardware_section(cluster, work),
+            ),
+            columns=(*_columns(found.best, slowest), *_folded(found)),
+            best=(
+                Ranking(
+                    title=f"Layouts by {objective}",
+                    entries=found.best,
+                    lead=f"The best {len(found.best)} of {_fitting(found)} layouts that fit; {found.num_legal:,} are "
+                    "legal. Memory in GiB on the fullest device, times in seconds per step.",
+                    charts=tuple(found.pictures()),
+                ),
+            ),
+            slowest=Ranking(title=f"Slowest {counted(len(slowest), 'layout')} that fit", entries=slowest),
+            name=lambda one: phrases.layout(one.strategy),
+            details=_details,
+            num_detailed=num_detailed,
+            summary=_summary(found, slowest),
+            notes=tuple(f"{note.topic}: {note.text}" for note in first.notes),
+        )
+    )
+
+
+def _fitting(found: SearchResult) -> str:
+    """Return how many layouts fit: those left out as slower than the best were not counted."""
+    return f"{'' if found.num_feasible_is_exact else 'at least '}{found.num_feasible:,}"
+
+
+def _recompute(recompute: Recompute) -> str:
+    return recompute.policy or "+".join(recompute.modules) or recompute.granularity
+
+
+def _fullest(one: Projection) -> StageMemory:
+    return max(one.memory.stages, key=lambda stage: stage.peak_bytes)
+
+
+def _compute(one: Projection) -> float:
+    return sum(one.time_s[name] for name in COMPUTE)
+
+
+def _bottleneck(one: Projection) -> str:
+    """Return the largest part of the step, compute taken together."""
+    parts = {"compute": _compute(one), **{k: v for k, v in one.time_s.items() if k not in COMPUTE}}
+    return max(parts, key=parts.__getitem__)
+
+
+def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple[Column[Projection], ...]:
+    """Return the columns; degrees that are 1 everywhere and choices that are usual everywhere have none."""
+    shown = [*best, *slowest]
+    degrees = {
+        "tp": "Tensor parallel",
+        "cp": "Context parallel",
+        "ep": "Expert parallel",
+        "etp": "Tensor parallel of experts",
+        "pp": "Pipeline parallel",
+        "vpp": "Model chunks per pipeline rank",
+        "dp_replicate": "Replicas of the states",
+        "dp_shard": "Data-parallel ranks that share states",
+    }
+    wanted = [
+        Column(name, meaning, _degree(name))
+        for name, meaning in degrees.items()
+        if any(getattr(one.strategy, name) > 1 for one in shown)
+    ]
+    choices: Column[Projection] = Column(
+        "choices",
+        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, order of axes",
+        lambda one: _choices(one.strategy),
+        "left",
+    )
+    unusual = any(_choices(one.strategy) for one in shown)
+    return (*wanted, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
+
+
+def _folded(found: SearchResult) -> tuple[Column[Projection], ...]:
+    """Return the column of what the best stand for, if any stands for more than itself."""
+    counts = {id(one): count for one, count in zip(found.best, found.variants, strict=True)}
+    meaning = "Variants of the same degrees that are as good as the last of the ranking"
+    column: Column[Projection] = Column("more", meaning, lambda one: str(counts.get(id(one), "")))
+    return (column,) if any(found.variants) else ()
+
+
+def _choices(layout: Strategy) -> str:
+    """Return the choices of a layout that have an effect and are not the usual ones."""
+    found = [
+        _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
+        "no sp" if layout.tp > 1 and not layout.sp else None,
+        layout.schedule if layout.pp > 1 else None,
+        layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
+    ]
+    return ", ".join(filter(None, found))
+
+
+def _grid(layout: Strategy) -> str:
+    return f"summa, panels {layout.summa_panels}"
+
+
+def _degree(name: str) -> Callable[[Projection], str]:
+    return lambda one: str(getattr(one.strategy, name))
+
+
+def _gib(name: str) -> Callable[[Projection], str]:
+    return lambda one: f"{getattr(_fullest(one), f'{name}_bytes') / GIB:.1f}"
+
+
+def _time(name: str) -> Callable[[Projection], str]:
+    return lambda one: f"{one.time_s[name]:.3f}"
+
+
+_BATCH: tuple[Column[Projection], ...] = (
+    Column("zero", "States sharded over dp: 0 none, 1 optimizer, 2 gradients, 3 weights", _degree("zero")),
+    Column("mbs", "Sequences per micro-batch and data-parallel rank", _degree("micro_batch_size")),
+    Column("m", "Micro-batches per step", lambda one: str(one.num_microbatches)),
+    Column(
+        "recompute",
+        "What is computed again in backward",
+        lambda one: _recompute(one.strategy.recompute),
+        "left",
+    ),
+)
+_MEMORY: tuple[Column[Projection], ...] = (
+    *(Column(name, MEANINGS[name], _gib(name)) for name in MEMORY),
+    Column("peak", "Peak on the fullest device", _gib("peak")),
+)
+_WORK: tuple[Column[Projection], ...] = (
+    Column(
+        "PFLOP",
+        "Useful FLOPs per step: forward and backward, attention with its mask",
+        lambda one: f"{one.model_flops_per_step / P:.1f}",
+    ),
+    Column(
+        "executed",
+        "PFLOP that the devices execute per step, recompute included",
+        lambda one: f"{one.hardware_flops_per_step / P:.1f}",
+    ),
+)
+_TIMES: tuple[Column[Projection], ...] = (
+    Column(
+        "compute",
+        "Attention, feed-forward, norms, embedding, head and recompute on the slowest stage",
+        lambda one: f"{_compute(one):.3f}",
+    ),
+    Column("tp(s)", "Tensor parallel, exposed", _time("tensor_comm")),
+    Column("cp(s)", "Context parallel, exposed", _time("context_comm")),
+    Column("ep(s)", "Expert parallel, exposed", _time("expert_comm")),
+    Column("pp(s)", "Pipeline sends, exposed", _time("pipeline_comm")),
+    Column("dp(s)", "Data parallel (gathers and reductions), exposed", _time("data_comm")),
+    Column("bubble", "Waiting in the pipeline", _time("bubble")),
+    Column("opt(s)", "Update of the weights", _time("optimizer")),
+    Column("other", "Losses of whole runs: hosts, stragglers, launches", _time("overhead")),
+)
+_RESULTS: tuple[Column[Projection], ...] = (
+    Column("step(s)", "Expected step time", lambda one: f"{one.step_time_s:.3f}"),
+    Column("MFU%", "Useful FLOPs over peak, attention with its mask", lambda one: f"{100 * one.mfu:.1f}"),
+    Column("tok/s/dev", "Tokens per second and device", lambda one: f"{one.tokens_per_s_per_device:,.0f}"),
+    Column("bottleneck", "The largest part of the step", _bottleneck, "left"),
+)
+
+
+def _details(one: Projection) -> tuple[Section, ...]:
+    time, memory = one.pictures()
+    return (
+        Section("Memory on the fullest device", (Picture(memory), _memory(one)), 3),
+        Section("Batch and FLOPs", (_batch(one),), 3),
+        Section("Time by part", (Picture(time), _times(one)), 3),
+        Section("Performance", (_performance(one),), 3),
+    )
+
+
+def _memory(one: Projection) -> Table:
+    stage, memory = _fullest(one), one.memory
+    rows = [(name, f"{getattr(stage, f'{name}_bytes') / GIB:.2f}", MEANINGS[name]) for name in MEMORY]
+    room = memory.capacity_bytes / GIB
+    low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
+    used = f"{memory.verdict}: {stage.peak_bytes / GIB / room:.0%} of {room:.1f} GiB; {low:.1f} to {high:.1f} expected"
+    rows.append(
+        ("peak", f"{stage.peak_bytes / GIB:.2f}", f"{used}; stage {stage.stage} of {one.strategy.pp}")
+    )
+    return Table(
+        (
+            Heading("Component", "left"),
+            Heading("GiB"),
+            Heading("Detail", "left"),
+        ),
+        tuple(rows),
+    )
+
+
+def _batch(one: Projection) -> Table:
+    layout = one.strategy
+    return properties(
+        [
+            ("Micro-batch", f"{counted(layout.micro_batch_size, 'sequence')} per data-parallel rank"),
+            ("Micro-batches per step", f"{one.num_microbatches}"),
+            ("Data-parallel ranks", f"{layout.dp} ({layout.dp_replicate} × {layout.dp_shard})"),
+            ("Useful FLOPs", f"{one.model_flops_per_step / P:,.1f} PFLOP"),
+            ("… attention unmasked", f"{one.model_flops_full_attention_per_step / P:,.1f} PFLOP"),
+            ("Executed FLOPs", f"{one.hardware_flops_per_step / P:,.1f} PFLOP"),
+        ]
+    )
+
+
+def _times(one: Projection) -> Table:
+    rows = [
+        (name, f"{one.time_s[name]:.4f}", f"{one.time_s[name] / one.step_time_s:.1%}")
+        for name in TIME_PARTS
+        if one.time_s[name]
+    ]
+    return Table(
+        (Heading("Part", "left"), Heading("Seconds"), Heading("Share")),
+        (*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")),
+    )
+
+
+def _performance(one: Projection) -> Bullets:
+    interval = one.step_time
+    return Bullets(
+        (
+            f"Step time: {interval.expected:.3f}s ({interval.low:.3f} to {interval.high:.3f})",
+            f"MFU: {100 * one.mfu:.1f}% ({100 * one.mfu_full_attention:.1f}% with attention unmasked), "
+            f"HFU: {100 * one.hfu:.1f}%",
+            f"Tokens per second and device: {one.tokens_per_s_per_device:,.0f}",
+            f"Bottleneck: {_bottleneck(one)}",
+        )
+    )
+
+
+def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, ...]:
+    best = found.best[0]
+    span = (
+        (
+            f"Step time range of what fits: {best.step_time_s:.3f}s - {slowest[0].step_time_s:.3f}s",
+            f"MFU range: {100 * slowest[0].mfu:.1f}% - {100 * best.mfu:.1f}%",
+        )
+        if slowest and found.objective == "step_time"
+        else ()
+    )
+    gains = tuple(
+        f"with {item.change}: {item.step_time_s:.3f}s per step, {item.gain:.1%} less"
+        for item in found.relaxations
+    )
+    return (
+        f"Best layout: {phrases.layout(best.strategy)}",
+        f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
+        *span,
+        f"{counted(found.num_legal, 'legal layout')}; {_fitting(found)} fit",
+        *gains,
+    )

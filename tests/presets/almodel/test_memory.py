@@ -12,7 +12,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.presets import project_as
 from forescale.presets.almodel import ALMODEL
-from forescale.presets.almodel.memory import (
+from forescale.presets.almodel.step import (
     almodel_device_parameters,
     almodel_fsdp_buffer,
     almodel_layer_kept,

@@ -4,7 +4,7 @@ import pytest
 
 from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.presets.almodel import measured_terms
-from forescale.presets.almodel.memory import almodel_message_time, listed
+from forescale.presets.almodel.step import almodel_message_time, listed
 
 
 def seconds(kind, gigabytes, ranks):

@@ -1,6 +1,8 @@
 """A layout, a workload and a model as Megatron's settings, and what Megatron-LM refuses beyond what no layout can have.
 
-What `layout.py`, `pipeline.py`, `run.py` and `model.py` read, the other way.
+What `layout.py`, `pipeline.py`, `run.py` and `model.py` read, the other way. Facts of what is refused: Megatron-LM core
+0.19.2 (2026), megatron/training/arguments.py, core/transformer/transformer_config.py and core/parallel_state.py;
+tests/oracles asks its parser about every one of them.
 """
 
 from __future__ import annotations

@@ -19,15 +19,19 @@ from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.stages import plan_stages
 from forescale.inputs import recorded_degrees
 from forescale.numeric import Array, Numeric, divisors, summed
-from forescale.presets.almodel.memory import (
+from forescale.presets.almodel.step import (
     ANALYSIS,
+    Clock,
+    SequenceFlops,
+    Step,
     Terms,
     device_memory,
     kept_by_kind,
     logits_kept,
     measured_terms,
+    parts_of_compute,
+    sequence_flops,
 )
-from forescale.presets.almodel.step import Clock, SequenceFlops, Step, parts_of_compute, sequence_flops
 from forescale.presets.preset import (
     Account,
     StageBytes,
