@@ -57,9 +57,9 @@ def num_messages(schedule: Schedule) -> int:
 def time_by_rounds(schedule: Schedule, times: StageTimes, links: LinkTimes) -> Timing | None:
     """Return what a step takes for one candidate; None if the schedule is not whole or cannot run.
 
-    For schedules of millions of actions, in little memory: in each round, every rank whose next input is there runs its
-    next action. The recurrence and the order of its additions are those of `CompiledSchedule`, so ranks start and end at
-    the same bits; what the single actions do is not kept.
+    For schedules of millions of actions, in little memory: in each round, every rank whose next input is there runs
+    its next action. The recurrence and the order of its additions are those of `CompiledSchedule`, so ranks start and
+    end at the same bits; what the single actions do is not kept.
 
     Parameters
     ----------
