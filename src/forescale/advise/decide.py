@@ -85,17 +85,13 @@ def advise(
             case.question.cluster,
             of_site.strategy,
             case.question.workload,
-            num_layers=_layers_on_a_stage(of_site),
+            num_layers=min(stage.num_layers for stage in of_site.memory.stages),
         ),
         best=best,
         comparison=None
         if best is None
         else compare(advised, best, name_a="the advice", name_b="the exact best"),
     )
-
-
-def _layers_on_a_stage(projection: Projection) -> int:
-    return min(stage.num_layers for stage in projection.memory.stages)
 
 
 def _fit(case: Case) -> tuple[Step, Strategy]:

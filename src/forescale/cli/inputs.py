@@ -228,7 +228,10 @@ def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, 
 def _run(written: dict[str, Any], run: RunOptions) -> None:
     """Lay what is trained on over the plan's words."""
     _section(written, "workload", _workload(run))
-    for name, given in (("trainable", _trainable(run)), ("images", _images(run))):
+    for name, given in (
+        ("trainable", _trainable(run)),
+        ("images", {"count": run.images, "size": run.image_size}),
+    ):
         if any(value is not None for value in given.values()) and isinstance(written["workload"], dict):
             _section(written["workload"], name, given)
     _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
@@ -452,10 +455,6 @@ def _trainable(run: RunOptions) -> dict[str, Any]:
         "lora_rank": run.lora_rank,
         "lora_targets": _names(run.lora_targets),
     }
-
-
-def _images(run: RunOptions) -> dict[str, Any]:
-    return {"count": run.images, "size": run.image_size}
 
 
 def _strategy(layout: LayoutOptions) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int | 
         Text.assemble(
             f"rank {rank.rank:<4}",
             (curve(rank, timeline.step_time_s, columns, low, high) if width else "", "cyan"),
-            _peak_of(rank.peak),
+            f" {rank.peak.allocated_bytes / GIB:6.1f} GiB at {rank.peak.action}",
         )
         for rank in shown
     ]
@@ -166,10 +166,6 @@ def _shown(timeline: MemoryTimeline) -> list[RankTimeline]:
         return list(ranks)
     wanted = {*range(MOST_RANKS - 3), len(ranks) - 2, len(ranks) - 1, timeline.peak.rank}
     return [rank for rank in ranks if rank.rank in wanted]
-
-
-def _peak_of(peak: PeakMoment) -> str:
-    return f" {peak.allocated_bytes / GIB:6.1f} GiB at {peak.action}"
 
 
 def _named(peak: PeakMoment, result: Projection) -> Text:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.words import asked, table
-from forescale.presets.subramanian2024 import Configuration, Ranked, StudyResult
+from forescale.presets.subramanian2024 import Configuration, StudyResult
 from forescale.units import GB, counted, format_seconds
 
 TIMES = {
@@ -57,7 +57,7 @@ def _ranking(result: StudyResult) -> Table:
             format_seconds(one.step_time_s),
             f"{one.samples_per_s:,.1f}",
             f"{one.memory_bytes.total / GB:.1f}",
-            *_shares(one),
+            *(words.percent(getattr(one.time_s, name) / one.step_time_s) for name in TIMES),
         )
     return rows
 
@@ -66,7 +66,3 @@ def _near(chosen: Configuration) -> str:
     """Return which ranks share a fast domain, ones left out."""
     near = {name: count for name, count in asdict(chosen.placement).items() if count > 1}
     return " ".join(f"{name}:{count}" for name, count in near.items()) or "–"
-
-
-def _shares(one: Ranked) -> list[str]:
-    return [words.percent(getattr(one.time_s, name) / one.step_time_s) for name in TIMES]

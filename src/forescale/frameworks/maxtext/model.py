@@ -55,7 +55,7 @@ def read_model(settings: Settings, name: str) -> Model:
     _, _, _, layer_scale = _scales(settings)
     each = LOCAL_LAYERS["gemma2"] if block == "gemma2" else 1  # its layers are counted in pairs
     depth = each * layer_scale * settings.size("base_num_decoder_layers")
-    hidden = _hidden(settings)
+    hidden = _scales(settings)[0] * settings.size("base_emb_dim")
     layers = [_layer(settings, block, index) for index in range(depth)]
     kinds = {layer: layer for layer in layers}
     gpt = block == "gpt3"
@@ -105,10 +105,6 @@ def _scales(settings: Settings) -> tuple[int, int, int, int]:
     whole, rest = divmod(power, 3)
     heads = 2 ** (whole + (rest > 0))
     return 2 ** (whole + (rest > 1)), heads, heads, 2**whole
-
-
-def _hidden(settings: Settings) -> int:
-    return _scales(settings)[0] * settings.size("base_emb_dim")
 
 
 def _layer(settings: Settings, block: str, index: int) -> Layer:

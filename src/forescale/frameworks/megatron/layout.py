@@ -15,7 +15,6 @@ from forescale.limits import whole_of
 from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,
     Allocator,
-    Axis,
     ContextKind,
     CrossEntropy,
     Dispatcher,
@@ -108,7 +107,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         recompute=_recompute(settings),
         offload=_offload(settings),
         stage_layers=split.stage_layers,
-        axis_order=_axis_order(settings),
+        axis_order=("tp", "cp", "pp", "dp") if settings.flag("use_tp_pp_dp_mapping") else DEFAULT_AXIS_ORDER,
         overlap=_overlap(settings, tp=tp, vpp=split.vpp),
         flash_attention=_flash(settings),
         kernels=_kernels(settings),
@@ -368,10 +367,6 @@ def _selective(settings: Settings) -> Recompute:
             settings.note(f"not expressed: recompute of {word}")
     modules = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
     return Recompute(granularity="selective", modules=modules) if modules else Recompute()
-
-
-def _axis_order(settings: Settings) -> tuple[Axis, ...]:
-    return ("tp", "cp", "pp", "dp") if settings.flag("use_tp_pp_dp_mapping") else DEFAULT_AXIS_ORDER
 
 
 def _overlap(settings: Settings, *, tp: int, vpp: int) -> Overlap:

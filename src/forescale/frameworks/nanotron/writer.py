@@ -11,7 +11,7 @@ from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, MoeFfn
 from forescale.spec.strategy import Strategy
-from forescale.spec.workload import Precision, Workload
+from forescale.spec.workload import Workload
 from forescale.syntax import dump_yaml
 
 RUN = "run.yaml"
@@ -51,7 +51,7 @@ class NanotronWriter:
         if strategy.ep > 1:
             msg = f"nanotron runs no layout with ep {strategy.ep}: every rank of dp x pp x tp x cp has all experts"
             raise SpecError(msg)
-        steps = _steps(workload)
+        steps = None if workload.tokens is None else round(workload.tokens / workload.tokens_per_step)
         values = {**_trained(question, steps), **PLACES}
         remarks = (
             REMARKS if steps else REMARKS | {"tokens.train_steps": f"{PLACEHOLDER}: steps of the whole run"}
@@ -90,10 +90,6 @@ def _trained(question: Question, steps: int | None) -> dict[str, Any]:
     }
 
 
-def _steps(workload: Workload) -> int | None:
-    return None if workload.tokens is None else round(workload.tokens / workload.tokens_per_step)
-
-
 def _parallelism(strategy: Strategy) -> dict[str, Any]:
     return {
         "dp": strategy.dp,
@@ -115,7 +111,7 @@ def _optimizer(strategy: Strategy, workload: Workload) -> dict[str, Any]:
     return {
         "optimizer_factory": {"name": "sgd"} if sgd else {"name": "adamW", **rates},
         "zero_stage": min(strategy.zero, 1),
-        "accumulate_grad_in_fp32": _sums_in_fp32(workload.precision),
+        "accumulate_grad_in_fp32": workload.precision.gradients == "fp32",
         "weight_decay": 0.1,
         "clip_grad": 1.0,
         "learning_rate_scheduler": {
@@ -126,10 +122,6 @@ def _optimizer(strategy: Strategy, workload: Workload) -> dict[str, Any]:
             "min_decay_lr": 3e-5,
         },
     }
-
-
-def _sums_in_fp32(precision: Precision) -> bool:
-    return precision.gradients == "fp32"
 
 
 def model_config(model: Model, strategy: Strategy) -> dict[str, Any]:

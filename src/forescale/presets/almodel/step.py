@@ -321,7 +321,7 @@ def sequence_flops(model: Model, *, seq_len: int, recompute: Recompute, quirks: 
 def parts_of_compute(model: Model, seq_len: int) -> dict[Part, float]:
     """Return the share of useful FLOP in each part of the model."""
     found: dict[Part, float] = {}
-    for block, times in [*_layers(model, seq_len), (_head(model, seq_len), 1)]:
+    for block, times in [*_layers(model, seq_len), (head_block(model, _layout(seq_len)), 1)]:
         for operator in block.operators:
             found[operator.part] = found.get(operator.part, 0.0) + _flops(operator) * times
     whole = sum(found.values())
@@ -332,10 +332,6 @@ def _layout(seq_len: int) -> Layout:
     """Return the layout of one whole sequence on one device."""
     degrees, choices = split_strategy(Strategy())
     return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
-
-
-def _head(model: Model, seq_len: int) -> Block:
-    return head_block(model, _layout(seq_len))
 
 
 def _layers(model: Model, seq_len: int) -> list[tuple[Block, int]]:
