@@ -150,8 +150,5 @@ class AdapterReader:
             format=self.name,
             model=options.model_of(str(base)) if known and options.model_of else None,
             workload_values={"trainable": words},
-            used=settings.used(),
-            ignored=settings.unread(),
-            unknown=unknown,
-            notes=tuple(settings.notes),
+            **settings.accounted(unknown),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, NoReturn, overload
+from typing import Any, Final, NoReturn, overload
 
 from forescale.errors import ReaderError, shown
 from forescale.frameworks.shell import is_unset
@@ -197,6 +197,11 @@ class Settings:
     def unread(self) -> tuple[str, ...]:
         """Return the keys that were given and not read, as they are spelled."""
         return tuple(sorted(self._spelling.get(key, key) for key in self._values if key not in self._used))
+
+    def accounted(self, unknown: Iterable[str]) -> dict[str, Any]:
+        """Return what became of every key, as the fields of a `Reading` that say it."""
+        kept = {"used": self.used(), "ignored": self.unread()}
+        return {**kept, "unknown": tuple(unknown), "notes": tuple(self.notes)}
 
 
 def _var(value: object) -> str:

@@ -73,10 +73,7 @@ def read_config(
             told=_told(config, strategy),
             workload_values=_workload(config, strategy),
             num_devices=options.num_devices,
-            used=config.used(),
-            ignored=config.unread(),
-            unknown=unknown,
-            notes=tuple(config.notes),
+            **config.accounted(unknown),
         )
 
 

@@ -179,10 +179,7 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         told=words_of(strategy, left=left),
         workload_values={"precision": _compute(settings)},
         num_devices=devices,
-        used=settings.used(),
-        ignored=settings.unread(),
-        unknown=unknown,
-        notes=tuple(settings.notes),
+        **settings.accounted(unknown),
     )
 
 
@@ -384,8 +381,5 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
             {"global_batch_size": micro * steps * devices, "precision": {"compute": compute}}, settings
         ),
         num_devices=options.num_devices,
-        used=settings.used(),
-        ignored=settings.unread(),
-        unknown=unknown,
-        notes=tuple(settings.notes),
+        **settings.accounted(unknown),
     )

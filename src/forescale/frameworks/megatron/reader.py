@@ -176,10 +176,7 @@ def read_settings(
         workload=workload,
         schedule=schedule,
         num_devices=num_devices,
-        used=settings.used(),
-        ignored=settings.unread(),
-        unknown=tuple(unknown),
-        notes=tuple(settings.notes),
+        **settings.accounted(unknown),
     )
 
 

@@ -98,10 +98,7 @@ class NanotronReader:
             workload_values=workload,
             schedule=strategy.schedule,
             num_devices=strategy.num_devices if options.layout else options.num_devices,
-            used=settings.used(),
-            ignored=settings.unread(),
-            unknown=unknown,
-            notes=tuple(settings.notes),
+            **settings.accounted(unknown),
         )
 
 

@@ -196,10 +196,7 @@ def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Re
     return Reading(
         format=PrimusReader.name,
         model=model,
-        used=settings.used(),
-        ignored=settings.unread(),
-        unknown=unknown,
-        notes=tuple(settings.notes),
+        **settings.accounted(unknown),
     )
 
 
