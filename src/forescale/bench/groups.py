@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from forescale.question import Question
 Group: TypeAlias = Any
 """A process group; None of one rank."""
 Ranks: TypeAlias = NDArray[Any]
+Way: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,80 +91,43 @@ def exchanged(x: Tensor, receive: Sequence[int], send: Sequence[int], group: Gro
     return found
 
 
-class _Enter(torch.autograd.Function):
+class _Sent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:  # noqa: ANN401
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        return summed(grad, ctx.group), None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(_: Any, x: Tensor, group: Group) -> Tensor:  # noqa: ANN401
-        return summed(x, group)
-
-    @staticmethod
-    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        return grad, None
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Group) -> Tensor:  # noqa: ANN401
-        ctx.dim, ctx.group = dim, group
-        return gathered(x, dim, group)
+    def forward(ctx: Any, x: Tensor, there: Way, back: Way) -> Tensor:  # noqa: ANN401
+        ctx.back = back
+        return there(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        return scattered(grad, ctx.dim, ctx.group), None, None
+        return ctx.back(grad), None, None
 
 
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Group) -> Tensor:  # noqa: ANN401
-        ctx.dim, ctx.group = dim, group
-        return scattered(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
-        return gathered(grad, ctx.dim, ctx.group), None, None
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, receive: list[int], send: list[int], group: Group) -> Tensor:  # noqa: ANN401
-        ctx.receive, ctx.send, ctx.group = receive, send, group
-        return exchanged(x, receive, send, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        return exchanged(grad, ctx.send, ctx.receive, ctx.group), None, None, None
+def _sent(x: Tensor, there: Way, back: Way) -> Tensor:
+    """Return what goes one way forward, and its gradient the other way backward."""
+    return _Sent.apply(x, there, back)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def enter(x: Tensor, group: Group) -> Tensor:
     """Let a whole tensor into a split region: forward nothing, backward a sum."""
-    return _Enter.apply(x, group)  # type: ignore[no-any-return, no-untyped-call]
+    return _sent(x, lambda whole: whole.view_as(whole), partial(summed, group=group))
 
 
 def leave(x: Tensor, group: Group) -> Tensor:
     """Let parts of a sum out of a split region: forward the sum, backward nothing."""
-    return _Leave.apply(x, group)  # type: ignore[no-any-return, no-untyped-call]
+    return _sent(x, partial(summed, group=group), lambda grad: grad)
 
 
 def gather(x: Tensor, dim: int, group: Group) -> Tensor:
     """Gather along `dim`; backward sums gradients and scatters them."""
-    return _Gather.apply(x, dim, group)  # type: ignore[no-any-return, no-untyped-call]
+    return _sent(x, partial(gathered, dim=dim, group=group), partial(scattered, dim=dim, group=group))
 
 
 def scatter(x: Tensor, dim: int, group: Group) -> Tensor:
     """Sum and scatter along `dim`; backward gathers gradients."""
-    return _Scatter.apply(x, dim, group)  # type: ignore[no-any-return, no-untyped-call]
+    return _sent(x, partial(scattered, dim=dim, group=group), partial(gathered, dim=dim, group=group))
 
 
 def exchange(x: Tensor, receive: list[int], send: list[int], group: Group) -> Tensor:
     """Exchange rows; backward sends their gradients back."""
-    return _Exchange.apply(x, receive, send, group)  # type: ignore[no-any-return, no-untyped-call]
+    there = partial(exchanged, receive=receive, send=send, group=group)
+    return _sent(x, there, partial(exchanged, receive=send, send=receive, group=group))
