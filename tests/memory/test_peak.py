@@ -78,6 +78,25 @@ def test_activations():
     assert of(sent, "activations") == pytest.approx([a + b for a, b in zip(expected, more, strict=True)])
 
 
+def test_of_outputs_that_stay_a_tensor_parallel_rank_may_keep_its_share():
+    """DeepSpeed's pipeline: half a message of each micro-batch in flight on two ranks; all of a shard under sp."""
+    for sp, part in ((False, 2), (True, 1)):
+        layout = replace(PIPELINE, dp_shard=1, tp=2, sp=sp)
+        whole, shares, none = (
+            of(stages(replace(layout, kernels=Kernels(**kept))), "activations")
+            for kept in (
+                {"keeps_stage_outputs": True},
+                {"keeps_stage_outputs": True, "keeps_output_shares": True},
+                {"keeps_output_shares": True},
+            )
+        )
+        kept = [one - other for one, other in zip(whole, none, strict=True)]
+        assert kept[0] > 0.0
+        assert [one - other for one, other in zip(shares, none, strict=True)] == pytest.approx(
+            [each / part for each in kept]
+        )
+
+
 def test_outputs_that_stay_are_of_every_chunk_but_the_last_of_the_model():
     """Two chunks a rank hold 3, 3 and 2 micro-batches, of which both send, but for the last rank's second."""
     chunks = replace(PIPELINE, vpp=2)
@@ -142,7 +161,8 @@ def test_gradients_in_16_bits_are_copied_to_fp32_where_activations_do_not_leave_
 def test_overhead():
     """What lies outside the allocator, and its pieces: both measured, in the package's tables."""
     table = packaged("calibrations/memory/overhead")["pytorch"]
-    context, ratio = table["context_bytes"][1], table["fragmentation"]["segments"]["fixed"][1]
+    context = table["context"]["used"]["bytes"]["other"][1]
+    ratio = table["fragmentation"]["segments"]["fixed"][1]
     for stage in stages():
         allocated = (
             stage.weights_bytes
@@ -310,6 +330,21 @@ def test_gradients_of_the_update_that_find_no_room_are_lost():
     for one, other, held in zip(flat, plain, HELD, strict=True):
         lost = min(4 * held / 5, other.activations_bytes)
         assert one.overhead_bytes - other.overhead_bytes == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(("bucket", "rounds"), [(1e3, 1e3), (1e9, 1.0)])
+def test_updated_parameters_are_received_in_one_tensor_that_finds_no_room(bucket, rounds):
+    """DeepSpeed: 2 bytes of all parameters of a device, or of a round of at least a bucket; at zero 1 and 2 alone."""
+    fp32 = replace(WORK, precision=Precision(gradients="fp32"))
+    for zero, exists in ((0, 0.0), (1, 1.0), (2, 1.0)):
+        layout = replace(PIPELINE, zero=zero)
+        received, plain = (
+            stages(replace(layout, kernels=Kernels(flat_update=on, bucket_elements=bucket)), work=fp32)
+            for on in (True, False)
+        )
+        for one, other, held in zip(received, plain, HELD, strict=True):
+            expected = exists * 2 * held / max(1.0, held // bucket if rounds > 1 else 1.0)
+            assert one.overhead_bytes - other.overhead_bytes == pytest.approx(expected)
 
 
 def test_layers_that_are_replayed_together_are_there_together():

@@ -95,6 +95,17 @@ def _tower(vision: Vision, layout: Layout) -> tuple[tuple[int, Block], ...]:
     return tuple(zip(times, vision_blocks(vision, layout), strict=True))
 
 
+def counted_weight_part(model: Model, seq_len: int) -> float:
+    """Return the part of what a pass keeps that schedules by memory count until its weight gradient: 32h / (34h + 5as).
+
+    As the authors' scheduler does, whatever kernels keep (sail-sg/zero-bubble-pipeline-parallelism,
+    pipeline_parallel/zerobubble/runtime.py; Qi et al. 2023, arXiv:2401.10241, section 2.1).
+    """
+    attention = [kind.attention for kind in model.layer_kinds if kind.attention is not None]
+    heads = max((each.heads[0] for each in attention), default=0)
+    return 32.0 * model.hidden_size / (34.0 * model.hidden_size + 5.0 * heads * seq_len)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPolicy(Generic[T]):
     """One thing of a block where the recompute policy takes it, and where it does not."""
@@ -112,3 +123,9 @@ class ByPolicy(Generic[T]):
 def message_bytes(model: Model, layout: Layout) -> Numeric:
     """Return the bytes of one micro-batch between pipeline stages, on one device."""
     return layout.tokens("residual") * model.hidden_size * layout.element_bytes
+
+
+def kept_message_bytes(model: Model, layout: Layout) -> Numeric:
+    """Return what one device keeps of it, of stages that keep what they sent."""
+    choices, whole = layout.choices, message_bytes(model, layout)
+    return whole / layout.degrees.tp if choices.kernels.keeps_output_shares and not choices.sp else whole

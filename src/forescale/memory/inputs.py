@@ -34,7 +34,12 @@ class Setting:
     @property
     def overhead(self) -> Overhead:
         """What a device holds beyond what is allocated."""
-        usual = overhead_of(self.cluster.device, self.choices.allocator, varied=self.workload.varied_lengths)
+        usual = overhead_of(
+            self.cluster.device,
+            self.choices.allocator,
+            varied=self.workload.varied_lengths,
+            loads_all=self.choices.kernels.loads_all_kernels,
+        )
         return usual if self.anchor is None else replace(usual, anchor=self.anchor)
 
     def layout(self, degrees: Degrees) -> Layout:
@@ -61,6 +66,8 @@ class StateBytes:
     """Of the weights, those that are not trained."""
     update: Numeric = 0.0
     """Fp32 gradients that exist during the update alone."""
+    received: Numeric = 0.0
+    """Where updated parameters are received, in one tensor."""
     narrow: Numeric = 0.0
     """What weights in 8 or 4 bits add."""
     buffers: Numeric = 0.0

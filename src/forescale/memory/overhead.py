@@ -63,11 +63,14 @@ class Outside:
 
 
 @cache
-def overhead_of(device: Device, allocator: Allocator, *, varied: bool = False) -> Overhead:
+def overhead_of(
+    device: Device, allocator: Allocator, *, varied: bool = False, loads_all: bool = False
+) -> Overhead:
     """Return what a device holds beyond what is allocated.
 
     PyTorch's allocator keeps freed memory in pieces; how small, depends on whether tensors are as large in every
-    step or, where lengths are `varied`, not. XLA places all buffers when it compiles, whatever the `allocator`.
+    step or, where lengths are `varied`, not. Its context is larger where the driver `loads_all` kernels. XLA places
+    all buffers when it compiles, whatever the `allocator`.
     """
     data = packaged("calibrations/memory/overhead")
     if device.vendor in (xla := data["xla"])["vendors"]:
@@ -78,11 +81,12 @@ def overhead_of(device: Device, allocator: Allocator, *, varied: bool = False) -
             source=f"{xla['reserved_source']} {xla['fragmentation_source']}",
         )
     torch = data["pytorch"]
-    ratios = torch["fragmentation"][allocator]
+    ratios, context = torch["fragmentation"][allocator], torch["context"]["all" if loads_all else "used"]
+    sizes = context["bytes"]
     return Overhead(
-        context=_bounds(torch["context_bytes"]),
+        context=_bounds(sizes.get(device.architecture, sizes["other"])),
         fragmentation=_bounds(ratios["varied" if varied else "fixed"]),
-        source=f"{torch['context_source']} {ratios['source']}",
+        source=f"{context['source']} {ratios['source']}",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from forescale.cost.anchor import Residual
 from forescale.formula import formula, number_of, total, value_of
-from forescale.graph.parts import message_bytes
+from forescale.graph.parts import kept_message_bytes, message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.in_flight import Holding
 from forescale.memory.inputs import Resident, Setting
@@ -67,7 +67,7 @@ def activation_bytes(
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
     if setting.choices.kernels.keeps_stage_outputs:
         outputs = stage_output_bytes(
-            message_bytes=message_bytes(setting.model, setting.layout(degrees)),
+            message_bytes=kept_message_bytes(setting.model, setting.layout(degrees)),
             microbatches=in_flight.shares(degrees, stages, count),
             pp=degrees.pp,
         )
@@ -106,7 +106,9 @@ def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]
 
 
 @formula(
-    unit="byte", source="DeepSpeed PipelineEngine: pipe_buffers['outputs'] live until the stage's backward"
+    unit="byte",
+    source="DeepSpeed, runtime/pipe/engine.py, _exec_forward_pass: pipe_buffers['outputs'] live until the stage's "
+    "backward; where outputs are partitioned, of each rank its part",
 )
 def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Numeric) -> Numeric:
     """Message × micro-batches in flight, of one chunk, where there are several stages."""
@@ -233,13 +235,13 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
     ratio = float(held.fragmentation.expected)
     zero = inputs.degrees.zero
     flat = flat_gradient_bytes(update=states.update, activations=activations, zero=zero)
-    lost = flat if kernels.flat_update else 0.0
+    lost = largest(first=flat, second=states.received) if kernels.flat_update else 0.0
     weights = states.weights + states.narrow
     allocated = weights + states.gradients + states.optimizer + activations + buffers
     overhead = {
         "outside the allocator": inputs.outside.expected,
         "fragmentation": fragmentation_bytes(allocated=allocated, ratio=ratio),
-        "gradients of the update that find no room": lost,
+        "flat tensors of the update that find no room": lost,
         "memory of the gathering stream": states.aside,
     }
     if (measured := held.measured) is not None:

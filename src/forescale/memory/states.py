@@ -18,7 +18,7 @@ from forescale.memory.buffers import gathered_aside, standing_buffers
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, larger
 from forescale.spec.cluster import Device
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Offload
@@ -70,6 +70,12 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
         update=over_shards(update_bytes, update, update),
+        received=received_bytes(
+            parameters=trained.dense + trained.expert,
+            element_bytes=weight,
+            bucket=setting.choices.kernels.bucket_elements,
+            zero=zero,
+        ),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
     if not (offload.updates or offload.parameters):
@@ -156,6 +162,19 @@ def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeri
 def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × bytes of the copy that the update makes, over the shards from stage 1."""
     return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
+
+
+@formula(
+    unit="byte",
+    source="DeepSpeed, runtime/zero/stage_1_and_2.py and bf16_optimizer.py: rounds of at least allgather_bucket_size; "
+    "PyTorch, ProcessGroupNCCL::allgather: a list of outputs is received in one flat tensor and copied out",
+)
+def received_bytes(*, parameters: Numeric, element_bytes: float, bucket: float, zero: Numeric) -> Numeric:
+    """Parameters × bytes / rounds, parameters // bucket but one at least, under stages 1 and 2 with buckets; else 0."""
+    if bucket == 0.0:
+        return 0.0
+    stage, rounds = np.asarray(zero), larger(np.floor(parameters / bucket), 1.0)
+    return np.where((stage >= 1) & (stage < 3), parameters * element_bytes / rounds, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:

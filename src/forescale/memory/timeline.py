@@ -19,7 +19,7 @@ from forescale.formula import number_of
 from forescale.graph.layer import block_name
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.parts import Parts, build_blocks, message_bytes
+from forescale.graph.parts import Parts, build_blocks, kept_message_bytes
 from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
 from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.inputs import Resident, Setting
@@ -157,8 +157,8 @@ def stage_loads(
 
 
 def _stage_output(model: Model, strategy: Strategy, workload: Workload) -> Sized:
-    sent = message_bytes(model, Layout.of(workload, *split_strategy(strategy)))
-    return Sized(owner="pipeline", name="stage output", num_bytes=float(sent))
+    kept = kept_message_bytes(model, Layout.of(workload, *split_strategy(strategy)))
+    return Sized(owner="pipeline", name="stage output", num_bytes=float(kept))
 
 
 def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
@@ -381,17 +381,14 @@ class MemoryTimeline(Result):
         }
 
 
-def schedule_of(strategy: Strategy, num_microbatches: int) -> Schedule:
+def schedule_of(strategy: Strategy, num_microbatches: int, weight_part: float = 1.0) -> Schedule:
     """Return the schedule that a layout runs: the one it names, else 1F1B, interleaved where vpp > 1."""
-    named = strategy.schedule if strategy.pp > 1 else None
-    name = named or ("interleaved-1f1b" if strategy.vpp > 1 else "1f1b")
+    pp, vpp, pieces = strategy.pp, strategy.vpp, strategy.sequence_pieces
+    name = (strategy.schedule if pp > 1 else None) or ("interleaved-1f1b" if vpp > 1 else "1f1b")
     request = Request(
-        pp=strategy.pp,
-        num_microbatches=num_microbatches,
-        vpp=strategy.vpp,
-        num_splits=strategy.sequence_pieces,
+        pp=pp, vpp=vpp, num_microbatches=num_microbatches, num_splits=pieces, weight_part=weight_part
     )
-    return build_schedule(name, request, vpp=strategy.vpp)
+    return build_schedule(name, request, vpp=vpp)
 
 
 def build_timeline(

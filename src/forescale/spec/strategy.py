@@ -255,13 +255,17 @@ class Kernels:
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""
     flat_update: bool = False
-    """Below stage 3 the update copies its gradients to one flat fp32 tensor, which finds no room among freed
-    activations (DeepSpeed), unless product gradients are kept; other optimizers go tensor by tensor."""
+    """Below stage 3 the update copies its gradients to one flat fp32 tensor, unless product gradients are kept, and
+    from stage 1 on receives updated parameters in another, which find no room among freed activations (DeepSpeed);
+    other optimizers go tensor by tensor."""
     fused_update: bool = True
     """The update is one kernel that reads and writes each state once; False is a kernel for each of its steps
     (PyTorch's foreach implementation, Composer's optimizers)."""
     bucket_elements: Measure = 0.0
-    """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size)."""
+    """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size), and of
+    updated parameters received at once (allgather_bucket_size)."""
+    loads_all_kernels: bool = False
+    """The driver's context holds every kernel of the libraries (CUDA before lazy loading); False those that ran."""
     gathers_after_update: bool = False
     """Under zero 1 and 2 updated parameters are gathered before the step ends, behind nothing (DeepSpeed)."""
     shares_messages: bool = False
@@ -277,7 +281,10 @@ class Kernels:
     """Embedding and head are groups of their own under FSDP (torchtitan since July 2025); False leaves both to the root
     of the model."""
     keeps_stage_outputs: bool = False
-    """A pipeline stage keeps the output it sent until its backward (DeepSpeed; Megatron-LM before 2022)."""
+    """A pipeline stage keeps the output it sent until its backward (DeepSpeed; torchtitan; Megatron-LM before 2022)."""
+    keeps_output_shares: bool = False
+    """Where it does, without sequence parallelism, each tensor-parallel rank keeps the share that it sent and gathers
+    the others for backward (DeepSpeed)."""
     receives_ahead: bool = False
     """Gradients from the next pipeline stage have a buffer for every micro-batch of the step
     (torch.distributed.pipelining); False receives one at a time."""
