@@ -20,6 +20,7 @@ from forescale.formula import number_of, value_of
 from forescale.goodput.operations import calendar
 from forescale.graph.counts import ModelFlops, count_parameters, count_trained, model_flops
 from forescale.graph.moe import possible_imbalance
+from forescale.graph.parts import counted_weight_part
 from forescale.inputs import Wired, wire
 from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding
 from forescale.memory.peak import fragmentation_note, memory_summary
@@ -172,7 +173,7 @@ def memory_timeline(
     asked, result = wired.question, _projection(wired)
     standing = standing_of_ranks(result, wired.setting, wired.inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
-    schedule = schedule_of(asked.layout, count)
+    schedule = schedule_of(asked.layout, count, counted_weight_part(asked.model, asked.workload.seq_len))
     loads = stage_loads(asked.model, asked.layout, asked.workload, schedule.placement)
     return build_timeline(result, schedule, loads, standing)
 
@@ -197,6 +198,7 @@ def _as_run(evaluation: Evaluation, wired: Wired, stages: MeasuredStep) -> Evalu
         wired.question.layout,
         stages,
         num_microbatches=round(number_of(evaluation.num_microbatches)),
+        weight_part=counted_weight_part(wired.question.model, wired.question.workload.seq_len),
         behind=number_of(straggler_share(wired.setting.run, wired.question.cluster)),
     )
     return replace(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forescale.evaluate import evaluate
 from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
-from forescale.graph.parts import Parts, build_blocks
+from forescale.graph.parts import Parts, build_blocks, counted_weight_part
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
 from forescale.memory.inputs import Setting
@@ -288,6 +288,7 @@ class _Batches:
                 recompute=recompute,
                 stage_layers=self.candidates.base.stage_layers,
                 num_splits=pieces,
+                weight_part=counted_weight_part(self.model, self.question.workload.seq_len),
             )
             plan = simulated.ranks
         stages = StagesOf(stack_plans([plan]), np.zeros(len(batch.rows), dtype=np.int64))

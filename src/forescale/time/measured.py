@@ -24,6 +24,7 @@ def measured_parts(
     step: MeasuredStep,
     *,
     num_microbatches: int,
+    weight_part: float,
     behind: float,
 ) -> tuple[Seconds, Array, Array]:
     """Return the parts of a step, and forward and backward of every pipeline rank, as a run took them [s].
@@ -37,7 +38,7 @@ def measured_parts(
     ScheduleError
         If the run has another number of stages than the layout.
     """
-    schedule = schedule_of(strategy, num_microbatches)
+    schedule = schedule_of(strategy, num_microbatches, weight_part)
     times, links = stage_times_for(step, schedule)
     simulated = simulate(schedule, times, sends=step.sends)
     whole = MILLI * simulate(schedule, times, links, sends=step.sends).makespan

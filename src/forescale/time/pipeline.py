@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
+from forescale.graph.parts import counted_weight_part
 from forescale.graph.stages import (
     EVERY_LAYER,
     SUMMED,
@@ -168,6 +169,7 @@ def pipeline_of(
     recompute: Recompute = EVERY_LAYER,
     stage_layers: tuple[int, ...] | None = None,
     num_splits: int = 1,
+    weight_part: float = 1.0,
 ) -> Simulated:
     """Return the pipeline of a model under a named schedule.
 
@@ -178,7 +180,13 @@ def pipeline_of(
         the layers of stages do not fit.
     """
     kind = family(schedule)
-    request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches, num_splits=num_splits)
+    request = Request(
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=num_microbatches,
+        num_splits=num_splits,
+        weight_part=weight_part,
+    )
     if reason := refusal(schedule, pp, vpp, num_microbatches):
         msg = f"schedule {schedule}: {reason}"
         raise SpecError(msg)
@@ -255,6 +263,7 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         recompute=strategy.recompute.selection,
         stage_layers=strategy.stage_layers,
         num_splits=pieces,
+        weight_part=counted_weight_part(model, workload.seq_len),
     )
     return pipeline.ranks, pipeline
 
