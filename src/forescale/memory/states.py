@@ -54,6 +54,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     expert_state = optimizer_element_bytes(precision, moments.expert)
     degrees, zero = sharded.degrees, sharded.degrees.zero
     shards = state_shards(degrees, setting.choices.tp_kind)
+    count, bucket = trained.dense + trained.expert, setting.choices.kernels.bucket_elements
 
     def over_shards(
         function: Callable[..., Numeric], size: float, other: float, elements: Elements = trained
@@ -70,12 +71,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
         update=over_shards(update_bytes, update, update),
-        received=received_bytes(
-            parameters=trained.dense + trained.expert,
-            element_bytes=weight,
-            bucket=setting.choices.kernels.bucket_elements,
-            zero=zero,
-        ),
+        received=received_bytes(parameters=count, element_bytes=weight, bucket=bucket, zero=zero),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
     if not (offload.updates or offload.parameters):

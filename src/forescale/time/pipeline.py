@@ -180,13 +180,8 @@ def pipeline_of(
         the layers of stages do not fit.
     """
     kind = family(schedule)
-    request = Request(
-        pp=pp,
-        vpp=vpp,
-        num_microbatches=num_microbatches,
-        num_splits=num_splits,
-        weight_part=weight_part,
-    )
+    passes = {"num_microbatches": num_microbatches, "num_splits": num_splits}
+    request = Request(pp=pp, vpp=vpp, weight_part=weight_part, **passes)
     if reason := refusal(schedule, pp, vpp, num_microbatches):
         msg = f"schedule {schedule}: {reason}"
         raise SpecError(msg)
