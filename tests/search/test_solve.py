@@ -28,6 +28,8 @@ SMALL_STEPS = {
     "LAYOUTS_AT_ONCE": 400,
 }
 """Settle little at a time, so that a search has many steps."""
+STEPPED = Question(model=moe(4), cluster=cluster(8), workload=WORK, space=Space(cp=(1,)))
+"""Is searched in some eight of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def whole():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL_STEPS.items():
             patch.setattr(solve, name, value)
-        return search(moe(4), cluster(8), WORK, watch=watch), told
+        return search(STEPPED, watch=watch), told
 
 
 def stopping_after(steps):
@@ -98,14 +100,15 @@ def test_a_resumed_search_repeats_nothing_and_ends_the_same(tmp_path, whole, ste
     result, whole_told = whole
     file = tmp_path / "search.npz"
     first, _ = stopping_after(steps)
-    search(moe(4), cluster(8), WORK, watch=first, checkpoint=file)
+    search(STEPPED, watch=first, checkpoint=file)
     second, told = stopping_after(10**6)
-    resumed = search(moe(4), cluster(8), WORK, watch=second, checkpoint=file)
+    resumed = search(STEPPED, watch=second, checkpoint=file)
     assert facts(resumed) == facts(result)
+    assert steps + 1 < len(whole_told)  # it was stopped before its end
     assert told[0].num_evaluated == whole_told[steps].num_evaluated
     assert len(told) == len(whole_told) - steps
     again, told = stopping_after(10**6)
-    assert facts(search(moe(4), cluster(8), WORK, watch=again, checkpoint=file)) == facts(result)
+    assert facts(search(STEPPED, watch=again, checkpoint=file)) == facts(result)
     assert len(told) == 1
 
 
