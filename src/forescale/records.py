@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
@@ -68,8 +68,8 @@ def same(value: T, where: str, key: str) -> T:
         If one does not; the message says which, and what it may hold.
     """
     walk, kind = Walk(where), cast("Hint", type(value))
-    for name, hint in _hints(kind).items():
-        walk.visit(hint, getattr(value, name), (key, name))
+    for name, form in _forms(kind).items():
+        walk.read(form, getattr(value, name), (key, name))
     if walk.problems:
         raise SpecError(f"{where}: {walk.problems[0]}")
     return value
@@ -84,43 +84,45 @@ class Walk:
 
     def visit(self, hint: Hint, value: object, path: tuple[str, ...]) -> Hint:
         """Return `value` as what `hint` asks for; on problems anything, after noting them."""
-        parts = _union_of(hint)
-        if value is None and NoneType in parts:
+        return self.read(_form(hint), value, path)
+
+    def read(self, form: _Form, value: object, path: tuple[str, ...]) -> Hint:
+        """Do the same by an annotation that was taken apart."""
+        if value is None and form.optional:
             return None
-        kinds: list[Any] = [part for part in parts if is_dataclass(part)]
-        if kinds and isinstance(value, Mapping):
-            return self._dataclass(max(kinds, key=lambda kind: len(value.keys() & _hints(kind))), value, path)
-        if any(isinstance(value, kind) for kind in kinds):
+        if isinstance(value, Mapping):
+            if form.kinds:
+                kind = max(form.kinds, key=lambda kind: len(value.keys() & _forms(kind)))
+                return self._dataclass(kind, value, path)
+            if form.inside is not None:
+                inside = form.inside
+                return {name: self.read(inside, item, (*path, str(name))) for name, item in value.items()}
+        elif isinstance(value, list | tuple) and form.items:
+            return self._tuple(form.items, value, path)
+        elif isinstance(value, form.kinds):
             return value
-        for part in parts:
-            origin = _class(part)
-            if origin is tuple and isinstance(value, list | tuple):
-                return self._tuple(get_args(part), value, path)
-            if issubclass(origin, Mapping) and isinstance(value, Mapping):
-                inside = get_args(part)[1]
-                return {name: self.visit(inside, item, (*path, str(name))) for name, item in value.items()}
-        return self._scalar([part for part in parts if part is not NoneType], value, path)
+        return self._scalar(form, value, path)
 
     def _tuple(
-        self, hints: tuple[Hint, ...], value: list[Any] | tuple[Any, ...], path: tuple[str, ...]
+        self, items: tuple[_Form | None, ...], value: list[Any] | tuple[Any, ...], path: tuple[str, ...]
     ) -> Hint:
-        each = (hints[0],) * len(value) if hints[-1] is Ellipsis else hints
+        each = (items[0],) * len(value) if items[-1] is None else items
         if len(each) != len(value):
             return self._refuse(path, f"must be a list of {len(each)}, got {shown(value)}")
         pairs = enumerate(zip(each, value, strict=True))
-        return tuple(self.visit(one, item, (*path, str(place))) for place, (one, item) in pairs)
+        return tuple(self.read(cast("_Form", one), item, (*path, str(place))) for place, (one, item) in pairs)
 
     def _dataclass(self, kind: Hint, values: Mapping[str, Any], path: tuple[str, ...]) -> Hint:
         before = len(self.problems)
-        hints, clean = _hints(kind), {}
+        forms, clean, units = _forms(kind), {}, self.units.get(kind, {})
         for key, value in values.items():
-            if key not in hints:
+            if key not in forms:
                 place = ", ".join(filter(None, (self.where, ".".join(path)))) or "it"
-                self.problems.append(UnknownKeyError(str(key), place, hints))
+                self.problems.append(UnknownKeyError(str(key), place, forms))
                 continue
-            dimension = self.units.get(kind, {}).get(key)
+            dimension = units.get(key)
             given = self._quantity(value, dimension, (*path, key)) if dimension else value
-            clean[key] = self.visit(hints[key], given, (*path, key)) if given is not MISSING else None
+            clean[key] = self.read(forms[key], given, (*path, key)) if given is not MISSING else None
         for name in _required(kind):
             if name not in values:
                 self._refuse((*path, name), "must be given")
@@ -141,10 +143,9 @@ class Walk:
             self._refuse(path, f"= {error}")
             return MISSING
 
-    def _scalar(self, parts: list[Hint], value: object, path: tuple[str, ...]) -> Hint:
+    def _scalar(self, form: _Form, value: object, path: tuple[str, ...]) -> Hint:
         """Return a plain value; what would pass by silent conversion is refused: text, or true, for a number."""
-        bare = dict(map(_bare, parts))
-        choices = [each for kind in bare if _origin(kind) is Literal for each in get_args(kind)]
+        bare, choices = form.bare, form.choices
         if any(value == each and type(value) is type(each) for each in choices):
             return value
         if type(value) in (str, bool) and type(value) in bare:
@@ -167,7 +168,7 @@ class Walk:
         self.problems.append(f"{'.'.join(path) or 'it'} {text}")
 
 
-def _wanted(bare: Mapping[Hint, Interval], choices: list[Any]) -> str:
+def _wanted(bare: Mapping[Hint, Interval], choices: Sequence[Any]) -> str:
     """Return what is allowed, in words."""
     words = [word for kind, word in _NUMBERS.items() if kind in bare]
     if choices:
@@ -180,12 +181,47 @@ def _wanted(bare: Mapping[Hint, Interval], choices: list[Any]) -> str:
     return "text" if str in bare else "a list"
 
 
-def _like(value: object, choices: list[Any]) -> str:
+def _like(value: object, choices: Sequence[Any]) -> str:
     """Return the choice that a word is most like, as a hint."""
     close = (
         nearest(value, filter(str.isidentifier, map(str, choices)), count=1) if isinstance(value, str) else ()
     )
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Form:
+    """What an annotation allows, taken apart once for all values that are read by it."""
+
+    optional: bool
+    """Whether nothing is a value."""
+    kinds: tuple[Hint, ...]
+    """Dataclasses that a table may describe."""
+    items: tuple[_Form | None, ...]
+    """What a list holds, place by place, or at every place where the second is None; empty where it is no value."""
+    inside: _Form | None
+    """What a table holds by any key, where it may be one."""
+    bare: dict[Hint, Interval]
+    """All types that it may be, without their bounds, and these."""
+    choices: tuple[Any, ...]
+    """Words or numbers that stand for themselves."""
+
+
+@cache
+def _form(hint: Hint) -> _Form:
+    parts = get_args(hint) if _origin(hint) in (Union, UnionType) else (hint,)
+    inner = [(_class(part), get_args(part)) for part in parts]
+    lists = next((args for kind, args in inner if kind is tuple), ())
+    tables = next((args for kind, args in inner if issubclass(kind, Mapping)), ())
+    bare = dict(_bare(part) for part in parts if part is not NoneType)
+    return _Form(
+        optional=NoneType in parts,
+        kinds=tuple(part for part in parts if is_dataclass(part)),
+        items=tuple(None if each is Ellipsis else _form(each) for each in lists),
+        inside=_form(tables[1]) if tables else None,
+        bare=bare,
+        choices=tuple(each for kind in bare if _origin(kind) is Literal for each in get_args(kind)),
+    )
 
 
 def _origin(hint: Hint) -> Hint:
@@ -198,11 +234,6 @@ def _class(hint: Hint) -> type:
     return origin if isinstance(origin, type) else object
 
 
-def _union_of(hint: Hint) -> tuple[Any, ...]:
-    return get_args(hint) if _origin(hint) in (Union, UnionType) else (hint,)
-
-
-@cache
 def _bare(hint: Hint) -> tuple[Hint, Interval]:
     """Return a type without its bounds, and these."""
     if _origin(hint) is not Annotated:
@@ -216,8 +247,9 @@ def _bare(hint: Hint) -> tuple[Hint, Interval]:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _forms(kind: type) -> dict[str, _Form]:
+    """Return what the fields of a dataclass allow, by name."""
+    return {name: _form(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
 @cache
