@@ -352,7 +352,8 @@ FLOORS = {
     "adapters of experts": (0.135, 0.541, 0.998, 0.998, 0.553, 1.000, 1.000),
     "frozen but for the head": (0.878, 0.878, 0.999, 0.999, 1.000, 1.000, 1.000),
     "an engine that waits": (0.902, 0.902, 0.987, 0.987, 1.000, 1.000, 1.000),
-    "an engine that runs ahead": (0.488, 0.488, 0.911, 0.911, 1.000, 1.000, 1.000),
+    # What an update receives and finds no room for is in no bound of memory, as flat gradients are in none.
+    "an engine that runs ahead": (0.488, 0.488, 0.911, 0.911, 0.916, 0.916, 0.916),
     "graphs": (0.431, 0.431, 0.868, 0.868, 1.000, 1.000, 1.000),
     "at the upper end": (0.714, 0.714, 0.985, 0.985, 1.000, 1.000, 1.000),
     "pieces of sequences": (0.742, 0.742, 0.982, 0.982, 0.757, 0.757, 0.757),
