@@ -35,8 +35,8 @@ class UnknownNameError(SpecError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         there = tuple(known)
         self.kind, self.name, self.suggestions = kind, name, nearest(name, there)
-        listed = f"; there are {', '.join(there)}" if 0 < len(there) <= LISTED else ""
-        super().__init__(f"unknown {kind} {name!r}{_did_you_mean(self.suggestions) or listed}")
+        hint = _did_you_mean(self.suggestions) or _takes(there, "there are")
+        super().__init__(f"unknown {kind} {name!r}{hint}")
 
 
 class UnknownKeyError(SpecError):
@@ -105,10 +105,11 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Return up to `count` known names most like `name`, best first; what it is the first words of stands before."""
+    """Return up to `count` known names most like `name`, best first; before them what one begins with the other."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     lowered = name.lower().rpartition("/")[2]
     begun = sorted((each for each in by_lower if lowered and each.startswith(f"{lowered}-")), key=len)
+    begun += sorted((each for each in by_lower if each and lowered.startswith(f"{each}-")), key=len)[-1:]
     close = difflib.get_close_matches(lowered, list(by_lower), n=count, cutoff=0.5)
     inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
     ordered = dict.fromkeys([*begun, *close, *sorted(inside, key=len)])
@@ -121,9 +122,9 @@ def _did_you_mean(suggestions: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(suggestions)}?"
 
 
-def _takes(known: Sequence[str]) -> str:
+def _takes(known: Sequence[str], verb: str = "it takes") -> str:
     """Return what is allowed where nothing is near, as far as a sentence holds it."""
     if not known:
         return ""
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    return f"; it takes {', '.join(known[:LISTED])}{more}"
+    return f"; {verb} {', '.join(known[:LISTED])}{more}"

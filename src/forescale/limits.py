@@ -19,6 +19,8 @@ COUNT = Interval(gt=0, le=10**9)
 """Tokens of a sequence, sequences of a batch."""
 AMOUNT = Interval(gt=0, le=1e24)
 """Rates, bytes, tokens of a run."""
+MEMORY = Interval(ge=2**20, le=1e24)
+"""Bytes of a device that a search may fill; a number below lacks its unit."""
 JOBS = Interval(gt=0, le=1_024)
 """Points worked on at once."""
 SWEPT = Interval(gt=0, le=100_000)

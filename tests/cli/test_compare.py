@@ -119,3 +119,13 @@ def test_the_same_money_needs_prices_tokens_and_plans(forescale, tmp_path):
         "--equal-budget must be greater than 0"
         in forescale("compare", priced, priced, "--equal-budget", "-1").err
     )
+
+
+def test_a_verdict_that_is_no_text_is_refused(forescale, tmp_path):
+    path = saved(forescale, tmp_path / "a.json", "project", *DENSE)
+    body = json.loads(path.read_text(encoding="utf-8"))
+    body["memory"]["verdict"] = -1
+    path.write_text(json.dumps(body), encoding="utf-8")
+    ran = forescale("compare", path, path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "verdict must be text, got -1" in ran.err

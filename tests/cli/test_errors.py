@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, MACHINE, RUN, SEARCH
 
 MODEL = "llama-3.1-8b"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plan.toml"
 PLAN = 'model = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 8\n[workload]\nseq_len = 4096\nglobal_batch_size = 64\n'
 BAD = {
     "unknown model": (("project", "llama-3.1-8c", *DENSE[1:]), "did you mean llama-3.1-8b"),
@@ -48,6 +50,8 @@ BAD = {
     "zero stage beyond 3": (("project", *DENSE, "--zero", 4), "zero must be 3 or less"),
     "zero top": (("search", *SEARCH, "--top", 0), "--top must be a whole number of 1 or more"),
     "zero memory": (("search", *SEARCH, "--max-memory", "0GiB"), "--max-memory must be greater than 0"),
+    "memory without its unit": (("search", *SEARCH, "--max-memory", "70"), "must be 1048576 or more bytes, got 70; say its unit"),
+    "carbon of no place": (("run", *DENSE, "--tokens", "1T", "--carbon", "1e30"), "--carbon must be 0 or more, 100,000 kg of CO2 per MWh at most"),
     "unit that is no unit": (("search", *SEARCH, "--max-memory", "70GX"), "GiB"),
     "fix without a value": (("search", *SEARCH, "--fix", "tp"), "NAME=VALUE"),
     "fix that no layout can have": (("search", *SEARCH, "--fix", "tp=3"), "no multiple of 3"),
@@ -60,6 +64,13 @@ BAD = {
     "no sizes at all": (("project", MODEL, *MACHINE), "--seq-len, --global-batch-size must be given"),
     "no model": (("project", *DENSE[1:]), "MODEL must be given"),
     "search without devices": (("search", MODEL, "--cluster", "h100-sxm", *RUN), "exactly one of devices and nodes"),
+    "model of no name": (("project", "", *DENSE[1:]), "unknown model ''; there are almodel, bloom"),
+    "cluster of no name": (("project", MODEL, "--cluster", "", "--devices", 8, *RUN), "unknown cluster ''; there are "),
+    "cluster with a word too many": (("project", MODEL, "--cluster", "b200-sxm", "--devices", 8, *RUN), "did you mean b200 or"),
+    "a network of no devices": (("network", "--cluster", "h100-sxm", "--devices", 0), "1 or more, got 0"),
+    "a network of no nodes": (("network", "--cluster", "h100-sxm", "--nodes", 0), "1 or more, got 0"),
+    "a layout of a plan by number": (("project", f"{EXAMPLE}#2"), "plan.toml: only what a command printed with --json has layouts by number"),
+    "a checkpoint of another kind": (("search", *SEARCH, "--checkpoint", EXAMPLE), "is no whole checkpoint of a search (it is of another kind)"),
     "missing model file": (("project", "nowhere/config.json", *DENSE[1:]), "there is no such file"),
     "missing plan": (("project", "--plan", "nowhere.toml"), "there is no such file"),
     "missing corpus": (("validate", "nowhere.csv"), "nowhere.csv"),

@@ -156,6 +156,10 @@ def test_more_pieces_than_layers_are_refused(forescale):
         (("--tokens", "1T", "--carbon", "eu"), "unknown carbon intensity 'eu'"),
         (("--tokens", "1T", "--carbon", "-5"), "--carbon must be 0 or more"),
         (("--tokens", "1T", "--carbon", "nan"), "--carbon must be 0 or more"),
+        (
+            ("--tokens", "1T", "--tp", "0"),
+            "phase 1: command line, strategy: tp must be greater than 0, got 0",
+        ),
         (("--tokens", "1T", "--restart", "soon"), "restart = 'soon' is not a quantity in second"),
     ],
 )

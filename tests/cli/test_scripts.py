@@ -52,6 +52,23 @@ def test_variables_and_flags_go_over_the_script_before_it_is_checked(forescale, 
     assert (found["strategy"]["pp"], devices(found)) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--var", "TPP=4"), "unknown variable of run.sh 'TPP'; did you mean TP?"),
+        (("--var", "TP"), "--var must look like NAME=VALUE"),
+        (("--presets", "nowhere"), "nowhere: there is no such folder"),
+    ],
+)
+def test_what_a_file_does_not_read_is_refused(forescale, tmp_path, words, said):
+    (tmp_path / "run.sh").write_text(SCRIPT % 2, encoding="utf-8")
+    ran = forescale("project", tmp_path / "run.sh", "--cluster", "h100-sxm", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    alone = forescale("project", "llama-3.2-1b", "--cluster", "h100-sxm", "--devices", 8, *words)
+    assert f"{words[0]} goes with a framework's file" in alone.err
+
+
 def test_without_a_launcher_the_least_nodes_that_the_degrees_need(forescale, tmp_path):
     bare = (SCRIPT % 1).replace('torchrun "${ARGS[@]}"', "python")
     assert devices(asked(forescale, tmp_path, bare)) == 8

@@ -180,6 +180,7 @@ def test_what_has_no_form_in_a_file_is_refused(tmp_path):
         ('objective = "speed"', "objective must be"),
         ("safe = 1", "safe must be true"),
         ("max_memory = -1", "max_memory"),
+        ("max_memory = 70", "max_memory must be 1048576 or more"),
     ],
 )
 def test_limits_are_checked(tmp_path, line, message):

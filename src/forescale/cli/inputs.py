@@ -271,8 +271,11 @@ def _with_files(
     path = _model_file(wanted, folder)
     files = [each for each in (path, plan.config) if each is not None]
     if not files:
+        for option, given in (("--var", plan.variables), ("--presets", plan.presets)):
+            if given:
+                raise SpecError(f"{option} goes with a framework's file as MODEL or --config; there is none")
         return written, ()
-    from forescale.frameworks.readers import is_bare_model, refuse_layout_alone
+    from forescale.frameworks.readers import is_bare_model, refuse_layout_alone, refuse_unread
     from forescale.io.named import checked_model
     from forescale.io.reading import said
 
@@ -282,6 +285,7 @@ def _with_files(
     readings = [
         _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files
     ]
+    refuse_unread(options.variables, files)
     values: dict[str, Any] = {}
     for reading in readings:
         _over(values, said(reading, layout=layout, sized="nodes" in written))
@@ -302,7 +306,7 @@ def _reading_options(
 ) -> Options:
     """Return what readers are told: devices, shell variables, presets, and what goes over their files."""
     from forescale.catalogue.models import load_model, vocabulary_of
-    from forescale.frameworks.reading import Options
+    from forescale.frameworks.reading import Options, Variables
 
     sections = (wanted.get(name) for name in ("strategy", "workload"))
     over = {name: value for each in sections if isinstance(each, dict) for name, value in each.items()}
@@ -312,6 +316,8 @@ def _reading_options(
     wrong = next((name for name, equals, _ in variables if not name or not equals), None)
     if wrong is not None:
         raise SpecError(f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}")
+    if missing := [each for each in plan.presets or () if not each.is_dir()]:
+        raise ReaderError(missing[0], "there is no such folder (--presets)")
     return Options(
         num_devices=_known_devices(wanted, folder),
         layout=layout,
@@ -319,7 +325,7 @@ def _reading_options(
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
         vocabulary_of=vocabulary_of,
         model_of=load_model,
-        variables={name: value for name, _, value in variables},
+        variables=Variables({name: value for name, _, value in variables}),
         folders=tuple(plan.presets or ()),
     )
 

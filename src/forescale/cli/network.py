@@ -86,7 +86,8 @@ def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:
     found = cluster_given(given.cluster, WHERE, config=None if config is None else str(config))
     each = found.devices_per_node
     wanted = -(-max(counts) * stride // each) if counts else NODES
-    devices = given.devices or (given.nodes or wanted) * each
+    nodes = wanted if given.nodes is None else given.nodes
+    devices = nodes * each if given.devices is None else given.devices
     return replace(found, num_devices=within(devices, DEVICES, "the number of devices", whole=True))
 
 

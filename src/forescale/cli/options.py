@@ -17,7 +17,7 @@ from annotated_types import Interval
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
 from forescale.files import place_of
-from forescale.limits import PRICE, within
+from forescale.limits import MEMORY, PRICE, outside, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
 from forescale.written import writable
@@ -228,6 +228,8 @@ def memory_limit(text: str | None) -> float | None:
     value = None if text is None else parse(text, "byte")
     if value is not None and value <= 0:
         raise SpecError(f"--max-memory must be greater than 0, got {text}")
+    if value is not None and (problem := outside(value, MEMORY)):
+        raise SpecError(f"--max-memory {problem} bytes, got {text}; say its unit, such as 70GiB")
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -38,6 +37,8 @@ SERVICE = Rare("Money and dice")
 RAMP = "rampup_batch_size"
 """Word of a phase whose batch grows, as Megatron-LM calls it."""
 SEED = Interval(ge=0, le=2**32 - 1)
+CARBON = 100_000
+"""Most kg of CO2 per MWh; coal makes some 1,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +187,10 @@ def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str
     from forescale.positions import line_of
 
     said = str(error)
+    if not words:
+        return said
     file = None if plan is None else place_of(plan)
-    if file is None or not words or file.suffix != ".toml" or re.search(r"\bline \d", said):
+    if file is None or file.suffix != ".toml" or re.search(r"\bline \d", said):
         return said.replace(COMMAND_LINE, str(plan), 1)
     said = re.sub(rf"^({COMMAND_LINE}|{re.escape(str(plan))})[,:] ", "", said)
     word = next((word for word in re.findall(r"[\w.]+", said) if word in words), None)
@@ -262,8 +265,9 @@ def _prices(told: PriceOptions) -> Prices:
     from forescale.whole_run.prices import published_prices, read_prices
 
     carbon = _number(told.carbon)
-    if carbon is not None and not 0.0 <= carbon < math.inf:
-        raise SpecError(f"--carbon must be 0 or more, or the name of a place; got {told.carbon}")
+    if carbon is not None and not 0.0 <= carbon <= CARBON:
+        most = f"{CARBON:,} kg of CO2 per MWh at most"
+        raise SpecError(f"--carbon must be 0 or more, {most}, or the name of a place; got {told.carbon}")
     return Prices(
         device_hour=told.price,
         pue=told.pue,

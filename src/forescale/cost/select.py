@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from forescale.cost.anchor import MARGIN, Anchor, Rule
 from forescale.cost.calibration import (
+    TABLES,
     Calibration,
     RunFactors,
     calibration_names,
@@ -26,7 +27,7 @@ from forescale.cost.model import CollectiveModel, ComputeModel
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import RunCalibration, load_run_calibration, run_calibration_of
 from forescale.cost.tile import TileModel
-from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.errors import ReaderError, SpecError, UnknownNameError, shown
 from forescale.files import parse_json, read_text
 from forescale.spec import Cluster, Device, MoeFfn
 
@@ -81,13 +82,14 @@ def _document(content: Mapping[str, Any], path: str | Path) -> Calibrations:
     if not any(content.get(part) for part in PARTS):
         raise ReaderError(path, f"it holds nothing; it needs at least one of {', '.join(PARTS)}")
     runs, kernels, links = (content.get(part) for part in PARTS)
-    tables = (runs or {}, kernels or {}, *(links if isinstance(links, list) else [links or {}]))
-    if not all(isinstance(table, Mapping) for table in tables) or not isinstance(links or [], list):
+    tables = [{} if table is None else table for table in (runs, kernels)]
+    links = [] if links is None else links
+    if not isinstance(links, list) or not all(isinstance(table, Mapping) for table in (*tables, *links)):
         raise ReaderError(path, "runs must be a table, kernels a table by device, and links a list of tables")
     return Calibrations(
         runs=None if runs is None else run_calibration_of(runs, where=path),
         kernels={name: _kernels(entry, name, path) for name, entry in (kernels or {}).items()},
-        links=tuple(link_calibration_of(entry, where=path) for entry in links or ()),
+        links=tuple(link_calibration_of(entry, where=path) for entry in links),
     )
 
 
@@ -95,6 +97,8 @@ def _kernels(entry: Mapping[str, Any], name: str, path: str | Path) -> Calibrati
     if not isinstance(entry, Mapping) or str(entry.get("base", "generic")) not in calibration_names():
         known = ", ".join(sorted(calibration_names()))
         raise ReaderError(path, f"kernels.{name} must be a table whose base is one of {known}")
+    if wrong := [key for key in TABLES if not isinstance(entry.get(key, {}), Mapping)]:
+        raise ReaderError(path, f"kernels.{name}.{wrong[0]} must be a table, got {shown(entry[wrong[0]])}")
     return calibration_of(inherited(entry), where=path, key=f"kernels.{name}")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, UnknownNameError
 from forescale.files import read_text
 from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
@@ -19,7 +19,7 @@ from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
-from forescale.frameworks.reading import Options, Reader, Reading
+from forescale.frameworks.reading import Options, Reader, Reading, Variables
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
 from forescale.positions import says_lines
 
@@ -95,6 +95,21 @@ def refuse_layout_alone(path: Path) -> None:
                 f"it describes no model ({reader.title}); give a MODEL, and this file with --config {path}"
             )
             raise ReaderError(path, problem)
+
+
+def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
+    """Refuse a variable that no reader of some files asked for, with the nearest that they name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is one.
+    """
+    if unread := variables.unread:
+        text = "\n".join(read_text(file) for file in files if file.is_file())
+        named = re.findall(r"(?<=\$)\w+|(?<=\${)\w+", text)
+        kind = f"variable of {' or '.join(file.name for file in files)}"
+        raise UnknownNameError(kind, unread[0], dict.fromkeys(named))
 
 
 LEARNERS: Mapping[str, re.Pattern[str]] = {

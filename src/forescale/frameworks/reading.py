@@ -16,6 +16,29 @@ from forescale.spec import Model, Strategy, Workload
 from forescale.spec.framework import Words
 
 
+class Variables(Mapping[str, str]):
+    """Values of variables by name, which remembers those that a reader asked for: no other changes anything."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values, self.asked = dict(values), set[str]()
+
+    def __getitem__(self, name: str) -> str:
+        value = self._values[name]
+        self.asked.add(name)
+        return value
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Return the names that no reader asked for."""
+        return tuple(name for name in self._values if name not in self.asked)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A configuration as specifications, and what became of each of its keys."""
@@ -105,7 +128,7 @@ class Options:
     """The model that a catalogue name means, for configurations that only name theirs; None where none are known."""
     over: Words = field(default_factory=lambda: MappingProxyType({}))
     """Words of a plan's layout and workload that go over what the configuration says of them."""
-    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    variables: Variables = field(default_factory=lambda: Variables({}))
     """Values of `${NAME}` placeholders, over their defaults."""
     folders: tuple[Path, ...] = ()
     """Where presets are looked for, besides the file's own folder."""

@@ -123,10 +123,17 @@ class Settings:
 
     def choice(self, key: str, default: str, choices: Mapping[str, str]) -> str:
         """Return what `choices` makes of the value; `default` (a key of it) if it is not given."""
-        value = str(self.get(key) or default)
+        value = self.text(key, default)
         if value not in choices:
             self.refuse(f"{self.spell(key)} must be one of {', '.join(choices)}, got {shown(value)}")
         return choices[value]
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return one word or line; `default` if it is not given, empty or switched off."""
+        value = self.get(key)
+        if isinstance(value, list | tuple | Mapping):
+            self.refuse(f"{self.spell(key)} must be text, got {shown(value)}")
+        return default if value is None or value is False or value == "" else str(value)
 
     def words(self, key: str) -> tuple[str, ...]:
         """Return a list of words, written as a list, as "[a b]" or as "a,b"."""

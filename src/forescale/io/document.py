@@ -29,10 +29,13 @@ def numbered(text: str | Path) -> tuple[Path, int | None]:
 def is_document(text: str | Path) -> bool:
     """Say whether a text names a layout in what a command printed, and not a model's own JSON file."""
     path, place = numbered(text)
-    if path.suffix.lower() != ".json" or not path.is_file():
+    if not path.is_file():
         return place is not None and path.suffix.lower() == ".json"
-    content = parse_json(read_text(path), path)
-    return isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")
+    content = parse_json(read_text(path), path) if path.suffix.lower() == ".json" else None
+    found = isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")
+    if place is not None and not found:
+        raise ReaderError(path, f"only what a command printed with --json has layouts by number, #{place}")
+    return found
 
 
 def read_layout(text: str | Path) -> dict[str, Any]:

@@ -203,6 +203,8 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
 
     ORGANISATION/NAME is a file if there is one, and else a name.
     """
+    if not text.strip():
+        return None
     path = (folder or Path()) / place_of(text)
     if "/" in text:
         named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()

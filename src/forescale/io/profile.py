@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -125,7 +126,8 @@ def _check(events: Sequence[Event], file: Path) -> None:
     for at, event in enumerate(events):
         for table, kinds in ((event, READ), (_args(event), READ_ARGUMENTS)):
             for key, value in table.items():
-                if key in kinds and not isinstance(value, kinds[key]):
+                endless = isinstance(value, float) and not isfinite(value)
+                if key in kinds and (not isinstance(value, kinds[key]) or isinstance(value, bool) or endless):
                     words = " or ".join(TYPE_WORDS[kind] for kind in kinds[key])
                     problem = (
                         f"{key!r} of event {at} ({event.get('name')}) must be {words}, got {shown(value)}"
@@ -208,7 +210,7 @@ def _shaped(read: Reader, event: Event) -> Compute | None:
     dtype = next((TYPES[each.lower()] for each in types if str(each).lower() in TYPES), None)
     try:
         return None if dtype is None else read(str(event["name"]), dims, dtype, args)
-    except (IndexError, ValueError, TypeError):
+    except (IndexError, KeyError, ValueError, TypeError):
         return None
 
 
@@ -217,7 +219,7 @@ def _product(name: str, dims: list[Any], dtype: str, args: Mapping[str, Any]) ->
     one, other = dims[1:3] if "add" in name else dims[:2]
     batch = float(one[0]) if len(one) == 3 else 1.0
     (m, k), n = one[-2:], other[-1]
-    if min(m, n, k) <= 0:
+    if not all(0 < each < inf for each in (batch, m, n, k)):
         raise ValueError
     return Gemm(m=float(m), n=float(n), k=float(k), batch=batch, dtype=dtype)
 

@@ -47,7 +47,7 @@ from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
-from forescale.limits import AMOUNT, DEVICES, within
+from forescale.limits import DEVICES, MEMORY, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
 from forescale.spec import Cluster, Strategy, Workload
@@ -446,7 +446,7 @@ def _limits(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise SpecError(f"{where}: safe must be true or false, got {shown(found['safe'])}")
     if (limit := found["max_memory"]) is not None:
         given = parse(limit, "byte") if isinstance(limit, str) else limit
-        found["max_memory"] = within(given, AMOUNT, f"{where}: max_memory", whole=False)
+        found["max_memory"] = within(given, MEMORY, f"{where}: max_memory", whole=False)
     return found
 
 

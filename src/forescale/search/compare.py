@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from annotated_types import Interval
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, shown
 from forescale.limits import within
 from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
@@ -209,13 +209,19 @@ def _difference(name: str, a: object, b: object) -> Difference:
     return Difference(name=name, a=one, b=other)
 
 
+def _verdict(memory: Document) -> str:
+    if not isinstance(memory["verdict"], str):
+        raise TypeError(f"verdict must be text, got {shown(memory['verdict'])}")
+    return memory["verdict"]
+
+
 def _memory(a: Document, b: Document) -> MemoryDifference:
     one, other = (max(each["stages"], key=lambda stage: stage["peak_bytes"]) for each in (a, b))
     return MemoryDifference(
         stage_a=one["stage"],
         stage_b=other["stage"],
-        verdict_a=a["verdict"],
-        verdict_b=b["verdict"],
+        verdict_a=_verdict(a),
+        verdict_b=_verdict(b),
         peak=_difference("peak", one["peak_bytes"], other["peak_bytes"]),
         parts=tuple(_difference(name, one[f"{name}_bytes"], other[f"{name}_bytes"]) for name in PARTS),
     )

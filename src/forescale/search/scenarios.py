@@ -83,7 +83,8 @@ class Checkpoint:
             with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as saved:
                 state = {name: saved[name] for name in saved.files}
         except UNREADABLE as error:
-            raise self._damaged(str(error) or "it is empty") from error
+            reason = "it is of another kind" if isinstance(error, ValueError) else str(error)
+            raise self._damaged(reason or "it is empty") from error
         if str(state.pop("checksum", "none")) != _checksum(state):
             raise self._damaged("its checksum is another")
         return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from rich.console import Group
@@ -164,11 +165,12 @@ def _lines(result: RunProjection) -> list[str]:
     saved = result.checkpoint
     causes = sorted(result.interruptions.items(), key=lambda item: -item[1])
     named = ", ".join(f"{cause} {count:.0f}" for cause, count in causes[:CAUSES] if count >= 1.0)
+    apart = f", one every {format_seconds(result.mttf_s)}" if isfinite(result.mttf_s) else ""
     lines = [
         f"days           {_range(result.days, '{:,.1f}')}; {result.ideal_days:.1f} if nothing failed; "
         f"goodput {result.goodput:.1%}{_causes(result.spread)}",
-        f"interruptions  {sum(result.interruptions.values()):.0f} unexpected, one every "
-        f"{format_seconds(result.mttf_s)}{f' ({named})' if named else ''}; {result.planned:.0f} planned",
+        f"interruptions  {sum(result.interruptions.values()):.0f} unexpected{apart}"
+        f"{f' ({named})' if named else ''}; {result.planned:.0f} planned",
         f"checkpoints    {saved.bytes / 1e12:.2f} TB every {format_seconds(result.interval_s)}; training stops for "
         f"{format_seconds(saved.blocking)}, whole after {format_seconds(saved.written)}, read in "
         f"{format_seconds(saved.reload)}; written {saved.reload / result.interval_s:.1%} of the time",

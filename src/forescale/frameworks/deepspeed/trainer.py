@@ -81,9 +81,20 @@ class AccelerateReader:
             settings.note(
                 f"{settings.spell('num_processes')} {given} gives way to {options.num_devices} devices"
             )
-        if str(settings.get("distributed_type")).upper() == "DEEPSPEED":
+        if _kind(settings) == "DEEPSPEED":
             return _accelerated(settings, path, replace(options, num_devices=devices), unknown)
         return _sharded(settings, devices, unknown)
+
+
+def _kind(settings: Settings) -> str:
+    """Return what distributes the training, as Accelerate's DistributedType has it."""
+    kind = settings.text("distributed_type", "NO").upper()
+    if kind not in ("NO", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM") and not kind.startswith("MULTI_"):
+        settings.refuse(
+            f"{settings.spell('distributed_type')} must be one of NO, MULTI_GPU (or another MULTI_), DEEPSPEED, FSDP, "
+            f"XLA, MEGATRON_LM, got {kind}"
+        )
+    return kind
 
 
 def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
@@ -201,7 +212,7 @@ def _degrees(settings: Settings) -> dict[str, int]:
 
 def _stage(settings: Settings) -> tuple[int, bool]:
     """Return the stage, and whether nodes hold whole states; of FSDP 2 it is whether parameters are sharded again."""
-    if str(settings.get("distributed_type")).upper() != "FSDP":
+    if _kind(settings) != "FSDP":
         return 0, False
     if settings.count("fsdp_version", 1) == 2:
         return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)

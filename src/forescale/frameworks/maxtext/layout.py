@@ -184,7 +184,7 @@ def _slices(settings: Settings, ici: Mapping[str, int], dcn: Mapping[str, int], 
         return least
     if inside > 0:
         return max(1, devices // inside)
-    if str(settings.get("hardware") or "tpu").startswith("gpu") and devices > NODE:
+    if settings.text("hardware", "tpu").startswith("gpu") and devices > NODE:
         settings.note(f"slices are taken as nodes of {NODE} devices; num_slices says otherwise")
         return devices // NODE
     return least
@@ -495,7 +495,7 @@ def _types(settings: Settings) -> dict[str, Any]:
     if kind == "fp32":
         return {"compute": "fp32"}
     words: dict[str, Any] = {"compute": kind}
-    narrow = str(settings.get("quantization") or "")
+    narrow = settings.text("quantization")
     if narrow in NARROW:
         words["compute"], words["recipe"] = NARROW[narrow]
     elif narrow in INTEGERS:
@@ -510,7 +510,7 @@ def _types(settings: Settings) -> dict[str, Any]:
         )
     if weights != "fp32":
         words |= {"parameters": weights, "master": "none", "moments": weights}
-    first = str(settings.get("mu_dtype") or "")
+    first = settings.text("mu_dtype")
     if first in STORAGE and STORAGE[first] != weights:
         settings.note(f"the moments are kept in {STORAGE[first]} and {weights}; both are taken as the second")
     if settings.get("grad_dtype") not in ("float32", None):

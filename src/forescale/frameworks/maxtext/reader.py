@@ -103,7 +103,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
     """Return what keys and overrides say, those among `options.variables` included."""
     overrides = {
         **given.overrides,
-        **{key: value_of(text, path) for key, text in options.variables.items() if key in known_keys()},
+        **{key: value_of(options.variables[key], path) for key in options.variables if key in known_keys()},
     }
     unknown = _unknown({**given.values, **overrides}, given.lines, path, strict=options.strict)
     settings, model_keys = _settings(given, overrides, unknown, path)

@@ -194,7 +194,7 @@ def _value(flag: str, kind: str, value: object, where: str) -> object:
             return MISSING
         return value[0] if isinstance(value, list) and len(value) == 1 else value
     if isinstance(value, list):
-        value = [word for word in value if not is_unset(word)]
+        value = [word for word in value if not is_unset(str(word))]
     if value not in ([], True, False):
         raise ReaderError(where, f"{flag} takes no value, got {value!r}")
     return (kind == "true") is (value is not False)

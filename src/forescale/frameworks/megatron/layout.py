@@ -120,7 +120,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
 
 def _allocator(settings: Settings) -> Allocator:
     """Return how PyTorch's allocator takes memory, as the environment says."""
-    words = str(settings.get(ALLOCATOR[0]) or "").lower()
+    words = settings.text(ALLOCATOR[0]).lower()
     return "expandable_segments" if "expandable_segments:true" in words else "segments"
 
 
@@ -137,7 +137,7 @@ def _routed(settings: Settings, tp: int) -> bool:
 def _dispatcher(settings: Settings) -> Dispatcher:
     """Return how tokens travel: the flexible dispatcher has DeepEP behind it, or kernels like it."""
     kind = settings.choice("moe_token_dispatcher_type", "allgather", TOKEN_DISPATCHERS)
-    backend = str(settings.get("moe_flex_dispatcher_backend") or "deepep")
+    backend = settings.text("moe_flex_dispatcher_backend", "deepep")
     once = settings.flag("moe_enable_deepep") or settings.flag("use_turbo_deepep")
     if kind == "flex" and backend == "hybridep":
         return "hybridep"
@@ -393,7 +393,7 @@ def _flash(settings: Settings) -> bool:
     if width % FLASH_WIDTH and not settings.flag("multi_latent_attention"):
         settings.note(f"heads {width} wide are no multiple of {FLASH_WIDTH}: attention is not fused")
         return False
-    backend = str(settings.get("attention_backend") or "auto").rpartition(".")[2]
+    backend = settings.text("attention_backend", "auto").rpartition(".")[2]
     local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 

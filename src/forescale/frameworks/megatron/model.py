@@ -273,7 +273,7 @@ def _vocabulary(settings: Settings, options: Options) -> int:
         return stated + extra
     if options.vocab_size:
         return options.vocab_size
-    model, kind = str(settings.get("tokenizer_model") or ""), str(settings.get("tokenizer_type") or "")
+    model, kind = settings.text("tokenizer_model"), settings.text("tokenizer_type")
     if not kind and "vocab_file" in settings:
         kind = "GPT2BPETokenizer" if "merge_file" in settings else "BertWordPieceLowerCase"
     for name in (model, kind, Path(settings.where).stem):
@@ -311,7 +311,7 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
 def hybrid_ahead(settings: Settings) -> tuple[str, ...]:
     """Return the letters of each multi-token-prediction layer of a hybrid, which stand behind its own layers."""
     key = next((key for key in KEYS if settings.get(key)), "")
-    _, *ahead = str(settings.get(key) or "").strip().split("/")
+    _, *ahead = settings.text(key).strip().split("/")
     if ahead and (len(set(ahead)) > 1 or not re.fullmatch(r"[M*]?[-E]?", ahead[0])):
         settings.refuse(
             f"{settings.spell(key)} predicts further tokens with {' and '.join(dict.fromkeys(ahead))}; equal ones of M "

@@ -215,7 +215,7 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
     unknown = unknown_of(values, (*yaml_keys(), *_SECTIONS), path, lines, strict=strict)
     own = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
     found = {key: values[name] for key, name in own.items()}
-    activation = str(values.get("activation_func") or "gelu")
+    activation = Settings(values, str(path)).text("activation_func", "gelu")
     if activation not in _ACTIVATIONS:
         raise ReaderError(
             path, f"activation_func must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"

@@ -228,7 +228,7 @@ def read_workload(settings: Settings, strategy: Strategy) -> Workload:
             f"{strategy.micro_batch_size} x data parallel {strategy.dp} = {step}"
         )
     _check_interleaving(settings, strategy, batch // step)
-    optimizer = str(settings.get("optimizer") or "adam")
+    optimizer = settings.text("optimizer", "adam")
     if optimizer not in OPTIMIZERS:
         settings.refuse(f"the optimizer {optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
     return Workload(
@@ -300,7 +300,7 @@ def _compute(settings: Settings, base: StorageType) -> tuple[ComputeType, Recipe
     fp4, fp8 = settings.get("fp4"), settings.get("fp8")
     if fp8:
         settings.choice("fp8", "hybrid", FP8_FORMATS)
-    named = str(settings.get("fp8_recipe") or "delayed")
+    named = settings.text("fp8_recipe", "delayed")
     if fp4 and fp8:
         settings.refuse(f"{settings.spell('fp4')} and {settings.spell('fp8')} cannot both be set")
     if fp4:

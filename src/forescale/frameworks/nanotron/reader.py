@@ -164,7 +164,7 @@ def _strategy(settings: Settings, options: Options) -> Strategy:
             f"{settings.spell('parallelism.expert_parallel_size')} {ep}: experts are taken as split over tp x cp x dp; "
             "nanotron since 2025 builds no groups of several expert-parallel ranks"
         )
-    implementation = str(settings.get(f"{CONFIG}_attn_implementation") or "")
+    implementation = settings.text(f"{CONFIG}_attn_implementation")
     return Strategy(
         tp=tp,
         sp=tp > 1 and settings.choice("parallelism.tp_mode", "ALL_REDUCE", MODES) == "sp",
@@ -265,7 +265,7 @@ def _workload(settings: Settings, strategy: Strategy) -> dict[str, Any]:
     batch = strategy.dp * strategy.micro_batch_size * settings.size("tokens.batch_accumulation_per_replica")
     length, steps = settings.size("tokens.sequence_length"), settings.count("tokens.train_steps")
     _check_stages(settings, length)
-    named = str(settings.get("optimizer.optimizer_factory.name") or "adamW").lower()
+    named = settings.text("optimizer.optimizer_factory.name", "adamW").lower()
     if named not in OPTIMIZERS:
         name = settings.spell("optimizer.optimizer_factory.name")
         settings.refuse(f"{name} must be adamW or sgd, got {shown(named)}")

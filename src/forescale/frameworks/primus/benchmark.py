@@ -52,8 +52,8 @@ class Table:
         return found
 
     def first(self, *keys: str) -> tuple[str, Any]:
-        """Return the first of some keys whose value is something, and that; None where there is none."""
-        found = next((key for key in keys if self.values.get(key)), None)
+        """Return the first of some keys whose value is neither null nor zero, and that; None where there is none."""
+        found = next((key for key in keys if self.values.get(key) not in (None, 0)), None)
         self.asked.update(dict.fromkeys(keys if found is None else (found,)))
         return (keys[0], None) if found is None else (found, self.values[found])
 
@@ -89,8 +89,8 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
         If it is of a newer version, holds nothing that was measured, or does not fit the target.
     """
     whole = Table(document, where)
-    version = whole.first("schema_version")[1] or 1
-    if not isinstance(version, int) or version > NEWEST:
+    version = whole.first("schema_version")[1]
+    if version is not None and version not in range(1, NEWEST + 1):
         raise SpecError(
             f"{where}: its schema_version is {shown(version)}; this version reads 1 and 2 of Primus's artifacts"
         )

@@ -96,7 +96,7 @@ def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _adapted(found: Reading, settings: Settings) -> Reading:
     """Return a reading with the adapters that `peft` asks for: Megatron-Bridge's LoRA as it is without arguments."""
-    kind = str(settings.get("peft") or "none").lower()
+    kind = settings.text("peft", "none").lower()
     if kind == "none" or found.workload is None:
         return found
     if kind != "lora":
@@ -333,7 +333,7 @@ def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[S
 def _schedule(settings: Settings) -> str | None:
     """Return the pipeline schedule that Primus is told to run, by our name."""
     if settings.flag("patch_primus_pipeline"):
-        algorithm = str(settings.get("pp_algorithm") or "1f1b-interleaved")
+        algorithm = settings.text("pp_algorithm", "1f1b-interleaved")
         schedule = settings.choice("pp_algorithm", "1f1b-interleaved", SCHEDULES)
         _read_offload(settings, algorithm, schedule)
         return _heuristic(settings) if algorithm == "zero-bubble-heuristic" else schedule

@@ -46,6 +46,11 @@ def is_unset(word: str) -> bool:
     return _UNSET.fullmatch(word) is not None
 
 
+def _names(name: str, text: str) -> bool:
+    """Whether a script has a variable of that name, used or set."""
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
 def follow(
     text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None] = lambda _: None
 ) -> Script:
@@ -100,7 +105,6 @@ class _Walk:
     ) -> None:
         self.given, self.beside = variables, beside
         self.known: dict[str, list[str]] = {name: [value] for name, value in _OWN.items()}
-        self.known |= {name: [value] for name, value in variables.items()}
         self.started: list[str] = []
         self.commands: list[list[str]] = []
         self.functions: dict[str, Commands] = {}
@@ -117,6 +121,7 @@ class _Walk:
             word for line in lines if line.startswith("#SBATCH") for word in line[7:].split("#")[0].split()
         ]
         self.started = [*outside, *started, *told]
+        self.known |= {name: [self.given[name]] for name in self.given if _names(name, text)}
         self.depth += 1
         worked = self.run(parsed(text))
         self.depth -= 1

@@ -117,7 +117,7 @@ def _orders(name: str, request: Request) -> tuple[Sequence[int], ...] | None:
 def _schedule(settings: Settings, csv: object) -> str:
     """Return torch's name of the schedule, or the file that holds its order."""
     key = f"{PP}_schedule"
-    given = str(settings.get(key) or "1F1B")
+    given = settings.text(key, "1F1B")
     if csv:
         return str(csv)
     named = next((name for name in SCHEDULES if name.lower() == given.lower()), None)
@@ -372,7 +372,7 @@ def _recompute(
         return Recompute()
     if mode == "full":
         return Recompute(granularity="full", stops_early=early)
-    option = "op" if python else str(settings.get("activation_checkpoint.selective_ac_option") or "2")
+    option = "op" if python else settings.text("activation_checkpoint.selective_ac_option", "2")
     if mode == "memory_budget":
         settings.note(
             "not expressed: recompute that the compiler chooses within a budget; taken as per operator"

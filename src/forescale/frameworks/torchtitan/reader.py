@@ -63,8 +63,8 @@ def read_tables(
 
     `more` are keys that whoever starts torchtitan takes beside its own.
     """
-    given = {key: value for key, value in flat(content) if value != {}}
     known = [*(f"{section}.{key}" for section, names in keys()["toml"].items() for key in names), *more]
+    given = {key: value for key, value in flat(content) if value != {} or key in known}
     unknown = [key for key in given if key not in known]
     settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
     if "model.name" not in given and "model.flavor" not in given:
@@ -158,8 +158,8 @@ def _reading(
 def _model(settings: Settings, options: Options) -> Model:
     """Return the model that name and flavor mean; torchtitan trains no multi-token prediction unless told."""
     name, flavor = (
-        str(settings.get("model.name") or "llama3"),
-        str(settings.get("model.flavor") or "debugmodel"),
+        settings.text("model.name", "llama3"),
+        settings.text("model.flavor", "debugmodel"),
     )
     known = flavors()
     own = known["aliases"].get(name, name)
