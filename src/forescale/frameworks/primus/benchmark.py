@@ -89,8 +89,9 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
         If it is of a newer version, holds nothing that was measured, or does not fit the target.
     """
     whole = Table(document, where)
-    version = whole.first("schema_version")[1]
-    if version is not None and version not in range(1, NEWEST + 1):
+    given = whole.first("schema_version")[1]
+    version = 1 if given is None else given
+    if version not in range(1, NEWEST + 1):
         raise SpecError(
             f"{where}: its schema_version is {shown(version)}; this version reads 1 and 2 of Primus's artifacts"
         )
