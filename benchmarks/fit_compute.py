@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -488,15 +488,25 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
 
 
 def main(paths: list[str]) -> None:
+    rows = read_rows(paths)
+    for name in recipes():
+        (OUT / f"{name}.json").write_text(json.dumps(document(name, rows), indent=2) + "\n", encoding="utf-8")
+
+
+def read_rows(paths: Sequence[str | Path]) -> list[KernelRow]:
     machines = {hardware: load_device(name) for hardware, name in MACHINES.items()}
-    rows = [row for path in paths for row in kernels.read_kernels(Path(path), machines)]
-    for name, (extra, steps) in recipes().items():
-        base = cal.read_calibration("generic")
-        fitted = replace(base, name=name, date=DATE, **extra)
-        for step in (twin for single in steps for twin in twins(single)):
-            fitted = RUN[type(step).__name__](fitted, step, rows)
-        MADE[name] = fitted
-        write(name, fitted, base, steps, extra)
+    return [row for path in paths for row in kernels.read_kernels(Path(path), machines)]
+
+
+def document(name: str, rows: list[KernelRow]) -> dict[str, object]:
+    """Return the file of a generation: what its recipe makes of `rows`; those it follows come before it."""
+    extra, steps = recipes()[name]
+    base = cal.read_calibration("generic")
+    fitted = replace(base, name=name, date=DATE, **extra)
+    for step in (twin for single in steps for twin in twins(single)):
+        fitted = RUN[type(step).__name__](fitted, step, rows)
+    MADE[name] = fitted
+    return differing(fitted, base, steps, extra)
 
 
 def sources_of(steps: tuple[AnyStep, ...]) -> list[str]:
@@ -508,17 +518,13 @@ def sources_of(steps: tuple[AnyStep, ...]) -> list[str]:
     return list(dict.fromkeys([*names, *(s.source for s in steps if isinstance(s, Systolic))]))
 
 
-def write(
-    name: str,
-    fitted: Calibration,
-    base: Calibration,
-    steps: tuple[AnyStep, ...],
-    extra: dict[str, object],
-) -> None:
-    """Write what differs from the base."""
+def differing(
+    fitted: Calibration, base: Calibration, steps: tuple[AnyStep, ...], extra: dict[str, object]
+) -> dict[str, object]:
+    """Return what differs from the base."""
     content, prior = asdict(fitted), asdict(base)
     out: dict[str, object] = {
-        "name": name,
+        "name": fitted.name,
         "base": "generic",
         "date": DATE,
         **extra,
@@ -528,8 +534,7 @@ def write(
         changed = {k: v for k, v in content[section].items() if v != prior[section].get(k)}
         if changed:
             out[section] = changed
-    out |= {key: content[key] for key in ("grouped", "unfused") if content[key] != prior[key]}
-    (OUT / f"{name}.json").write_text(json.dumps(out, indent=2) + "\n", encoding="utf-8")
+    return out | {key: content[key] for key in ("grouped", "unfused") if content[key] != prior[key]}
 
 
 if __name__ == "__main__":
