@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from forescale.evidence import kernels as fit
 from forescale.graph.ops import AttentionCore, Gemm, GroupedGemm
 from forescale.spec import Device
 
-DATE = "2026-11-21"
+DATE = "2026-11-23"
 OUT = Path(__file__).parents[1] / "src/forescale/catalogue/calibrations"
 MACHINES = {
     "A100-80GB SXM": "a100-sxm-80gb", "A100 SXM": "a100-sxm-80gb", "A100-80GB PCIe": "a100-pcie-80gb",
@@ -217,11 +217,14 @@ def show(name: str, step: Step, fitted: fit.Fitted, own: Residual, held: list[Re
 
 
 def gemm_step(
-    keys: tuple[str, ...], machines: tuple[str, ...], checks: tuple[Rows, ...] = (), widen: float = 1.0
-) -> Step:
-    train = Rows(tables=("AICG",), machines=machines, when=products(keys[0]))
+    keys: tuple[str, ...], machines: tuple[str, ...], checks: tuple[Rows, ...] = (), widen: float = 1.0,
+    looped: tuple[str, ...] = (),
+) -> Step:  # fmt: skip
+    """Fit products of serving tables and of those `looped`, whose long kernels show what the board's power leaves."""
+    train = Rows(tables=("AICG", *looped), machines=machines, when=products(keys[0]))
     extras = ("AICG",) if keys[0] == "fp8" else ()
-    return Step(entry=fit.Entry(section="gemm", keys=keys), parameters=fit.GEMM, train=train, calls=("AICG",),
+    parameters = (*fit.GEMM, *fit.POWER) if looped else fit.GEMM
+    return Step(entry=fit.Entry(section="gemm", keys=keys), parameters=parameters, train=train, calls=("AICG",),
                 extras=extras, checks=checks, widen=widen)  # fmt: skip
 
 
@@ -328,19 +331,16 @@ class Grouped:
     """Grouped products as on another generation, where only averages over unnamed shapes are published."""
 
     like: str
-    fraction: float
-    group_s: float
-    source: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Of a generation that is fitted later; else its own are taken."""
+    source: str = ""
 
 
 def run_grouped(calibration: Calibration, step: Grouped, rows: list[KernelRow]) -> Calibration:
-    record = cal.Fit(
-        kind="roofline", low=0.8, high=1.3, source=f"prior: as fitted on {step.like}; {step.source}"
-    )
-    return replace(
-        calibration,
-        grouped=replace(calibration.grouped, fraction=step.fraction, group_s=step.group_s, fit=record),
-    )
+    source = "; ".join(filter(None, (f"prior: as fitted on {step.like}", step.source)))
+    record = cal.Fit(kind="roofline", low=0.8, high=1.3, source=source)
+    like = replace(calibration.grouped, **step.values) if step.values else MADE[step.like].grouped
+    return replace(calibration, grouped=replace(like, fit=record))
 
 
 AnyStep = Step | Transfer | Anchor | Systolic | Grouped
@@ -448,26 +448,28 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             older_step("flash-2", "FlashAttention-2", ("FA2", "FA3", "FA3P"), ("h100-sxm",)),
             older_step("flash-1", "FlashAttention", ("FA2",), ("h100-sxm",)),
         )),
-        "blackwell": ({"reference_power_w": 0.0}, (
-            gemm_step(("bf16", "fp16"), black, (simumax("b200"), best(*black))),
+        "blackwell": ({"reference_power_w": 1000.0, "power_exponent": 0.75}, (
+            gemm_step(("bf16", "fp16"), black, (best(*black),), looped=("SMGEMM",)),
             gemm_step(("fp8", "mxfp8"), black, (best(*black, dtype="fp8"),)),
             gemm_step(("fp8_blockwise",), black), gemm_step(("nvfp4",), black),
             attention_step("forward", Rows(tables=("AICA",), machines=black, when=forward),
                            (Rows(tables=("SMATT",), machines=("b200",), when=forward),), ("AICA",)),
             Transfer(like="hopper", checks=(Rows(tables=("SMATT",), machines=("b200",), when=backward),)),
+            Step(entry=fit.Entry(section="grouped"), parameters=fit.GROUPED, widen=1.5,
+                 train=Rows(tables=("SMGROUP",), machines=("b200",), when=grouped)),
         )),
         "blackwell-ultra": ({"reference_power_w": 0.0}, (
             gemm_step(("bf16", "fp16"), ultra, (best("b300"),)), gemm_step(("fp8", "mxfp8"), ultra),
             gemm_step(("fp8_blockwise",), ultra), gemm_step(("nvfp4",), ultra),
             attention_step("forward", Rows(tables=("AICA",), machines=ultra, when=forward), (), ("AICA",)),
-            Transfer(like="hopper"),
+            Transfer(like="hopper"), Grouped(like="blackwell"),
         )),
         "cdna4": ({}, (
             instinct(("bf16", "fp16"), ("HBL", "HKG"), ("mi355x",)),
             instinct(("fp8", "mxfp8"), ("HBL", "HKG", "MI355"), ("mi355x",)),
             attention_step("forward", instinct_attention(wide=True), (instinct_attention(wide=False),), widen=1.5),
             attention_step("backward", Rows(tables=("HKA",), machines=("mi355x",), when=backward), widen=1.5),
-            Grouped(like="cdna3", fraction=0.8608, group_s=8.699e-6,
+            Grouped(like="cdna3", values={"fraction": 0.8608, "group_s": 8.699e-6},
                     source="products of 11 models average 1099 TFLOP/s grouped and 1535 dense, backward 922 and 1351 (AMD-AGI/Primus-Turbo @23e36d65, docs/mi300x-vs-mi355x-baseline.md)"),
         )),
         "cdna3": ({"reference_power_w": 1000.0}, (

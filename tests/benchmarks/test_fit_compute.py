@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from benchmarks.fit_compute import OUT, document, read_rows, recipes
+from benchmarks.fit_compute import OUT, document, read_rows, recipes, roofline
+
+from forescale.cost.calibration import read_calibration
+from forescale.cost.timings import batches
+from forescale.evidence.kernels import Fitted, errors
+from forescale.graph.ops import Gemm, GroupedGemm
 
 ROOT = Path(__file__).parents[2]
 TABLES = ("data/published/kernels.csv", "tests/data/kernels/cdna.csv")
@@ -25,3 +31,12 @@ def test_every_packaged_fit_has_a_recipe():
 def test_a_fit_is_reproduced_to_the_last_digit(name, rows):
     made = json.loads(json.dumps(document(name, rows)))
     assert made == json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("table", "kind", "bound"), [("SMGEMM", Gemm, 0.08), ("SMGROUP", GroupedGemm, 0.10)])
+def test_products_that_were_timed_in_loops_are_those_of_a_board_at_its_power(rows, table, kind, bound):
+    of_table = [row for row in rows if row.table == table and row.device.name == "b200"]
+    assert all(isinstance(row.ops[0], kind) for row in of_table)
+    logs = errors(batches(of_table), Fitted(calibration=read_calibration("blackwell")), roofline)
+    assert logs.size > 80
+    assert np.median(np.abs(logs)) <= bound

@@ -22,6 +22,7 @@ from forescale.cost.roofline import (
     Roofline,
     attention_seconds,
     attention_work,
+    capped_rate,
     gemm_bytes,
     gemm_seconds,
     gemm_tile_flops,
@@ -96,6 +97,26 @@ def test_roofline_takes_the_slower_of_arithmetic_and_traffic():
     assert attention_seconds(
         work=1e12, rate=1e14, num_bytes=1e8, bandwidth=1e12, launch_s=0.0
     ) == pytest.approx(1e-2)
+
+
+def test_a_long_kernel_in_a_loop_slows_down_to_what_the_board_sustains():
+    """Half the rate after 2 s: 5 s of work at the full rate take 2 + 3 / 0.5."""
+    limits = {"rate": 10.0, "lasting": 0.5, "burst_s": 2.0}
+    assert capped_rate(flops=20.0, **limits) == 10.0
+    assert capped_rate(flops=50.0, **limits) == pytest.approx(50.0 / 8.0)
+    product = Gemm(m=4096.0, n=4096.0, k=4096.0)
+    kernels = toy.calibration()
+    limited = replace(kernels.gemm["bf16"], lasting=0.25, burst_s=1.0)
+    kernels = replace(kernels, gemm={"bf16": limited}, reference_power_w=100.0)
+    device = replace(toy.device(rate=product.flops / 3.0), power_w=400.0)  # 4 times the watts, twice the rate
+
+    def seconds(**run):
+        calibration = replace(kernels, run=RunFactors(**run))
+        return Roofline(device=device, calibration=calibration).seconds(product)
+
+    alone = seconds(sustained={"bf16": 1.0})
+    assert seconds() == pytest.approx(1.0 + (alone - 1.0) / 0.5)
+    assert seconds(sustained={"bf16": 0.8}) == pytest.approx(alone / 0.8), "what runs sustain says it all"
 
 
 def test_attention_work_without_losses_is_the_published_count():

@@ -80,7 +80,12 @@ def test_quantisation_that_was_timed_too(tmp_path, dtype, name, moved, passes):
 
 @pytest.mark.parametrize(
     ("op", "notes", "contract", "accumulated"),
-    [("fwd", "", "k", 0.0), ("bwd_grad_w", "accumulate=True", "m", 6.0), ("bwd_grad_x", "", "k", 0.0)],
+    [
+        ("fwd", "", "k", 0.0),
+        ("bwd_grad_w", "accumulate=True", "m", 6.0),
+        ("bwd_grad_w", "accumulate=True main_grad=bf16", "m", 2.0),
+        ("bwd_grad_x", "", "k", 0.0),
+    ],
 )
 def test_experts(tmp_path, op, notes, contract, accumulated):
     """Rows are those of one group: 4 x 30."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forescale.catalogue.clusters import load_device
-from forescale.cost.calibration import load_calibration, read_calibration
+from forescale.cost.calibration import RunFactors, load_calibration, read_calibration
 from forescale.cost.roofline import Roofline
 from forescale.cost.timings import KernelBatch, batches, read_kernels
 from forescale.errors import ReaderError
@@ -124,7 +124,9 @@ def test_an_unseen_machine_is_predicted_within_ten_per_cent(rows, train, unseen,
     ],
 )  # fmt: skip
 def test_packaged_calibrations_reproduce_published_kernels(rows, kind, machine, table, bound):
-    found = fit.Fitted(calibration=load_calibration(load_device(machine)))
+    # Serving tables were timed for moments: what boards lose in long loops is none of theirs.
+    moments = RunFactors(sustained={"bf16": 1.0} if table == "AICG" else {})
+    found = fit.Fitted(calibration=load_calibration(load_device(machine)).with_run(moments))
     logs = fit.errors(select(rows, kind, machine, table=table), found, roofline)
     assert logs.size >= 5
     assert np.median(np.abs(logs)) <= bound

@@ -101,6 +101,11 @@ class GemmParameters:
     and A100, dense and grouped, agree with those of products that add to nothing at 0.4."""
     tiles: tuple[tuple[int, int], ...]
     """Macro tiles to choose from, rows x columns of the output."""
+    lasting: Share = 1.0
+    """Of its rate, what the board's power leaves a kernel that is timed in a loop once it has run for `burst_s`; what
+    runs sustain (`RunFactors`) counts instead where it is given. SimuMax's B200 multiplies as fast as others up to
+    0.1 ms and at 0.7 of that from 1 ms on."""
+    burst_s: Seconds = 0.0
     fit: Fit = field(default_factory=Fit)
 
 
@@ -265,11 +270,15 @@ class Calibration:
     power_exponent: float = 0.5
     """Matrix rate over power below the reference: dynamic power grows as clock times voltage squared."""
 
-    def power_factor(self, power_w: float) -> float:
-        """Return the share of the fitted matrix rates that a board of `power_w` sustains."""
+    def power_share(self, power_w: float) -> float:
+        """Return the matrix rate that a board of `power_w` sustains over that of the boards that were fitted."""
         if not (power_w and self.reference_power_w):
             return 1.0
-        return float(min(1.0, (power_w / self.reference_power_w) ** self.power_exponent))
+        return float((power_w / self.reference_power_w) ** self.power_exponent)
+
+    def power_factor(self, power_w: float) -> float:
+        """Return the share of the fitted matrix rates that a board of `power_w` sustains."""
+        return min(1.0, self.power_share(power_w))
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:

@@ -86,6 +86,13 @@ def gemm_seconds(
     return launch_s + larger(products + shown_bytes / bandwidth, num_bytes / bandwidth)
 
 
+@formula(unit="FLOP/s", source=ROOFLINE)
+def capped_rate(*, rate: Numeric, flops: Numeric, lasting: float, burst_s: float) -> Numeric:
+    """Mean rate of a kernel that runs at `rate` for its first `burst_s`, and at `lasting` of it from then on."""
+    seconds = flops / rate
+    return flops / (seconds + larger(seconds - burst_s, 0.0) * (1.0 / lasting - 1.0))
+
+
 @formula(unit="FLOP", source=FLASH)
 def attention_work(
     *,
@@ -203,12 +210,20 @@ class Roofline:
             step_flops=functools.reduce(smaller, costs),
             k=k,
             fill_k=fitted.fill_k,
-            rate=rate * fitted.fraction * share * self.calibration.run.rate(dtype),
+            rate=self._sustained(op, rate * fitted.fraction * share),
             num_bytes=num_bytes,
             shown_bytes=shown * m * n * batch,
             bandwidth=self._bandwidth(fitted.bandwidth),
             launch_s=fitted.launch_s + extra_s,
         )
+
+    def _sustained(self, op: Gemm, rate: Numeric) -> Numeric:
+        """Return the rate of `op` that lasts: in a run, or else alone in a loop."""
+        run, fitted = self.calibration.run, self._parameters(op.dtype)
+        if op.dtype in run.sustained or fitted.lasting == 1.0:
+            return rate * run.rate(op.dtype)
+        lasting = min(1.0, fitted.lasting * self.calibration.power_share(self.device.power_w))
+        return capped_rate(rate=rate, flops=op.flops, lasting=lasting, burst_s=fitted.burst_s)
 
     def _attention(self, op: AttentionCore, dtype: str) -> Numeric:
         fitted = self._flash(op)

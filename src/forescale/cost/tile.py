@@ -246,7 +246,7 @@ class TileModel(Roofline):
         return _Limits(
             fitted=fitted,
             cores=float(self.device.num_cores),
-            rate=self._rate(op.dtype) * fitted.fraction * share * self.calibration.run.rate(op.dtype),
+            rate=self._sustained(op, self._rate(op.dtype) * fitted.fraction * share),
             l2_rate=fitted.l2_bytes_per_clock * self._clock,
             bandwidth=self._bandwidth(fitted.bandwidth),
             operand_bytes=operand,

@@ -323,7 +323,9 @@ def _grouped(row: Row) -> Parsed:
     groups = _number(row, "groups")
     m, n, k = (_number(row, key) for key in ("m", "n", "k"))
     weight = row.text("op") == "bwd_grad_w"
-    accumulate = 6.0 if "accumulate=True" in row.text("notes") else 0.0
+    notes = row.text("notes")
+    # A main gradient that is added to is read and written: 8 bytes in fp32, 4 in bf16, where its output takes 2.
+    accumulate = (2.0 if "main_grad=bf16" in notes else 6.0) if "accumulate=True" in notes else 0.0
     op = GroupedGemm(
         groups=groups,
         m=m * groups,

@@ -46,6 +46,10 @@ GEMM = (
     Parameter(name="tail", start=0.05, low=0.0, high=1.0),
     Parameter(name="launch_s", start=3e-6, low=1e-6, high=6e-6),
 )
+POWER = (
+    Parameter(name="lasting", start=0.7, low=0.4, high=1.0),
+    Parameter(name="burst_s", start=2e-4, low=0.0, high=2e-3),
+)
 GROUPED = (
     Parameter(name="fraction", start=0.9, low=0.3, high=1.0),
     Parameter(name="group_s", start=1e-6, low=0.0, high=1e-5),
