@@ -107,7 +107,6 @@ class Step:
     parameters: tuple[fit.Parameter, ...]
     train: Rows
     calls: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
     checks: tuple[Rows, ...] = ()
     model: fit.ModelOf = lambda calibration, device: Roofline(device=device, calibration=calibration)
     kind: str = ""
@@ -127,7 +126,7 @@ def tile(calibration: Calibration, device: Device) -> TileModel:
 def evaluate(
     fitted: fit.Fitted, wanted: Rows, rows: list[KernelRow], calls: bool, model: fit.ModelOf = roofline
 ) -> np.ndarray:
-    used = fitted if calls else replace(fitted, call_s={}, extra={})
+    used = fitted if calls else replace(fitted, call_s={})
     return fit.errors(kernels.batches(wanted.of(rows)), used, model)
 
 
@@ -153,8 +152,7 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
 
     def fitted_to(train: Rows) -> fit.Fitted:
         batch = kernels.batches(train.of(rows))
-        return fit.fit_entry(calibration, step.entry, batch, step.parameters, step.model, calls=step.calls,
-                             extras=step.extras)  # fmt: skip
+        return fit.fit_entry(calibration, step.entry, batch, step.parameters, step.model, calls=step.calls)
 
     fitted = fitted_to(step.train)
     own = entries.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
@@ -209,7 +207,6 @@ def show(name: str, step: Step, fitted: fit.Fitted, own: Residual, held: list[Re
     print(
         f"{name:16s} {step.entry.section} {'/'.join(step.entry.keys)}: {values}",
         dict(fitted.call_s) or "",
-        dict(fitted.extra) or "",
     )
     for item in (own, *held):
         print(f"    n={item.rows:4d} |e|={item.median_abs:.3f} bias={item.bias:+.3f} "
@@ -222,10 +219,9 @@ def gemm_step(
 ) -> Step:  # fmt: skip
     """Fit products of serving tables and of those `looped`, whose long kernels show what the board's power leaves."""
     train = Rows(tables=("AICG", *looped), machines=machines, when=products(keys[0]))
-    extras = ("AICG",) if keys[0] == "fp8" else ()
     parameters = (*fit.GEMM, *fit.POWER) if looped else fit.GEMM
     return Step(entry=fit.Entry(section="gemm", keys=keys), parameters=parameters, train=train, calls=("AICG",),
-                extras=extras, checks=checks, widen=widen)  # fmt: skip
+                checks=checks, widen=widen)  # fmt: skip
 
 
 def attention_step(key: str, train: Rows, checks: tuple[Rows, ...] = (), calls: tuple[str, ...] = (), widen: float = 1.0,

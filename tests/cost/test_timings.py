@@ -59,9 +59,9 @@ def test_products(tmp_path, dtype, notes, accumulated):
         (
             "fp8, activation quantisation included",
             "fp8",
-            5,
-            2,
-        ),  # read for the scale, read and written by the cast
+            7,
+            3,
+        ),  # read for the maximum, the scale, read and written by the cast, at 5/7 of what our casts reach
         ("mxfp8, activation quantisation included", "mxfp8", 3, 1),
         ("fp8 128-block, activation quantisation included", "fp8_blockwise", 3, 1),
     ],

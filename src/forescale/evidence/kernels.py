@@ -1,7 +1,7 @@
 """Fit the efficiencies of one device to its timed kernels, held near what is known of its generation.
 
-What a benchmark adds per call (a Python layer, a synchronisation), and how much more than its traffic a
-quantisation timed with it costs, are nuisances of its table, fitted beside the parameters and dropped.
+What a benchmark adds per call (a Python layer, a synchronisation) is a nuisance of its table, fitted beside the
+parameters and dropped.
 """
 
 from __future__ import annotations
@@ -115,8 +115,6 @@ class Fitted:
     calibration: Calibration
     call_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds per call by table."""
-    extra: Mapping[str, float] = field(default_factory=dict)
-    """Factor on the duration of extra operators by table."""
 
 
 def fit_entry(
@@ -127,7 +125,6 @@ def fit_entry(
     model: ModelOf,
     *,
     calls: Sequence[str] = (),
-    extras: Sequence[str] = (),
     scale: float = 0.05,
     pull: float = 0.0,
 ) -> Fitted:
@@ -137,24 +134,20 @@ def fit_entry(
     ----------
     calls
         Tables whose rows hold an unknown constant per call.
-    extras
-        Tables whose extra operators cost an unknown multiple of what the model says.
     scale
         Error from which a row weighs linearly instead of squared.
     pull
         Error that moving a parameter over its whole range would have to save: it holds what rows do not tell.
     """
     constants = [Parameter(name=f"call {table}", start=3e-6, low=0.0, high=3e-5) for table in calls]
-    factors = [Parameter(name=f"extra {table}", start=1.0, low=0.3, high=5.0) for table in extras]
-    free = (*parameters, *constants, *factors)
+    free = (*parameters, *constants)
     lows = np.array([item.low for item in free])
     spans = np.array([item.high for item in free]) - lows
 
     def place(position: Array) -> Fitted:
         values = {item.name: float(lows[i] + position[i] * spans[i]) for i, item in enumerate(free)}
         call_s = {table: values.pop(f"call {table}") for table in calls}
-        extra = {table: values.pop(f"extra {table}") for table in extras}
-        return Fitted(calibration=entry.changed(calibration, values), call_s=call_s, extra=extra)
+        return Fitted(calibration=entry.changed(calibration, values), call_s=call_s)
 
     start = (np.array([item.start for item in free]) - lows) / spans
     held = len(parameters)
@@ -172,17 +165,14 @@ def errors(rows: Sequence[KernelBatch], fitted: Fitted, model: ModelOf) -> Array
     """Return ln(predicted / measured) of all rows."""
     logs = []
     for batch in rows:
-        seconds = predicted(
-            batch, model(fitted.calibration, batch.device), extra=fitted.extra.get(batch.table, 1.0)
-        )
+        seconds = predicted(batch, model(fitted.calibration, batch.device))
         logs.append(np.log((seconds + fitted.call_s.get(batch.table, 0.0)) / batch.seconds))
     return np.concatenate(logs) if logs else np.zeros(0)
 
 
-def predicted(batch: KernelBatch, model: ComputeModel, *, extra: float = 1.0) -> Array:
-    """Return the seconds that `model` gives the rows of `batch`, those of extra operators times `extra`."""
-    parts = [np.asarray(model.seconds(op), dtype=np.float64) for op in batch.ops]
-    parts += [np.asarray(model.seconds(op), dtype=np.float64) * extra for op in batch.extra]
+def predicted(batch: KernelBatch, model: ComputeModel) -> Array:
+    """Return the seconds that `model` gives the rows of `batch`."""
+    parts = [np.asarray(model.seconds(op), dtype=np.float64) for op in (*batch.ops, *batch.extra)]
     return np.asarray(np.sum(np.broadcast_arrays(*parts), axis=0), dtype=np.float64)
 
 
