@@ -122,7 +122,7 @@ def test_attention(tmp_path, causal, pairs, kind, passes, forwards):
 def test_attention_of_the_serving_operator_writes_a_cache(tmp_path):
     """Queries of 8 heads, keys and values of 2, of 40 tokens of 3 sequences: 2 bytes read and 2 written."""
     (cache,) = read(tmp_path, **ATTENTION, op="context incl. KV-cache write").extra
-    assert (cache.bytes_moved, cache.family) == (4 * 3 * 40 * (8 + 2 * 2) * 16, "permute")
+    assert (cache.bytes_moved, cache.family, cache.kernels) == (4 * 3 * 40 * (8 + 2 * 2) * 16, "permute", 2)
     whole = {name: value for name, value in ATTENTION.items() if name != "kv_heads"}
     assert read(tmp_path, **whole, library="PyTorch unfused").ops[0].kv_heads == 8
     assert not read(tmp_path, **whole, library="PyTorch unfused").ops[0].flash

@@ -360,10 +360,11 @@ def _attention(row: Row) -> Parsed:
     )
     # Published rates count 2.5 forwards for the backward, fused or not.
     counted = {"attention_fwd": 1.0, "attention_bwd": 2.5}.get(row.text("kind"), 3.5)
-    # The serving operator splits queries, keys and values and writes the cache: each read and written once.
+    # The serving operator says which sequence is where, then splits queries, keys and values and writes the cache:
+    # each read and written once.
     packed = length * float(forward.batch) * (heads + 2.0 * float(forward.kv_heads)) * float(forward.qk_dim)
     cache = "incl. KV-cache write" in row.text("op")
-    extra = (Elementwise(bytes_moved=4.0 * packed, family="permute"),) if cache else ()
+    extra = (Elementwise(bytes_moved=4.0 * packed, family="permute", kernels=2.0),) if cache else ()
     return ops, extra, float(forward.flops) * counted
 
 
