@@ -34,7 +34,7 @@ from forescale.io.measurements import read_nccl_tests
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "src/forescale/catalogue/calibrations/network"
 LOGS = ROOT / "tests/data/collectives"
-DATE = "2026-11-21"
+DATE = "2026-11-23"
 TABLE = Path(sys.argv[1])
 
 NCCL = ("ring", "tree", "in_network", "direct_exchange", "p2p")

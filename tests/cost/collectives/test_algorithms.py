@@ -179,7 +179,10 @@ def test_steps_of_a_binomial_tree(count, steps):
 def test_own_part_is_copied():
     plain = seconds("ring", "all_gather", 2)
     assert seconds("ring", "all_gather", 2, copy_bandwidth=1e12) == pytest.approx(plain + VOLUME / 2 / 1e12)
-    assert seconds("ring", "all_reduce", 2, copy_bandwidth=1e12) == seconds("ring", "all_reduce", 2)
+    summed = seconds("ring", "all_reduce", 2)
+    assert seconds("ring", "all_reduce", 2, copy_bandwidth=1e12) == pytest.approx(summed + VOLUME / 2 / 1e12)
+    apart = {"stride": 8, "copy_bandwidth": 1e12}
+    assert seconds("ring", "all_reduce", 2, **apart) == seconds("ring", "all_reduce", 2, stride=8)
 
 
 def test_a_pod_and_what_lies_beyond_it_share_the_nic():

@@ -40,9 +40,11 @@ def collective_seconds(*, seconds: Numeric, num_bytes: Numeric, num_ranks: Numer
 
 
 @formula(unit="s/byte", source="nccl-tests, out-of-place buffers: a rank's own part is copied on the device")
-def with_own_copy(*, seconds_per_byte: Numeric, num_ranks: Numeric, copy_bandwidth: Numeric) -> Numeric:
-    """Beta + 1/(n·copy)."""
-    return seconds_per_byte + 1.0 / (num_ranks * copy_bandwidth)
+def with_own_copy(
+    *, seconds_per_byte: Numeric, num_ranks: Numeric, copy_bandwidth: Numeric, shown: Numeric
+) -> Numeric:
+    """Beta + shown/(n·copy)."""
+    return seconds_per_byte + shown / (num_ranks * copy_bandwidth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,8 @@ class AlphaBeta:
         """Return the ways to do `kind` along `route`; worth keeping for several messages."""
         lines = [line for way in self._ways(kind) for line in way.lines(kind=kind, route=route)]
         if (copy := self._copy_bandwidth(kind)) is not None:
-            lines = [_with_copy(line, route, copy) for line in lines]
+            shown = _within_a_node(route) if kind == "all_reduce" else 1.0
+            lines = [_with_copy(line, route, copy, shown) for line in lines]
         return Lines(num_ranks=route.num_ranks, lines=tuple(lines))
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
@@ -150,7 +153,7 @@ class AlphaBeta:
         first = self.calibration.links[0]
         if kind == "all_to_all":
             return first.exchange_copy_bandwidth
-        return first.copy_bandwidth if kind in ("all_gather", "reduce_scatter") else None
+        return first.copy_bandwidth if kind in ("all_gather", "reduce_scatter", "all_reduce") else None
 
 
 @lru_cache(maxsize=256)
@@ -178,8 +181,19 @@ def _nothing(num_ranks: Numeric, num_bytes: Numeric) -> Numeric:
     return 0.0 * num_ranks * num_bytes
 
 
-def _with_copy(line: Line, route: Route, copy_bandwidth: float) -> Line:
+def _within_a_node(route: Route) -> Numeric:
+    """Return 1 where a group lies within the innermost tier: across, the network hides copies of sums."""
+    inside: Numeric = 1.0
+    for leg in route.legs[1:]:
+        inside = inside * indicator(leg.fan <= 1.0)
+    return inside
+
+
+def _with_copy(line: Line, route: Route, copy_bandwidth: float, shown: Numeric) -> Line:
     beta = with_own_copy(
-        seconds_per_byte=line.seconds_per_byte, num_ranks=route.num_ranks, copy_bandwidth=copy_bandwidth
+        seconds_per_byte=line.seconds_per_byte,
+        num_ranks=route.num_ranks,
+        copy_bandwidth=copy_bandwidth,
+        shown=shown,
     )
     return replace(line, seconds_per_byte=beta)
