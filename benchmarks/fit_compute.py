@@ -225,8 +225,9 @@ def gemm_step(
 
 
 def attention_step(key: str, train: Rows, checks: tuple[Rows, ...] = (), calls: tuple[str, ...] = (), widen: float = 1.0,
-                   few: bool = False) -> Step:  # fmt: skip
+                   few: bool = False, padding: bool = False) -> Step:  # fmt: skip
     parameters = tuple(p for p in fit.ATTENTION if not few or p.name in {"fraction", "fill"})
+    parameters += (fit.PADDING,) if padding else ()
     return Step(entry=fit.Entry(section="attention", keys=(key,)), parameters=parameters, train=train,
                 calls=calls, checks=checks, widen=widen)  # fmt: skip
 
@@ -263,7 +264,9 @@ def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]
             if getattr(a, softmax)
             else getattr(b, softmax)
         )
-        names = [p.name for p in (fit.ATTENTION if section == "attention" else fit.TILE_ATTENTION)]
+        names = [
+            p.name for p in (*(fit.ATTENTION if section == "attention" else fit.TILE_ATTENTION), fit.PADDING)
+        ]
         values = {name: getattr(b, name) for name in names} | {softmax: float(f"{cost:.4g}")}
         if step.scaled:
             values["fraction"] = float(f"{b.fraction * forward.fraction / a.fraction:.4g}")
@@ -346,11 +349,14 @@ def twins(step: AnyStep) -> tuple[AnyStep, ...]:
     """Return the step and, for products and attention, the same rows for the tile model."""
     if not isinstance(step, Step) or step.entry.section not in {"gemm", "attention"}:
         return (step,)
-    few = len(step.parameters) < 4
+    names = {p.name for p in step.parameters}
+    few = len(names) < 4
     section, parameters = (
-        ("tile", fit.TILE) if step.entry.section == "gemm" else ("tile_attention", fit.TILE_ATTENTION)
+        ("tile", fit.TILE)
+        if step.entry.section == "gemm"
+        else ("tile_attention", (*fit.TILE_ATTENTION, fit.PADDING))
     )
-    chosen = tuple(p for p in parameters if not few or p.name in {"fraction", "fill"})
+    chosen = tuple(p for p in parameters if p.name in names or not (few or p.name == fit.PADDING.name))
     model = older(tile, step.kind) if step.kind else tile
     return step, replace(
         step, entry=fit.Entry(section=section, keys=step.entry.keys), parameters=chosen, model=model
@@ -423,7 +429,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             attention_step("forward", Rows(tables=("SMATT",), machines=pcie, when=forward),
                            (Rows(tables=("AICA",), machines=("a100-sxm-80gb",), when=forward),), widen=1.5, few=True),
             attention_step("backward", Rows(tables=("FA2", "SMATT"), machines=("a100-sxm-80gb", *pcie),
-                                            when=lambda r: fa2(r) or backward(r)), few=True),
+                                            when=lambda r: fa2(r) or backward(r)), few=True, padding=True),
             Step(entry=fit.Entry(section="unfused"), parameters=fit.UNFUSED, train=unfused, checks=(causal, unfused_h),
                  widen=1.5),
             older_step("flash-1", "FlashAttention", ("FA2",), ("a100-sxm-80gb",)),
@@ -450,7 +456,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             gemm_step(("fp8_blockwise",), black), gemm_step(("nvfp4",), black),
             attention_step("forward", Rows(tables=("AICA",), machines=black, when=forward),
                            (Rows(tables=("SMATT",), machines=("b200",), when=forward),), ("AICA",)),
-            Transfer(like="hopper", checks=(Rows(tables=("SMATT",), machines=("b200",), when=backward),)),
+            attention_step("backward", Rows(tables=("SMATT",), machines=("b200",), when=backward), widen=1.5, padding=True),
             Step(entry=fit.Entry(section="grouped"), parameters=fit.GROUPED, widen=1.5,
                  train=Rows(tables=("SMGROUP",), machines=("b200",), when=grouped)),
         )),
@@ -458,7 +464,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             gemm_step(("bf16", "fp16"), ultra, (best("b300"),)), gemm_step(("fp8", "mxfp8"), ultra),
             gemm_step(("fp8_blockwise",), ultra), gemm_step(("nvfp4",), ultra),
             attention_step("forward", Rows(tables=("AICA",), machines=ultra, when=forward), (), ("AICA",)),
-            Transfer(like="hopper"), Grouped(like="blackwell"),
+            Transfer(like="blackwell"), Grouped(like="blackwell"),
         )),
         "cdna4": ({}, (
             instinct(("bf16", "fp16"), ("HBL", "HKG"), ("mi355x",)),

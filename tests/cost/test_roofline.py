@@ -29,6 +29,7 @@ from forescale.cost.roofline import (
     memory_bound_seconds,
     peak_rate,
 )
+from forescale.cost.tile import TileModel
 from forescale.errors import SpecError
 from forescale.formula import Term, as_term
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm, GroupedGemm
@@ -117,6 +118,28 @@ def test_a_long_kernel_in_a_loop_slows_down_to_what_the_board_sustains():
     alone = seconds(sustained={"bf16": 1.0})
     assert seconds() == pytest.approx(1.0 + (alone - 1.0) / 0.5)
     assert seconds(sustained={"bf16": 0.8}) == pytest.approx(alone / 0.8), "what runs sustain says it all"
+
+
+@pytest.mark.parametrize("model", [Roofline, TileModel])
+def test_a_kernel_that_pads_multiplies_values_as_wide_as_keys(model):
+    """Latent attention: 192 of keys, 128 of values; where products set the pace they count alike."""
+    device, core = load_device("b200"), AttentionCore(
+        batch=1.0, heads=64.0, kv_heads=64.0, q_len=8192.0, kv_len=8192.0, pairs=8192.0**2 / 2,
+        qk_dim=192.0, v_dim=128.0, causal=True, backward=True,
+    )  # fmt: skip
+
+    def seconds(core, padding):
+        fits = load_calibration(device)
+        tables = {
+            name: {**table, "backward": replace(table["backward"], padding=padding)}
+            for name, table in (("attention", fits.attention), ("tile_attention", fits.tile_attention))
+        }
+        return model(device=device, calibration=replace(fits, **tables)).seconds(core)
+
+    square = replace(core, v_dim=192.0)
+    assert seconds(core, 0.0) < seconds(core, 0.5) < seconds(core, 1.0)
+    assert seconds(core, 1.0) == pytest.approx(seconds(square, 0.0), rel=0.02)
+    assert seconds(square, 1.0) == seconds(square, 0.0)
 
 
 def test_attention_work_without_losses_is_the_published_count():
@@ -236,7 +259,8 @@ def test_recorded_terms_have_the_same_value_and_name_their_formulas(h100):
         ("h100-sxm", BIG, "fitted"),
         ("h100-sxm", CAUSAL, "fitted"),
         ("h100-sxm", replace(BIG, dtype="tf32"), "roofline"),
-        ("b200", replace(CAUSAL, backward=True), "roofline"),
+        ("b200", replace(CAUSAL, backward=True), "fitted"),
+        ("b300", replace(CAUSAL, backward=True), "roofline"),
         ("tpu-v5p", BIG, "roofline"),
         ("h100-sxm", Elementwise(bytes_moved=1.0, family="norm"), "roofline"),
     ],

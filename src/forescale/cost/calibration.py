@@ -138,6 +138,8 @@ class AttentionParameters:
     """Share of a wave lost at the end."""
     launch_s: Seconds
     bandwidth: Share
+    padding: Measure = 0.0
+    """Of the width that values lack of keys, what the kernel multiplies all the same (latent attention)."""
     fit: Fit = field(default_factory=Fit)
 
 
@@ -184,6 +186,8 @@ class TileAttentionParameters:
     block_kv: Amount
     launch_s: Seconds
     bandwidth: Share
+    padding: Measure = 0.0
+    """As in `AttentionParameters`."""
     fit: Fit = field(default_factory=Fit)
 
 

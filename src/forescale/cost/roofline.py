@@ -93,6 +93,12 @@ def capped_rate(*, rate: Numeric, flops: Numeric, lasting: float, burst_s: float
     return flops / (seconds + larger(seconds - burst_s, 0.0) * (1.0 / lasting - 1.0))
 
 
+@formula(unit="1", source=FLASH)
+def value_width(*, qk_dim: Numeric, v_dim: Numeric, padding: float) -> Numeric:
+    """Width at which values are multiplied: v + padding·max(qk - v, 0)."""
+    return v_dim + padding * larger(qk_dim - v_dim, 0.0)
+
+
 @formula(unit="FLOP", source=FLASH)
 def attention_work(
     *,
@@ -235,7 +241,9 @@ class Roofline:
             heads=op.heads,
             q_len=op.q_len,
             pairs=op.pairs,
-            pair_flops=qk_products * op.qk_dim + v_products * op.v_dim + fitted.softmax_flops * slower,
+            pair_flops=qk_products * op.qk_dim
+            + v_products * padded(op, fitted.padding)
+            + fitted.softmax_flops * slower,
             fill=fitted.fill + (0.5 * fitted.block_q if op.causal else 0.0),
             block_q=fitted.block_q,
             tail=fitted.tail,
@@ -338,6 +346,11 @@ def peak_rate(device: Device, dtype: str) -> float:
 def attention_dtype(device: Device, dtype: str) -> str:
     """Return the type that attention runs in on `device`: where it lacks one of the 16-bit types, the other."""
     return "fp16" if dtype == "bf16" and device.matrix_flops.bf16 is None else dtype
+
+
+def padded(op: AttentionCore, padding: float) -> Numeric:
+    """Return the width at which a kernel that pads multiplies values."""
+    return value_width(qk_dim=op.qk_dim, v_dim=op.v_dim, padding=padding) if padding else op.v_dim
 
 
 def attention_bytes(op: AttentionCore) -> Numeric:

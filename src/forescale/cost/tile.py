@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from forescale.cost.calibration import Fit, TileAttentionParameters, TileParameters
-from forescale.cost.roofline import OPERAND_BYTES, Roofline, attention_bytes, entry_of, gemm_bytes
+from forescale.cost.roofline import OPERAND_BYTES, Roofline, attention_bytes, entry_of, gemm_bytes, padded
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import EXTENTS, AttentionCore, Compute, Gemm, GroupedGemm
 from forescale.numeric import Array, Numeric
@@ -263,7 +263,9 @@ class TileModel(Roofline):
         square = fitted.block_q * fitted.block_kv
         qk_products, v_products = (6.0, 4.0) if op.backward else (2.0, 2.0)
         block_s = attention_block_seconds(
-            products_s=square * (qk_products * op.qk_dim + v_products * op.v_dim) / core_rate,
+            products_s=square
+            * (qk_products * op.qk_dim + v_products * padded(op, fitted.padding))
+            / core_rate,
             softmax_s=square / (fitted.exp_per_clock * self._clock * sustained * power),
             loads_s=_block_loads(op, fitted, OPERAND_BYTES[dtype])
             / (fitted.l2_bytes_per_clock * self._clock),

@@ -62,6 +62,7 @@ ATTENTION = (
     Parameter(name="tail", start=0.3, low=0.0, high=1.0),
     Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
 )
+PADDING = Parameter(name="padding", start=0.5, low=0.0, high=1.0)
 TILE = (
     Parameter(name="fraction", start=0.8, low=0.3, high=1.0),
     Parameter(name="l2_bytes_per_clock", start=60.0, low=16.0, high=128.0),
