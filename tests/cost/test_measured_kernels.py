@@ -65,6 +65,7 @@ def test_provenance_tells_measured_from_interpolated():
     [
         (GEMM, ("bf16",)),
         (GroupedGemm(groups=8.0, m=1024.0, n=512.0, k=256.0, dtype="fp8"), ("fp8", "grouped")),
+        (GroupedGemm(groups=1.0, m=1024.0, n=512.0, k=256.0, dtype="fp8"), ("fp8",)),
         (Elementwise(bytes_moved=1e6, family="norm"), ("memory", "norm")),
         (
             AttentionCore(
@@ -75,7 +76,7 @@ def test_provenance_tells_measured_from_interpolated():
     ],
 )  # fmt: skip
 def test_runs_sustain_less_than_kernels_timed_alone(op, keys):
-    run = RunFactors(sustained={**dict.fromkeys(keys, 0.5), "unfused": 0.1})
+    run = RunFactors(sustained={"grouped": 0.1, **dict.fromkeys(keys, 0.5), "unfused": 0.1})
     assert measured((op, 1e-3), run=run).seconds(op) == pytest.approx(1e-3 / 0.5 ** len(keys))
 
 

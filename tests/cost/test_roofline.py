@@ -433,6 +433,15 @@ def test_every_loss_of_experts(n, k):
     assert lossy().seconds(gradient) == pytest.approx(3 + 3 * 19 + summed)
 
 
+def test_the_product_of_one_expert_is_a_dense_one():
+    """What several lose beside each other it does not; of what starts it the table of groups stays."""
+    op, dense = GroupedGemm(groups=1.0, m=99.0, n=17.0, k=400.0), Gemm(m=99.0, n=17.0, k=400.0)
+    assert lossy().seconds(op) == pytest.approx(lossy().seconds(dense) + 19)
+    groups = np.array([1.0, 3.0])
+    both = lossy().seconds(replace(op, groups=groups))
+    assert both.tolist() == [lossy().seconds(replace(op, groups=each)) for each in groups]
+
+
 LOSSY_CORE = AttentionCore(
     batch=2.0, heads=3.0, kv_heads=1.0, q_len=21.0, kv_len=35.0, pairs=30000.0, qk_dim=16.0, v_dim=24.0
 )  # fmt: skip

@@ -16,8 +16,9 @@ from typing import Any, Literal, Self
 
 from forescale.errors import SpecError
 from forescale.files import packaged, packaged_names
+from forescale.formula import formula
 from forescale.limits import Amount, Measure, Seconds, Share
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.records import record
 from forescale.spec import Device
 
@@ -109,12 +110,18 @@ class GemmParameters:
     fit: Fit = field(default_factory=Fit)
 
 
+@formula(unit="1", source="definition: a rank with one expert multiplies as dense layers do")
+def grouped_share(*, share: Numeric, groups: Numeric) -> Numeric:
+    """1 − (1 − share) · 1 where there are several groups."""
+    return 1.0 - (1.0 - share) * smaller(groups - 1.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedParameters:
     """What a grouped product (experts) loses against a dense one of the same tiles."""
 
     fraction: Share
-    """Of the dense rate; at most 1."""
+    """Of the dense rate where there are several groups; at most 1."""
     group_s: Seconds
     """Seconds per group beyond the tiles: pointer set-up, or a launch where groups are separate kernels."""
     contract_m: Share

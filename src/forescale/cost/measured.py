@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from forescale.cost.calibration import RunFactors
+from forescale.cost.calibration import RunFactors, grouped_share
 from forescale.cost.mesh import Group, ranks_per_node
 from forescale.cost.model import CollectiveModel, ComputeModel, Priced, Prices, Provenance
 from forescale.cost.timings import MeasuredCollective
@@ -215,7 +215,8 @@ class MeasuredCompute:
             case AttentionCore():
                 return self.run.rate("attention" if op.flash else "unfused")
             case GroupedGemm():
-                return self.run.rate(op.dtype) * self.run.rate("grouped")
+                share = grouped_share(share=self.run.rate("grouped"), groups=op.groups)
+                return self.run.rate(op.dtype) * share
             case _:
                 return self.run.rate(op.dtype)
 

@@ -14,7 +14,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from forescale.cost.calibration import UNMEASURED, AttentionParameters, Calibration, Fit, GemmParameters
+from forescale.cost.calibration import (
+    UNMEASURED,
+    AttentionParameters,
+    Calibration,
+    Fit,
+    GemmParameters,
+    grouped_share,
+)
 from forescale.cost.model import Provenance
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
@@ -181,13 +188,14 @@ class Roofline:
 
     def _grouped(self, op: GroupedGemm) -> Numeric:
         one, share, extra_s = self._of_experts(op)
-        return self._product(one, share=share * self.calibration.run.rate("grouped"), extra_s=extra_s)
+        return self._product(one, share=share, extra_s=extra_s)
 
-    def _of_experts(self, op: GroupedGemm) -> tuple[Gemm, float, Numeric]:
+    def _of_experts(self, op: GroupedGemm) -> tuple[Gemm, Numeric, Numeric]:
         """Return the products of experts as of one kind, their share of the dense rate, and seconds beside them."""
         grouped, rows = self.calibration.grouped, op.m / op.groups
         m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
         share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
+        share = grouped_share(share=share * self.calibration.run.rate("grouped"), groups=op.groups)
         products = Gemm(m=m, n=n, k=k, batch=op.groups, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes)
         return products, share, op.groups * grouped.group_s
 

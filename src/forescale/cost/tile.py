@@ -241,7 +241,7 @@ class TileModel(Roofline):
         """Whether the matrix units are systolic arrays, whose attention is not that of workgroups."""
         return any(entry.systolic for entry in self.calibration.tile.values())
 
-    def _limits(self, op: Gemm, share: float = 1.0) -> _Limits:
+    def _limits(self, op: Gemm, share: Numeric = 1.0) -> _Limits:
         fitted, operand = self._tile(op.dtype), OPERAND_BYTES[op.dtype]
         return _Limits(
             fitted=fitted,
