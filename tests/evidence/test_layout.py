@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from forescale.catalogue.clusters import load_device
+from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import ForescaleError
 from forescale.evidence.cluster import cluster_of
 from forescale.evidence.corpus import InexpressibleError
@@ -212,6 +214,29 @@ def test_frameworks_that_wait_for_sums_of_input_gradients(row):
         "BigScience",
         "torchtitan",
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "kernel", "etp"),
+    [
+        ("NVIDIA/dgxc-benchmarking@v24.11.1 grok1/README_314b.md", "flash-2", 4),
+        ("NVIDIA/dgxc-benchmarking@v24.11.1 nemo_megatron/README_175b.md", "flash-2", 1),
+        ("NVIDIA/dgxc-benchmarking@v24.11.1 nemotron/README_15b.md", "", 1),
+        ("NVIDIA/dgxc-benchmarking@v25.02.02 nemo_megatron/README_175b.md", "", 1),
+    ],
+)
+def test_recipes_that_kept_cudnn_from_attention(row, source, kernel, etp):
+    grok = {"num_experts": 8, "topk": 2, "moe_ffn": 32768, "ep": 8, "tp": 4, "cp": 2, "dp": 8, "n_gpus": 64}
+    strategy, _, _ = build(row(source=source, notes="", pp=1, family="moe", **grok))
+    factors = load_run_calibration().factors(load_device("h100-sxm"), strategy.software)
+    assert (factors.attention_kernel, strategy.etp) == (kernel, etp)
+    assert strategy.software.partition("@")[2] == source.partition("@v")[2][:5]
+
+
+def test_shared_experts_hide_the_dispatch_where_their_authors_say_so(row):
+    told = {"source": "MoE Parallel Folding (arXiv 2504.14960)", "notes": "", "num_experts": 64, "topk": 8, "moe_ffn": 2560}
+    hidden = [build(row(model=name, **told))[0].overlap.shared_experts for name in ("Qwen2-57B-A14B", "Mixtral-8x22B")]
+    assert hidden == [True, False]
 
 
 def test_zero_bubble_trains_with_a_sentence_piece_vocabulary(row):
