@@ -234,8 +234,17 @@ def test_recipes_that_kept_cudnn_from_attention(row, source, kernel, etp):
 
 
 def test_shared_experts_hide_the_dispatch_where_their_authors_say_so(row):
-    told = {"source": "MoE Parallel Folding (arXiv 2504.14960)", "notes": "", "num_experts": 64, "topk": 8, "moe_ffn": 2560}
-    hidden = [build(row(model=name, **told))[0].overlap.shared_experts for name in ("Qwen2-57B-A14B", "Mixtral-8x22B")]
+    told = {
+        "source": "MoE Parallel Folding (arXiv 2504.14960)",
+        "notes": "",
+        "num_experts": 64,
+        "topk": 8,
+        "moe_ffn": 2560,
+    }
+    hidden = [
+        build(row(model=name, **told))[0].overlap.shared_experts
+        for name in ("Qwen2-57B-A14B", "Mixtral-8x22B")
+    ]
     assert hidden == [True, False]
 
 

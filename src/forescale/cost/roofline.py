@@ -194,8 +194,8 @@ class Roofline:
         """Return the products of experts as of one kind, their share of the dense rate, and seconds beside them."""
         grouped, rows = self.calibration.grouped, op.m / op.groups
         m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
-        share = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
-        share = grouped_share(share=share * self.calibration.run.rate("grouped"), groups=op.groups)
+        several = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
+        share = grouped_share(share=several * self.calibration.run.rate("grouped"), groups=op.groups)
         products = Gemm(m=m, n=n, k=k, batch=op.groups, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes)
         return products, share, op.groups * grouped.group_s
 
