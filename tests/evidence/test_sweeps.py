@@ -57,6 +57,13 @@ def test_two_layouts_measured_thrice_are_no_sweep(row):
     assert sweeps_of(express(rows), dict.fromkeys(("S-0", "S-1", "S-2"), 1.0)) == []
 
 
+def test_runs_that_repeat_a_layout_are_one_of_their_median_time(row):
+    rows = [*sweep(row), *(row(id=f"S-{index}", measured_step_s=9.0, **LAYOUTS[1]) for index in (3, 4))]
+    (found,) = sweeps_of(express(rows), {r.id: float(index) for index, r in enumerate(rows, start=1)})
+    assert (len(found.cases), found.num_layouts, found.best) == (5, 3, "S-0")
+    assert found.spearman == pytest.approx(0.5)
+
+
 def test_rows_without_prediction_or_measurement_do_not_count(row):
     rows = sweep(row)
     assert sweeps_of(express(rows), {"S-0": 1.0, "S-1": 1.0}) == []

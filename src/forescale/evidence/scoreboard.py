@@ -341,12 +341,20 @@ def _shape(model: Model) -> Model:
 
 
 def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | None:
+    """Return the sweep of some cases; runs that repeat a layout and its batch are one, their median time."""
     layouts = {(case.question.layout, case.schedule) for case in cases}
     if len(layouts) < MINIMUM_LAYOUTS:
         return None
-    _, cluster, strategy, workload = cases[0].question.parts
-    predicted = [predicted_s[case.id] / case.tokens_per_step for case in cases]
-    measured = [(case.measured.step_time_s or 0.0) / case.tokens_per_step for case in cases]
+    runs: dict[tuple[object, ...], list[Case]] = defaultdict(list)
+    for case in cases:
+        runs[case.question.layout, case.schedule, case.question.workload].append(case)
+    firsts = [repeated[0] for repeated in runs.values()]
+    _, cluster, strategy, workload = firsts[0].question.parts
+    predicted = [predicted_s[case.id] / case.tokens_per_step for case in firsts]
+    measured = [
+        median(case.measured.step_time_s or 0.0 for case in repeated) / repeated[0].tokens_per_step
+        for repeated in runs.values()
+    ]
     return Sweep(
         source=cases[0].source,
         model_name=cases[0].model_name,
@@ -358,6 +366,6 @@ def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | N
         num_layouts=len(layouts),
         spearman=spearman(predicted, measured),
         regret=regret(predicted, measured),
-        picked=cases[predicted.index(min(predicted))].id,
-        best=cases[measured.index(min(measured))].id,
+        picked=firsts[predicted.index(min(predicted))].id,
+        best=firsts[measured.index(min(measured))].id,
     )
