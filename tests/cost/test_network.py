@@ -55,6 +55,19 @@ def test_ranks_side_by_side_share_all_ports_of_their_nodes():
     assert far.bus_bandwidth < port < whole.bus_bandwidth < near.bus_bandwidth
 
 
+@pytest.mark.parametrize(
+    ("ranks", "stride", "measured"), [(4, 1, 20.7), (2, 4, 4.0), (4, 2, 7.65), (8, 1, 13.5)]
+)
+def test_cards_of_two_sockets_share_the_link_between_them(ranks, stride, measured):
+    """SimuMax @4dcaae5, configs/system/a100_pcie.json: what all-gathers reach on 8 A100 PCIe [GB/s]."""
+    group = Group(size=float(ranks), stride=float(stride))
+    size = 2.0**30
+    seconds = AlphaBeta.of(load_cluster("a100-pcie-sockets", 8)).seconds(
+        kind="all_gather", num_bytes=size, group=group
+    )
+    assert size * (ranks - 1) / ranks / seconds == pytest.approx(measured * 1e9, rel=0.3)
+
+
 def test_the_way_is_the_fastest_line():
     small, large = priced("all_reduce", 64, 4096.0), priced("all_reduce", 64, 2.0**32)
     assert (small.way, large.way) == ("tree LL", "ring Simple")
