@@ -96,7 +96,7 @@ def test_limits_of_one_and_kernels_of_another(forescale, tmp_path):
     space.write_text('for = "deepspeed"\n')
     ran = forescale("search", *SEARCH, "--space", space, "--framework", "llm-foundry", "--json")
     best = json.loads(ran.out)["best"][0]["strategy"]
-    assert (best["sp"], best["software"]) == (False, "llm-foundry")
+    assert (best["sp"], best["software"]) == (False, "llm-foundry@23.09")
     ran = forescale("search", *SEARCH, "--space", space, "--json")
     assert json.loads(ran.out)["best"][0]["strategy"]["software"] == "torch-eager"
     assert "is not written down" in forescale("search", *SEARCH, "--for", "internevo").err

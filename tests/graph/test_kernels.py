@@ -10,6 +10,8 @@ from forescale.graph.counts import block_flops
 from forescale.graph.layer import head_block, layer_block, mtp_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.loss import loss_chunk_tokens
+from forescale.graph.operator import Operator
+from forescale.graph.ops import Elementwise
 from forescale.graph.recompute import keep
 from forescale.memory.liveness import block_moments
 from forescale.spec import Kernels, Precision, Recompute, Strategy
@@ -40,6 +42,53 @@ def test_a_compiled_loss_has_logits_and_their_gradient_at_once():
     moments = block_moments(block, keep(block, Recompute())).backward
     loss = next(moment for moment in moments if moment.name == "head.cross_entropy")
     assert {"head.logits", "∂head.logits"} <= set(loss.tensors)
+
+
+def test_a_logged_loss_is_an_eager_one_more_in_forward():
+    """Cast 6, log-softmax 12: fp32 logits and their log-softmax exist beside the 16-bit logits."""
+
+    def step(**kernels: object) -> float:
+        return loss(**kernels).forward[0].bytes_moved
+
+    def loss(**kernels: object) -> Operator:
+        block = head_block(small.dense(), layout(cross_entropy="fused", **kernels))
+        return next(each for each in block.operators if each.name == "head.cross_entropy")
+
+    assert step(logged_losses=2) - step() == 2 * 18 * TOKENS * VOCAB
+    assert loss(logged_losses=2).backward_input == loss().backward_input
+    assert "head.logged" in loss(logged_losses=1).temporaries
+
+
+def test_gradients_of_a_flat_parameter_are_joined_and_divided():
+    """Each of the two reads and writes the 16-bit gradient."""
+
+    def moved(**kernels: object) -> float:
+        block = layer_block(small.dense(), small.DENSE_LAYER, layout(**kernels))
+        each = (one for own in block.operators for one in own.backward_weight if isinstance(one, Elementwise))
+        return sum(one.bytes_moved for one in each)
+
+    weights = small.dense().hidden_size * (
+        3 * small.DENSE_LAYER.ffn.ffn_hidden_size
+        + (2 * small.DENSE_LAYER.attention.num_heads + 2 * small.DENSE_LAYER.attention.num_kv_heads)
+        * small.DENSE_LAYER.attention.head_dim
+    )
+    assert moved(flat_parameters=True) - moved() == pytest.approx(8 * weights)
+
+
+def test_attention_on_padded_batches_copies_its_operands():
+    """Queries, keys and values are read and written, the result is cleared, read and written; backward the reverse."""
+
+    def moved(name: str, **kernels: object) -> float:
+        block = layer_block(small.dense(), small.DENSE_LAYER, layout(**kernels))
+        core = next(each for each in block.operators if each.name == "attention.core")
+        return sum(each.bytes_moved for each in getattr(core, name) if isinstance(each, Elementwise))
+
+    shape = small.DENSE_LAYER.attention
+    inputs = 2 * TOKENS * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    result = 2 * TOKENS * shape.num_heads * shape.head_dim
+    assert moved("forward") == moved("backward_input") == 0
+    assert moved("forward", unpads_attention=True) == 2 * inputs + 3 * result
+    assert moved("backward_input", unpads_attention=True) == 3 * inputs + 2 * result
 
 
 def test_losses_by_what_they_hold():

@@ -186,6 +186,16 @@ def traffic(strategy=SPREAD, *, tied=False, compute="bf16", **kernels):
     return data_traffic(setting, sharded(strategy, tied=tied), pricing)
 
 
+def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
+    """Stages of two and four layers start as many messages instead of one, for as many bytes."""
+    one, each = traffic(), traffic(flat_parameters=True)
+    ranks = groups(split_strategy(SPREAD)[0], SPREAD.axis_order)
+    start = sum(Messages.STARTS[axis] * ranks[axis].num_ranks for axis in ("dp_cp", "expert_dp"))
+    for name in ("reduce_scatter", "all_reduce", "all_gather"):
+        more = getattr(each, name) - getattr(one, name)
+        assert np.ravel(more).tolist() == pytest.approx([start, 3.0 * start])
+
+
 def predicting(*, tied):
     return replace(dense(), num_mtp_layers=2, tied_embeddings=tied)
 

@@ -29,6 +29,8 @@ Engine, Liger) reads twice and writes the gradient, then scales it. compiled rea
 makes the gradient from the logits again. eager (PyTorch): cast 6, log-softmax 12; its gradient is made from zeros 4,
 read with the log-softmax and written 12, and cast 6. loss_parallel is that of tp 1. fused_linear does to a
 chunk what fused does to all, and has no pass of its own in backward."""
+LOGGED_BYTES = 8.0
+"""What a metric holds for each logit while it takes the loss: fp32 logits and their log-softmax."""
 BY_STEPS = (20.0, 16.0)
 """What loss_parallel moves beyond on shards: maximum 4, difference 8, exponential 8, sum 4 and difference 8 instead of
 the log-softmax 12; zeros 4, exponential 8, sum 12 and product 8 instead of 16."""
@@ -50,12 +52,12 @@ def cross_entropy(b: Builder, logits: str) -> None:
     backward_bytes: Numeric
     forward_bytes, backward_bytes = LOSS_BYTES[kind]
     saved = logits
-    temporaries: Names = ()
+    temporaries, logged_bytes = _logged(b, elements)
     gradients: Names = ()
     if kind not in ("fused", "compiled"):
         saved = b.tensor("head.softmax", elements, 4.0)
     if kind in ("eager", "loss_parallel", "native"):
-        temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
+        temporaries = (*temporaries, b.tensor("head.logits_fp32", elements, 4.0))
     if kind in ("eager", "loss_parallel"):
         extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
         gradients = (
@@ -72,10 +74,11 @@ def cross_entropy(b: Builder, logits: str) -> None:
         temporaries, gradients = (*temporaries, step), (*gradients, step)
     if b.layout.choices.kernels.attention_mask:
         temporaries = (*temporaries, b.tensor("head.attention_mask", tokens * b.layout.seq_len, 1.0))
+    made = Elementwise(bytes_moved=(forward_bytes + logged_bytes) * elements, family="loss", kernels=6.0)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
-        forward=(Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0), scalars),
+        forward=(made, scalars),
         backward_input=(Elementwise(bytes_moved=backward_bytes * elements, family="loss", kernels=2.0),),
         reads=(logits,),
         saves=(saved,),
@@ -83,6 +86,13 @@ def cross_entropy(b: Builder, logits: str) -> None:
         backward_temporaries=gradients,
         gradient_in_saved=kind == "fused",
     )
+
+
+def _logged(b: Builder, elements: Numeric) -> tuple[Names, float]:
+    """Return what metrics that take the loss once more hold for a moment, and the bytes per logit that they move."""
+    count = b.layout.choices.kernels.logged_losses
+    held = (b.tensor("head.logged", elements, LOGGED_BYTES),) if count else ()
+    return held, count * LOSS_BYTES["eager"][0]
 
 
 @formula(unit="token", source="Liger-Kernel, ops/fused_linear_cross_entropy.py: chunk_size")

@@ -203,6 +203,7 @@ def product(
         passes = panel_passes(lay, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
     else:
         passes = _passes(lay, rows=rows, k=k, n=n, dtype=dtype)
+    joined = flat_gradient(b, k * n)
     buffers: Names = ()
     if passes.steps is not None:
         buffers = (b.tensor(f"{name}.panels", passes.buffer_elements, differentiable=False),)
@@ -210,7 +211,7 @@ def product(
         name,
         forward=passes.forward,
         backward_input=passes.backward_input,
-        backward_weight=passes.backward_weight,
+        backward_weight=(*passes.backward_weight, *joined),
         reads=(source,),
         writes=results,
         saves=(saved,),
@@ -218,6 +219,13 @@ def product(
         backward_temporaries=(*temporaries, *buffers),
         panels=passes.steps,
     )
+
+
+def flat_gradient(b: Builder, elements: Numeric) -> Work:
+    """Return what joins a weight's gradient to those of its group, and divides it: each reads and writes it once."""
+    if not b.layout.choices.kernels.flat_parameters:
+        return ()
+    return (Elementwise(bytes_moved=4.0 * elements * b.layout.element_bytes, family="cast"),)
 
 
 def made_gradient(b: Builder, name: str, elements: Numeric) -> Names:

@@ -215,6 +215,11 @@ class Kernels:
     with a chunk of them at a time and keeps the gradients of the head's input and weight (Liger); compiled keeps
     the logits and makes their gradient beside them (torch.compile); eager makes fp32 logits and keeps their
     log-softmax (PyTorch); loss_parallel does so on logits split over tp, step by step (PyTorch's DTensor)."""
+    logged_losses: OptionalExtent = 0
+    """Metrics that take the cross-entropy of all logits once more, eagerly (Composer's train_metrics)."""
+    unpads_attention: bool = False
+    """Queries, keys and values are copied out of a padded batch, full or not, and attention's result back into it
+    (flash-attn's bert_padding around its kernels for varied lengths)."""
     fused: bool = True
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     fused_activations: bool = True
@@ -277,6 +282,9 @@ class Kernels:
     gathers_aside: bool = False
     """Under zero 3 weights are received in memory of the gathering stream, which nothing else can use, and copied out
     (FSDP2)."""
+    flat_parameters: bool = False
+    """The weights of a layer are views of one flat parameter: their gradients are joined to its own, divided by the
+    ranks and sent as one message (PyTorch's first FSDP)."""
     gathers_ends_apart: bool = False
     """Embedding and head are groups of their own under FSDP (torchtitan since July 2025); False leaves both to the root
     of the model."""

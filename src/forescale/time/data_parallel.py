@@ -64,6 +64,10 @@ Passes: TypeAlias = tuple[Numeric, Numeric, Numeric]
 """Seconds of forward, of backward, and of weight gradients where a schedule runs them apart."""
 
 
+Exchange: TypeAlias = Callable[[CollectiveKind, Numeric, Numeric], Numeric]
+"""Seconds of a collective over so many bytes of what all replicas hold, and of experts."""
+
+
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
@@ -97,13 +101,14 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
         copied = _summed(setting, sharded, lambda block: block.vectors)
         size = copied * gradient / sharded.degrees.dp_shard
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
-    all_reduce = both("all_reduce", dense * gradient, expert * gradient)
+    each = _in_groups(setting, sharded, pricing)
+    all_reduce = each("all_reduce", dense * gradient, expert * gradient)
     whole = choices.kernels.broadcasts_updates
     return DataTraffic(
-        reduce_scatter=all_reduce if whole else both("reduce_scatter", dense * gradient, expert * gradient),
+        reduce_scatter=all_reduce if whole else each("reduce_scatter", dense * gradient, expert * gradient),
         all_reduce=all_reduce,
         replicas=replicas,
-        all_gather=_updated(setting, sharded, pricing),
+        all_gather=_updated(setting, sharded, pricing, each),
         ties=_ties(setting.model, held, pricing, gradient),
         statistics=_statistics(setting, sharded, pricing),
         blocks=held.map(block_traffic),
@@ -149,13 +154,13 @@ def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
     return np.minimum(ranks, tensors)
 
 
-def _updated(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
+def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
     trained = sharded.trained
     weight = gathered_bytes(setting.workload.precision)
     weights = (trained.dense * weight, trained.expert * weight)
     if not setting.choices.kernels.broadcasts_updates:
-        return _both_groups(pricing, "all_gather", *weights)
+        return each("all_gather", *weights)
     tensors = _summed(setting, sharded, lambda block: block.tensors)
     seconds: Numeric = 0.0
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
@@ -184,6 +189,18 @@ def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric
         return 0.0
     size = counts * STORAGE_BYTES["fp32"]
     return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))
+
+
+def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange:
+    """Return what prices collectives of a whole stage: one message, or one for each layer (FSDP)."""
+    if not setting.choices.kernels.flat_parameters:
+        return functools.partial(_both_groups, pricing)
+    layers = larger(sharded.stages.num_layers, 1.0)
+
+    def of_layers(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
+        return layers * _both_groups(pricing, kind, dense_bytes / layers, expert_bytes / layers)
+
+    return of_layers
 
 
 def _both_groups(

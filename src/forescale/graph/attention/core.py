@@ -144,16 +144,28 @@ def _core(
         local = b.tensors[qkv[1]].elements + b.tensors[qkv[2]].elements
         others = lay.degree(lay.context.around) - 1.0
         temporaries = (b.tensor("attention.gathered_kv", others * local),)
+    copies = _unpadded(b, qkv, output)
     b.operator(
         "attention.core",
-        forward=(_work(b, shape, backward=False), *ring[0]),
-        backward_input=(_work(b, shape, backward=True), *ring[1]),
+        forward=(_work(b, shape, backward=False), *ring[0], *copies[0]),
+        backward_input=(_work(b, shape, backward=True), *ring[1], *copies[1]),
         reads=qkv,
         writes=(output,),
         saves=(*qkv, *saves),
         temporaries=temporaries,
         backward_temporaries=temporaries,
         overlaps_itself=bool(ring[0]),
+    )
+
+
+def _unpadded(b: Builder, qkv: tuple[str, str, str], output: str) -> tuple[Work, Work]:
+    """Return the copies out of and into padded batches: each reads and writes, and what is padded is cleared before."""
+    if not b.layout.choices.kernels.unpads_attention:
+        return (), ()
+    inputs, result = b.bytes_of(*qkv), b.bytes_of(output)
+    copies = partial(Elementwise, family="permute", kernels=4.0)
+    return (copies(bytes_moved=2.0 * inputs + 3.0 * result),), (
+        copies(bytes_moved=3.0 * inputs + 2.0 * result),
     )
 
 
