@@ -467,7 +467,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             attention_step("backward", Rows(tables=("FA3P",), machines=("h100-sxm",), when=fa3_back), widen=1.5),
             older_step("flash-2", "FlashAttention-2", ("FA2", "FA3", "FA3P"), ("h100-sxm",)),
             older_step("flash-1", "FlashAttention", ("FA2",), ("h100-sxm",)),
-            Grouped(like="ampere", fraction=1.0, group_s=2.321e-06,
+            Grouped(like="ampere",
                     source="Transformer Engine multiplies expert by expert with cuBLAS on several streams here, too, and with CUTLASS on request only (NVIDIA/TransformerEngine @d0067d0d, transformer_engine/common/gemm/cublaslt_gemm.cu: NVTE_USE_CUTLASS_GROUPED_GEMM)"),
         )),
         "blackwell": ({"reference_power_w": 1000.0, "power_exponent": 0.75}, (
