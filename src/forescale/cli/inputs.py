@@ -141,7 +141,8 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None) -> Q
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
     with located(plan, changed_keys(values, told)):
         question = build_question(values, where=where, folder=folder)
-        if question.strategy is not None and question.preset == "default":
+        # A framework's words alone are no layout: a search has yet to find one.
+        if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
     return question
 
