@@ -66,7 +66,8 @@ def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
 def test_a_batch_need_not_divide_by_the_devices_under_a_framework(forescale):
     asked = "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2"
     found = document(forescale(*asked.split(), "--framework", "nanotron", "--json"))
-    assert {24 % one["strategy"]["dp"] for one in found["best"]} == {0}
+    layouts = [one["strategy"] for one in found["best"]]
+    assert {24 % (each["dp_replicate"] * each["dp_shard"]) for each in layouts} == {0}
 
 
 def test_objective_is_what_is_ranked_by(forescale):
