@@ -64,10 +64,22 @@ def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
 
 
 def test_a_batch_need_not_divide_by_the_devices_under_a_framework(forescale):
-    asked = "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2"
+    asked = (
+        "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2"
+    )
     found = document(forescale(*asked.split(), "--framework", "nanotron", "--json"))
     layouts = [one["strategy"] for one in found["best"]]
     assert {24 % (each["dp_replicate"] * each["dp_shard"]) for each in layouts} == {0}
+
+
+def test_what_the_framework_cannot_be_told_of_a_layout_stands_with_it(forescale):
+    asked = "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2 --json"
+    for option, told in (("--framework", True), ("--for", False)):
+        for found in document(forescale(*asked.split(), option, "nanotron"))["best"]:
+            beyond = found["strategy"]["vpp"] > 1
+            text = f"nanotron cannot run this: vpp {found['strategy']['vpp']} (it takes 1)"
+            assert any(note["text"].startswith(text) for note in found["notes"]) is beyond
+            assert told or not beyond
 
 
 def test_objective_is_what_is_ranked_by(forescale):

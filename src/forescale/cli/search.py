@@ -191,9 +191,11 @@ def _answer(
     question: Question, result: SearchResult, emission: EmitOptions, *, as_json: bool, files: FileOptions
 ) -> None:
     """Print a ranking and the line that asks its best again; a file for a framework stands beside it, or instead."""
-    from forescale.cli.inputs import line_of
+    from forescale.cli.inputs import line_of, with_what_cannot_run
     from forescale.cli.render.search import search_view
 
+    best = tuple(with_what_cannot_run(question, each) for each in result.best)
+    result = replace(result, best=best)
     written = None if emission.emit is None else emitted(question, result.best[0], emission)
     aside = emission.output is not None
     if written is None or aside or as_json:
