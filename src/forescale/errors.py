@@ -109,8 +109,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     by_lower = {candidate.lower(): candidate for candidate in known}
     lowered = name.lower().rpartition("/")[2]
     begun = sorted((each for each in by_lower if lowered and each.startswith(f"{lowered}-")), key=len)
-    begun += sorted((each for each in by_lower if each and lowered.startswith(f"{each}-")), key=len)[-1:]
     close = difflib.get_close_matches(lowered, list(by_lower), n=count, cutoff=0.5)
+    for stem in sorted((each for each in by_lower if each and lowered.startswith(f"{each}-")), key=len)[-1:]:
+        begun += [*(each for each in close if each.startswith(f"{stem}-")), stem]
     inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
     ordered = dict.fromkeys([*begun, *close, *sorted(inside, key=len)])
     return tuple(by_lower[candidate] for candidate in list(ordered)[:count])

@@ -11,7 +11,7 @@ QUESTION = ("llama-3.1-8b", "--cluster", "h100-sxm", "--seq-len", 4096, "--globa
 SIZED = (*QUESTION, "--devices", 32)
 LAYOUT = (*SIZED, "--tp", 2, "--pp", 4)
 ASKED = {
-    "project": (("project", *LAYOUT), 2, 2, "34.3 % causal"),
+    "project": (("project", *LAYOUT), 2, 2, " % causal"),
     "memory": (("memory", *LAYOUT), 1, 0, "optim"),
     "timeline": (("memory", *LAYOUT, "--timeline"), 3, 0, "what lives there"),
     "policies": (("memory", "compare", *LAYOUT, "--across", "recompute"), 1, 0, "selective"),

@@ -69,8 +69,9 @@ def test_tracked_memory_is_what_the_device_handed_out(name):
 
 
 @pytest.mark.parametrize("device", ["h100-sxm", "h200-sxm"])
-@pytest.mark.parametrize(("family", "middle", "most"), [("gemm", 0.06, 0.17), ("grouped_gemm", 0.11, 0.20)])
+@pytest.mark.parametrize(("family", "middle", "most"), [("gemm", 0.05, 0.18), ("grouped_gemm", 0.07, 0.23)])
 def test_products_take_what_calibrations_say(device, family, middle, most):
+    """The tail are products of 16,384 x 16,384, which the board's power holds back, and some of 20 microseconds."""
     model = select("tile", load_cluster(device, 1).device)
     rows = [
         each
