@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, Reading
     from forescale.projection.result import Projection
     from forescale.question import Note, Question
-    from forescale.spec.framework import Framework
-    from forescale.spec.strategy import Strategy
 
 PRECISION_FIELDS = {
     "precision": "compute",
@@ -199,43 +197,18 @@ def line_of(command: str, question: Question, one: Projection, saved: str) -> st
 def _framework_notes(question: Question) -> tuple[Note, ...]:
     """Return what trains, where something names it, and what of the question it cannot run."""
     from forescale.question import Note
+    from forescale.spec.constraints import Proposal
 
     framework = question.framework
     if framework is None:
         return ()
     texts = [f"where nothing else is said, as {framework.label} trains"]
-    if question.strategy:
-        cannot = _cannot(framework, question, question.strategy)
-    else:
-        cannot = framework.cannot_compute(question.workload.precision)
+    layout, work = question.strategy or question.space.base, question.workload
+    asked = Proposal(model=question.model, cluster=question.cluster, workload=work, degrees=layout)
+    cannot = framework.cannot(asked) if question.strategy else framework.cannot_compute(work.precision)
     if cannot:
         texts.insert(0, f"{framework.name} cannot run this: {'; '.join(cannot)}")
     return tuple(Note(topic="framework", text=text) for text in texts)
-
-
-def _cannot(framework: Framework, question: Question, layout: Strategy) -> tuple[str, ...]:
-    from forescale.spec.constraints import Proposal
-
-    asked = Proposal(
-        model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
-    )
-    return framework.cannot(asked)
-
-
-def with_what_cannot_run(question: Question, found: Projection) -> Projection:
-    """Return a layout that a search found, with what of it the framework cannot be told."""
-    from forescale.question import Note
-
-    framework = question.framework
-    if framework is None or framework.cannot_compute(question.workload.precision):
-        return found
-    cannot = _cannot(framework, question, found.strategy)
-    if not cannot:
-        return found
-    text = (
-        f"{framework.name} cannot run this: {'; '.join(cannot)}; --for {framework.name} searches what it can"
-    )
-    return replace(found, notes=(Note(topic="framework", text=text), *found.notes))
 
 
 def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:

@@ -40,6 +40,7 @@ from forescale.written import writable
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from forescale.projection.result import Projection
     from forescale.question import Objective, Question
     from forescale.search import SearchResult
 
@@ -191,10 +192,10 @@ def _answer(
     question: Question, result: SearchResult, emission: EmitOptions, *, as_json: bool, files: FileOptions
 ) -> None:
     """Print a ranking and the line that asks its best again; a file for a framework stands beside it, or instead."""
-    from forescale.cli.inputs import line_of, with_what_cannot_run
+    from forescale.cli.inputs import line_of
     from forescale.cli.render.search import search_view
 
-    best = tuple(with_what_cannot_run(question, each) for each in result.best)
+    best = tuple(_with_what_cannot_run(question, each) for each in result.best)
     result = replace(result, best=best)
     written = None if emission.emit is None else emitted(question, result.best[0], emission)
     aside = emission.output is not None
@@ -204,6 +205,23 @@ def _answer(
         say(f"again: forescale {line_of('project', question, result.best[0], 'best.json#1')}")
     if written is not None and (aside or not as_json):
         put(written, emission.output, force=emission.force)
+
+
+def _with_what_cannot_run(question: Question, found: Projection) -> Projection:
+    """Return a layout that a search found, with what of it the framework cannot be told."""
+    from forescale.question import Note
+    from forescale.spec.constraints import Proposal
+
+    framework, work = question.framework, question.workload
+    if framework is None or framework.cannot_compute(work.precision):
+        return found
+    asked = Proposal(model=question.model, cluster=question.cluster, workload=work, degrees=found.strategy)
+    if not (cannot := framework.cannot(asked)):
+        return found
+    text = (
+        f"{framework.name} cannot run this: {'; '.join(cannot)}; --for {framework.name} searches what it can"
+    )
+    return replace(found, notes=(Note(topic="framework", text=text), *found.notes))
 
 
 def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
