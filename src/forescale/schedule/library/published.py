@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.schedule.family import Family
-from forescale.schedule.library import breadth_first, depth_first, hanayo, two_ways, v_limited, zb_auto
+from forescale.schedule.library import bidirectional, breadth_first, depth_first, hanayo, v_limited, zb_auto
 
 FAMILIES: tuple[Family, ...] = (
     breadth_first.GPIPE,
@@ -23,9 +23,9 @@ FAMILIES: tuple[Family, ...] = (
     v_limited.V_HALF,
     v_limited.V_MIN,
     v_limited.V_ZB,
-    two_ways.DUALPIPE,
-    two_ways.DUALPIPE_V,
-    two_ways.CHIMERA,
+    bidirectional.DUALPIPE,
+    bidirectional.DUALPIPE_V,
+    bidirectional.CHIMERA,
     hanayo.FAMILY,
     depth_first.GIS,
     depth_first.PIPEOFFLOAD,

@@ -57,7 +57,7 @@ CHIMERA = Family(
 )
 
 
-def _two_ways(request: Request) -> Orders:
+def _bidirectional(request: Request) -> Orders:
     return [_rank(rank, request) for rank in range(request.pp)]
 
 
@@ -100,7 +100,7 @@ DUALPIPE = Family(
     idle="(p/2-1)(F&B+B-3W)",
     peak="p+1",
     source="DeepSeek-AI 2024, arXiv:2412.19437",
-    orders=_two_ways,
+    orders=_bidirectional,
     most_actions=MOST_IN_FULL,
     held=one_per_rank,
     refusal=_odd_or_few,
