@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forescale.graph.attention.full import full_attention, latent_attention
+from forescale.graph.attention.full import full_attention
+from forescale.graph.attention.latent import latent_attention
 from forescale.graph.attention.linear import linear_attention
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention
 
