@@ -11,6 +11,7 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import Proposal
 from forescale.spec.framework import Framework
 from forescale.spec.model import Model
 from forescale.spec.operations import Operations
@@ -132,6 +133,18 @@ class Question(Brief):
             workload=replace(work, global_batch_size=batch, tokens=tokens, outer=None),
             strategy=None if layout is None else replace(layout, dp_replicate=replicas // sites),
         )
+
+    def refusal(self, layout: Strategy | None) -> str:
+        """Return what of `layout`, or of the types alone, the framework cannot be told; empty if there is nothing."""
+        if (framework := self.framework) is None:
+            return ""
+        work = self.workload
+        cannot = framework.cannot_compute(work.precision)
+        if layout is not None:
+            cannot = framework.cannot(
+                Proposal(model=self.model, cluster=self.cluster, workload=work, degrees=layout)
+            )
+        return f"{framework.name} cannot run this: {'; '.join(cannot)}" if cannot else ""
 
     def check_together(self, answer: str) -> None:
         """Raise SpecError where sites train by themselves: `answer` does not know of them."""

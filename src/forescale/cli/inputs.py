@@ -197,17 +197,13 @@ def line_of(command: str, question: Question, one: Projection, saved: str) -> st
 def _framework_notes(question: Question) -> tuple[Note, ...]:
     """Return what trains, where something names it, and what of the question it cannot run."""
     from forescale.question import Note
-    from forescale.spec.constraints import Proposal
 
     framework = question.framework
     if framework is None:
         return ()
     texts = [f"where nothing else is said, as {framework.label} trains"]
-    layout, work = question.strategy or question.space.base, question.workload
-    asked = Proposal(model=question.model, cluster=question.cluster, workload=work, degrees=layout)
-    cannot = framework.cannot(asked) if question.strategy else framework.cannot_compute(work.precision)
-    if cannot:
-        texts.insert(0, f"{framework.name} cannot run this: {'; '.join(cannot)}")
+    if refusal := question.refusal(question.strategy):
+        texts.insert(0, refusal)
     return tuple(Note(topic="framework", text=text) for text in texts)
 
 

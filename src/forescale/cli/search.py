@@ -210,17 +210,12 @@ def _answer(
 def _with_what_cannot_run(question: Question, found: Projection) -> Projection:
     """Return a layout that a search found, with what of it the framework cannot be told."""
     from forescale.question import Note
-    from forescale.spec.constraints import Proposal
 
-    framework, work = question.framework, question.workload
-    if framework is None or framework.cannot_compute(work.precision):
+    refusal = question.refusal(found.strategy)
+    if not refusal or question.refusal(None):  # what is wrong with the types was said of the question
         return found
-    asked = Proposal(model=question.model, cluster=question.cluster, workload=work, degrees=found.strategy)
-    if not (cannot := framework.cannot(asked)):
-        return found
-    text = (
-        f"{framework.name} cannot run this: {'; '.join(cannot)}; --for {framework.name} searches what it can"
-    )
+    assert question.framework is not None
+    text = f"{refusal}; --for {question.framework.name} searches what it can"
     return replace(found, notes=(Note(topic="framework", text=text), *found.notes))
 
 
