@@ -491,7 +491,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             instinct(("fp8", "mxfp8"), ("HBL", "HKG", "MI355"), ("mi355x",)),
             attention_step("forward", instinct_attention(wide=True), (instinct_attention(wide=False),), widen=1.5),
             attention_step("backward", Rows(tables=("HKA",), machines=("mi355x",), when=backward), widen=1.5),
-            Grouped(like="cdna3", values={"fraction": 0.8608, "group_s": 8.699e-6},
+            Grouped(like="cdna3", values={"fraction": 0.8527, "group_s": 8.371e-6},
                     source="products of 11 models average 1099 TFLOP/s grouped and 1535 dense, backward 922 and 1351 (AMD-AGI/Primus-Turbo @23e36d65, docs/mi300x-vs-mi355x-baseline.md)"),
         )),
         "cdna3": ({"reference_power_w": 1000.0}, (

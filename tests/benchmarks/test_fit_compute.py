@@ -40,3 +40,9 @@ def test_products_that_were_timed_in_loops_are_those_of_a_board_at_its_power(row
     logs = errors(batches(of_table), Fitted(calibration=read_calibration("blackwell")), roofline)
     assert logs.size > 80
     assert np.median(np.abs(logs)) <= bound
+
+
+def test_what_follows_another_generations_experts_has_its_figures():
+    """CDNA 3 takes backward attention from CDNA 4, which copies the figures of its experts."""
+    ours, theirs = (read_calibration(name).grouped for name in ("cdna4", "cdna3"))
+    assert (ours.fraction, ours.group_s) == (theirs.fraction, theirs.group_s)
