@@ -49,14 +49,15 @@ def plans(
     seed: int = 1,
     kinds: Sequence[Sequence[str]] = KINDS,
     cluster: str = "h100-sxm",
+    where: Callable[[Strategy], bool] = lambda _: True,
     **choices: Sequence[Any],
 ) -> list[Question]:
-    """Return `count` plans for a framework, as many of each of the `kinds` of models.
+    """Return `count` plans for a framework whose layouts are as `where` says, as many of each of the `kinds` of models.
 
     `choices` are more values that fields of a layout may take, such as recompute=(...), beside the framework's limits.
     """
     pick = random.Random(f"{to} {seed}").choice
-    return list(islice(_legal(load_framework(to), pick, kinds, cluster, choices), count))
+    return list(islice(_legal(load_framework(to), pick, kinds, cluster, where, choices), count))
 
 
 def dense_first(question: Question) -> Question:
@@ -78,25 +79,29 @@ def _legal(
     pick: Pick,
     kinds: Sequence[Sequence[str]],
     cluster: str,
+    where: Callable[[Strategy], bool],
     choices: dict[str, Sequence[Any]],
 ) -> Iterator[Question]:
     for at in range(1_000_000):
         question = _plan(framework, pick, kinds[at % len(kinds)], cluster, choices)
-        if question is not None and _runs(question, framework):
+        if question is not None and where(question.layout) and _runs(question, framework):
             yield question
 
 
 def _runs(question: Question, framework: Framework) -> bool:
+    """Whether rules, writer and projection take a plan: the quickest to refuse it is asked first."""
     rules = framework.limits.rules if framework.limits is not None else {}
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout
     )
+    if not all(RULES[name](proposal) for name in rules):
+        return False
     try:
-        project(question)
         writer_of(framework).write(question)
+        project(question)
     except ForescaleError:
         return False
-    return all(RULES[name](proposal) for name in rules)
+    return True
 
 
 def _plan(

@@ -52,10 +52,11 @@ def _checked(question: Question, unsaid: set[str]) -> Export:
     main = result.texts[files.main]
     assert reader_of(main, "") is reader_of(files.texts[files.main], ""), "its head makes it another format"
     stripped = replace(files, texts={name: _bare(files, name, text) for name, text in result.texts.items()})
-    again = project(read_back(stripped, question))
+    read = read_back(stripped, question)
+    again = result.projection if read == result.question else project(read)
     assert figures(again) == figures(result.read_back), "comments say nothing"
     if not said:
-        assert figures(again) == figures(project(question)), "what is said is said to the bit"
+        assert figures(again) == figures(result.projection), "what is said is said to the bit"
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 from tests.export.laws import check_writer
@@ -25,8 +24,7 @@ NARROW = {"workload.precision.compute", "workload.precision.recipe"}
 
 
 def without_pipeline(count: int, **choices):
-    found = (each for each in plans("deepspeed", 4 * count, **choices) if each.layout.pp == 1)
-    return list(islice(found, count))
+    return plans("deepspeed", count, where=lambda layout: layout.pp == 1, **choices)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -8,6 +8,7 @@ from typing import Any
 from tests.plans import EXPERTS, LATENT, dense_first, plans
 
 from forescale.question import Question
+from forescale.spec import Strategy
 
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "llama-2-7b")
 """Models whose parts torchtitan has: no windows, gates everywhere, root-mean-square norms."""
@@ -21,6 +22,12 @@ def titan_plans(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any])
     """Return `count` plans for one release of torchtitan."""
     release = to.partition("@")[2]
     own = {"sp": (True,)} if release == "0.2" else {"cp_kind": ("all_gather",)}
-    found = plans(to, 2 * count, seed=seed, kinds=(DENSE, ROUTED[release], LATENT), **{**own, **choices})
-    built = [each for each in found if release == "0.2" or each.layout.ep == 1 or each.layout.etp == 1]
-    return [dense_first(question) for question in built[:count]]
+    kinds = (DENSE, ROUTED[release], LATENT)
+    found = plans(
+        to, count, seed=seed, kinds=kinds, where=lambda layout: _built(layout, release), **{**own, **choices}
+    )
+    return [dense_first(question) for question in found]
+
+
+def _built(layout: Strategy, release: str) -> bool:
+    return release == "0.2" or layout.ep == 1 or layout.etp == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from forescale.errors import ForescaleError, SpecError
@@ -74,9 +76,16 @@ def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any
     SpecError
         If none has the same kinds of layers in the same order, or one parameter in a hundred is more or less.
     """
+    every = (*FIRST, *(name for name in FAMILIES if name not in FIRST))
+    return deepcopy(_described(model, every if types is None else tuple(types)))
+
+
+@lru_cache(maxsize=64)
+def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
+    """Return what `config_of` does; a search or an export asks of one model again and again."""
     total = count_parameters(model).total
     nearest: tuple[float, dict[str, Any]] | None = None
-    for kind in types if types is not None else (*FIRST, *(name for name in FAMILIES if name not in FIRST)):
+    for kind in types:
         found = _tried(model, kind)
         if found is None:
             continue
