@@ -16,6 +16,9 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from forescale.runtime.channels import RunError
 
 PATIENCE_S = 10.0
@@ -30,7 +33,7 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
     RunError
         If a rank raises or dies: all others are ended, and the message says which rank, at which action, and why.
     """
-    context = _context()
+    context = _context(work.__module__)
     with tempfile.TemporaryDirectory() as folder:
         started: list[tuple[BaseProcess, Connection]] = []
         try:
@@ -46,12 +49,16 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
             _end([process for process, _ in started])
 
 
-def _context() -> ForkServerContext | SpawnContext:
-    """Return how ranks start: as copies of one process that has torch loaded, where the system can."""
+def _context(home: str) -> ForkServerContext | SpawnContext:
+    """Return how ranks start: where the system can, as copies of one process that has loaded what they need.
+
+    That is torch, and the module `home` of their work, which takes seconds where it loads transformers. Some of what
+    that loads asks for CUDA, which copies could not use then: where there is any, they load it themselves.
+    """
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed"])
+    context.set_forkserver_preload(["torch.distributed", *([] if torch.cuda.is_available() else [home])])
     return context
 
 
@@ -123,9 +130,6 @@ def _serve(
 ) -> None:
     """Run one rank: set up, work, and tell the parent how it went."""
     _end_with_parent()
-    import torch
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     try:
         device = torch.device("cuda", rank) if backend == "nccl" else None

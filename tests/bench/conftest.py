@@ -1,0 +1,15 @@
+"""Ranks of these tests, and of all that come after them, are copies of a process that has loaded what a bench needs."""
+
+from __future__ import annotations
+
+from multiprocessing import forkserver
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ready():
+    if not torch.cuda.is_available():
+        forkserver.set_forkserver_preload(["torch.distributed", "forescale.bench.measure"])
+        forkserver.ensure_running()
