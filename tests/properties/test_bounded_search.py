@@ -53,6 +53,8 @@ OFFLOADS = [Offload()] * 3 + [
     Offload(parameters=True),
 ]
 LIMITED = [load_framework(name) for name in ("megatron-core", "deepspeed-zero", "maxtext")]
+STEPS = 20
+"""In which a search of thousands of layouts evaluates them all: a hundred show no more than a few do."""
 RULES = [()] * 3 + [searched(framework, Space(), limited=True).rules for framework in LIMITED]
 
 
@@ -177,8 +179,8 @@ def a_search_finds_the_best_of_all(question, candidates, scores, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "FIRST_NODES", data.draw(st.sampled_from([3, 40])))
         patch.setattr(solve, "FIRST_PLACED", data.draw(st.sampled_from([5, 100])))
-        patch.setattr(solve, "LAYOUTS_AT_ONCE", data.draw(st.sampled_from([40, 300])))
-        patch.setattr(solve, "SIMULATED_AT_ONCE", data.draw(st.sampled_from([40, 300])))
+        for name in ("LAYOUTS_AT_ONCE", "SIMULATED_AT_ONCE"):
+            patch.setattr(solve, name, max(data.draw(st.sampled_from([40, 300])), len(candidates) // STEPS))
         patch.setattr(solve, "SAMPLED_FROM", data.draw(st.sampled_from([0, solve.SAMPLED_FROM])))
         every_one = data.draw(st.booleans())
         asked = replace(question, objective=objective, max_memory=limit)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from html import unescape
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.web.test_app import QUERY, page
+from tests.web import test_app
+from tests.web.test_app import QUERY
 from tests.web.test_asked import SMALL
 
 from forescale.units import GIB
@@ -27,6 +29,13 @@ def client():
     return TestClient(create_app())
 
 
+@cache
+def page(client, path, query=QUERY):
+    """Ask for each page once: most numbers of one are of the same question."""
+    return test_app.page(client, path, query)
+
+
+@cache
 def asked(client, path, query):
     return json.loads(page(client, path, query))
 
