@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypeAlias
-
-from annotated_types import Ge, Gt, Interval, Le
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from forescale.errors import SpecError, shown
 
 DIGITS = 15
+
+
+class Interval(NamedTuple):
+    """Numbers above `gt`, or from `ge` on, to `le`: of annotated fields, options, keys and cells."""
+
+    gt: float | None = None
+    ge: float = -math.inf
+    le: float = math.inf
+
+
 EXTENT = Interval(gt=0, le=2**24)
 """Sizes of a model: widths, heads, experts, entries of a vocabulary."""
 LAYERS = Interval(gt=0, le=10_000)
@@ -36,22 +44,22 @@ REST = Interval(ge=0, le=10_000)
 SECONDS = Interval(ge=0, le=1e6)
 """Latencies."""
 
-Extent: TypeAlias = Annotated[int, Gt(0), Le(2**24)]
-OptionalExtent: TypeAlias = Annotated[int, Ge(0), Le(2**24)]
+Extent: TypeAlias = Annotated[int, Interval(gt=0, le=2**24)]
+OptionalExtent: TypeAlias = Annotated[int, Interval(ge=0, le=2**24)]
 """An extent that 0 leaves out."""
-Devices: TypeAlias = Annotated[int, Gt(0), Le(2**24)]
-Count: TypeAlias = Annotated[int, Gt(0), Le(10**9)]
-Amount: TypeAlias = Annotated[float, Gt(0), Le(1e24)]
-Rate: TypeAlias = Annotated[float, Ge(1.0), Le(1e24)]
+Devices: TypeAlias = Annotated[int, Interval(gt=0, le=2**24)]
+Count: TypeAlias = Annotated[int, Interval(gt=0, le=10**9)]
+Amount: TypeAlias = Annotated[float, Interval(gt=0, le=1e24)]
+Rate: TypeAlias = Annotated[float, Interval(ge=1.0, le=1e24)]
 """FLOP/s, byte/s, bytes and hertz of hardware."""
-Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e6)]
-Share: TypeAlias = Annotated[float, Gt(0), Le(1)]
-Factor: TypeAlias = Annotated[float, Gt(0), Le(1e3)]
+Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e6)]
+Share: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
+Factor: TypeAlias = Annotated[float, Interval(gt=0, le=1e3)]
 """What multiplies a rate or a time."""
-Measure: TypeAlias = Annotated[float, Ge(0), Le(1e24)]
+Measure: TypeAlias = Annotated[float, Interval(ge=0, le=1e24)]
 
 
-def within(value: Any, allowed: Any, what: str, *, whole: bool = False) -> Any:  # noqa: ANN401 (a number, an Interval)
+def within(value: Any, allowed: Interval, what: str, *, whole: bool = False) -> Any:  # noqa: ANN401 (a number)
     """Return `value` if it is a number that `allowed` holds; `what` it is, for the message.
 
     Raises
@@ -71,7 +79,7 @@ def within(value: Any, allowed: Any, what: str, *, whole: bool = False) -> Any: 
     return int(value) if whole else value
 
 
-def outside(value: float, allowed: Any) -> str:  # noqa: ANN401 (an Interval)
+def outside(value: float, allowed: Interval) -> str:
     """Return how a number lies outside an interval; nothing where it is inside."""
     if allowed.gt is not None and not value > allowed.gt:
         return f"must be greater than {allowed.gt}"

@@ -20,10 +20,8 @@ from typing import (
     get_type_hints,
 )
 
-from annotated_types import Ge, Gt, Interval, Le
-
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, shown
-from forescale.limits import outside
+from forescale.limits import Interval, outside
 from forescale.units import parse
 
 T = TypeVar("T")
@@ -90,6 +88,8 @@ class Walk:
         """Do the same by an annotation that was taken apart."""
         if value is None and form.optional:
             return None
+        if isinstance(value, float | int | str):  # most are
+            return self._scalar(form, value, path)
         if isinstance(value, Mapping):
             if form.kinds:
                 kind = max(form.kinds, key=lambda kind: len(value.keys() & _forms(kind)))
@@ -146,11 +146,12 @@ class Walk:
     def _scalar(self, form: _Form, value: object, path: tuple[str, ...]) -> Hint:
         """Return a plain value; what would pass by silent conversion is refused: text, or true, for a number."""
         bare, choices = form.bare, form.choices
-        if any(value == each and type(value) is type(each) for each in choices):
+        if choices and any(value == each and type(value) is type(each) for each in choices):
             return value
         if type(value) in (str, bool) and type(value) in bare:
             return value
-        if isinstance(value, int | float) and not isinstance(value, bool) and {int, float} & bare.keys():
+        numbers = float in bare or int in bare
+        if numbers and isinstance(value, int | float) and not isinstance(value, bool):
             return self._number(bare, value, path)
         allowed, hint = _wanted(bare, choices), _like(value, choices)
         return self._refuse(path, f"must be {allowed}, got {shown(value)}{hint}")
@@ -238,12 +239,8 @@ def _bare(hint: Hint) -> tuple[Hint, Interval]:
     """Return a type without its bounds, and these."""
     if _origin(hint) is not Annotated:
         return hint, Interval(ge=-1e24, le=1e24)
-    kind, *marks = get_args(hint)
-    return kind, Interval(
-        gt=next((mark.gt for mark in marks if isinstance(mark, Gt)), None),
-        ge=next((mark.ge for mark in marks if isinstance(mark, Ge)), None),
-        le=next((mark.le for mark in marks if isinstance(mark, Le)), None),
-    )
+    kind, bounds = get_args(hint)
+    return kind, bounds
 
 
 @cache

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from annotated_types import Interval
-
 from forescale.errors import SpecError, shown
-from forescale.limits import within
+from forescale.limits import Interval, within
 
 KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12

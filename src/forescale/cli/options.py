@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
-from annotated_types import Interval
 
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
 from forescale.files import place_of
-from forescale.limits import MEMORY, PRICE, outside, within
+from forescale.limits import MEMORY, PRICE, Interval, outside, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
 from forescale.written import writable

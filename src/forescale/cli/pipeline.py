@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from annotated_types import Interval
 from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
@@ -33,7 +32,7 @@ from forescale.cli.pipeline_options import (
 )
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import read_schedule, read_schedule_table
-from forescale.limits import JOBS, PRICE
+from forescale.limits import JOBS, PRICE, Interval
 from forescale.schedule import (
     CheckReport,
     Family,

@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import typer
-from annotated_types import Interval
 
 from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import Listed, read_schedule
-from forescale.limits import DEVICES
+from forescale.limits import DEVICES, Interval
 from forescale.numeric import Array
 from forescale.schedule import (
     ActivationSizes,

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from annotated_types import Interval
-
 from forescale.cli.console import console, print_json, show
 from forescale.cli.help import Rare
 from forescale.cli.options import (
@@ -27,6 +25,7 @@ from forescale.cli.options import (
 )
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
+from forescale.limits import Interval
 from forescale.positions import COMMAND_LINE, located
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -85,7 +84,7 @@ class KernelTable:
         points: dict[tuple[Family, int, Row], list[tuple[float, float]]] = defaultdict(list)
         for (family, row), repeats in equal.items():
             for axis, extent in enumerate(row):
-                points[family, axis, _others(row, axis)].append((extent, median(repeats)))
+                points[family, axis, _others(row, axis)].append((extent, float(np.median(repeats))))
         self._families = frozenset(family for family, _ in equal)
         self._lines: Mapping[tuple[Family, int, Row], Line] = {
             key: tuple(map(list, zip(*sorted(along), strict=True)))  # type: ignore[misc]
@@ -302,7 +301,7 @@ def curves_of(rows: tuple[MeasuredCollective, ...]) -> Mapping[tuple[CollectiveK
         key = (row.kind, row.num_ranks, row.ranks_per_node)
         found[key].setdefault(row.num_bytes, []).append(row.seconds)
     return {
-        key: (np.array(sorted(sizes)), np.array([median(sizes[size]) for size in sorted(sizes)]))
+        key: (np.array(sorted(sizes)), np.array([np.median(sizes[size]) for size in sorted(sizes)]))
         for key, sizes in found.items()
     }
 

@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import numpy as np
-from annotated_types import Ge, Interval, Le
 
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
@@ -26,7 +24,7 @@ from forescale.graph.ops import (
     flags_of,
     stacked,
 )
-from forescale.limits import AMOUNT, DEVICES, Count, within
+from forescale.limits import AMOUNT, DEVICES, Count, Interval, within
 from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.spec.cluster import Cluster
@@ -54,7 +52,7 @@ def kind_of(name: str) -> CollectiveKind | None:
     return _KINDS.get(name.casefold().removesuffix("_mpi").removesuffix("_perf"))
 
 
-Duration: TypeAlias = Annotated[float, Ge(1e-12), Le(1e6)]
+Duration: TypeAlias = Annotated[float, Interval(ge=1e-12, le=1e6)]
 Part: TypeAlias = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
 
 
@@ -93,7 +91,7 @@ def pooled(rows: Iterable[T]) -> tuple[T, ...]:
 def _together(rows: Sequence[T]) -> T:
     return replace(
         rows[0],
-        seconds=median(row.seconds for row in rows),
+        seconds=float(np.median([row.seconds for row in rows])),
         p10_s=min(row.p10_s or row.seconds for row in rows),
         p90_s=max(row.p90_s or row.seconds for row in rows),
         repeats=sum(row.repeats or 1 for row in rows),

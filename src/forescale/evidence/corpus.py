@@ -8,11 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from annotated_types import Interval
-
 from forescale.errors import ForescaleError, ReaderError, SpecError
 from forescale.files import Row, Table, read_table
-from forescale.limits import AMOUNT, COUNT, DEVICES, EXTENT, LAYERS, within
+from forescale.limits import AMOUNT, COUNT, DEVICES, EXTENT, LAYERS, Interval, within
 
 Notes: TypeAlias = list[str]
 """What was assumed, approximated or taken from the catalogue of a row."""

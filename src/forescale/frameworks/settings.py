@@ -85,7 +85,7 @@ class Settings:
             self.refuse(f"{self.spell(key)} must be a whole number of {least} or more, got {given}")
         usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
         most = _MANY.get(key, usual)
-        if number > most:  # type: ignore[operator]
+        if number > most:
             self.refuse(f"{self.spell(key)} must be {most:,} or less, got {number}")
         return int(number)
 
@@ -228,7 +228,7 @@ def _sum_of_lists(node: ast.expr) -> int | list[int]:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             parts = _sum_of_lists(left), _sum_of_lists(right)
             sizes = [part if isinstance(part, int) else len(part) for part in parts]
-            if sizes[0] * sizes[1] > LAYERS.le:  # type: ignore[operator]
+            if sizes[0] * sizes[1] > LAYERS.le:
                 raise ValueError(sizes)
             return parts[0] * parts[1]  # type: ignore[operator]
         case _:

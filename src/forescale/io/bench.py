@@ -36,14 +36,12 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le
-
 from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.io.named import build
-from forescale.limits import Amount, Devices
+from forescale.limits import Amount, Devices, Interval
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.positions import says_lines
 from forescale.syntax import parse_mapping
@@ -317,7 +315,7 @@ def _rows(document: Mapping[str, Any], key: str, where: str) -> list[Mapping[str
     return rows
 
 
-Extent: TypeAlias = Annotated[float, Gt(0), Le(1e18)]
+Extent: TypeAlias = Annotated[float, Interval(gt=0, le=1e18)]
 KernelType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_blockwise", "mxfp8", "nvfp4"]
 TrafficFamily: TypeAlias = Literal[
     "elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast"
@@ -360,7 +358,7 @@ class GemmTiming(KernelTiming):
     k: Extent
     batch: Extent = 1.0
     dtype: KernelType = "bf16"
-    accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
+    accumulate_bytes: Annotated[float, Interval(ge=0, le=1e3)] = 0.0
     """Bytes read and written besides per output element: 6 where a 16-bit product is added to fp32 gradients."""
 
 
@@ -376,7 +374,7 @@ class GroupedGemmTiming(KernelTiming):
     dtype: KernelType = "bf16"
     contract: Literal["k", "m"] = "k"
     """"m": the weight gradient, contracted over rows."""
-    accumulate_bytes: Annotated[float, Ge(0), Le(1e3)] = 0.0
+    accumulate_bytes: Annotated[float, Interval(ge=0, le=1e3)] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,7 +419,7 @@ class CollectiveTiming(Timed):
 
     kind: CollectiveKind
     num_bytes: Extent
-    num_ranks: Annotated[int, Gt(1), Le(2**24)]
+    num_ranks: Annotated[int, Interval(gt=1, le=2**24)]
     ranks_per_node: Devices
 
     @property

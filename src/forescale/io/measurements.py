@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from annotated_types import Gt, Le
-
 from forescale.catalogue.clusters import device_names, hardware_device
 from forescale.cost.anchor import MARGIN, Rule
 from forescale.cost.measured import Measurements
@@ -21,7 +19,7 @@ from forescale.errors import ReaderError, SpecError, UnknownNameError
 from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
 from forescale.io.named import build, cluster_given
-from forescale.limits import Measure, whole_of
+from forescale.limits import Interval, Measure, whole_of
 from forescale.positions import says_lines
 from forescale.spec import Cluster, Device
 
@@ -43,7 +41,7 @@ class CostSection:
     compute: ComputeKind = "auto"
     """Model of kernels: roofline, tile, measured; auto looks up what was measured, and leaves the rest to the model
     that the calibration was fitted with."""
-    device_clock_mhz: Annotated[float, Gt(0), Le(10_000)] | None = None
+    device_clock_mhz: Annotated[float, Interval(gt=0, le=10_000)] | None = None
     """Clock to predict for; the device's own where it is not given."""
     calibration: str | None = None
     """What was fitted to one's own runs, kernels and collectives, as `calibrate` writes it; the packaged fits to

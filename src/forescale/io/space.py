@@ -172,7 +172,7 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         return (words[name][text],)
     least = 0 if name == "zero" else 1
     number = whole_of(text)
-    if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):  # type: ignore[operator]
+    if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):
         allowed = "0, 1, 2 or 3" if name == "zero" else "a whole number of 1 or more"
         raise SpecError(f"{where} {name} takes {allowed}; got {shown(text)}")
     return (number,)

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from annotated_types import Interval
-
 from forescale.errors import SpecError, shown
-from forescale.limits import within
+from forescale.limits import Interval, within
 from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le
-
 from forescale.errors import SpecError
-from forescale.limits import Devices, Extent, Measure, Rate, Seconds, Share
+from forescale.limits import Devices, Extent, Interval, Measure, Rate, Seconds, Share
 from forescale.numeric import divisors
 from forescale.units import counted
 
@@ -94,7 +92,7 @@ class Tier:
     """One level of the network, innermost first."""
 
     name: str
-    size: Annotated[int, Ge(0), Le(2**24)]
+    size: Annotated[int, Interval(ge=0, le=2**24)]
     """Devices that reach each other within this tier, inner tiers included; 0 is without limit."""
     bandwidth: Rate
     """byte/s per device and direction, all of the device's links of this tier together."""
@@ -103,14 +101,14 @@ class Tier:
     topology: Topology = "switch"
     link_bandwidth: Rate | None = None
     """byte/s per direction between one pair of neighbours, where it is less than `bandwidth` (mesh, torus)."""
-    dimensions: Annotated[int, Ge(0), Le(16)] = 0
+    dimensions: Annotated[int, Interval(ge=0, le=16)] = 0
     """Dimensions of a torus."""
-    nics_per_device: Annotated[float, Gt(0), Le(1e3)] = 1.0
+    nics_per_device: Annotated[float, Interval(gt=0, le=1e3)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
     wide_area: bool = False
     """A link between sites, which may train by themselves (`Workload.outer`); only the outermost tier can be one."""
-    sites: Annotated[int, Ge(0), Le(2**20)] = 0
+    sites: Annotated[int, Interval(ge=0, le=2**20)] = 0
     """Equal sites that a wide-area link joins, of however many devices; 0 has sites as large as the tier inside."""
     parameters: LinkParameters | None = None
     """The tier's own collectives, over the catalogue's calibration of such links."""
@@ -120,7 +118,7 @@ class Tier:
 class SiteLink:
     """Sites that the devices are spread over, and what joins them."""
 
-    count: Annotated[int, Ge(2), Le(2**20)]
+    count: Annotated[int, Interval(ge=2, le=2**20)]
     bandwidth: Rate
     """byte/s of each site's link, shared by its devices."""
     latency: Seconds = 0.0

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le
+from forescale.limits import Devices, Interval, Measure
 
-from forescale.limits import Devices, Measure
-
-Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e7)]
+Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e7)]
 USUAL = "llama-3"
 """Rates of failure where nobody says: the only published ones of a run on more than 10,000 devices."""
 SPANS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("restart", "planned", "repair"), "second"))
@@ -50,7 +48,7 @@ class Counted:
     """Interruptions of a run that somebody counted: what a file of failures has."""
 
     devices: Devices
-    days: Annotated[float, Gt(0), Le(1e6)]
+    days: Annotated[float, Interval(gt=0, le=1e6)]
     causes: Mapping[str, Measure] = field(hash=False)
     """Unexpected ones over all devices and days."""
     planned: Measure = 0.0
@@ -83,12 +81,12 @@ class Checkpointing:
     mode: Literal["sync", "async", "peer"] = "async"
     """sync stops training until storage has them; async until host memory has them, and writes beside training; peer
     keeps a copy in other nodes' memory, from where it is read again."""
-    interval: Annotated[float, Gt(0), Le(1e7)] | None = None
+    interval: Annotated[float, Interval(gt=0, le=1e7)] | None = None
     """Seconds of training between checkpoints; None is the best."""
     stall: Seconds | None = None
     """Seconds that training stops for every save, beside the bytes that it waits for: ranks meet, plan and stage what
     they hold; None is what the largest published run does."""
-    storage_bandwidth: Annotated[float, Gt(0), Le(1e18)] | None = None
+    storage_bandwidth: Annotated[float, Interval(gt=0, le=1e18)] | None = None
     """byte/s of all devices together; None is what a published cluster relied on for each device."""
 
 
@@ -96,9 +94,9 @@ class Checkpointing:
 class Operations:
     """Everything about operating a run that is not its step."""
 
-    failures: Failures | str | Annotated[float, Ge(0), Le(1e6)] = USUAL
+    failures: Failures | str | Annotated[float, Interval(ge=0, le=1e6)] = USUAL
     """Rates of one's own by cause, the name of published ones, or failures per node of eight devices and day."""
-    failure_factor: Annotated[float, Ge(0), Le(1e6)] = 1.0
+    failure_factor: Annotated[float, Interval(ge=0, le=1e6)] = 1.0
     """Times as often as those rates say."""
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     restart: Seconds | None = None
@@ -106,15 +104,15 @@ class Operations:
     None is what was published with the rates, or else of another run."""
     planned: Seconds = 1800.0
     """How long a planned interruption lasts."""
-    spares: Annotated[int, Ge(0), Le(2**20)] | None = None
+    spares: Annotated[int, Interval(ge=0, le=2**20)] | None = None
     """Nodes that wait to take the place of failed ones; None is always enough."""
     repair: Seconds = 86400.0
     """Until a failed node is back."""
     elastic: bool = False
     """Where no spare is left, training goes on with fewer data-parallel replicas instead of waiting for a repair."""
-    fatal: Annotated[float, Ge(0), Le(1)] = 0.5
+    fatal: Annotated[float, Interval(ge=0, le=1)] = 0.5
     """Share of the failures that take a node out of service; the rest are over with a restart."""
-    evaluation: Annotated[float, Ge(0), Le(0.99)] = 0.0
+    evaluation: Annotated[float, Interval(ge=0, le=0.99)] = 0.0
     """Share of the time that goes into evaluation, warm-up and compilation."""
-    stragglers: Annotated[float, Ge(0), Le(1)] = 0.0
+    stragglers: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Spread (standard deviation over mean) of the devices' speeds; a step waits for the slowest."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.limits import Devices, Extent, Factor, Measure, OptionalExtent
+from forescale.limits import Devices, Extent, Factor, Interval, Measure, OptionalExtent
 from forescale.numeric import Numeric, smaller
 
 Values: TypeAlias = Any
@@ -114,7 +113,7 @@ OffloadName: TypeAlias = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo",
 ]  # fmt: skip
-Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Ge(2), Le(2**24)]
+Reshard: TypeAlias = Literal["always", "never", "default"] | Annotated[int, Interval(ge=2, le=2**24)]
 LaunchGraphs: TypeAlias = Literal["none", "router", "partial", "full"]
 Allocator: TypeAlias = Literal["segments", "expandable_segments"]
 Dispatcher: TypeAlias = Literal["all_to_all", "deepep", "hybridep"]
@@ -335,7 +334,7 @@ class Kernels:
 class Routing:
     """How evenly tokens spread over experts, and what becomes of those beyond an expert's capacity."""
 
-    imbalance: Annotated[float, Ge(1), Le(1e3)] = 1.0
+    imbalance: Annotated[float, Interval(ge=1, le=1e3)] = 1.0
     """Tokens that the fullest expert-parallel rank receives over the mean of the ranks; 1 is balanced."""
     capacity_factor: Factor | None = None
     """Tokens that one expert takes from one rank at most, over the mean; the rest are dropped. None drops none."""
@@ -372,10 +371,10 @@ class Offload:
     modules: tuple[OffloadName, ...] = ()
     """Of all decoder layers, what goes to the host: the tensors that these modules save (Megatron-LM's
     --offload-modules), or results by MaxText's names. A tensor that another module saves as well stays."""
-    module_share: Annotated[float, Ge(0), Le(1)] = 1.0
+    module_share: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Share of the layers, the first of each stage, whose `modules` are offloaded (Megatron-LM's
     --activation-offload-fraction)."""
-    optimizer: Annotated[float, Ge(0), Le(1)] = 0.0
+    optimizer: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Share of the optimizer's states that are held, and updated, on the host."""
     master: bool = True
     """The share includes the master copy; False leaves it on the device (Megatron-LM without its
@@ -474,7 +473,7 @@ class Strategy:
     """Pieces of equal length that schedules on parts of sequences (seq1f1b) cut each sequence into."""
     dp_replicate: Degree = 1
     dp_shard: Degree = 1
-    zero: Annotated[int, Ge(0), Le(3)] = 1
+    zero: Annotated[int, Interval(ge=0, le=3)] = 1
     """0 replicates all; 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP)."""
     micro_batch_size: Degree = 1
     recompute: Recompute = field(default_factory=Recompute)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from annotated_types import Ge, Gt, Le
-
 from forescale.errors import SpecError
 from forescale.formula import formula
-from forescale.limits import Amount, Count, OptionalExtent
+from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.model import Images
 
@@ -195,9 +193,9 @@ class Outer:
     """Steps between two exchanges of the same parameters; 1 is plain data parallelism, of gradients."""
     fragments: Count = 1
     """Pieces that are exchanged in turn within `every` steps (Streaming DiLoCo); a piece is every so manyth layer."""
-    overlap: Annotated[int, Ge(0), Le(1000)] = 0
+    overlap: Annotated[int, Interval(ge=0, le=1000)] = 0
     """Steps that go on before what was exchanged is needed; 0 waits for it."""
-    bits: Annotated[float, Gt(0), Le(64)] = 16.0
+    bits: Annotated[float, Interval(gt=0, le=64)] = 16.0
     """Bits of a parameter on the link."""
 
 

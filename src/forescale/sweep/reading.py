@@ -32,15 +32,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from annotated_types import Interval
-
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
 from forescale.io.named import cluster_of, model_of
 from forescale.io.question import build_question, with_overrides
 from forescale.io.space import held_space
-from forescale.limits import SWEPT, within
+from forescale.limits import SWEPT, Interval, within
 from forescale.positions import line_of, located, with_line
 from forescale.question import Objective
 from forescale.spec import Cluster

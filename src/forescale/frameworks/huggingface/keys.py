@@ -135,7 +135,7 @@ class Keys:
             problem = f"the key {name!r} must be a whole number of at least {least}; got {shown(value)}"
             raise ReaderError(self.where, problem)
         most = LAYERS.le if name in _BOUNDED else EXTENT.le
-        if value > most:  # type: ignore[operator]
+        if value > most:
             raise ReaderError(self.where, f"the key {name!r} must be {most:,} or less; got {shown(value)}")
         return value
 

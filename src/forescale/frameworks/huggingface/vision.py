@@ -7,11 +7,9 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any, Final, Literal
 
-from annotated_types import Interval
-
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.keys import HEADS, Keys
-from forescale.limits import LAYERS, within
+from forescale.limits import LAYERS, Interval, within
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Tiles, Vision
 
 PART = "vision_config"

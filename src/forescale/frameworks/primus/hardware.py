@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from annotated_types import Interval
-
 from forescale.errors import SpecError, UnknownKeyError
-from forescale.limits import within
+from forescale.limits import Interval, within
 from forescale.positions import says_lines
 from forescale.spec.cluster import Cluster, LinkParameters, Tier
 from forescale.syntax import load_mapping
