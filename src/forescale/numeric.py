@@ -87,7 +87,10 @@ def joined(values: Sequence[T], size: int) -> T:
 def _joined(values: Sequence[Any], size: int, known: dict[Any, Any]) -> Any:  # noqa: ANN401  (of any type)
     first = values[0]
     if isinstance(first, float) or hasattr(first, "__array_ufunc__"):
-        return np.concatenate([np.broadcast_to(each, size) for each in values])
+        rows = np.empty((len(values), size))
+        for row, each in zip(rows, values, strict=True):
+            row[...] = each
+        return rows.reshape(-1)
     if isinstance(first, tuple):
         return tuple(_joined(each, size, known) for each in zip(*values, strict=True))
     if isinstance(first, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -63,9 +64,10 @@ class StagePlan:
     def compressed(self) -> StagePlan:
         """Return one row per distinct rank: times add up, memory is largest at the lowest rank."""
         rows = self.rows if self.of_chunks is None else self.of_chunks
-        _, where, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
-        order = np.argsort(where)
-        return replace(self.taken(where[order]), multiplicity=times[order].astype(float))
+        keys = list(map(tuple, rows.reshape(len(rows), -1).tolist()))
+        times = Counter(keys)
+        keep = np.array([keys.index(key) for key in times])
+        return replace(self.taken(keep), multiplicity=np.array([*times.values()], dtype=float))
 
     def taken(self, keep: NDArray[np.int64]) -> StagePlan:
         """Return some rows."""
