@@ -44,8 +44,8 @@ def test_a_compiled_loss_has_logits_and_their_gradient_at_once():
     assert {"head.logits", "∂head.logits"} <= set(loss.tensors)
 
 
-def test_a_logged_loss_is_an_eager_one_more_in_forward():
-    """Cast 6, log-softmax 12: fp32 logits and their log-softmax exist beside the 16-bit logits."""
+def test_a_logged_loss_is_an_eager_one_more():
+    """Cast 6, log-softmax 12: fp32 logits and their log-softmax exist beside the 16-bit logits, once all is over."""
 
     def step(**kernels: object) -> float:
         return loss(**kernels).forward[0].bytes_moved
@@ -56,7 +56,17 @@ def test_a_logged_loss_is_an_eager_one_more_in_forward():
 
     assert step(logged_losses=2) - step() == 2 * 18 * TOKENS * VOCAB
     assert loss(logged_losses=2).backward_input == loss().backward_input
-    assert "head.logged" in loss(logged_losses=1).temporaries
+    logged = loss(logged_losses=1)
+    assert (logged.held, logged.afterwards) == (("head.logits",), ("head.logged",))
+    assert "head.logged" not in logged.temporaries
+
+
+def test_logits_that_metrics_wait_for_outlive_the_head():
+    block = head_block(small.dense(), layout(cross_entropy="fused", logged_losses=2))
+    moments = block_moments(block, keep(block, Recompute())).backward
+    loss = next(moment for moment in moments if moment.name == "head.cross_entropy")
+    assert {"head.logits", "∂head.logits"} <= set(loss.tensors)
+    assert all("head.logits" in moment.tensors for moment in moments)
 
 
 def test_gradients_of_a_flat_parameter_are_joined_and_divided():

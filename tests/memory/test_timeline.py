@@ -49,6 +49,28 @@ def test_under_1f1b_every_rank_peaks_where_the_projection_says(model, recompute)
         assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-12)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("pp", [1, 4])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_metrics_of_a_micro_batch_come_when_its_backward_is_over(pp, recompute, batch):
+    kernels = Kernels(cross_entropy="fused", logged_losses=2)
+    layout = replace(LAYOUT, tp=1, pp=pp, dp_shard=16 // pp, micro_batch_size=batch, kernels=kernels)
+    layout = replace(layout, recompute=RECOMPUTE[recompute])
+    work = replace(WORKLOAD, global_batch_size=512)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, work)
+    projected = project(DENSE, CLUSTER, layout, work).memory.stages
+    for rank, stage in zip(timeline.ranks, projected, strict=True):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-12)
+    logits = batch * 4096 * DENSE.vocab_size
+    last = {tensor.name: tensor.num_bytes for tensor in timeline.ranks[-1].peak.tensors}
+    if recompute == "full" and batch == 8:
+        assert (last["head.logits"], last["head.logged"]) == (2 * logits, 8 * logits)
+        assert "∂head.logits" not in last
+    elif recompute == "none":
+        assert last["head.logits"] == 2 * logits
+        assert "head.logged" not in last
+
+
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_loads_are_what_the_projection_sums(recompute):
     layout = replace(LAYOUT, pp=1, dp_shard=8, recompute=RECOMPUTE[recompute])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
@@ -13,7 +15,7 @@ from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
 from forescale.spec import Recompute, Strategy
 from forescale.spec.space import Space
-from forescale.spec.strategy import Offload
+from forescale.spec.strategy import Kernels, Offload
 
 PARTLY = (
     Recompute(granularity="full", num_layers=1),
@@ -45,6 +47,26 @@ def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule)
     least, bounds = peaks.min(axis=0), bounds.min(axis=0)[owner]
     legal = np.isfinite(least)
     assert (bounds[legal] / least[legal]).max() > 0.5
+
+
+@pytest.mark.parametrize("schedule", [None, "zb-h1", "interleaved-1f1b"])
+@pytest.mark.parametrize("vocab", [1024, 65536])
+def test_metrics_of_the_logits_are_in_the_bounds_of_memory(schedule, vocab):
+    model, devices, work = (
+        replace(dense(6), vocab_size=vocab),
+        cluster(8),
+        workload(seq_len=1024, global_batch_size=8),
+    )
+    base = Strategy(kernels=Kernels(cross_entropy="fused", logged_losses=2))
+    space = Space(recompute=(Recompute(granularity="full"), Recompute()), base=base, schedule=(schedule,))
+    question = Question(model=model, cluster=devices, workload=work)
+    cells = enumerate_cells(model, devices, work, space)
+    layouts, owner, _ = cells.expand(np.arange(len(cells)))
+    peaks = score(question, layouts).peak
+    tree = Tree.of(cells)
+    bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, devices)).coarse()
+    assert np.isfinite(peaks).any()
+    assert (bounds[tree.branch_of][:, owner] <= peaks).all()
 
 
 @pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])

@@ -30,7 +30,7 @@ makes the gradient from the logits again. eager (PyTorch): cast 6, log-softmax 1
 read with the log-softmax and written 12, and cast 6. loss_parallel is that of tp 1. fused_linear does to a
 chunk what fused does to all, and has no pass of its own in backward."""
 LOGGED_BYTES = 8.0
-"""What a metric holds for each logit while it takes the loss: fp32 logits and their log-softmax."""
+"""What a metric holds for each logit while it takes the loss, one after another: fp32 logits, their log-softmax."""
 BY_STEPS = (20.0, 16.0)
 """What loss_parallel moves beyond on shards: maximum 4, difference 8, exponential 8, sum 4 and difference 8 instead of
 the log-softmax 12; zeros 4, exponential 8, sum 12 and product 8 instead of 16."""
@@ -44,20 +44,21 @@ def cross_entropy(b: Builder, logits: str) -> None:
     loss parallel on shards does so by single operators, whose intermediate results are one more fp32 copy in
     either direction (torch/distributed/tensor/parallel/loss.py).
     Native: fp32 logits beside the softmax, whose gradient is cast as it is made. Compiled: the logits are kept,
-    their gradient is made beside them.
+    their gradient is made beside them. So it is where the training loop holds the logits for its metrics, which take
+    the loss once the micro-batch's backward is over.
     """
     tokens, elements = b.layout.tokens("sequence"), b.tensors[logits].elements
-    kind = b.layout.choices.kernels.cross_entropy
-    forward_bytes: Numeric
-    backward_bytes: Numeric
-    forward_bytes, backward_bytes = LOSS_BYTES[kind]
-    saved = logits
-    temporaries, logged_bytes = _logged(b, elements)
+    kernels = b.layout.choices.kernels
+    kind, saved = kernels.cross_entropy, logits
+    held: Names = (logits,) if kernels.logged_losses else ()
+    forward_bytes: Numeric = LOSS_BYTES[kind][0] + kernels.logged_losses * LOSS_BYTES["eager"][0]
+    backward_bytes: Numeric = LOSS_BYTES[kind][1]
+    temporaries: Names = ()
     gradients: Names = ()
     if kind not in ("fused", "compiled"):
         saved = b.tensor("head.softmax", elements, 4.0)
     if kind in ("eager", "loss_parallel", "native"):
-        temporaries = (*temporaries, b.tensor("head.logits_fp32", elements, 4.0))
+        temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
     if kind in ("eager", "loss_parallel"):
         extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
         gradients = (
@@ -66,33 +67,26 @@ def cross_entropy(b: Builder, logits: str) -> None:
         )
     if kind == "loss_parallel":
         sharded = b.layout.more_than_one("tp")
-        forward_bytes, backward_bytes = (
-            usual + extra * sharded
-            for usual, extra in zip((forward_bytes, backward_bytes), BY_STEPS, strict=True)
-        )
+        forward_bytes = forward_bytes + BY_STEPS[0] * sharded
+        backward_bytes = backward_bytes + BY_STEPS[1] * sharded
         step = b.tensor("head.loss_step", elements * sharded, 4.0)
         temporaries, gradients = (*temporaries, step), (*gradients, step)
-    if b.layout.choices.kernels.attention_mask:
+    if kernels.attention_mask:
         temporaries = (*temporaries, b.tensor("head.attention_mask", tokens * b.layout.seq_len, 1.0))
-    made = Elementwise(bytes_moved=(forward_bytes + logged_bytes) * elements, family="loss", kernels=6.0)
+    made = Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
         forward=(made, scalars),
         backward_input=(Elementwise(bytes_moved=backward_bytes * elements, family="loss", kernels=2.0),),
         reads=(logits,),
-        saves=(saved,),
+        saves=(saved, *held) if saved != logits else (saved,),
         temporaries=temporaries,
         backward_temporaries=gradients,
-        gradient_in_saved=kind == "fused",
+        held=held,
+        afterwards=(b.tensor("head.logged", elements, LOGGED_BYTES),) if held else (),
+        gradient_in_saved=kind == "fused" and not held,
     )
-
-
-def _logged(b: Builder, elements: Numeric) -> tuple[Names, float]:
-    """Return what metrics that take the loss once more hold for a moment, and the bytes per logit that they move."""
-    count = b.layout.choices.kernels.logged_losses
-    held = (b.tensor("head.logged", elements, LOGGED_BYTES),) if count else ()
-    return held, count * LOSS_BYTES["eager"][0]
 
 
 @formula(unit="token", source="Liger-Kernel, ops/fused_linear_cross_entropy.py: chunk_size")

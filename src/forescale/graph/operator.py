@@ -44,6 +44,10 @@ class Operator:
     """Tensors that exist only while its forward runs."""
     backward_temporaries: Names = ()
     """Tensors that exist only while its backward runs."""
+    held: Names = ()
+    """Of what it saved, the tensors that the training loop holds until the micro-batch's backward is over."""
+    afterwards: Names = ()
+    """Tensors that exist for a moment once that is over, beside the held ones."""
     gradient_in_saved: bool = False
     """Backward turns what it saved into the gradient of what it read, in place."""
     shares_gradient: bool = False

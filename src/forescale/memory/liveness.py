@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -136,7 +136,7 @@ def _forward(
 def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
     operators = block.operators
     starts = _replay_starts(operators, kept)
-    released = _released(operators)
+    released, held = _released(operators), _held(operators)
     live: Sizes = {tensor.name: tensor.num_bytes for tensor in kept.tensors}
     gradients = _Gradients(block)
     gradients.seed(operators[-1].writes)
@@ -159,8 +159,12 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
         tensors = {**live, **gradients.sizes(), **made, **extra}
         moments.append(Moment(name=operator.name, phase="backward", tensors=tensors))
         gradients.release(operator)
-        _drop(live, released.get(index, ()))
+        _drop(live, set(released.get(index, ())) - held)
     return tuple(moments)
+
+
+def _held(operators: tuple[Operator, ...]) -> set[str]:
+    return {name for operator in operators for name in operator.held}
 
 
 def _drop(live: Sizes, names: Iterable[str]) -> None:
@@ -248,6 +252,10 @@ class BlockBytes:
     """Of these, what modules that are offloaded saved."""
     awaited: Numeric = 0.0
     """Kept from the input gradient to the weight gradient, where they are passes of their own."""
+    held: Numeric = 0.0
+    """Of what is kept, what stays until the micro-batch's backward is over on all blocks."""
+    afterwards: Numeric = 0.0
+    """At work for a moment after that, beside what is held."""
     captured: tuple[Numeric, Numeric] | None = None
     """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
     forward: Numeric
@@ -286,10 +294,18 @@ def block_bytes(
         kept=kept.num_bytes,
         offloaded=offloaded_bytes(block, kept, offloaded),
         awaited=total(dict(awaited(block)), name="awaited_bytes", unit="byte") if split else 0.0,
+        held=_sum_of(block, "held"),
+        afterwards=_sum_of(block, "afterwards"),
         captured=_pools(block, kept, moments) if captured else None,
         forward=moments.forward_bytes,
         backward=moments.backward_bytes,
     )
+
+
+def _sum_of(block: Block, field: Literal["held", "afterwards"]) -> Numeric:
+    names = dict.fromkeys(name for operator in block.operators for name in getattr(operator, field))
+    sizes = {name: block.tensors[name].num_bytes for name in names}
+    return total(sizes, name=f"{field}_bytes", unit="byte") if sizes else 0.0
 
 
 def _pools(block: Block, kept: Kept, moments: BlockMoments) -> tuple[Numeric, Numeric]:

@@ -57,23 +57,33 @@ def activation_bytes(
     saved, beside_loss = in_flight.most(degrees, stages, count, held)
     loss = stages.last * largest(first=head.forward, second=head.backward)
     other = stages.last * in_flight.other_losses * head.kept
+    work = largest(first=forward, second=backward)
+    if setting.choices.kernels.logged_losses:
+        work = work + stages.last * head.held
     activations: Numeric = largest(
-        first=_with_losses(saved, inputs) + largest(first=forward, second=backward),
-        second=beside_loss + part * loss + other,
+        first=_with_losses(saved, inputs) + work, second=beside_loss + part * loss + other
     )
+    if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
+        own = most(stages) / degrees.vpp - head.held - head.afterwards
+        activations = largest(first=activations, second=beside_loss - stages.last * own)
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
     if setting.choices.kernels.keeps_stage_outputs:
-        outputs = stage_output_bytes(
-            message_bytes=kept_message_bytes(setting.model, setting.layout(degrees)),
-            microbatches=in_flight.shares(degrees, stages, count),
-            pp=degrees.pp,
-        )
-        sending = degrees.vpp - stages.last / float(in_flight.copies)  # chunks but the last of the model
-        activations = activations + sending * outputs
+        activations = activations + _stage_outputs(setting, inputs, count)
     return activations, host
+
+
+def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeric:
+    """Return the outputs of passes in flight, of all chunks but the last of the model."""
+    degrees, stages, in_flight = inputs.degrees, inputs.stages, inputs.in_flight
+    outputs = stage_output_bytes(
+        message_bytes=kept_message_bytes(setting.model, setting.layout(degrees)),
+        microbatches=in_flight.shares(degrees, stages, count),
+        pp=degrees.pp,
+    )
+    return (degrees.vpp - stages.last / float(in_flight.copies)) * outputs
 
 
 def _with_losses(saved: Numeric, inputs: Resident) -> Numeric:

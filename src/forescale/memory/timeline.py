@@ -66,6 +66,8 @@ class BlockLoad:
     forward: tuple[Sized, ...]
     """Everything of the block at the fullest moment of its forward, kept tensors included."""
     backward: tuple[Sized, ...]
+    afterwards: tuple[Sized, ...] = ()
+    """For a moment when the micro-batch's backward is over; what is kept too is held until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class StageLoad:
     """Beyond everything kept, at the fullest moment of its backward."""
     between: tuple[Sized, ...] = ()
     """Kept beside from the end of forward until backward begins: the head's, on the last stage."""
+    afterwards: tuple[Sized, ...] = ()
+    """For a moment when its backward is over: what metrics take of the logits, on the last stage."""
 
 
 def total_bytes(tensors: Iterable[Sized]) -> float:
@@ -136,8 +140,7 @@ def stage_loads(
             tower = ((tensor, float(times)) for times, block in blocks.vision for tensor in block.kept)
             kept += [*blocks.embedding.kept, *_together(tower)]
             works += [block for _, block in blocks.vision]
-        head = [blocks.head] if (stage + 1) % placement.num_stages == 0 else []
-        if head:
+        if head := [blocks.head] if (stage + 1) % placement.num_stages == 0 else []:
             kept += _kept_of_mtp(model, strategy.recompute, blocks, plain)
             late += _awaited_at_the_end(model, blocks)
         elif strategy.kernels.keeps_stage_outputs:
@@ -151,6 +154,7 @@ def stage_loads(
                 forward=_fullest("forward", works, head),
                 backward=_fullest("backward", works, head),
                 between=blocks.head.kept if head else (),
+                afterwards=blocks.head.afterwards if head else (),
             )
         )
     return tuple(loads)
@@ -164,12 +168,14 @@ def _stage_output(model: Model, strategy: Strategy, workload: Workload) -> Sized
 def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
     kept = keep(block, policy)
     moments: BlockMoments = block_moments(block, kept)
+    ends = [tensor for each in block.operators for tensor in (*each.held, *each.afterwards)]
     return BlockLoad(
         name=name,
         kept=_sized(name, [(tensor.name, tensor.num_bytes) for tensor in kept.tensors]),
         awaited=_sized(name, awaited(block)),
         forward=_fullest_moment(name, moments.forward),
         backward=_fullest_moment(name, moments.backward),
+        afterwards=_sized(name, [(each, block.tensors[each].num_bytes) for each in ends]),
     )
 
 
@@ -228,7 +234,9 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
 def _fullest(name: str, works: Sequence[BlockLoad], head: Sequence[BlockLoad]) -> tuple[Sized, ...]:
     """Return the largest working set of a pass: one block is replayed, or one head runs, at a time."""
     alone = [getattr(each, name) for each in head]
-    return max([*(_beyond(getattr(each, name), each) for each in works), *alone, ()], key=total_bytes)
+    held = [tensor for each in head for tensor in each.afterwards if tensor in each.kept]
+    beyond = [(*_beyond(getattr(each, name), each), *held) for each in works]
+    return max([*beyond, *alone, ()], key=total_bytes)
 
 
 SCHEMA = "forescale.memory_timeline/1"
@@ -475,7 +483,7 @@ class _Curves:
         before[flat.bounds[:-1][np.diff(flat.bounds) > 0]] = 0.0
         work = {
             name: np.array([total_bytes(getattr(load, name)) for load in loads])
-            for name in ("forward", "backward", "between")
+            for name in ("forward", "backward", "between", "afterwards")
         }
         forward, backward = kind == Kind.F, np.isin(kind, BACKWARD)
         step = np.where(forward, 1.0, np.where(backward, -1.0, 0.0)) * work["between"][stage]
@@ -484,10 +492,10 @@ class _Curves:
         others = np.where(forward, between - step, between)
         self.after: Array = saved + between
         at_work = np.where(forward, saved + work["forward"][stage], np.maximum(before, saved))
-        in_backward = before + work["backward"][stage]
-        self.at_end = backward & (saved > in_backward)
-        """Whether a backward is at its fullest when it ends: with what its weight gradient waits with."""
-        self.during: Array = np.where(backward, np.maximum(in_backward, saved), at_work) + others
+        in_backward, ended = before + work["backward"][stage], saved + work["afterwards"][stage]
+        self.at_end = backward & (ended > in_backward)
+        """Whether a backward is fullest when it ends: with what its weight gradient waits with, and metrics."""
+        self.during: Array = np.where(backward, np.maximum(in_backward, ended), at_work) + others
 
     def live(self, action: int) -> tuple[list[int], list[int]]:
         """Return, per stage, the passes of its rank that hold all while an action runs, and those that wait for W."""
@@ -524,10 +532,8 @@ def _rank(curves: _Curves, rank: int, standing: Standing, update_s: float) -> Ra
     update = np.zeros_like(times)
     update[-2] = beyond
     fullest = low + int(np.argmax(during))
-    if float(during.max(initial=0.0)) >= beyond:
-        peak = _peak_of_action(curves, fullest, standing)
-    else:
-        peak = _peak_of_update(rank, makespan, standing)
+    acts = float(during.max(initial=0.0)) >= beyond
+    peak = _peak_of_action(curves, fullest, standing) if acts else _peak_of_update(rank, makespan, standing)
     return RankTimeline(
         rank=rank,
         time_s=np.maximum.accumulate(times),
@@ -542,16 +548,13 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
     flat, loads = curves.flat, curves.loads
     (live, waiting), stage = curves.live(action), int(flat.stage[action])
     kind = int(flat.kind[action])
-    work: tuple[Sized, ...] = ()
-    if kind == Kind.F:
-        work = loads[stage].forward
-    elif kind in BACKWARD and not curves.at_end[action]:
-        work = loads[stage].backward
+    work = loads[stage].forward if kind == Kind.F else ()
+    if kind in BACKWARD:
+        work = loads[stage].afterwards if curves.at_end[action] else loads[stage].backward
     tensors = [(tensor, count) for load, count in zip(loads, live, strict=True) for tensor in load.kept]
     tensors += [(each, count) for load, count in zip(loads, waiting, strict=True) for each in load.awaited]
-    tensors += [(tensor, 1) for tensor in work]
     tensors += [(tensor, curves.waiting(action)) for tensor in loads[-1].between]
-    tensors += [(tensor, 1) for tensor in _states(standing, standing.buffers)]
+    tensors += [(tensor, 1) for tensor in (*work, *_states(standing, standing.buffers))]
     return PeakMoment(
         rank=int(flat.rank[action]),
         stage=stage,

@@ -215,7 +215,8 @@ class Kernels:
     the logits and makes their gradient beside them (torch.compile); eager makes fp32 logits and keeps their
     log-softmax (PyTorch); loss_parallel does so on logits split over tp, step by step (PyTorch's DTensor)."""
     logged_losses: OptionalExtent = 0
-    """Metrics that take the cross-entropy of all logits once more, eagerly (Composer's train_metrics)."""
+    """Metrics that take the cross-entropy of all logits once more, eagerly, when a micro-batch's backward is over;
+    its logits are held until then, and their gradient is made beside them (Composer's train_metrics)."""
     unpads_attention: bool = False
     """Queries, keys and values are copied out of a padded batch, full or not, and attention's result back into it
     (flash-attn's bert_padding around its kernels for varied lengths)."""
