@@ -48,18 +48,18 @@ def cross_entropy(b: Builder, logits: str) -> None:
     the loss once the micro-batch's backward is over.
     """
     tokens, elements = b.layout.tokens("sequence"), b.tensors[logits].elements
-    kernels = b.layout.choices.kernels
-    kind, saved = kernels.cross_entropy, logits
+    kernels, saved = b.layout.choices.kernels, logits
+    kind = kernels.cross_entropy
     held: Names = (logits,) if kernels.logged_losses else ()
     forward_bytes: Numeric = LOSS_BYTES[kind][0] + kernels.logged_losses * LOSS_BYTES["eager"][0]
     backward_bytes: Numeric = LOSS_BYTES[kind][1]
-    temporaries: Names = ()
-    gradients: Names = ()
+    temporaries, gradients = held[:0], held[:0]
     if kind not in ("fused", "compiled"):
         saved = b.tensor("head.softmax", elements, 4.0)
-    if kind in ("eager", "loss_parallel", "native"):
+    stepwise = kind in ("eager", "loss_parallel")
+    if stepwise or kind == "native":
         temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
-    if kind in ("eager", "loss_parallel"):
+    if stepwise:
         extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
         gradients = (
             b.tensor("head.softmax_gradient", elements, 4.0),
@@ -73,16 +73,16 @@ def cross_entropy(b: Builder, logits: str) -> None:
         temporaries, gradients = (*temporaries, step), (*gradients, step)
     if kernels.attention_mask:
         temporaries = (*temporaries, b.tensor("head.attention_mask", tokens * b.layout.seq_len, 1.0))
-    made = Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0)
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
-        forward=(made, scalars),
+        forward=(Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0), scalars),
         backward_input=(Elementwise(bytes_moved=backward_bytes * elements, family="loss", kernels=2.0),),
         reads=(logits,),
         saves=(saved, *held) if saved != logits else (saved,),
         temporaries=temporaries,
         backward_temporaries=gradients,
+        stranded=(logits,) if stepwise else (),
         held=held,
         afterwards=(b.tensor("head.logged", elements, LOGGED_BYTES),) if held else (),
         gradient_in_saved=kind == "fused" and not held,

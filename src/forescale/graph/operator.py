@@ -48,6 +48,8 @@ class Operator:
     """Of what it saved, the tensors that the training loop holds until the micro-batch's backward is over."""
     afterwards: Names = ()
     """Tensors that exist for a moment once that is over, beside the held ones."""
+    stranded: Names = ()
+    """Of what it read, tensors that leave room in which nothing fits that is made while the block is at work."""
     gradient_in_saved: bool = False
     """Backward turns what it saved into the gradient of what it read, in place."""
     shares_gradient: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from forescale.files import packaged
@@ -10,18 +12,18 @@ from forescale.graph.layout import Choices, several, state_shards
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import Elements, Holding, Sharded
+from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, Sharded, head_copies
 from forescale.numeric import Numeric, smaller, summed
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Kernels, Reshard
 from forescale.spec.workload import STORAGE_BYTES
 
 
-def standing_buffers(setting: Setting, sharded: Sharded) -> Numeric:
-    """Return the buffers that exist throughout forward and backward."""
+def standing_buffers(setting: Setting, sharded: Sharded, whole: Gathered) -> Numeric:
+    """Return the buffers that exist throughout forward and backward, of what is gathered the least of all moments."""
     choices, kernels, device = setting.choices, setting.choices.kernels, setting.cluster.device
     parts: dict[str, Numeric] = {
-        "gathered parameters": _gathered(setting, sharded),
+        "gathered parameters": whole.least,
         "workspaces of libraries": library_workspace_bytes(device, kernels, grouped=setting.model.is_moe),
     }
     if overlapped := overlap_workspace_bytes(device, choices):
@@ -71,63 +73,132 @@ def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
     return result
 
 
-def _gathered(setting: Setting, sharded: Sharded) -> Numeric:
-    """Return the gathered parameters and unreduced gradients of the largest block, or weight, at stage 3."""
-    degrees, stages, precision = sharded.degrees, sharded.stages, setting.workload.precision
-    buffers: Numeric = 0.0 * stages.first
-    shards = state_shards(degrees, setting.choices.tp_kind)
-    reduced = STORAGE_BYTES[precision.gradients]
-    each = setting.choices.kernels.gathers_each_weight
-    for present, copies, sent, trained in _groups(setting, sharded):
-        both: Numeric = 0.0
-        for weights, gradients, ranks in (
-            (sent.dense, trained.dense, shards),
-            (sent.expert, trained.expert, degrees.expert_shards),
-        ):
-            both = both + gathered_parameter_bytes(
-                parameters=weights,
-                trained=gradients,
-                copies=copies,
-                reduced_bytes=0.0 if each else reduced,  # each is reduced as the product made it
-                shards=ranks,
-                zero=degrees.zero,
-            )
-        buffers = largest(first=buffers, second=present * both)
-    reshard, zero = setting.choices.reshard, degrees.zero
-    whole = sharded.sent(precision)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Whole parameters and gradients beside their shards at stages 2 and 3, (stages, candidates) [byte]."""
+
+    layers: Numeric
+    """While a layer is in backward."""
+    loss: Numeric
+    """While the last stage takes the loss."""
+    head: Numeric
+    """While the head's gradient is reduced, when the logits are gone."""
+
+    @property
+    def least(self) -> Numeric:
+        """What stands throughout."""
+        return smaller(smaller(self.layers, self.loss), self.head)
+
+
+def gathered(setting: Setting, sharded: Sharded) -> Gathered:
+    """Return what stage 3 gathers and what stages 2 and 3 have to reduce, moment by moment."""
+    reshard, degrees = setting.choices.reshard, sharded.degrees
+    moments = (
+        _by_weight(setting, sharded)
+        if setting.choices.kernels.gathers_each_weight
+        else _by_block(setting, sharded)
+    )
+    whole, reduced = (
+        sharded.sent(setting.workload.precision),
+        STORAGE_BYTES[setting.workload.precision.gradients],
+    )
     of_groups = (
-        (whole.dense, sharded.trained.dense, shards),
+        (whole.dense, sharded.trained.dense, state_shards(degrees, setting.choices.tp_kind)),
         (whole.expert, sharded.trained.expert, degrees.expert_shards),
     )
     if not isinstance(reshard, str):
-        ranks = float(reshard)
-        copied = (
+        ranks, zero = float(reshard), degrees.zero
+        copied = summed(
             resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=own, zero=zero)
             for parameters, _, own in of_groups
         )
-        return buffers + summed(copied)
+        return Gathered(**{name: each + copied for name, each in moments.items()})
     never = summed(
         whole_parameter_bytes(
-            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=own, zero=zero
+            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=own, zero=degrees.zero
         )
         for parameters, trained, own in of_groups
     )
-    return resharded_bytes(always=buffers, never=never, whole=kept_whole(pp=degrees.pp, reshard=reshard))
+    kept = kept_whole(pp=degrees.pp, reshard=reshard)
+    return Gathered(
+        **{name: resharded_bytes(always=each, never=never, whole=kept) for name, each in moments.items()}
+    )
 
 
-def _groups(setting: Setting, sharded: Sharded) -> list[tuple[Numeric, float, Elements, Elements]]:
-    """Return what is gathered at once: where it is, in how many copies, its 16-bit numbers, and what has gradients."""
-    held, last, precision = sharded.held, sharded.stages.last, setting.workload.precision
-    units: list[tuple[Numeric, Holding]] = [(1.0, block) for block in held.layers]
-    units += [(sharded.stages.first, block) for block in held.vision_layers]
-    if setting.choices.kernels.gathers_each_weight:
-        weights = [(present, 2.0, block.largest, block.largest_trained) for present, block in units]
-        head = held.head.sent(precision).vocabulary, held.head.trained.vocabulary
-    else:
-        weights = [(present, 2.0, block.sent(precision), block.trained) for present, block in units]
-        head = _with_vocabulary(held.head.sent(precision)), _with_vocabulary(held.head.trained)
-    sent, trained = (Elements(dense=elements, expert=0.0) for elements in head)
-    return [*weights, (last, 1.0, sent, trained)]
+def _by_weight(setting: Setting, sharded: Sharded) -> dict[str, Numeric]:
+    """Return the largest weight and the next, or the head's, whose gradients are reduced as products made them."""
+    head = sharded.held.head
+    matrices = (head.sent(setting.workload.precision).vocabulary, head.trained.vocabulary)
+    of_head = Elements(dense=matrices[0], expert=0.0), Elements(dense=matrices[1], expert=0.0)
+    most = _whole(setting, sharded, sharded.stages.last, of_head)
+    for present, block in _units(sharded):
+        own = _whole(setting, sharded, present, (block.largest, block.largest_trained), copies=2.0)
+        most = largest(first=most, second=own)
+    return {"layers": most, "loss": most, "head": most}
+
+
+def _by_block(setting: Setting, sharded: Sharded) -> dict[str, Numeric]:
+    """Return a block and the next with the block's gradient, beside the ends of the model where its root has them.
+
+    The root stays gathered, and its head's gradient waits, until its backward ends; so does the last block between its
+    passes. A head of its own is gathered from its forward on, and reduced beside the last block.
+    """
+    precision, stages = setting.workload.precision, sharded.stages
+    reduced = STORAGE_BYTES[precision.gradients]
+    layers: Numeric = 0.0 * stages.first
+    block = layers
+    for present, unit in _units(sharded):
+        sent = unit.sent(precision)
+        own = _whole(setting, sharded, present, (sent, unit.trained), copies=2.0, reduced=reduced)
+        layers = largest(first=layers, second=own)
+        block = largest(first=block, second=_whole(setting, sharded, present, (sent, NO_ELEMENTS)))
+    head = sharded.held.head.sent(precision), sharded.held.head.trained
+    alone = _whole(setting, sharded, stages.last, (head[0], NO_ELEMENTS), ends=True)
+    if setting.choices.kernels.gathers_ends_apart:
+        reducing = _whole(setting, sharded, stages.last, head, ends=True, reduced=reduced)
+        return {"layers": layers, "loss": alone, "head": reducing + stages.last * block}
+    first = _whole(setting, sharded, stages.first, (sharded.held.embedding.sent(precision), NO_ELEMENTS))
+    root = first + alone * head_copies(pp=sharded.degrees.pp, tied=setting.model.tied_embeddings)
+    waiting = _whole(setting, sharded, stages.last, (NO_ELEMENTS, head[1]), ends=True)
+    at_loss = stages.last * (root + block)
+    return {"layers": layers + root + waiting, "loss": at_loss, "head": at_loss}
+
+
+def _units(sharded: Sharded) -> list[tuple[Numeric, Holding]]:
+    """Return every block that is gathered, and where it is."""
+    layers: list[tuple[Numeric, Holding]] = [(1.0, block) for block in sharded.held.layers]
+    return layers + [(sharded.stages.first, block) for block in sharded.held.vision_layers]
+
+
+def _whole(
+    setting: Setting,
+    sharded: Sharded,
+    present: Numeric,
+    of: tuple[Elements, Elements],
+    *,
+    copies: float = 1.0,
+    reduced: float = 0.0,
+    ends: bool = False,
+) -> Numeric:
+    """Return the bytes of gathered parameters and of gradients that are whole; at `ends` with the vocabulary."""
+    degrees, shards = sharded.degrees, state_shards(sharded.degrees, setting.choices.tp_kind)
+    sent, trained = of
+    both = gathered_parameter_bytes(
+        parameters=_with_vocabulary(sent) if ends else sent.dense,
+        trained=_with_vocabulary(trained) if ends else trained.dense,
+        copies=copies,
+        reduced_bytes=reduced,
+        shards=shards,
+        zero=degrees.zero,
+    ) + gathered_parameter_bytes(
+        parameters=sent.expert,
+        trained=trained.expert,
+        copies=copies,
+        reduced_bytes=reduced,
+        shards=degrees.expert_shards,
+        zero=degrees.zero,
+    )
+    return present * both
 
 
 def _with_vocabulary(elements: Elements) -> Numeric:
@@ -135,24 +206,38 @@ def _with_vocabulary(elements: Elements) -> Numeric:
 
 
 def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
-    """Return what the largest group takes where it is received: a block, or what stands at the root of the model."""
+    """Return what two groups take where they are received: one is copied out after the next has come.
+
+    A group is a block but for its experts, these, or what stands at the root of the model.
+    """
     if not setting.choices.kernels.gathers_aside:
         return 0.0
     stages, degrees = sharded.stages, sharded.degrees
     held = sharded.held.map(lambda block: block.sent(setting.workload.precision))
     shards = state_shards(degrees, setting.choices.tp_kind)
-    groups = [(block.dense, shards) for block in held.layers]
-    groups += [(block.expert, degrees.expert_shards) for block in held.layers]
-    groups += [(stages.first * block.dense, shards) for block in held.vision_layers]
-    ends = [held.embedding.dense, *(block.dense for _, block in (*held.vision[:1], *held.vision[-1:]))]
-    roots: list[Numeric] = [stages.first * summed(ends), stages.last * _with_vocabulary(held.head)]
+
+    def received(parameters: Numeric, ranks: Numeric = shards) -> Numeric:
+        return gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
+
+    dense: Numeric = 0.0 * stages.first
+    pair = dense
+    for present, each in [(1.0, each) for each in held.layers] + [
+        (stages.first, each) for each in held.vision_layers
+    ]:
+        own = present * received(each.dense)
+        after = largest(first=own, second=present * received(each.expert, degrees.expert_shards))
+        dense, pair = largest(first=dense, second=own), largest(first=pair, second=own + after)
+    ends = [held.embedding.dense, *(each.dense for _, each in (*held.vision[:1], *held.vision[-1:]))]
+    copies = head_copies(pp=degrees.pp, tied=setting.model.tied_embeddings)
+    roots: list[Numeric] = [
+        stages.first * summed(ends),
+        stages.last * (held.head.dense + held.head.vocabulary * copies),
+    ]
     if not setting.choices.kernels.gathers_ends_apart:
         roots = [summed(roots)]
-    buffers: Numeric = 0.0 * stages.first
-    for parameters, ranks in [*groups, *((root, shards) for root in roots)]:
-        own = gather_stream_bytes(parameters=parameters, shards=ranks, zero=degrees.zero)
-        buffers = largest(first=buffers, second=own)
-    return buffers
+    for root in roots:
+        pair = largest(first=pair, second=received(root) + dense)
+    return pair
 
 
 @formula(unit="1", source="torchtitan: parallelism.fsdp_reshard_after_forward")

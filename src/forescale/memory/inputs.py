@@ -72,6 +72,12 @@ class StateBytes:
     """What weights in 8 or 4 bits add."""
     buffers: Numeric = 0.0
     """Gathered parameters, workspaces, dummy gradients, buckets."""
+    at_layers: Numeric = 0.0
+    """What is gathered beyond that while a layer is in backward,"""
+    at_loss: Numeric = 0.0
+    """while the loss is taken,"""
+    at_head: Numeric = 0.0
+    """and while the head's gradient is reduced."""
     aside: Numeric = 0.0
     """Where gathers are received, in memory of their own stream."""
     host: Numeric = 0.0

@@ -256,6 +256,8 @@ class BlockBytes:
     """Of what is kept, what stays until the micro-batch's backward is over on all blocks."""
     afterwards: Numeric = 0.0
     """At work for a moment after that, beside what is held."""
+    stranded: Numeric = 0.0
+    """Freed by the time it peaks, in pieces in which nothing fits."""
     captured: tuple[Numeric, Numeric] | None = None
     """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
     forward: Numeric
@@ -296,13 +298,14 @@ def block_bytes(
         awaited=total(dict(awaited(block)), name="awaited_bytes", unit="byte") if split else 0.0,
         held=_sum_of(block, "held"),
         afterwards=_sum_of(block, "afterwards"),
+        stranded=_sum_of(block, "stranded"),
         captured=_pools(block, kept, moments) if captured else None,
         forward=moments.forward_bytes,
         backward=moments.backward_bytes,
     )
 
 
-def _sum_of(block: Block, field: Literal["held", "afterwards"]) -> Numeric:
+def _sum_of(block: Block, field: Literal["held", "afterwards", "stranded"]) -> Numeric:
     names = dict.fromkeys(name for operator in block.operators for name in getattr(operator, field))
     sizes = {name: block.tensors[name].num_bytes for name in names}
     return total(sizes, name=f"{field}_bytes", unit="byte") if sizes else 0.0

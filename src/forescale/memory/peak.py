@@ -31,10 +31,24 @@ from forescale.question import Note
 from forescale.units import format_bytes
 
 
-def activation_bytes(
-    setting: Setting, inputs: Resident, sums: StageSums, count: Numeric
-) -> tuple[Numeric, Numeric]:
-    """Return what activations take on the device, at work and in flight, and what of them lies on the host."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """What the fullest moment of forward and backward takes beside what stands throughout [byte]."""
+
+    activations: Numeric
+    """At work and in flight."""
+    gathered: Numeric = 0.0
+    """Beyond the least that is gathered at any moment."""
+    stranded: Numeric = 0.0
+    """Room of freed tensors in which nothing fits that comes after them."""
+    host: Numeric = 0.0
+    """In the host's memory instead."""
+
+
+def working_bytes(setting: Setting, inputs: Resident) -> Working:
+    """Return what activations take on the device, at work and in flight, what goes with it, and what the host holds."""
+    sums = StageSums(model=setting.model, recompute=setting.choices.recompute, stages=inputs.stages)
+    count = setting.num_microbatches(inputs.degrees)
     degrees, stages, in_flight = inputs.degrees, inputs.stages, inputs.in_flight
     head, offloads = inputs.blocks.head.taken, setting.choices.offload.activations
 
@@ -60,19 +74,34 @@ def activation_bytes(
     work = largest(first=forward, second=backward)
     if setting.choices.kernels.logged_losses:
         work = work + stages.last * head.held
-    activations: Numeric = largest(
-        first=_with_losses(saved, inputs) + work, second=beside_loss + part * loss + other
-    )
+    at_layers, at_loss = _with_losses(saved, inputs) + work, beside_loss + part * loss + other
+    activations: Numeric = largest(first=at_layers, second=at_loss)
     if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
         own = most(stages) / degrees.vpp - head.held - head.afterwards
         activations = largest(first=activations, second=beside_loss - stages.last * own)
+    beyond, stranded = _beyond(inputs, activations, (at_layers, at_loss, beside_loss))
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
     if setting.choices.kernels.keeps_stage_outputs:
         activations = activations + _stage_outputs(setting, inputs, count)
-    return activations, host
+    return Working(activations=activations, gathered=beyond, stranded=stranded, host=host)
+
+
+def _beyond(
+    inputs: Resident, most: Numeric, moments: tuple[Numeric, Numeric, Numeric]
+) -> tuple[Numeric, Numeric]:
+    """Return what is gathered beyond the least at the fullest moment, and what the loss leaves that nothing takes."""
+    states, (layers, loss, head) = inputs.states, moments
+    lost = inputs.stages.last * inputs.blocks.head.taken.stranded
+    beyond: Numeric = 0.0
+    if any(np.any(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
+        together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
+        beyond = largest(first=most, second=largest(first=together, second=head + states.at_head)) - most
+    if not np.any(value_of(lost)):
+        return beyond, 0.0
+    return beyond, largest(first=loss + states.at_loss + lost - most - beyond, second=0.0 * lost)
 
 
 def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeric:
@@ -228,18 +257,18 @@ class Footprint:
 
 def footprint(setting: Setting, inputs: Resident) -> Footprint:
     """Return the memory of every candidate; what anything takes in time is not looked at."""
-    sums = StageSums(model=setting.model, recompute=setting.choices.recompute, stages=inputs.stages)
-    memory = _memory_parts(setting, inputs, sums, setting.num_microbatches(inputs.degrees))
+    memory = _memory_parts(setting, inputs)
     peaks = memory.total()
     fullest = Picker.slowest(peaks, inputs.stages)(peaks)
     return Footprint(memory=memory, stage_peak=peaks, peak=fullest, outside=inputs.outside)
 
 
-def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Numeric) -> MemoryParts:
+def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
     states, kernels = inputs.states, setting.choices.kernels
-    activations, host = activation_bytes(setting, inputs, sums, count)
+    work = working_bytes(setting, inputs)
+    activations = work.activations
     freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
-    standing = states.buffers + message_buffers(setting, inputs)
+    standing = states.buffers + message_buffers(setting, inputs) + work.gathered
     buffers = largest(first=standing, second=states.update - freed) + pool_bytes(setting, inputs)
     held = setting.overhead
     ratio = float(held.fragmentation.expected)
@@ -253,6 +282,7 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         "fragmentation": fragmentation_bytes(allocated=allocated, ratio=ratio),
         "flat tensors of the update that find no room": lost,
         "memory of the gathering stream": states.aside,
+        "freed logits in whose room nothing fits": work.stranded,
     }
     if (measured := held.measured) is not None:
         overhead = {
@@ -270,7 +300,7 @@ def _memory_parts(setting: Setting, inputs: Resident, sums: StageSums, count: Nu
         buffers=buffers,
         overhead=total(overhead, name="overhead", unit="byte"),
         frozen=states.frozen,
-        host=states.host + host,
+        host=states.host + work.host,
     )
 
 

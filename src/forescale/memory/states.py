@@ -14,7 +14,7 @@ from forescale.graph.counts import own_parameters
 from forescale.graph.layout import state_shards
 from forescale.graph.operator import Parameter, ParameterGroup
 from forescale.graph.stages import over_stages
-from forescale.memory.buffers import gathered_aside, standing_buffers
+from forescale.memory.buffers import gathered, gathered_aside, standing_buffers
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
@@ -33,11 +33,14 @@ ENDS = ("embedding.", "head.")
 
 def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
     """Return all that stands on a device of every stage, each parameter group over its own shards."""
-    held = weights_and_updates(setting, sharded)
+    held, whole = weights_and_updates(setting, sharded), gathered(setting, sharded)
     return replace(
         held,
         narrow=narrow_weights(setting, sharded),
-        buffers=standing_buffers(setting, sharded),
+        buffers=standing_buffers(setting, sharded, whole),
+        at_layers=whole.layers - whole.least,
+        at_loss=whole.loss - whole.least,
+        at_head=whole.head - whole.least,
         aside=gathered_aside(setting, sharded),
     )
 

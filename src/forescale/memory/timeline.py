@@ -24,7 +24,7 @@ from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
 from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
-from forescale.memory.peak import message_buffers, pool_bytes
+from forescale.memory.peak import message_buffers, pool_bytes, working_bytes
 from forescale.numeric import Array
 from forescale.projection.result import Projection
 from forescale.results import Result
@@ -432,7 +432,7 @@ def build_timeline(
 def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) -> tuple[Standing, ...]:
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
-    standing = states.buffers + message_buffers(setting, inputs)
+    standing = states.buffers + message_buffers(setting, inputs) + working_bytes(setting, inputs).gathered
     buffers, update, pool = (
         np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
         for values in (standing, states.update, pool_bytes(setting, inputs))

@@ -281,13 +281,13 @@ class Kernels:
     and the next (FSDP)."""
     gathers_aside: bool = False
     """Under zero 3 weights are received in memory of the gathering stream, which nothing else can use, and copied out
-    (FSDP2)."""
+    when the next have come (FSDP2)."""
     flat_parameters: bool = False
     """The weights of a layer are views of one flat parameter: their gradients are joined to its own, divided by the
     ranks and sent as one message (PyTorch's first FSDP)."""
     gathers_ends_apart: bool = False
     """Embedding and head are groups of their own under FSDP (torchtitan since July 2025); False leaves both to the root
-    of the model."""
+    of the model, which is gathered throughout, and keeps the last block gathered between its passes."""
     keeps_stage_outputs: bool = False
     """A pipeline stage keeps the output it sent until its backward (DeepSpeed; torchtitan; Megatron-LM before 2022)."""
     keeps_output_shares: bool = False
