@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from tests.small import dense, moe
+from tests.small import cluster, dense, moe, workload
 
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
@@ -12,12 +14,15 @@ from forescale.memory.buffers import (
     gather_stream_bytes,
     gathered_parameter_bytes,
     kept_whole,
+    replica_bucket_bytes,
     resharded_bytes,
     resharded_copy_bytes,
     whole_parameter_bytes,
 )
 from forescale.memory.parameters import product_elements
+from forescale.project import project
 from forescale.spec import Strategy
+from forescale.spec.strategy import Kernels
 from forescale.spec.workload import Precision
 
 
@@ -58,6 +63,21 @@ def test_gathered_parameters_and_whole_gradients_over_several_shards():
     some = {**shared, "trained": 2.5}
     assert gathered_parameter_bytes(copies=2.0, **some).tolist() == [0, 15, 0, 55]
     assert whole_parameter_bytes(**some).tolist() == [0, 8.75, 0, 28.75]
+
+
+def test_buckets_of_replicas_stand_where_states_are_not_sharded():
+    """PyTorch's DDP: a flat tensor of every parameter, of several replicas."""
+    zero, dp = np.array([0.0, 0.0, 1.0]), np.array([1.0, 4.0, 4.0])
+    found = replica_bucket_bytes(parameters=10.0, element_bytes=2.0, replicas=dp, zero=zero)
+    assert found.tolist() == [0, 20, 0]
+    base = Strategy(dp_shard=8, zero=0)
+    question = {"cluster": cluster(8), "workload": workload()}
+    plain, buckets = (
+        project(dense(), strategy=replace(base, kernels=Kernels(replica_buckets=on)), **question)
+        for on in (False, True)
+    )
+    difference = buckets.memory.stages[0].buffers_bytes - plain.memory.stages[0].buffers_bytes
+    assert difference == plain.memory.stages[0].weights_bytes
 
 
 def test_resharding_by_default_depends_on_stages():

@@ -35,7 +35,26 @@ def standing_buffers(setting: Setting, sharded: Sharded, whole: Gathered) -> Num
         element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
         zero=sharded.degrees.zero,
     )
+    if kernels.replica_buckets:
+        parts["buckets of replicas"] = replica_bucket_bytes(
+            parameters=sharded.trained.dense + sharded.trained.expert,
+            element_bytes=STORAGE_BYTES[setting.workload.precision.parameters],
+            replicas=sharded.degrees.dp,
+            zero=sharded.degrees.zero,
+        )
     return total(parts, name="standing buffers", unit="byte")
+
+
+@formula(
+    unit="byte",
+    source="PyTorch, torch/csrc/distributed/c10d/reducer.cpp: every bucket is one flat tensor that stays",
+)
+def replica_bucket_bytes(
+    *, parameters: Numeric, element_bytes: float, replicas: Numeric, zero: Numeric
+) -> Numeric:
+    """Parameters × bytes at stage 0 with several replicas, else 0."""
+    stands = (np.asarray(zero) < 1) & (np.asarray(replicas) > 1)
+    return np.where(stands, parameters * element_bytes, 0.0)
 
 
 @formula(

@@ -256,6 +256,9 @@ class Kernels:
     (Transformer Engine)."""
     keeps_product_gradients: bool = False
     """Below stage 2 gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
+    replica_buckets: bool = False
+    """Without sharded states (zero 0) replicas sum gradients in flat buckets of the weights' type, which stand beside
+    the accumulated ones throughout (PyTorch's DistributedDataParallel)."""
     broadcasts_updates: bool = False
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""
