@@ -367,18 +367,33 @@ def test_gradients_of_the_update_that_find_no_room_are_lost():
         assert one.overhead_bytes - other.overhead_bytes == pytest.approx(lost)
 
 
-@pytest.mark.parametrize(("bucket", "rounds"), [(1e3, 1e3), (1e9, 1.0)])
-def test_updated_parameters_are_received_in_one_tensor_that_finds_no_room(bucket, rounds):
-    """DeepSpeed: 2 bytes of all parameters of a device, or of a round of at least a bucket; at zero 1 and 2 alone."""
+@pytest.mark.parametrize("bucket", [1e3, 1e9])
+@pytest.mark.parametrize("waits", [False, True])
+def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, waits):
+    """DeepSpeed, at zero 1 and 2: 2 bytes of all parameters of a device; of one round, where the host waits for each.
+
+    Rounds are of at least a bucket. A host that does not wait has queued them all before the first is over.
+    """
     fp32 = replace(WORK, precision=Precision(gradients="fp32"))
     for zero, exists in ((0, 0.0), (1, 1.0), (2, 1.0)):
         layout = replace(PIPELINE, zero=zero)
         received, plain = (
-            stages(replace(layout, kernels=Kernels(flat_update=on, bucket_elements=bucket)), work=fp32)
+            stages(
+                replace(
+                    layout,
+                    kernels=Kernels(
+                        flat_update=True,
+                        receives_copies=on,
+                        bucket_elements=bucket,
+                        blocking_launches=waits,
+                    ),
+                ),
+                work=fp32,
+            )
             for on in (True, False)
         )
         for one, other, held in zip(received, plain, HELD, strict=True):
-            expected = exists * 2 * held / max(1.0, held // bucket if rounds > 1 else 1.0)
+            expected = exists * 2 * held / (max(1.0, held // bucket) if waits else 1.0)
             assert one.overhead_bytes - other.overhead_bytes == pytest.approx(expected)
 
 

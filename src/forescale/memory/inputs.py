@@ -67,7 +67,7 @@ class StateBytes:
     update: Numeric = 0.0
     """Fp32 gradients that exist during the update alone."""
     received: Numeric = 0.0
-    """Where updated parameters are received, in one tensor."""
+    """Where updated parameters are received, in flat tensors."""
     narrow: Numeric = 0.0
     """What weights in 8 or 4 bits add."""
     buffers: Numeric = 0.0

@@ -57,7 +57,6 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     expert_state = optimizer_element_bytes(precision, moments.expert)
     degrees, zero = sharded.degrees, sharded.degrees.zero
     shards = state_shards(degrees, setting.choices.tp_kind)
-    count, bucket = trained.dense + trained.expert, setting.choices.kernels.bucket_elements
 
     def over_shards(
         function: Callable[..., Numeric], size: float, other: float, elements: Elements = trained
@@ -74,7 +73,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
         update=over_shards(update_bytes, update, update),
-        received=received_bytes(parameters=count, element_bytes=weight, bucket=bucket, zero=zero),
+        received=_received(setting, sharded, weight),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
     if not (offload.updates or offload.parameters):
@@ -84,6 +83,20 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     updated = over_shards(optimizer_bytes, 1.0, 1.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else updated
     return on_host(held, offload, zero, moved, updated, sent * gathered_bytes(precision))
+
+
+def _received(setting: Setting, sharded: Sharded, size: float) -> Numeric:
+    """Return where an update receives parameters of `size` bytes each, if not where they are."""
+    kernels, trained = setting.choices.kernels, sharded.trained
+    if not kernels.receives_copies:
+        return 0.0
+    return received_bytes(
+        parameters=trained.dense + trained.expert,
+        element_bytes=size,
+        bucket=kernels.bucket_elements,
+        zero=sharded.degrees.zero,
+        waits=kernels.blocking_launches,
+    )
 
 
 def on_host(
@@ -166,14 +179,20 @@ def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, 
 @formula(
     unit="byte",
     source="DeepSpeed, runtime/zero/stage_1_and_2.py and bf16_optimizer.py: rounds of at least allgather_bucket_size; "
-    "PyTorch, ProcessGroupNCCL::allgather: a list of outputs is received in one flat tensor and copied out",
+    "PyTorch, ProcessGroupNCCL::allgather: a list of outputs is received in one flat tensor and copied out; it is "
+    "recorded on NCCL's stream, so the allocator has it back when that stream is through (CUDACachingAllocator)",
 )
-def received_bytes(*, parameters: Numeric, element_bytes: float, bucket: float, zero: Numeric) -> Numeric:
-    """Parameters × bytes / rounds, parameters // bucket but one at least, under stages 1 and 2 with buckets; else 0."""
-    if bucket == 0.0:
-        return 0.0
-    stage, rounds = np.asarray(zero), larger(np.floor(parameters / bucket), 1.0)
-    return np.where((stage >= 1) & (stage < 3), parameters * element_bytes / rounds, 0.0)
+def received_bytes(
+    *, parameters: Numeric, element_bytes: float, bucket: float, zero: Numeric, waits: bool
+) -> Numeric:
+    """Parameters × bytes under stages 1 and 2, else 0; of one round only where the host `waits` for each.
+
+    Rounds are parameters // bucket, but one at least, and one without buckets. A host that does not wait queues them
+    all before the first is over, and each holds its tensor until it is.
+    """
+    stage, rounds = np.asarray(zero), larger(np.floor(parameters / (bucket or np.inf)), 1.0)
+    held = parameters * element_bytes / (rounds if waits else 1.0)
+    return np.where((stage >= 1) & (stage < 3), held, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:

@@ -18,7 +18,9 @@ from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
 from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
+from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import BlockBytes, block_bytes
+from forescale.memory.overhead import load_residual
 from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
@@ -334,11 +336,24 @@ class LeastStates:
         stages = batch.stages(first).take(owner)
         degrees, held = as_degrees(layouts.columns), batch.held(first[owner])
         sharded = Sharded.of(self.question.model, held, stages, degrees)
-        states = state_bytes(setting_of(self.question, batch.choices), sharded)
-        num_bytes = np.asarray(states.total() + (states.buffers + states.narrow))
+        setting = setting_of(self.question, batch.choices)
+        states = state_bytes(setting, sharded)
+        standing = states.buffers + states.narrow
+        num_bytes = np.asarray(states.total() + standing + beside(setting, states))
         starts = np.searchsorted(owner, np.arange(len(first)))
         least: Array = np.minimum.reduceat(num_bytes, starts, axis=1)
         return least[:, table.where]
+
+
+def beside(setting: Setting, states: StateBytes) -> Numeric:
+    """Return what an update surely receives in tensors that find no room, as bytes that would be allocated.
+
+    These lose pieces, and have a range of their own, so they stand for more at either end of a peak's range.
+    """
+    held = setting.overhead
+    if not setting.choices.kernels.flat_update or held.measured is not None:
+        return 0.0
+    return states.received / (float(held.fragmentation.high) * float(load_residual().high))
 
 
 def cell_bounds(

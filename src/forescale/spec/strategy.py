@@ -263,15 +263,17 @@ class Kernels:
     """Under zero 1 and 2 states are dealt to ranks by whole tensors: gradients are all-reduced, and each rank
     broadcasts what it updated (InternEvo); False scatters and gathers equal shares (Megatron-Core, DeepSpeed)."""
     flat_update: bool = False
-    """Below stage 3 the update copies its gradients to one flat fp32 tensor, unless product gradients are kept, and
-    from stage 1 on receives updated parameters in another, which find no room among freed activations (DeepSpeed);
-    other optimizers go tensor by tensor."""
+    """Below stage 3 the update copies its gradients to one flat fp32 tensor, unless product gradients are kept, which
+    finds no room among freed activations (DeepSpeed); other optimizers go tensor by tensor."""
     fused_update: bool = True
     """The update is one kernel that reads and writes each state once; False is a kernel for each of its steps
     (PyTorch's foreach implementation, Composer's optimizers)."""
     bucket_elements: Measure = 0.0
     """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size), and of
     updated parameters received at once (allgather_bucket_size)."""
+    receives_copies: bool = False
+    """Under zero 1 and 2 such an update receives updated parameters in flat tensors, too, and copies them out
+    (DeepSpeed before 2023-12); False receives them where they are."""
     loads_all_kernels: bool = False
     """The driver's context holds every kernel of the libraries (CUDA before lazy loading); False those that ran."""
     gathers_after_update: bool = False
