@@ -242,7 +242,7 @@ LOADS = (
     load(0, kept=100.0, forward=10.0, backward=30.0),
     load(1, kept=200.0, forward=20.0, backward=40.0, between=7.0),
 )
-HELD = Standing(weights=1.0, gradients=2.0, optimizer=4.0, buffers=8.0, update=50.0, graphs=0.0)
+HELD = Standing(weights=1.0, gradients=2.0, optimizer=4.0, buffers=8.0, lasting=3.0, update=50.0, graphs=0.0)
 
 
 def by_hand(schedule, *, update=50.0, count=2):
@@ -297,6 +297,8 @@ def test_an_update_that_needs_more_than_activations_is_the_peak():
     assert peak.time_s == pytest.approx(timeline.step_time_s - result.time_s["optimizer"])
     assert timeline.peak == peak
     assert timeline.ranks[1].allocated.tolist()[-2:] == [1000 + 7, 15]
+    sizes = {tensor.name: tensor.num_bytes for tensor in peak.tensors}
+    assert (sizes["fp32 gradients of the update"], sizes["buffers and workspaces"]) == (1000 - 3, 3)
 
 
 def test_a_split_backward_lets_go_with_its_weight_gradients():

@@ -21,20 +21,28 @@ from forescale.spec.workload import STORAGE_BYTES
 
 def standing_buffers(setting: Setting, sharded: Sharded, whole: Gathered) -> Numeric:
     """Return the buffers that exist throughout forward and backward, of what is gathered the least of all moments."""
-    choices, kernels, device = setting.choices, setting.choices.kernels, setting.cluster.device
     parts: dict[str, Numeric] = {
         "gathered parameters": whole.least,
+        "lasting buffers": lasting_buffers(setting, sharded),
+        "buckets": bucket_bytes(
+            elements=setting.choices.kernels.bucket_elements,
+            element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
+            zero=sharded.degrees.zero,
+        ),
+    }
+    return total(parts, name="standing buffers", unit="byte")
+
+
+def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return the buffers that nothing frees once they are made: workspaces, dummy gradients, replicas' buckets."""
+    choices, kernels, device = setting.choices, setting.choices.kernels, setting.cluster.device
+    parts: dict[str, Numeric] = {
         "workspaces of libraries": library_workspace_bytes(device, kernels, grouped=setting.model.is_moe),
     }
     if overlapped := overlap_workspace_bytes(device, choices):
         parts["workspaces of overlapped products"] = several(degree=sharded.degrees.tp) * overlapped
     if kernels.accumulate_in_product and kernels.dummy_gradients:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
-    parts["buckets"] = bucket_bytes(
-        elements=kernels.bucket_elements,
-        element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
-        zero=sharded.degrees.zero,
-    )
     if kernels.replica_buckets:
         parts["buckets of replicas"] = replica_bucket_bytes(
             parameters=sharded.trained.dense + sharded.trained.expert,
@@ -42,7 +50,7 @@ def standing_buffers(setting: Setting, sharded: Sharded, whole: Gathered) -> Num
             replicas=sharded.degrees.dp,
             zero=sharded.degrees.zero,
         )
-    return total(parts, name="standing buffers", unit="byte")
+    return total(parts, name="lasting buffers", unit="byte")
 
 
 @formula(

@@ -78,6 +78,8 @@ class StateBytes:
     """while the loss is taken,"""
     at_head: Numeric = 0.0
     """and while the head's gradient is reduced."""
+    lasting: Numeric = 0.0
+    """Of the buffers, what the update finds still there: workspaces, dummy gradients, buckets of replicas."""
     aside: Numeric = 0.0
     """Where gathers are received, in memory of their own stream."""
     host: Numeric = 0.0

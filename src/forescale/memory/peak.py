@@ -269,7 +269,8 @@ def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
     activations = work.activations
     freed = 0.0 if setting.choices.graphs == "full" else activations  # a graph's memory is not the update's
     standing = states.buffers + message_buffers(setting, inputs) + work.gathered
-    buffers = largest(first=standing, second=states.update - freed) + pool_bytes(setting, inputs)
+    updating = states.lasting + (states.update - freed)
+    buffers = largest(first=standing, second=updating) + pool_bytes(setting, inputs)
     held = setting.overhead
     ratio = float(held.fragmentation.expected)
     zero = inputs.degrees.zero

@@ -14,7 +14,7 @@ from forescale.graph.counts import own_parameters
 from forescale.graph.layout import state_shards
 from forescale.graph.operator import Parameter, ParameterGroup
 from forescale.graph.stages import over_stages
-from forescale.memory.buffers import gathered, gathered_aside, standing_buffers
+from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, standing_buffers
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
@@ -41,6 +41,7 @@ def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
         at_layers=whole.layers - whole.least,
         at_loss=whole.loss - whole.least,
         at_head=whole.head - whole.least,
+        lasting=lasting_buffers(setting, sharded),
         aside=gathered_aside(setting, sharded),
     )
 

@@ -256,6 +256,8 @@ class Standing:
     optimizer: float
     buffers: float
     """Throughout forward and backward, a second pool of captured graphs and messages between stages included."""
+    lasting: float
+    """Of these, what stays through the update."""
     update: float
     """During the update, instead of activations and buffers."""
     graphs: float
@@ -433,22 +435,21 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) ->
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
     standing = states.buffers + message_buffers(setting, inputs) + working_bytes(setting, inputs).gathered
-    buffers, update, pool = (
-        np.broadcast_to(np.asarray(values), (len(stages), 1))[:, 0].tolist()
-        for values in (standing, states.update, pool_bytes(setting, inputs))
-    )
+    held = (standing, states.lasting, states.update, pool_bytes(setting, inputs))
+    columns = [np.broadcast_to(np.asarray(each), (len(stages), 1))[:, 0] for each in held]
+    rows = np.stack(columns, axis=1).tolist()
     whole = setting.choices.graphs == "full"
-    graphs = [stage.activations_bytes for stage in stages] if whole else pool
     return tuple(
         Standing(
             weights=stage.weights_bytes,
             gradients=stage.gradients_bytes,
             optimizer=stage.optimizer_bytes,
             buffers=own + second,
-            update=max(own, copies) + captured,
-            graphs=captured,
+            lasting=stays,
+            update=max(own, stays + copies) + (stage.activations_bytes if whole else second),
+            graphs=stage.activations_bytes if whole else second,
         )
-        for stage, own, second, copies, captured in zip(stages, buffers, pool, update, graphs, strict=True)
+        for stage, (own, stays, copies, second) in zip(stages, rows, strict=True)
     )
 
 
@@ -568,7 +569,8 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
 
 def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
     most = max(standing.update, standing.buffers)
-    copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=most - standing.graphs)
+    copied = most - standing.graphs - standing.lasting
+    copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=copied)
     graphs = Sized(owner="buffers", name="memory of captured graphs", num_bytes=standing.graphs)
     return PeakMoment(
         rank=rank,
@@ -577,7 +579,9 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
         time_s=when,
         allocated_bytes=standing.states + most,
         in_flight=0,
-        tensors=_largest_first([(tensor, 1) for tensor in (*_states(standing, 0.0), copies, graphs)]),
+        tensors=_largest_first(
+            [(each, 1) for each in (*_states(standing, standing.lasting), copies, graphs)]
+        ),
     )
 
 
