@@ -478,6 +478,15 @@ def test_what_maxtexts_recipes_keep_and_offload(row):
     assert workload.precision.moments == "bf16"
 
 
+def test_fine_tuning_of_llama_3_70b_recomputes_core_attention_where_the_row_says_nothing(row):
+    source = "Megatron-Bridge memory/recompute skills (Llama3 70B SFT, PR #3107)"
+    found = [
+        build(row(source=source, recompute=text))[0].recompute.modules for text in ("", "selective(mlp)")
+    ]
+    assert found == [("core_attn",), ("mlp",)]
+    assert build(row(recompute=""))[0].recompute.modules == ()
+
+
 def test_custom_policies_in_words(row):
     text = "custom (layer input, q/k/v and out_proj offloaded)"
     strategy, _, _ = build(row(source="tpu-recipes", recompute=text))
