@@ -315,7 +315,18 @@ def test_every_generation_of_attention_kernels_is_faster_than_the_last(h100):
     for backward in (False, True):
         times = [kind.seconds(replace(op, backward=backward)) for kind in kinds]
         assert times == sorted(times)
+        for kind, other in (("", 0), ("flash-2", 1), ("flash-1", 2), ("flash-9", 0)):
+            assert h100.seconds(replace(op, backward=backward, kernel=kind)) == times[other]
     assert kinds[2].seconds(op) > 2 * kinds[0].seconds(op)
+
+
+def test_a_fused_softmax_passes_over_the_scores_as_often_as_it_says():
+    """Two kernels alike but for 6 bytes of each score differ by what these take at the bandwidth of a softmax."""
+    a100 = model("a100-sxm-80gb")
+    few, many = (a100.seconds(replace(CAUSAL, flash=False, score_bytes=size)) for size in (4.0, 10.0))
+    bandwidth = a100.device.hbm_bandwidth * a100.calibration.memory["softmax"].bandwidth
+    assert many - few == pytest.approx(32 * 8192.0**2 * 6.0 / bandwidth)
+    assert few < a100.seconds(replace(CAUSAL, flash=False))
 
 
 @pytest.mark.parametrize(("width", "slower"), [(104.0, False), (108.0, True), (112.0, False), (150.0, True)])

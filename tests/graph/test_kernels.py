@@ -37,6 +37,27 @@ def test_the_native_loss_holds_fp32_logits_and_softmax_at_once():
     assert native[1] == plain[1]
 
 
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        ({}, (4, 6)),
+        ({"dropout": True}, (9, 11)),
+        ({"fused_softmax": False}, (0, 0)),
+        ({"fused": False}, (0, 0)),
+    ],
+)
+def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, expected):
+    strategy = Strategy(sp=False, flash_attention=False, kernels=Kernels(**kernels))
+    degrees, choices = split_strategy(strategy)
+    lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    core = next(
+        each
+        for each in layer_block(small.dense(), small.dense().layer_kinds[0], lay).operators
+        if each.name == "attention.core"
+    )
+    assert tuple(work[0].score_bytes for work in (core.forward, core.backward_input)) == expected
+
+
 def test_a_compiled_loss_has_logits_and_their_gradient_at_once():
     block = head_block(small.dense(), layout(cross_entropy="compiled"))
     moments = block_moments(block, keep(block, Recompute())).backward

@@ -296,6 +296,11 @@ class Calibration:
         """Return the names of the older attention kernels that were measured."""
         return tuple(key.removeprefix("forward ") for key in self.attention if key.startswith("forward "))
 
+    def attention_key(self, kernel: str, *, backward: bool) -> str:
+        """Return the entry of flash attention of a version, "" or one that was not measured being the current one."""
+        key = "backward" if backward else "forward"
+        return f"{key} {kernel}" if kernel and f"{key} {kernel}" in self.attention else key
+
     def with_attention(self, kind: str) -> Calibration:
         """Return the calibration with the attention kernels `kind` instead of the current ones.
 

@@ -270,7 +270,7 @@ class Roofline:
         unfused, calls = self.calibration.unfused, op.batch * op.heads
         products = (op.qk_dim, op.v_dim) if not op.backward else (op.qk_dim, op.qk_dim, op.v_dim, op.v_dim)
         matmul = [self._head_product(op, k, calls, dtype) for k in products]
-        per_score = unfused.backward_bytes if op.backward else unfused.forward_bytes
+        per_score = op.score_bytes or (unfused.backward_bytes if op.backward else unfused.forward_bytes)
         scores = memory_bound_seconds(
             num_bytes=calls * op.q_len * op.kv_len * per_score,
             kernels=1.0,
@@ -307,7 +307,7 @@ class Roofline:
         return entry_of(self.calibration.gemm, dtype, "gemm", self.calibration.name)
 
     def _flash(self, op: AttentionCore) -> AttentionParameters:
-        return self.calibration.attention["backward" if op.backward else "forward"]
+        return self.calibration.attention[self.calibration.attention_key(op.kernel, backward=op.backward)]
 
     def _bandwidth(self, fraction: float) -> Numeric:
         return self.device.hbm_bandwidth * fraction * self.calibration.run.rate("memory")

@@ -296,7 +296,9 @@ class TileModel(Roofline):
         return entry_of(self.calibration.tile, dtype, "tile", self.calibration.name)
 
     def _blocks(self, op: AttentionCore) -> TileAttentionParameters:
-        return self.calibration.tile_attention["backward" if op.backward else "forward"]
+        return self.calibration.tile_attention[
+            self.calibration.attention_key(op.kernel, backward=op.backward)
+        ]
 
 
 @cache

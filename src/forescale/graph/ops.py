@@ -100,6 +100,11 @@ class AttentionCore:
     chunked: bool = False
     """Chunks attend within themselves only (linear attention): none is longer for its place in the sequence."""
     dtype: str = "bf16"
+    kernel: str = ""
+    """Version of an older flash kernel, such as "flash-1"; empty: those that the software stack runs."""
+    score_bytes: float = 0.0
+    """Bytes of each score that one kernel of scale, mask and softmax, and dropout after it, read and write between the
+    products; 0 is a kernel for each step."""
     busy: Numeric = 1.0
     """Pairs of the mean rank over `pairs`, where these are of the rank that the others wait for."""
 
@@ -169,7 +174,7 @@ EXTENTS: Mapping[type, tuple[str, ...]] = {
 FLAGS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("__class__", "dtype", "accumulate_bytes"),
     GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes", "together"),
-    AttentionCore: ("__class__", "backward", "flash", "causal", "chunked", "dtype"),
+    AttentionCore: ("__class__", "backward", "flash", "causal", "chunked", "dtype", "kernel", "score_bytes"),
     Elementwise: ("__class__", "family"),
 }
 """The rest, which operators that are priced together must share."""

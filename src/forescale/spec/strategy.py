@@ -217,6 +217,8 @@ class Kernels:
     logged_losses: OptionalExtent = 0
     """Metrics that take the cross-entropy of all logits once more, eagerly, when a micro-batch's backward is over;
     its logits are held until then, and their gradient is made beside them (Composer's train_metrics)."""
+    attention_kernel: Literal["", "flash-1", "flash-2"] = ""
+    """FlashAttention of an older version than the software stack runs, where kernels of it were timed."""
     unpads_attention: bool = False
     """Queries, keys and values are copied out of a padded batch, full or not, and attention's result back into it
     (flash-attn's bert_padding around its kernels for varied lengths)."""
@@ -224,6 +226,9 @@ class Kernels:
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     fused_activations: bool = True
     """Of fused kernels, those of gated activations; False keeps both factors of the gate (nanotron)."""
+    fused_softmax: bool = True
+    """Of fused kernels, scale, mask and softmax of attention that keeps its scores (Megatron-LM, Transformer Engine);
+    False passes over the scores for each step (XLA)."""
     fused_norms: bool = False
     """Norms keep their inputs only where no other kernel is fused too (torchtitan's fused_rmsnorm of early 2024)."""
     weighted_activation: bool = True

@@ -12,7 +12,7 @@ from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.numeric import Numeric, smaller
-from forescale.spec.strategy import ContextAxis
+from forescale.spec.strategy import ContextAxis, Kernels
 
 QKV = ("attention.query", "attention.key", "attention.value")
 ACCUMULATOR_BYTES = 4.0
@@ -191,6 +191,20 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
     return tuple(kept)
 
 
+SOFTMAX_BYTES = 4.0, 6.0
+"""Of each score in 16 bits, forward and backward: a fused softmax reads scores and writes probabilities; backward reads
+these and their gradient and writes that of scores (Megatron-LM, megatron/fused_kernels of 2021; Transformer Engine)."""
+DROPOUT_BYTES = 5.0, 5.0
+"""PyTorch's dropout reads and writes 16 bits and writes a byte of the mask, which backward reads instead."""
+
+
+def _score_bytes(kernels: Kernels, *, backward: bool) -> float:
+    """Return what fused kernels move of each score between the products; 0 where each step is a kernel."""
+    if not (kernels.fused and kernels.fused_softmax):
+        return 0.0
+    return SOFTMAX_BYTES[backward] + (DROPOUT_BYTES[backward] if kernels.dropout else 0.0)
+
+
 def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
     """Return the core of one device: its queries against all keys that its mask leaves."""
     lay = b.layout
@@ -204,6 +218,7 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
     if shape.causal and not lay.choices.cp_balanced and lay.document_len is None:
         before = pairs_of(seq_len=lay.seq_len - lay.seq_len / parts)
         fullest = last_run_pairs(pairs=pairs * parts, before=before)
+    flash, kernels = lay.choices.flash_attention, lay.choices.kernels
     return AttentionCore(
         batch=lay.degrees.micro_batch_size,
         heads=shape.heads / lay.split("core_heads"),
@@ -214,7 +229,9 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
         busy=pairs / fullest,
         qk_dim=shape.qk_dim,
         v_dim=shape.v_dim,
-        flash=lay.choices.flash_attention,
+        flash=flash,
+        kernel=kernels.attention_kernel if flash else "",
+        score_bytes=0.0 if flash else _score_bytes(kernels, backward=backward),
         causal=shape.causal,
         backward=backward,
         dtype=lay.core_type,
