@@ -32,6 +32,7 @@ from forescale.spec import Device
 DATE = "2026-11-23"
 OUT = Path(__file__).parents[1] / "src/forescale/catalogue/calibrations"
 MACHINES = {
+    "V100 SXM2": "v100-sxm2-32gb",
     "A100-80GB SXM": "a100-sxm-80gb", "A100 SXM": "a100-sxm-80gb", "A100-80GB PCIe": "a100-pcie-80gb",
     "H100 SXM": "h100-sxm", "H200 SXM": "h200-sxm", "H800 SXM5": "h800-sxm", "GH200 SXM": "gh200",
     "L40S": "l40s", "B200": "b200", "B200 SXM": "b200", "GB200": "gb200", "GB200 SXM": "gb200",
@@ -55,6 +56,7 @@ NAMES = {
     "PTA": "Primus-Turbo attention, AITER (AMD-AGI/Primus-Turbo @23e36d65)",
     "HKG": "HipKittens products, hipBLASLt (HazyResearch/HipKittens @f09e9685)",
     "HKA": "HipKittens attention, AITER (HazyResearch/HipKittens @f09e9685)",
+    "DBG": "DeepBench products, CUDA 10.1 (baidu-research/DeepBench @da81ba7)",
     "HBL": "hipBLASLt products of GPT-OSS-20B, tuned (AMD-AGI/Primus @fd1eeabb)",
 }
 
@@ -439,6 +441,12 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
     causal = replace(unfused, when=lambda r: "unfused" in r.library and r.ops[0].causal)
     unfused_h = replace(unfused, machines=("h100-sxm",))
     return {
+        "volta": ({"reference_power_w": 300.0}, (
+            # Depths of 512 to 4096 say little of attention's products, of 64 and 128: `fill_k` stays where it is elsewhere.
+            Step(entry=fit.Entry(section="gemm", keys=("fp16", "bf16")), widen=1.5,
+                 parameters=tuple(p for p in fit.GEMM if p.name != "fill_k"),
+                 train=Rows(tables=("DBG",), machines=("v100-sxm2-32gb",), when=products("fp16"))),
+        )),
         "ampere": ({"reference_power_w": 400.0}, (
             gemm_step(("bf16", "fp16"), ("a100-sxm-80gb",), (simumax(*pcie), best("a100-sxm-80gb")), 1.5),
             Step(entry=fit.Entry(section="grouped"), parameters=fit.GROUPED,

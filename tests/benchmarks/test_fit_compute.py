@@ -15,7 +15,7 @@ from forescale.evidence.kernels import Fitted, errors
 from forescale.graph.ops import Gemm, GroupedGemm
 
 ROOT = Path(__file__).parents[2]
-TABLES = ("data/published/kernels.csv", "tests/data/kernels/cdna.csv")
+TABLES = ("data/published/kernels.csv", "tests/data/kernels/cdna.csv", "tests/data/kernels/volta.csv")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_every_packaged_fit_has_a_recipe():
     assert set(recipes()) == {path.stem for path in OUT.glob("*.json")} - {"generic"}
 
 
-@pytest.mark.parametrize("name", ["gaudi2", "tpu-v6e", "cdna4"])
+@pytest.mark.parametrize("name", ["gaudi2", "tpu-v6e", "cdna4", "volta"])
 def test_a_fit_is_reproduced_to_the_last_digit(name, rows):
     made = json.loads(json.dumps(document(name, rows)))
     assert made == json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))

@@ -55,6 +55,14 @@ def test_ranks_side_by_side_share_all_ports_of_their_nodes():
     assert far.bus_bandwidth < port < whole.bus_bandwidth < near.bus_bandwidth
 
 
+@pytest.mark.parametrize(("ranks", "measured", "rel"), [(4, 124.0, 0.15), (16, 10.57, 0.1), (64, 6.9, 0.6)])
+def test_omni_path_of_jean_zay_is_what_nccl_reached_without_a_plugin_for_it(ranks, measured, rel):
+    """All-reduces of 4 GB on 1, 4 and 16 nodes of 4 V100 (bigscience-workshop/bigscience, experiments/bandwidth)."""
+    cluster = load_cluster("v100-jean-zay", ranks)
+    (found,) = price_network(cluster, ranks=[ranks], sizes=[4e9], kinds=["all_reduce"]).prices
+    assert found.bus_bandwidth == pytest.approx(measured * 1e9, rel=rel)
+
+
 @pytest.mark.parametrize(
     ("ranks", "stride", "measured"), [(4, 1, 20.7), (2, 4, 4.0), (4, 2, 7.65), (8, 1, 13.5)]
 )

@@ -329,6 +329,12 @@ def test_a_fused_softmax_passes_over_the_scores_as_often_as_it_says():
     assert few < a100.seconds(replace(CAUSAL, flash=False))
 
 
+def test_long_products_of_v100_reach_what_deepbench_measured():
+    """5124 x 9124 x 4096 took 3.70 ms on a DGX-1 under CUDA 10.1 (baidu-research/DeepBench, DeepBench_NV_V100.xlsx)."""
+    product = Gemm(m=9124.0, n=5124.0, k=4096.0, dtype="fp16")
+    assert model("v100-sxm2-32gb").seconds(product) == pytest.approx(3.70e-3, rel=0.05)
+
+
 @pytest.mark.parametrize(("width", "slower"), [(104.0, False), (108.0, True), (112.0, False), (150.0, True)])
 def test_heads_whose_rows_are_not_16_bytes_wide_run_on_the_vector_units(width, slower):
     a100 = model("a100-sxm-80gb")
