@@ -96,10 +96,31 @@ def test_missing_depth_of_a_pipeline_with_experts_is_what_the_guide_advises(row,
         ("NVIDIA Megatron Bridge performance summary, 31.02 NeMo container", "megatron-core"),
         ("NVIDIA/dgxc-benchmarking@v25.02.02 llama3.1/README_8b.md", "megatron-core@25.02"),
         ("NeMo 24.07 performance summary", "megatron-core@24.07"),
+        ("NVIDIA/JAX-Toolbox rosetta/rosetta/projects/pax/README.md @af7aeed6", "xla-gpu@23.10"),
     ],
 )
 def test_sources_say_of_which_release_their_libraries_were(row, source, expected):
     assert build(row(source=source, notes=""))[0].software == expected
+
+
+@pytest.mark.parametrize(
+    ("revision", "attention", "model", "flash", "fused"),
+    [
+        ("af7aeed6", "TE", "GPT3-5B", False, True),
+        ("af7aeed6", "XLA", "GPT3-5B", False, False),
+        ("28603900", "TE", "GPT3-5B", True, True),
+        ("28603900", "TE", "GPT-126M", False, True),
+    ],
+)
+def test_pax_kept_the_scores_of_attention_before_2024(row, revision, attention, model, flash, fused):
+    source = f"NVIDIA/JAX-Toolbox rosetta/rosetta/projects/pax/README.md @{revision}"
+    strategy = build(row(source=source, attention=attention, model=model))[0]
+    assert (strategy.flash_attention, strategy.kernels.fused_softmax) == (flash, fused)
+
+
+@pytest.mark.parametrize(("attention", "expected"), [("flash-1", "flash-1"), ("flash-2", ""), ("flash", "")])
+def test_a_row_that_names_the_first_flash_attention_runs_it(row, attention, expected):
+    assert build(row(attention=attention))[0].kernels.attention_kernel == expected
 
 
 @pytest.mark.parametrize(
