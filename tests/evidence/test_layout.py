@@ -96,6 +96,8 @@ def test_missing_depth_of_a_pipeline_with_experts_is_what_the_guide_advises(row,
         ("NVIDIA Megatron Bridge performance summary, 31.02 NeMo container", "megatron-core"),
         ("NVIDIA/dgxc-benchmarking@v25.02.02 llama3.1/README_8b.md", "megatron-core@25.02"),
         ("NeMo 24.07 performance summary", "megatron-core@24.07"),
+        ("bigscience-workshop/bigscience experiments/gpt2.md line 113", "megatron-2021"),
+        ("BigScience; bigscience-workshop/bigscience experiments/gpt2.md line 182", "megatron-deepspeed"),
         ("NVIDIA/JAX-Toolbox rosetta/rosetta/projects/pax/README.md @af7aeed6", "xla-gpu@23.10"),
     ],
 )
