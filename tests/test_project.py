@@ -282,7 +282,7 @@ def test_groups_of_context_parallel_ranks_are_whole():
 
 
 def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
-    """Two copies in 2 bytes and its gradient, which is reduced as it is: of one weight instead of a whole layer."""
+    """Two copies in 2 bytes and its gradient, which is reduced as it is: of one weight; or at the loss both ends and a layer."""
     model, layout = dense(), Strategy(dp_shard=8, zero=3)
     weights = replace(layout, kernels=Kernels(gathers_each_weight=True, accumulate_in_product=False))
     blocks = replace(layout, kernels=Kernels(accumulate_in_product=False))
@@ -293,7 +293,7 @@ def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
     vocabulary = 32000 * 1024
     layer = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
     standing = by_weight - vocabulary * (2 + 2)
-    assert by_block == standing + max((layer * (4 + 2 + 4)), (vocabulary + 1024) * (2 + 2 + 4))
+    assert by_block == standing + 2 * (2 * vocabulary + 1024) + 2 * layer
 
 
 def test_a_raised_clock_raises_the_peak_that_nothing_exceeds():

@@ -39,7 +39,7 @@ def test_what_is_said_goes_over_the_record(forescale):
 def test_a_plan_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text('framework = "nanotron"\n')
-    assert projected(forescale, "--plan", plan)["strategy"]["kernels"]["cross_entropy"] == "eager"
+    assert projected(forescale, "--plan", plan)["strategy"]["kernels"]["cross_entropy"] == "native"
     document = projected(forescale, "--plan", plan, "--framework", "internevo")
     assert document["strategy"]["kernels"]["broadcasts_updates"]
     plan.write_text("framework = 3\n")
