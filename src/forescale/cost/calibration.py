@@ -116,6 +116,16 @@ def grouped_share(*, share: Numeric, groups: Numeric) -> Numeric:
     return 1.0 - (1.0 - share) * smaller(groups - 1.0, 1.0)
 
 
+@formula(
+    unit="1",
+    source="definition: cores that wait while the last tiles of a product are done wait once per product, however long "
+    "it was",
+)
+def drained_share(*, share: Numeric, tiles: Numeric, num_cores: float) -> Numeric:
+    """1 / (1 + (1 / share − 1) · cores / tiles): `share` is that of a product of one tile for each core."""
+    return 1.0 / (1.0 + (1.0 / share - 1.0) * num_cores / tiles)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedParameters:
     """What a grouped product (experts) loses against a dense one of the same tiles."""

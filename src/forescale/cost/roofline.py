@@ -20,6 +20,7 @@ from forescale.cost.calibration import (
     Calibration,
     Fit,
     GemmParameters,
+    drained_share,
     grouped_share,
 )
 from forescale.cost.model import Provenance
@@ -195,7 +196,13 @@ class Roofline:
         grouped, rows = self.calibration.grouped, op.m / op.groups
         m, n, k = (rows, op.n, op.k) if op.contract == "k" else (op.k, op.n, rows)
         several = grouped.fraction * (grouped.contract_m if op.contract == "m" else 1.0)
-        share = grouped_share(share=several * self.calibration.run.rate("grouped"), groups=op.groups)
+        tile_m, tile_n = self._parameters(op.dtype).tiles[0]
+        lasting = drained_share(
+            share=self.calibration.run.rate("grouped"),
+            tiles=np.ceil(m / tile_m) * np.ceil(n / tile_n) * (op.groups if op.together else 1.0),
+            num_cores=float(self.device.num_cores),
+        )
+        share = grouped_share(share=several * lasting, groups=op.groups)
         products = Gemm(m=m, n=n, k=k, batch=op.groups, dtype=op.dtype, accumulate_bytes=op.accumulate_bytes)
         return products, share, op.groups * grouped.group_s
 

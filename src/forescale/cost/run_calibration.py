@@ -52,7 +52,7 @@ class SharedFactors:
     dispatch: Factor = 1.0
     """The same for all-to-alls of experts, beside `network`: imbalance makes every rank wait for the fullest."""
     grouped: Factor = 1.0
-    """Rate of expert products, over that of balanced ones."""
+    """Rate of expert products whose tiles fill all cores once, over that of products alone; of larger ones more."""
     contention: Measure = 0.0
     """Share of the time of hidden communication by which it slows the compute that hides it."""
     interleaving: Factor = 1.0

@@ -178,19 +178,27 @@ class _Limits:
         plain = replace(op, **{name: value_of(value) for name, value in extents.items()})
         depth = max(map(np.ndim, (plain.m, plain.n, plain.k, plain.batch, value_of(extra_s))))
         tiles = tiles_of(self.fitted.tiles, self.cores)
-        costs = np.asarray(self._tiled(plain, value_of(extra_s), *tiles.reshape(4, -1, *(1,) * depth)))
+        candidates = tiles.reshape(4, -1, *(1,) * depth)
+        costs = np.asarray(self._tiled(plain, value_of(extra_s), value_of(self.rate), *candidates))
         if Term in map(type, (*extents.values(), extra_s)):
-            return self._tiled(op, extra_s, *tiles[:, costs.argmin(axis=0)])
+            return self._tiled(op, extra_s, self.rate, *tiles[:, costs.argmin(axis=0)])
         fastest = costs.min(axis=0)
         return fastest if depth else float(fastest)
 
     def _tiled(
-        self, op: Gemm, extra_s: Numeric, tile_m: Array, tile_n: Array, split: Array, square: Array
+        self,
+        op: Gemm,
+        extra_s: Numeric,
+        rate: Numeric,
+        tile_m: Array,
+        tile_n: Array,
+        split: Array,
+        square: Array,
     ) -> Numeric:
         shape = {"m": op.m, "n": op.n, "batch": op.batch, "tile_m": tile_m, "tile_n": tile_n}
         fitted = self.fitted
         step_s = tile_step_seconds(
-            tile_m=tile_m, tile_n=tile_n, operand_bytes=self.operand_bytes, core_rate=self.rate / self.cores,
+            tile_m=tile_m, tile_n=tile_n, operand_bytes=self.operand_bytes, core_rate=rate / self.cores,
             extent=wave_extent(**shape, square=square, num_cores=self.cores), l2_rate=self.l2_rate,
             bandwidth=self.bandwidth,
         )  # fmt: skip
