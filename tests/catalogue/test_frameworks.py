@@ -37,7 +37,9 @@ def test_a_release_goes_over_what_it_starts_from():
     eager = load_framework("torchtitan@2024-eager")
     assert (eager.software, eager.microbatches_per_stage) == ("torch-eager", 1)
     assert load_framework("nemo@24.07").master == "bf16"
-    assert load_framework("megatron-core").kernels == Kernels(cuts_vision=True)
+    own = Kernels(cuts_vision=True, limits_within=False, scales_rotary=False)
+    assert load_framework("megatron-core").kernels == own
+    assert load_framework("primus@moe").kernels.limits_within
 
 
 def test_lines_joined_go_over_one_another_and_say_when_libraries_were_released():

@@ -12,7 +12,7 @@ from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import Elementwise, GroupedGemm
-from forescale.spec import Kernels, Precision, Strategy
+from forescale.spec import FullAttention, Kernels, Layer, Precision, Strategy
 from forescale.time.price import calls_of
 
 TOKENS = 512
@@ -93,7 +93,11 @@ def test_layouts_of_an_array_keep_their_experts_type():
 
 
 def biased(**kernels: object) -> Block:
-    layer = replace(small.MOE_LAYER, ffn=replace(small.MOE_LAYER.ffn, bias=True))
+    return with_experts({"bias": True}, **kernels)
+
+
+def with_experts(fields: dict[str, object], **kernels: object) -> Block:
+    layer = replace(small.MOE_LAYER, ffn=replace(small.MOE_LAYER.ffn, **fields))
     degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), layer, layout)
@@ -134,3 +138,36 @@ def test_products_that_do_not_accumulate_make_the_gradients_of_all_experts_or_of
     assert made() == 0.0
     assert made(accumulate_in_product=False) == ffn.num_experts * matrix
     assert made(accumulate_in_product=False, grouped_experts=False) == matrix
+
+
+def test_limited_activations_are_clamped_and_joined_before_the_fused_kernel():
+    """Megatron-LM, weighted_bias_quick_geglu_impl: torch.cat((gate.clamp(), value.clamp())), then its kernel."""
+    one = with_experts({"limited": True}, limits_within=False)
+    size, limit = one.tensors["moe.up"].num_bytes, operator(one, "moe.limit")
+    (forward,), (backward,) = limit.forward, limit.backward_input
+    assert forward.bytes_moved == (1 + 1 + 2) * size  # halves read and written, joined
+    assert backward.bytes_moved == (1.5 + 1.5 + 2) * size  # gradient, what was clamped, result; joined
+    assert (forward.kernels, limit.saves, limit.modules[-1]) == (3.0, ("moe.up",), "moe_act")
+    assert operator(one, "moe.activation").reads == ("moe.limited",) == operator(one, "moe.activation").saves
+
+
+def test_activations_without_a_limit_or_with_it_in_their_kernel_are_one_step():
+    for one in (with_experts({"limited": True}), block(Precision(), limits_within=False)):
+        assert "moe.limit" not in {each.name for each in one.operators}
+
+
+def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
+    """Megatron-LM, _apply_rotary_pos_emb_bshd: 12 times queries and keys forward, 14 backward, instead of 2 each."""
+    scaled = FullAttention(num_heads=16, num_kv_heads=4, head_dim=64, scaled_rotary=True)
+
+    def steps(spec: FullAttention, **kernels: bool) -> list[tuple[float, float]]:
+        degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
+        layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+        layer = Layer(attention=spec, ffn=small.MOE_LAYER.ffn)
+        own = operator(layer_block(small.moe(), layer, layout), "attention.rotary")
+        return [(each.bytes_moved, each.kernels) for each in (*own.forward, *own.backward_input)]
+
+    tensors = 2.0 * TOKENS * (16 + 4) * 64
+    assert steps(scaled, scales_rotary=False) == [(12 * tensors, 12.0), (14 * tensors, 12.0)]
+    fused = [(2 * tensors, 1.0)] * 2
+    assert steps(scaled) == steps(replace(scaled, scaled_rotary=False), scales_rotary=False) == fused

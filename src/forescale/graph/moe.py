@@ -207,6 +207,30 @@ WEIGHED_KERNELS = (2.0, 5.0)
 """Kernels, forward and backward."""
 
 
+LIMITED = (4.0, 5.0)
+"""Times that gate and value are read or written, forward and backward, where they are clamped before the kernel of the
+activation: clamped each and joined (2 + 2); masked by what was clamped, which is kept, and joined (3 + 2) (Megatron-LM,
+fused_bias_geglu.py: weighted_bias_quick_geglu_impl)."""
+LIMITED_KERNELS = 3.0
+
+
+def _limited(b: Builder, up: str) -> str:
+    """Append the clamping of gate and value in kernels of their own; return the name of what they are then."""
+    result, size = b.tensor("moe.limited", b.tensors[up].elements), b.bytes_of(up)
+    forward, backward = (times * size for times in LIMITED)
+    elementwise(
+        b,
+        "moe.limit",
+        reads=(up,),
+        writes=(result,),
+        saves=(up,),
+        forward_bytes=forward,
+        backward_bytes=backward,
+        kernels=LIMITED_KERNELS,
+    )
+    return result
+
+
 def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> None:
     """Append the activation and its product with the routing weights, in one kernel or in several.
 
@@ -214,6 +238,8 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
     """
     kernels = b.layout.choices.kernels
     with b.module("moe_act"):
+        if spec.limited and not kernels.limits_within:
+            up = _limited(b, up)
         if kernels.weighted_activation if spec.gated else kernels.weighted_ungated:
             activation(b, "moe.activation", up, activated, gated=spec.gated)
             return

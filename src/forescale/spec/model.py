@@ -37,6 +37,8 @@ class FullAttention:
     output_gate: bool = False
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
+    scaled_rotary: bool = False
+    """Sines and cosines of the rotary embedding are multiplied by a factor (YaRN's concentration; gpt-oss)."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -128,6 +130,8 @@ class MoeFfn:
     gated: bool = True
     bias: bool = False
     """Biases inside the experts (gpt-oss)."""
+    limited: bool = False
+    """What experts activate is clamped first (gpt-oss's swiglu_limit)."""
     latent_size: OptionalExtent = 0
     """Width of the space that routed experts work in, projected to before dispatch and back after combine
     (Nemotron 3 Super); 0 is the hidden size itself. Router and shared experts see the hidden size."""

@@ -236,6 +236,12 @@ class Kernels:
     GeGLU); False keeps them unweighted too."""
     weighted_ungated: bool = False
     """The same of activations without a gate (Megatron-Core's use_fused_weighted_squared_relu)."""
+    limits_within: bool = True
+    """The activation of experts clamps its input itself where the model limits it; False clamps and joins gate and
+    value in kernels before (Megatron-Core)."""
+    scales_rotary: bool = True
+    """The fused rotary embedding takes a factor of its sines and cosines; False rotates step by step where the model
+    has one (Megatron-Core since November 2025)."""
     narrow_inputs: bool = True
     """Linear layers in 8 or 4 bits keep their inputs so (Transformer Engine); False keeps them wide and narrows
     them again in backward (torchao)."""

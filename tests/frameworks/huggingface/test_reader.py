@@ -317,9 +317,10 @@ class TestExperts:
             "sliding_window": 128,
         }
         model = read_huggingface(config, name="m", where="x").model
-        assert model.moe == MoeFfn(num_experts=4, top_k=3, ffn_hidden_size=1024, bias=True, router_bias=True)
+        moe = MoeFfn(num_experts=4, top_k=3, ffn_hidden_size=1024, bias=True, limited=True, router_bias=True)
+        assert model.moe == moe
         assert windows(model) == [128, None] * 3
-        assert attention(model).sinks
+        assert (attention(model).sinks, attention(model).scaled_rotary) == (True, True)
 
     def test_dbrx_nested_sizes(self):
         model = read(

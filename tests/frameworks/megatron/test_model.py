@@ -86,3 +86,14 @@ def test_experts_in_a_narrower_space():
 
 def test_the_older_spelling():
     assert read("--num-layers 3 --hybrid-override-pattern M-*").model.num_layers == 3
+
+
+def test_what_limits_activations_and_scales_the_rotary_embedding():
+    """GPT-OSS: --activation-func-clamp-value 7.0, --position-embedding-type yarn, whose factor is not 1."""
+    experts, limit = "--num-layers 2 --num-experts 8", "--activation-func-clamp-value 7.0"
+    gpt_oss, other = (
+        read(f"{experts} {more}").model.layers[0]
+        for more in (f"{limit} --position-embedding-type yarn", "--position-embedding-type rope")
+    )
+    assert (gpt_oss.ffn.limited, gpt_oss.attention.scaled_rotary) == (True, True)
+    assert (other.ffn.limited, other.attention.scaled_rotary) == (False, False)

@@ -402,12 +402,11 @@ def glm4_moe(keys: Keys) -> Model:
 
 def gpt_oss(keys: Keys) -> Model:
     """GPT-OSS: sinks, biases, every other layer slides; `intermediate_size` is that of an expert."""
-    full = full_attention(keys, head_dim=64, bias=True, sinks=True)
+    full = full_attention(keys, head_dim=64, bias=True, sinks=True, scaled_rotary=True)
     window = keys.size("sliding_window", default=128)
     attention = windowed(keys, full, slides=lambda i: i % 2 == 0, window=window)
-    return decoder(
-        keys, attention, experts(keys, "intermediate_size", bias=True, router_bias=True), tied=False
-    )
+    moe = experts(keys, "intermediate_size", bias=True, limited=True, router_bias=True)
+    return decoder(keys, attention, moe, tied=False)
 
 
 def grok1(keys: Keys) -> Model:

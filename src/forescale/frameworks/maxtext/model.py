@@ -151,6 +151,7 @@ def _attention(settings: Settings, block: str, index: int) -> Attention:
         sinks=settings.flag("attention_sink"),
         output_gate=block in HYBRID,
         rotary=rotary,
+        scaled_rotary=block == "gpt_oss",
     )
 
 
@@ -218,6 +219,7 @@ def _ffn(settings: Settings, block: str, index: int) -> Ffn:
         ffn_hidden_size=width,
         gated=_gated(settings),
         bias=settings.flag("mlp_bias"),
+        limited=block == "gpt_oss",
         shared_ffn_hidden_size=shared * (_widths(settings, "base_mlp_dim") if block == "gemma4" else width),
         shared_gate=block in HYBRID,
         router_bias=routed_bias and block == "gpt_oss",

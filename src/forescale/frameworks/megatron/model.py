@@ -169,6 +169,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
         sinks=settings.choice("softmax_type", "vanilla", SOFTMAX) == "learnable",
         output_gate=settings.flag("attention_output_gate"),
         rotary=_position(settings) == "rotary",
+        scaled_rotary=settings.text("position_embedding_type") == "yarn",
     )
 
 
@@ -216,6 +217,7 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
         ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
         gated=dense.gated,
         bias=dense.bias,
+        limited=settings.number("activation_func_clamp_value") is not None,
         latent_size=settings.count("moe_latent_size", 0),
         shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
         shared_gate=settings.flag("moe_shared_expert_gate"),

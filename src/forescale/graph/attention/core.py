@@ -57,11 +57,28 @@ class CoreShape:
     window: float = float("inf")
 
 
-def rotary(b: Builder, *, queries: float = 1.0, keys: float = 1.0) -> None:
-    """Append the rotary embedding of these parts of queries and keys, fused: it keeps nothing."""
+STEPWISE = (6.0, 7.0)
+"""Passes over queries and keys, each read and written once, that rotating them step by step takes, forward and
+backward: times cosines, half negated, halves joined, times sines, added, joined to the part without a rotation (2 + 1 +
+2 + 2 + 3 + 2); times each (2 + 2), half negated, halves joined, both added (1 + 2 + 3), and the gradient of that empty
+part, zeros that are added (1 + 3) (Megatron-LM, rope_utils.py: _apply_rotary_pos_emb_bshd)."""
+STEPWISE_KERNELS = 12.0
+"""Kernels of these for queries and keys; backward has two more."""
+
+
+def rotary(b: Builder, *, queries: float = 1.0, keys: float = 1.0, stepwise: bool = False) -> None:
+    """Append the rotary embedding of these parts of queries and keys, fused or step by step: it keeps nothing."""
     moved = 2.0 * (queries * b.bytes_of(QKV[0]) + keys * b.bytes_of(QKV[1]))
-    name, both = "attention.rotary", QKV[:2]
-    elementwise(b, name, reads=both, writes=both, forward_bytes=moved, backward_bytes=moved)
+    forward, backward = STEPWISE if stepwise else (1.0, 1.0)
+    elementwise(
+        b,
+        "attention.rotary",
+        reads=QKV[:2],
+        writes=QKV[:2],
+        forward_bytes=forward * moved,
+        backward_bytes=backward * moved,
+        kernels=STEPWISE_KERNELS if stepwise else 1.0,
+    )
 
 
 def attention_core(b: Builder, shape: CoreShape) -> str:

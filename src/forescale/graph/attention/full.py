@@ -20,7 +20,7 @@ def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str
     gathered = gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.qkv")
     _projections(b, spec, hidden=h, copies=copies, gathered=gathered, source=source)
     if spec.rotary:
-        rotary(b)
+        rotary(b, stepwise=spec.scaled_rotary and not lay.choices.kernels.scales_rotary)
     if spec.sinks:
         b.parameter("attention.sinks", ("heads", heads))
     shape = CoreShape(
