@@ -10,6 +10,7 @@ import pytest
 from benchmarks.fit_runs import PRIORS, family_of, held_out, parameters_of, seen, spreads
 from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
+from forescale.catalogue.clusters import load_device
 from forescale.evidence.fit import fit
 from forescale.evidence.runs import logs_of, measured_of, with_logs
 
@@ -36,6 +37,18 @@ def test_priors_cover_the_published_calibration():
     assert again.devices[ARCHITECTURE].wide == pytest.approx(BASE.devices[ARCHITECTURE].wide)
     shared = next(item for item in parameters if item.path == "software.torch-eager.passes")
     assert shared.shared_by == ("software.llm-foundry.passes",)
+
+
+def test_what_blackwell_ultra_sustains_in_8_bits_follows_what_its_boards_have_more_watts():
+    """B300 and GB300 beside B200 and GB200, whose peaks in 8 bits are the same."""
+    priors = json.loads(PRIORS.read_text())["devices"]["blackwell-ultra"]["narrow"]
+    more = []
+    for new, old in (("b300", "b200"), ("gb300", "gb200")):
+        ultra, before = load_device(new), load_device(old)
+        assert ultra.matrix_flops.fp8 == before.matrix_flops.fp8
+        more.append((ultra.power_w / before.power_w) ** BASE.devices["blackwell-ultra"].power_exponent)
+    assert more[0] < priors[0] < more[1]
+    assert priors[4] == "blackwell"
 
 
 def test_large_groups_of_two_families_have_a_spread_of_their_own():
