@@ -327,8 +327,8 @@ def test_what_a_step_shows_of_its_traffic():
     assert once(3, whole=1.0) == once(1)
     assert once(1, reduces=False, gathers=False) == 130 + 80
     assert once(3, reduces=False) == 30
-    # Half of what is hidden shows all the same.
-    assert once(1, contention=0.5) == (40 + 0.5 * 90) + (30 + 0.5 * 50)
+    # All but a last quarter slows what hides it by half its time.
+    assert once(1, contention=0.5) == (130 / 4 + 0.5 * 130 * 3 / 4) + (80 / 4 + 0.5 * 80 * 3 / 4)
     assert once(3, contention=0.5) == 7.5 + 0.5 * 22.5
 
 
@@ -358,7 +358,8 @@ def test_what_a_block_shows_of_its_gathers_and_its_reduction():
     assert block(reduces=False, gathers=False) == (10, 18, 0.0)
     assert block(gathers=False) == (10, 6 + (12 - 11), 0.0)
     assert block(reduces=False) == (3, 12, 0.0)
-    assert block(contention=0.5) == (3 + 0.5 * 7, 7 + 0.5 * 11, 0.0)
+    assert block(contention=0.5) == (0.5 * 10, 0.5 * 18, 0.0)
+    assert block(contention=0.25) == (3, 7, 0.0)  # slowed, the compute still ends before the messages
     # Of 11 s, 8 are of weight gradients: gathers behind the other 3, the reduction behind these.
     assert block(weight=8.0) == (3, 6 - 3, 12 - 8)
     assert block(weight=2.0, reduces=False) == (3, 0, 12)

@@ -62,12 +62,23 @@ def test_large_kernels_hide_launches():
 
 def test_hidden_communication_slows_what_hides_it():
     assert exposed_time(communication=4.0, cover=10.0, contention=0.25) == 1.0
-    assert exposed_time(communication=14.0, cover=10.0, contention=0.25) == 6.5
+    assert exposed_time(communication=12.0, cover=10.0, contention=0.25) == 3.0
     assert exposed_gather(gather=4.0, cover=10.0, overlapped=True, contention=0.5) == 2.0
     assert exposed_gather(gather=4.0, cover=10.0, overlapped=False, contention=0.5) == 4.0
     assert exposed_reduction(
         reduction=8.0, cover=100.0, buckets=4.0, overlapped=True, contention=0.5
     ) == pytest.approx(5.0)
+
+
+def test_compute_slowed_behind_a_longer_message_costs_nothing():
+    """10 s of compute at three quarters of its rate have ended when a message of 14 s has."""
+    assert exposed_time(communication=14.0, cover=10.0, contention=0.25) == 4.0
+    assert exposed_gather(gather=14.0, cover=10.0, overlapped=True, contention=0.25) == 4.0
+    assert exposed_reduction(reduction=14.0, cover=7.0, buckets=4.0, overlapped=True, contention=0.25) == 7.0
+    assert pipelined_time(communication=14.0, cover=7.0, chunks=4.0, contention=0.25) == 7.0
+    # Longer messages never end sooner, however much they slow.
+    ends = [10.0 + exposed_time(communication=x, cover=10.0, contention=0.25) for x in (0, 9, 12, 13, 14, 20)]
+    assert ends == sorted(ends)
 
 
 def test_a_collective_in_chunks_shows_its_last_one():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.files import packaged
 from forescale.formula import formula
-from forescale.numeric import Numeric, larger, smaller, summed
+from forescale.numeric import Numeric, larger, summed
 from forescale.spec.strategy import Overlap
 from forescale.time.price import PricedBlock, PricedOperator, Seconds
 
@@ -13,11 +13,13 @@ CHUNKS = float(packaged("calibrations/time/overlap")["chunks"])
 
 
 @formula(
-    unit="s", source="two queues, one for compute and one for communication: what does not fit behind shows"
+    unit="s",
+    source="two queues, one for compute and one for communication, which slows the compute beside it: both have ended "
+    "after max(communication, cover + contention · communication)",
 )
 def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
-    """max(0, communication − cover) + contention · min(communication, cover)."""
-    return larger(communication - cover, 0.0) + contention * smaller(communication, cover)
+    """max(communication − cover, contention · communication): compute slowed behind a longer message costs nothing."""
+    return larger(communication - cover, contention * communication)
 
 
 @formula(
@@ -27,9 +29,9 @@ def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric 
 def pipelined_time(
     *, communication: Numeric, cover: Numeric, chunks: float, contention: Numeric = 0.0
 ) -> Numeric:
-    """Return e + contention · (communication − e), e = max(communication − cover, communication / chunks)."""
-    shown = larger(communication - cover, communication / chunks)
-    return shown + contention * (communication - shown)
+    """max(communication − cover, first + contention · (communication − first)), first = communication / chunks."""
+    first = communication / chunks
+    return larger(communication - cover, first + contention * (communication - first))
 
 
 @formula(
@@ -38,11 +40,11 @@ def pipelined_time(
 def exposed_reduction(
     *, reduction: Numeric, cover: Numeric, buckets: Numeric, overlapped: bool, contention: Numeric = 0.0
 ) -> Numeric:
-    """Where overlapped e + contention · (reduction − e), e = max(reduction − cover, reduction / buckets); else all."""
+    """Where overlapped max(reduction − cover, last + contention · (reduction − last)), last = a bucket's; else all."""
     if not overlapped:
         return reduction
-    shown = larger(reduction - cover, reduction / larger(buckets, 1.0))
-    return shown + contention * (reduction - shown)
+    last = reduction / larger(buckets, 1.0)
+    return larger(reduction - cover, last + contention * (reduction - last))
 
 
 @formula(
@@ -52,11 +54,8 @@ def exposed_reduction(
 def exposed_gather(
     *, gather: Numeric, cover: Numeric, overlapped: bool, contention: Numeric = 0.0
 ) -> Numeric:
-    """Where prefetched e + contention · (gather − e), e = max(0, gather − compute), per layer; else all."""
-    if not overlapped:
-        return gather
-    shown = larger(gather - cover, 0.0)
-    return shown + contention * (gather - shown)
+    """Where prefetched max(gather − compute, contention · gather), per layer; else all."""
+    return larger(gather - cover, contention * gather) if overlapped else gather
 
 
 @formula(
@@ -105,9 +104,9 @@ def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeri
 def panel_time(
     *, communication: Numeric, cover: Numeric, steps: Numeric, contention: Numeric = 0.0
 ) -> Numeric:
-    """Return e + contention · (C − e), e = C/n_b + (1 − 1/n_b)·max(C − cover, 0) of the communication C."""
-    shown = communication / steps + (1.0 - 1.0 / steps) * larger(communication - cover, 0.0)
-    return shown + contention * (communication - shown)
+    """C/n_b + (1 − 1/n_b)·max(C − cover, contention · C) of the communication C."""
+    hidden = larger(communication - cover, contention * communication)
+    return communication / steps + (1.0 - 1.0 / steps) * hidden
 
 
 def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contention: Numeric) -> Numeric:
