@@ -18,7 +18,7 @@ from forescale.inputs import pricing_of
 from forescale.memory.liveness import block_bytes, block_moments
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
 from forescale.spec.strategy import Overlap
-from forescale.time.blocks import block_seconds
+from forescale.time.blocks import CHECKPOINT, block_seconds
 from forescale.time.price import calls_of, calls_of_steps, price_operators
 
 LAYER = Layer(
@@ -41,7 +41,7 @@ def priced(layer=LAYER, strategy=ALONE, seq_len=512.0, **run):
 
 
 def cost(block, recompute=NONE, **asked):
-    return block_seconds(block, keep(block.block, recompute).replayed, **asked)
+    return block_seconds(block, keep(block.block, recompute).replays, **asked)
 
 
 def test_what_grows_with_a_token_s_place_is_causal_attention():
@@ -81,7 +81,7 @@ def test_launches_of_every_pass():
         11 * 0.002 - (found.forward - found.forward_parts["overhead"])
     )
     again = cost(block, FULL)
-    assert again.launches == pytest.approx((11 + 11 + 4 + 11) * 0.002)
+    assert again.launches == pytest.approx((11 + 11 + 4 + 11 + CHECKPOINT) * 0.002)
     apart = block_seconds(block, (), overlap=Overlap(tensor=False, expert=False), split=True)
     weights = sum(each.backward_weight[0] for each in block.operators.values())
     rest = sum(each.backward_input[0] for each in block.operators.values())
@@ -112,6 +112,18 @@ def test_graphs_of_the_router_leave_the_rest_to_the_host():
 def test_exchanges_beside_another_micro_batch_cost_the_host_more():
     plain = priced(kernel_interval_s=0.002, interleaving=1.5)
     assert cost(plain, overlap=Overlap(expert=True)).forward == pytest.approx(1.5 * cost(plain).forward)
+
+
+def test_every_checkpoint_costs_the_host_time_of_its_own():
+    """Both norms one each beside the activation's; none where a graph launches what it replays."""
+
+    def launches(modules, graphs="none"):
+        block = priced(strategy=Strategy(graphs=graphs), kernel_interval_s=0.002)
+        return cost(block, Recompute(granularity="selective", modules=modules)).launches / 0.002
+
+    assert launches(("layernorm",)) - launches(()) == pytest.approx(2 * (1 + CHECKPOINT))
+    assert launches(("core_attn",)) - launches(()) == pytest.approx(1 + CHECKPOINT)
+    assert launches(("layernorm",), "full") == 0.0
 
 
 def test_steps_beyond_the_first_are_launches_without_a_call():
@@ -153,6 +165,7 @@ def test_calls_of_the_host():
     assert calls_of(Elementwise(bytes_moved=5.0), where) == 1.0
     assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0), where) == pytest.approx(1 + 0.15 * 2)
     assert calls_of(Elementwise(bytes_moved=0.0, kernels=3.0), where) == 0.0
+    assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0, called=False), where) == pytest.approx(0.15 * 3)
     assert calls_of(GroupedGemm(groups=8.0, m=1.0, n=1.0, k=1.0), where) == pytest.approx(1 + 0.05 * 7)
     assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0, family="cast"), where) == pytest.approx(
         1 + 0.05 * 2

@@ -183,7 +183,8 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     both, either = _moves(b)
     row = hidden * lay.element_bytes
     unsorted = b.tensor("moe.unsorted", received * hidden * either)
-    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either)
+    called = _framework_sorts(b)
+    _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either, called=called)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
     once = lay.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
@@ -285,7 +286,8 @@ def _dispatch(
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
     dispatched = b.tensor("moe.dispatched", received * hidden, lay.expert_input_bytes)
-    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either)
+    called = _framework_sorts(b)
+    _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either, called=called)
 
 
 def _count(b: Builder, spec: MoeFfn) -> None:
@@ -327,11 +329,26 @@ def _copied_here(b: Builder) -> float:
     return 0.0 if b.layout.choices.dispatcher in SENT_ONCE else 1.0
 
 
+def _framework_sorts(b: Builder) -> bool:
+    """Say whether the framework sorts by expert: HybridEP's dispatch and combine do it in their one call.
+
+    Megatron-LM, moe/fused_a2a.py: dispatch_with_permute and combine_with_unpermute.
+    """
+    return b.layout.choices.dispatcher != "hybridep"
+
+
 def _permute(
-    b: Builder, name: str, source: str, result: str, *, moved: Numeric, rows: Numeric | None = None
+    b: Builder,
+    name: str,
+    source: str,
+    result: str,
+    *,
+    moved: Numeric,
+    rows: Numeric | None = None,
+    called: bool = True,
 ) -> None:
     """Append a gather or scatter of rows in memory; the first one keeps the map of `rows` entries."""
-    work = (Elementwise(bytes_moved=moved, family="permute", kernels=2.0),)
+    work = (Elementwise(bytes_moved=moved, family="permute", kernels=2.0, called=called),)
     saves = () if rows is None else (b.tensor(f"{name}.rows", rows, ROW_MAP_BYTES, differentiable=False),)
     b.operator(name, forward=work, backward_input=work, reads=(source,), writes=(result,), saves=saves)
 

@@ -143,6 +143,8 @@ class Elementwise:
     )
     kernels: Numeric = 1.0
     """Kernel launches."""
+    called: bool = True
+    """Launched by a call of the framework; else by the call of the message before or behind it."""
     transposed_bytes: Numeric = 0.0
     """HBM bytes of a second copy, transposed, which only devices with `needs_transposes` write."""
 

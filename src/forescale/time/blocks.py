@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import TypeAlias
 
 from forescale.cost.mesh import Group
 from forescale.cost.select import CostModels
+from forescale.files import packaged
 from forescale.formula import named, total
 from forescale.graph.layout import Choices, Layout
 from forescale.graph.operator import Block, Operator
@@ -21,7 +23,7 @@ from forescale.graph.parts import ByPolicy, Parts, build_blocks
 from forescale.graph.recompute import NO_RECOMPUTE, Kept, keep
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Holding, holdings
-from forescale.numeric import Numeric, summed
+from forescale.numeric import Numeric, smaller, summed
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
@@ -36,6 +38,8 @@ from forescale.time.price import (
 )
 
 NO_OVERLAP = Overlap(tensor=False, expert=False)
+CHECKPOINT: float = packaged("calibrations/time/overlap")["checkpoint"]
+"""Time of the host for one checkpoint beside what it launches, over a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +68,13 @@ class BlockSeconds:
 
 def block_seconds(
     priced: PricedBlock,
-    replayed: tuple[Operator, ...],
+    replays: tuple[tuple[Operator, ...], ...],
     *,
     overlap: Overlap = NO_OVERLAP,
     by_place: bool = False,
     split: bool = False,
 ) -> BlockSeconds:
-    """Return the seconds of a block that replays some operators, of communication what nothing hides.
+    """Return the seconds of a block that replays groups of operators, of communication what nothing hides.
 
     `split` is of schedules that run weight gradients apart, which then hide nothing of the input's gradient.
     `by_place` asks for the part that grows with a token's place in its sequence.
@@ -93,11 +97,13 @@ def block_seconds(
         for into in (backward, weight):
             covers.add(into, own, own.backward_weight, cover)
         flops = flops + own.flops
+    replayed = tuple(chain.from_iterable(replays))
     for operator in replayed:
         own = priced.operators[operator.name]
         covers.add(backward, own, own.forward, covers.of_forward(own), part="recompute")
         flops = flops + own.forward_flops
         backward_kernels = backward_kernels + own.forward_kernels
+    backward_kernels = backward_kernels + _checkpoints(priced, replays)
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
         hide_experts(seconds, priced, overlap, backward=seconds is backward)
         apart = (weight, weight_kernels) if split and seconds is backward else None
@@ -114,6 +120,14 @@ def block_seconds(
         launches=(forward_kernels + backward_kernels) * priced.pricing.models.run.kernel_interval_s,
         flops=flops,
     )
+
+
+def _checkpoints(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> Numeric:
+    """Return what the host pays for each group that is replayed, in calls; nothing where no launch of it is a call."""
+    launched = (
+        summed(priced.operators[operator.name].forward_kernels for operator in group) for group in replays
+    )
+    return CHECKPOINT * summed(smaller(calls, 1.0) for calls in launched)
 
 
 def _causal(priced: PricedBlock, replayed: tuple[Operator, ...]) -> tuple[Numeric, Numeric]:
@@ -227,7 +241,7 @@ class PricedModel:
             split = splits_backward(choices.schedule)
             seconds = block_seconds(
                 block,
-                kept.replayed,
+                kept.replays,
                 overlap=choices.overlapped,
                 by_place=cuts_sequences(choices.schedule),
                 split=split,

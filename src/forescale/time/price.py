@@ -214,7 +214,9 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
     calls = 1.0 + further * (getattr(primitive, "kernels", 1.0) - 1.0)
     if isinstance(primitive, Collective):
         return calls * several(degree=groups[primitive.axis].num_ranks)
-    return calls * smaller(primitive.bytes_moved, 1.0) if isinstance(primitive, Elementwise) else calls
+    if not isinstance(primitive, Elementwise):
+        return calls
+    return (calls if primitive.called else further * primitive.kernels) * smaller(primitive.bytes_moved, 1.0)
 
 
 def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
