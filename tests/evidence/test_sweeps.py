@@ -51,6 +51,23 @@ def test_another_question_is_not_of_the_sweep(row, change):
     assert sweeps_of(express(rows), predicted) == []
 
 
+def test_runs_that_their_source_tells_not_to_compare_are_apart(row):
+    """The nodes of Jean Zay were made faster on 25 February 2022 (BigScience's chronicle)."""
+    source = "bigscience-workshop/bigscience train/tr11-176B-ml/chronicles-prequel.md line 723"
+    days = [row(source=source, **cells) for cells in sweep_cells(("02-23", "02-25", "02-26"))]
+    assert [case.sitting for case in express(days)] == ["before 25 February 2022", "", ""]
+    assert sweeps_of(express(days), dict.fromkeys(("S-0", "S-1", "S-2"), 1.0)) == []
+    same = [row(source=source, **cells) for cells in sweep_cells(("02-25", "02-25", "02-26"))]
+    assert len(sweeps_of(express(same), dict.fromkeys(("S-0", "S-1", "S-2"), 1.0))) == 1
+
+
+def sweep_cells(days):
+    return [
+        {"id": f"S-{index}", "measured_step_s": 4.0 + index, "notes": f"date {day}", **layout}
+        for index, (layout, day) in enumerate(zip(LAYOUTS, days, strict=True))
+    ]
+
+
 def test_two_layouts_measured_thrice_are_no_sweep(row):
     rows = sweep(row)
     rows[2] = row(id="S-2", measured_step_s=6.0, **LAYOUTS[0])

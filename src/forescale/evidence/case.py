@@ -67,6 +67,8 @@ class Case:
     """The row's own notes."""
     doubt: str = ""
     """Why what the row says does not determine its memory; empty where it does."""
+    sitting: str = ""
+    """What tells it apart from runs that its source says are not to be compared with it."""
 
     @property
     def question(self) -> Question:

@@ -18,7 +18,7 @@ from forescale.evidence.megatron_ci import COLUMNS as CI_COLUMNS
 from forescale.evidence.megatron_ci import ci_cases
 from forescale.evidence.model import model_of
 from forescale.evidence.published import published_step_time
-from forescale.evidence.tables import doubt_of, first_match
+from forescale.evidence.tables import doubt_of, first_match, sitting_of
 from forescale.files import Row, read_table
 from forescale.project import project
 from forescale.question import Question
@@ -71,6 +71,7 @@ def _case(row: Row, own: Cluster | None) -> Case:
         core=row.text("core").lower() == "y",
         remarks=row.text("notes"),
         doubt=doubt_of(row),
+        sitting=sitting_of(row),
     )
     try:
         model = model_of(row, notes)

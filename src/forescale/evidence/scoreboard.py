@@ -289,7 +289,10 @@ MINIMUM_LAYOUTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Layouts of one model shape, source, hardware, device count, sequence length and compute type."""
+    """Layouts of one model shape, source, hardware, device count, sequence length and compute type.
+
+    Runs that their source says are not to be compared, as the machine was changed between them, are sweeps apart.
+    """
 
     source: str
     model_name: str
@@ -333,7 +336,8 @@ def mean_regret(sweeps: Sequence[Sweep]) -> float | None:
 def _key(case: Case) -> tuple[object, ...]:
     model, cluster, strategy, workload = case.question.parts
     compute = (workload.precision.compute, workload.precision.recipe)
-    return (_shape(model), case.source, cluster.device, strategy.num_devices, workload.seq_len, compute)
+    ran = (case.source, case.sitting, cluster.device, strategy.num_devices)
+    return (_shape(model), *ran, workload.seq_len, compute)
 
 
 def _shape(model: Model) -> Model:

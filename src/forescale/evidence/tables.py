@@ -89,6 +89,11 @@ def doubt_of(row: Row) -> str:
     return next((str(entry["doubt"]) for entry in _of_row("doubtful", row)), "")
 
 
+def sitting_of(row: Row) -> str:
+    """Return what tells apart runs that their source says are not to be compared; empty where it says nothing."""
+    return next((str(entry["sitting"]) for entry in _of_row("sittings", row)), "")
+
+
 def _of_row(name: str, row: Row) -> Iterator[Mapping[str, Any]]:
     """Yield the entries of table `name` whose patterns are all found in the row's cells."""
     for entry in table(name):
