@@ -97,8 +97,7 @@ def block_seconds(
         for into in (backward, weight):
             covers.add(into, own, own.backward_weight, cover)
         flops = flops + own.flops
-    replayed = tuple(chain.from_iterable(replays))
-    for operator in replayed:
+    for operator in chain.from_iterable(replays):
         own = priced.operators[operator.name]
         covers.add(backward, own, own.forward, covers.of_forward(own), part="recompute")
         flops = flops + own.forward_flops
@@ -116,7 +115,7 @@ def block_seconds(
         forward=total(forward, name="block_time", unit="s"),
         backward=total(backward, name="block_time", unit="s"),
         weight=total(weight, name=f"{name} weight gradients", unit="s"),
-        causal=_causal(priced, replayed) if by_place else (0.0, 0.0),
+        causal=_causal(priced, replays) if by_place else (0.0, 0.0),
         launches=(forward_kernels + backward_kernels) * priced.pricing.models.run.kernel_interval_s,
         flops=flops,
     )
@@ -130,11 +129,11 @@ def _checkpoints(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...])
     return CHECKPOINT * summed(smaller(calls, 1.0) for calls in launched)
 
 
-def _causal(priced: PricedBlock, replayed: tuple[Operator, ...]) -> tuple[Numeric, Numeric]:
+def _causal(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> tuple[Numeric, Numeric]:
     """Return the seconds of causal attention in forward and backward; where a window bounds it, it does not grow."""
     forward: Numeric = 0.0
     backward: Numeric = 0.0
-    again = {operator.name for operator in replayed}
+    again = {operator.name for operator in chain.from_iterable(replays)}
     for own in priced.operators.values():
         if not any(isinstance(each, AttentionCore) and each.grows for each in own.operator.forward):
             continue
