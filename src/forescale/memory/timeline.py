@@ -436,8 +436,7 @@ def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) ->
     stages, states = result.memory.stages, inputs.states
     standing = states.buffers + message_buffers(setting, inputs) + working_bytes(setting, inputs).gathered
     held = (standing, states.lasting, states.update, pool_bytes(setting, inputs))
-    columns = [np.broadcast_to(np.asarray(each), (len(stages), 1))[:, 0] for each in held]
-    rows = np.stack(columns, axis=1).tolist()
+    rows = np.hstack([np.broadcast_to(np.asarray(each), (len(stages), 1)) for each in held]).tolist()
     whole = setting.choices.graphs == "full"
     return tuple(
         Standing(
@@ -514,8 +513,7 @@ class _Curves:
         """Return the other passes of the last stage that are between forward and backward."""
         low = int(self.flat.bounds[int(self.flat.rank[action])])
         ends = np.array([bool(load.between) for load in self.loads])
-        own = ends[self.flat.stage[low : action + 1]]
-        kinds = self.flat.kind[low : action + 1][own]
+        kinds = self.flat.kind[low : action + 1][ends[self.flat.stage[low : action + 1]]]
         count = int(np.sum(kinds == Kind.F) - np.sum(np.isin(kinds, BACKWARD)))
         return count - int(self.flat.kind[action] == Kind.F and ends[self.flat.stage[action]])
 
@@ -572,6 +570,7 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
     copied = most - standing.graphs - standing.lasting
     copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=copied)
     graphs = Sized(owner="buffers", name="memory of captured graphs", num_bytes=standing.graphs)
+    live = (*_states(standing, standing.lasting), copies, graphs)
     return PeakMoment(
         rank=rank,
         stage=None,
@@ -579,9 +578,7 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
         time_s=when,
         allocated_bytes=standing.states + most,
         in_flight=0,
-        tensors=_largest_first(
-            [(each, 1) for each in (*_states(standing, standing.lasting), copies, graphs)]
-        ),
+        tensors=_largest_first([(each, 1) for each in live]),
     )
 
 
