@@ -48,7 +48,7 @@ BAD = {
     "zero nodes": (("search", MODEL, "--cluster", "h100-sxm", "--nodes", 0, *RUN), "nodes must be a whole number of 1 or more"),
     "negative tokens": (("project", *DENSE, "--tokens", "-2T"), "tokens must be greater than 0"),
     "zero stage beyond 3": (("project", *DENSE, "--zero", 4), "zero must be 3 or less"),
-    "zero top": (("search", *SEARCH, "--top", 0), "--top must be a whole number of 1 or more"),
+    "zero top": (("search", *DENSE, "--top", 0), "--top must be a whole number of 1 or more"),
     "zero memory": (("search", *SEARCH, "--max-memory", "0GiB"), "--max-memory must be greater than 0"),
     "memory without its unit": (("search", *SEARCH, "--max-memory", "70"), "must be 1048576 or more bytes, got 70; say its unit"),
     "carbon of no place": (("run", *DENSE, "--tokens", "1T", "--carbon", "1e30"), "--carbon must be 0 or more, 100,000 kg of CO2 per MWh at most"),
@@ -65,7 +65,7 @@ BAD = {
     "no model": (("project", *DENSE[1:]), "MODEL must be given"),
     "search without devices": (("search", MODEL, "--cluster", "h100-sxm", *RUN), "exactly one of devices and nodes"),
     "model of no name": (("project", "", *DENSE[1:]), "unknown model ''; there are almodel, bloom"),
-    "cluster of no name": (("project", MODEL, "--cluster", "", "--devices", 8, *RUN), "unknown cluster ''; there are "),
+    "cluster of no name": (("project", MODEL, "--cluster", "", "--devices", 8, *RUN), "--cluster is empty; give it a value"),
     "cluster with a word too many": (("project", MODEL, "--cluster", "b200-sxm", "--devices", 8, *RUN), "did you mean b200 or"),
     "a network of no devices": (("network", "--cluster", "h100-sxm", "--devices", 0), "1 or more, got 0"),
     "a network of no nodes": (("network", "--cluster", "h100-sxm", "--nodes", 0), "1 or more, got 0"),
@@ -118,7 +118,7 @@ BAD = {
     "infinite clock": (("project", *DENSE, "--device-clock-mhz", "inf"), "device_clock_mhz must be a number, got inf"),
     "endless tokens": (("project", *DENSE, "--tokens", "1e400"), "must be"),
     "target of no number": (("search", *DENSE, "--target-days", "nan"), "--target-days must be a number, got nan"),
-    "endless top": (("search", *SEARCH, "--top", 99999999999), "--top must be 10,000 or less"),
+    "endless top": (("search", *DENSE, "--top", 99999999999), "--top must be 10,000 or less"),
     "a part of an order": (("project", *DENSE, "--axis-order", "tp"), "axis_order names each of tp, cp, dp, pp once; got tp"),
     "an axis twice": (("project", *DENSE, "--axis-order", "tp,tp,cp,dp"), "got tp,tp,cp,dp"),
     "parameters on the host under zero 1": (("project", *DENSE, "--offload-parameters"), "zero is 1"),
@@ -126,6 +126,11 @@ BAD = {
     "a home of nobody": (("project", "~nobody-here/x.json", *DENSE[1:]), "there is no such file"),
     "ranks of nothing": (("calibrate", "--collectives", "x.log", "--cluster", "h100-sxm", "-o", "x.json", "--num-ranks", 0), "--num-ranks must be a whole number of 1 or more"),
     "unknown preset of a corpus": (("validate", "nowhere.csv", "--preset", "zz"), "unknown preset 'zz'"),
+    "a dimension twice": (("search", *SEARCH, "--fix", "cp=1,2"), "--fix cp is given twice; give its values together, as in cp=1,1,2"),
+    "a value twice": (("project", *DENSE, "--set", "strategy.tp=4", "--set", "strategy.tp=8"), "'strategy.tp=4' and 'strategy.tp=8' set one value"),
+    "nothing that is frozen": (("project", *DENSE, "--freeze", ""), "--freeze is empty; give it a value, or leave it out"),
+    "nothing among several": (("project", *DENSE, "--set", " "), "--set is empty; give it a value, or leave it out"),
+    "tokens that no expert gets": (("project", "mixtral-8x7b", *DENSE[1:], "--expert-imbalance", 4.5), "of mixtral-8x7b is 1 to 4, as each token chooses 2 of 8 experts; got 4.5"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),
 }  # fmt: skip
 
@@ -169,6 +174,18 @@ def test_model_files_that_cannot_be_read(forescale, tmp_path, name, content, sen
         (PLAN + "[strategy]\ntp = -2\n", "tp must be greater than 0"),
         (PLAN.replace("4096", '"long"'), "seq_len must be a whole number"),
         ("[strategy]\ntp = 2\n", "must be given"),
+        (
+            PLAN + '[workload.precision]\ncompute = "bf16"\n[precision]\ncompute = "fp8"\n',
+            "precision.compute is given in precision and in workload.precision; give it once",
+        ),
+        (
+            PLAN + '[strategy.recompute]\ngranularity = "none"\nmodules = ["mlp"]\n',
+            "recompute.modules goes with the granularity selective; it is none",
+        ),
+        (
+            PLAN + "[strategy.recompute]\nnum_layers = 2\n",
+            "recompute.num_layers goes with the granularity selective or full or policy; it is none",
+        ),
     ],
 )
 def test_plans_that_cannot_be(forescale, tmp_path, content, sentence):

@@ -85,6 +85,16 @@ def test_the_file_and_the_line_that_starts_it_go_by_the_name_it_was_given(
     assert not re.search(r"\b(?:run\.sh|plan\.py)\b", ran.out + text)
 
 
+@pytest.mark.parametrize(
+    ("to", "name", "kind"), [("megatron", "run.toml", "a shell script"), ("torchtitan", "tt.toml", "Python")]
+)
+def test_a_file_is_not_given_the_name_of_another_kind(forescale, tmp_path, to, name, kind):
+    ran = forescale("export", *DENSE, *LAYOUT, "--to", to, "--output", tmp_path / name)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"what is written is {kind}: give a name that ends in " in ran.err
+    assert not (tmp_path / name).exists()
+
+
 def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_path, monkeypatch):
     monkeypatch.setattr(import_module("forescale.search.rank"), "search", None)
     ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "no" / "x.sh")

@@ -164,6 +164,25 @@ def test_optimise_proves_a_small_pipeline(tmp_path):
         run("optimise", "--pp", "2", "-m", "4", "--stage-forward", "1,x")
 
 
+def test_a_schedule_of_ones_own_is_simulated_if_it_is_one(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    named = as_json("simulate", "-s", "1f1b", "--pp", "2", "-m", "2", "--comm", "0.5")
+    own = as_json("simulate", str(path), "--comm", "0.5")
+    assert {**own, "schedule": "1f1b"} == named
+    path.write_text("0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n")
+    with pytest.raises(ForescaleError, match=r"own.csv: stage 0, micro-batch 1 .* needs one of B and I once"):
+        run("simulate", str(path))
+
+
+def test_the_name_of_a_file_says_what_is_drawn(tmp_path):
+    for name, begins in (("a.svg", "<svg"), ("a.html", "<!doctype"), ("a.csv", "0F0"), ("a.json", "{")):
+        run("draw", "--pp", "2", "-m", "2", "-o", str(tmp_path / name))
+        assert (tmp_path / name).read_text().startswith(begins)
+    with pytest.raises(ForescaleError, match=r"b.svg is the name of svg, and --format says html; give one"):
+        run("draw", "--pp", "2", "-m", "2", "-o", str(tmp_path / "b.svg"), "--format", "html")
+
+
 def test_blocking_messages_cost_more():
     found = [
         as_json("simulate", "-s", "1f1b", "--pp", "4", "-m", "8", "--comm", "0.2", "--comm-mode", mode)[

@@ -77,7 +77,8 @@ def test_files_of_every_format_run(tmp_path):
     [
         ("0F0,0F0,0B0\n1F0,1B0\n", "stage 0, micro-batch 0 .* needs F once"),
         ("0F0,0B0\n1B0,1F0\n", "1B0 .* comes before 1F0"),
-        ("0F0,0B0\n1F0,1B0\n1F1,1B1\n", "3 ranks have actions, its placement has 2"),
+        ("0F0,0B0\n1F0,1B0\n1F1,1B1\n", "stage 1 has actions on ranks 1 and 2; it lies on one"),
+        ("0F0,0B0\n\n1F0,1B0\n", "rank 1 has no actions; give each rank, from 0, its row"),
         ("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", "actions wait for each other in a circle: 0F0"),
         (
             "0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",

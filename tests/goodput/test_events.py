@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,8 @@ def test_nothing_fails():
     outcome = simulate(replace(CASE, mttf=np.inf), np.random.default_rng(0))
     assert outcome.failures == 0
     assert outcome.wall == pytest.approx(4e5 + 399 * 10.0)
+    begun = simulate(replace(CASE, mttf=np.inf, work=4.005e5), np.random.default_rng(0))
+    assert begun.wall == pytest.approx(4.005e5 + 400 * 10.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,6 +116,17 @@ def test_spares_spare_the_wait_and_elastic_runs_shorten_it():
     waits, spared = simulated(broken), simulated(replace(broken, spares=12))
     assert waits < simulated(replace(broken, replica_share=1 / 16)) < spared
     assert spared == pytest.approx(simulated(replace(broken, spares=None)), abs=0.01)
+
+
+@pytest.mark.parametrize(("spares", "repair"), [(0, 4000.0), (1, 15_000.0)])
+def test_without_a_replica_everything_takes_as_much_longer_as_the_mean_speed_is_less(spares, repair):
+    """Nodes away at a time are Poisson distributed about fatal x repair / mttf."""
+    told = {"fatal": 0.5, "repair": repair, "replica_share": 0.25, "replica_nodes": 1}
+    load = 0.5 * repair / CASE.mttf
+    chance = [math.exp(-load) * load**away / math.factorial(away) for away in range(60)]
+    speed = sum(each * max(0.0, 1.0 - 0.25 * max(0, away - spares)) for away, each in enumerate(chance))
+    plain = sum(expected(CASE).values())
+    assert sum(expected(replace(CASE, spares=spares, **told)).values()) == pytest.approx(plain / speed)
 
 
 def test_a_checkpoint_counts_when_it_is_written():

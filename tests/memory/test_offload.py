@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from tests.small import cluster, moe, workload
 
 from forescale.memory.offload import (
     exposed_copies,
@@ -14,6 +17,9 @@ from forescale.memory.offload import (
     offloaded_share,
     resident_bytes,
 )
+from forescale.project import project
+from forescale.spec import Strategy
+from forescale.spec.strategy import Offload
 
 
 @pytest.mark.parametrize(("fraction", "added_s"), [(0.25, 0.875), (0.5, 1.488), (0.75, 2.191), (1.0, 3.193)])
@@ -46,6 +52,16 @@ def test_two_layers_are_in_transit_where_all_are_offloaded():
 def test_one_layer_is_in_transit_where_some_stay():
     assert in_transit_bytes(offloaded=40.0, num_layers=4.0, layers_on_stage=8.0) == 10.0
     assert in_transit_bytes(offloaded=40.0, num_layers=1.0, layers_on_stage=8.0) == 40.0
+
+
+def test_what_multi_token_prediction_keeps_goes_to_the_host_of_the_last_stage():
+    layout = Strategy(pp=2, dp_shard=4, offload=Offload(modules=("core_attn",)))
+    stages = [
+        project(replace(moe(), num_mtp_layers=count), cluster(8), layout, workload()).memory.stages
+        for count in (0, 1)
+    ]
+    assert stages[0][0].host_bytes == stages[1][0].host_bytes > 0.0
+    assert stages[0][1].host_bytes < stages[1][1].host_bytes
 
 
 def test_layers_in_transit_are_on_the_device_too():

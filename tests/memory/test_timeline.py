@@ -74,8 +74,9 @@ def test_metrics_of_a_micro_batch_come_when_its_backward_is_over(pp, recompute, 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_loads_are_what_the_projection_sums(recompute):
     layout = replace(LAYOUT, pp=1, dp_shard=8, recompute=RECOMPUTE[recompute])
-    (load,) = stage_loads(MLA, layout, WORKLOAD, loop(1))
-    activations = project(MLA, CLUSTER, layout, WORKLOAD).memory.stages[0].activations_bytes
+    model = replace(MLA, num_mtp_layers=1)
+    (load,) = stage_loads(model, layout, WORKLOAD, loop(1))
+    activations = project(model, CLUSTER, layout, WORKLOAD).memory.stages[0].activations_bytes
     work = max(total_bytes(load.forward), total_bytes(load.backward))
     assert total_bytes(load.kept) + work == pytest.approx(activations, rel=1e-12)
 

@@ -9,6 +9,7 @@ from tests.small import cluster, dense, moe
 
 from forescale import project
 from forescale.errors import SpecError
+from forescale.memory.parameters import Elements, Weights
 from forescale.spec import Precision, Strategy, Workload
 from forescale.spec.workload import QUANTISED_BYTES, Trainable
 from forescale.units import GIB
@@ -111,6 +112,15 @@ def test_states_follow_trained_elements(model):
     narrow, _ = stage(trainable=Trainable(lora_rank=8), precision=Precision(frozen="int8"))
     assert narrow.frozen_bytes < 0.7 * whole.weights_bytes
     assert narrow.gradients_bytes < 0.1 * whole.gradients_bytes
+
+
+@pytest.mark.parametrize(("frozen", "numbers"), [("fp32", 30.0), ("bf16", 30.0), ("int8", 20.0)])
+def test_frozen_weights_travel_as_they_are_kept_but_never_wider_than_products_take_them(frozen, numbers):
+    held = Weights(
+        dense=30.0, expert=0.0, trained=Elements(dense=10.0, expert=0.0),
+        **{"quantised" if frozen == "int8" else "frozen": Elements(dense=20.0, expert=0.0)},
+    )  # fmt: skip
+    assert held.sent(Precision(frozen=frozen)).dense == numbers
 
 
 def test_a_type_of_frozen_weights_needs_some():

@@ -1,9 +1,20 @@
 """Names, refusals, and orders known from the papers' figures (p = 4)."""
 
+from dataclasses import replace
+
 import pytest
 
 from forescale.errors import UnknownNameError
-from forescale.schedule import Request, ScheduleError, build_schedule, families, family, peak_activations
+from forescale.schedule import (
+    Request,
+    ScheduleError,
+    build_schedule,
+    families,
+    family,
+    from_share,
+    peak_activations,
+    simulate,
+)
 
 
 def order(name, rank, m=8, pp=4, **more):
@@ -113,6 +124,15 @@ def test_vpp_may_be_left_out_only_where_it_is_fixed():
 def test_v_zb_keeps_any_limit(limit):
     schedule = build_schedule("v-zb", Request(pp=8, num_microbatches=20, memory_limit=limit))
     assert peak_activations(schedule).max() <= limit
+
+
+def test_waves_idle_less():
+    """Hanayo, arXiv:2308.15762, figure 1: waves of smaller chunks fill part of what 1F1B leaves idle."""
+    request = Request(pp=4, num_microbatches=16)
+    built = [build_schedule("1f1b", request)]
+    built += [build_schedule("hanayo", replace(request, vpp=vpp), vpp=vpp) for vpp in (2, 4, 8)]
+    ends = [simulate(each, from_share(vpp=each.placement.vpp)).makespan for each in built]
+    assert ends[0] == 3 * (16 + 3) > max(ends[1:])
 
 
 def test_offload_lowers_the_peak():

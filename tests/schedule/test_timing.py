@@ -170,6 +170,15 @@ def test_step_costs_around_the_pipeline():
     assert gathered.makespan == 10.0
     hidden = simulate(schedule, UNIT, step=StepCosts(param_gather=np.array([0.0, 1.0])))
     assert hidden.makespan == 9.0
+    shown = simulate(schedule, UNIT, step=StepCosts(param_gather=np.array([0.0, 3.0])))
+    assert shown.makespan == 11.0
+
+
+def test_a_second_chunk_waits_for_its_own_gather():
+    schedule = family("interleaved-1f1b").build(Request(pp=2, num_microbatches=4, vpp=2))
+    gathers = np.array([0.0, 0.0, 0.0, 100.0])
+    found = simulate(schedule, UNIT, step=StepCosts(param_gather=gathers))
+    assert found.makespan >= 100.0 + 4 * 3  # of the chunk's forwards and backwards none began before
 
 
 def test_reductions_overlap_the_tail():

@@ -139,6 +139,10 @@ def test_what_explains_the_difference_is_found():
         assert any(said in line and f"{action} +5.00" in line for line in difference.sentences)
         lost = {each.action: (each.lost_before, each.lost_within) for each in difference.passes}
         assert lost[action] == pytest.approx((0.0, 5.0) if cause == "pass" else (5.0, 0.0))
+    twice = delayed(delayed(plain, "1B0", within=False), "1B1", within=False)
+    assert any(
+        "most on rank 1 (+10.00)" in line for line in Difference(step=twice, simulation=base).sentences
+    )
 
 
 def delayed(step, action, *, within):

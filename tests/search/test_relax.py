@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.frameworks import load_framework
+from forescale.graph.counts import count_parameters
 from forescale.question import Question, question_of
 from forescale.search import remedies, search
-from forescale.search.evaluate import score
+from forescale.search.evaluate import least_states, score
 from forescale.search.relax import memory_limits
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import MoeFfn, Recompute
@@ -19,6 +21,7 @@ from forescale.spec.framework import searched
 from forescale.spec.space import ORDERS, Space
 from forescale.spec.workload import Outer
 
+relax = import_module("forescale.search.relax")
 NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
 
 
@@ -145,6 +148,21 @@ def test_where_nothing_fits_the_remedies_do():
     for each in more:
         count = int(each.change.split()[0].replace(",", ""))
         assert search(dense(), small.sized(count), workload(), top=1).best
+
+
+@pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
+def test_states_spread_over_all_devices_are_less_than_any_layout_holds(model):
+    question, count = question_of(model, cluster(8), workload()), count_parameters(model)
+    spread = least_states(question)  # ZeRO has 16 bytes a parameter with gradients in 2; here these have 4
+    assert spread == pytest.approx(18 * (count.total + count.mtp) / 8, rel=1e-3)
+    assert spread <= score(question, enumerate_layouts(model, cluster(8), workload(), Space())).peak.min()
+
+
+def test_remedies_that_states_alone_rule_out_are_what_a_search_rules_out(monkeypatch):
+    asked = question_of(moe(), cluster(8, hbm_gb=0.5), workload())
+    found = remedies(asked)
+    monkeypatch.setattr(relax, "least_states", lambda _: 0.0)
+    assert remedies(asked) == found
 
 
 def over_sites(*, devices, outer, hbm_gb=64.0):

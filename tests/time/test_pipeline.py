@@ -10,6 +10,7 @@ from tests import toy
 from tests.small import dense
 
 from forescale.cost.run_calibration import SoftwareFactors
+from forescale.errors import SpecError
 from forescale.graph.parts import counted_weight_part
 from forescale.project import project
 from forescale.schedule import Request, build_schedule
@@ -37,6 +38,14 @@ def test_equal_stages():
     # ZB-H1 fills with weight gradients: a stage waits for (p - 1)(forward + input gradient - weight gradient).
     even = {"forward": 2.0, "input_grad": 2.0, "weight_grad": 2.0}
     assert seconds("zb-h1", 4, 12, **even)[1] == 12 * 6 + 3 * (2 + 2 - 2)
+
+
+def test_only_schedules_that_cut_sequences_need_causal_attention():
+    layers = tuple(replace(each, attention=replace(each.attention, causal=False)) for each in dense(8).layers)
+    model = replace(dense(8), layers=layers)
+    assert seconds("gpipe", 3, 4, model=model) == seconds("gpipe", 3, 4)
+    with pytest.raises(SpecError, match="attention that is not causal"):
+        seconds("seq1f1b", 3, 4, model=model)
 
 
 def test_unequal_stages():

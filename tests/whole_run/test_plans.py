@@ -92,7 +92,7 @@ def test_nothing_beats_the_front(every):
     ("limits", "sentence"),
     [
         (Limits(deadline=0.5), "the soonest takes .* give a deadline of that or more"),
-        (Limits(budget=10.0), "the cheapest costs .* give a budget of that or more"),
+        (Limits(budget=10.0), "costs at most 10 in all: the cheapest costs .* give a budget of that or more"),
     ],
 )
 def test_what_nothing_keeps(limits, sentence):
@@ -109,3 +109,4 @@ def test_without_a_price_device_hours_are_the_cost():
     question = replace(asked(), operations=Operations(failures=load_failures("llama-3")))
     found = plan_run(question, (64,), Limits(deadline=30.0))
     assert found.chosen.cost == pytest.approx(found.chosen.num_devices * found.chosen.days * 24)
+    assert [row["device_hours"] for row in found.rows()] == pytest.approx([each.cost for each in found.front])

@@ -5,6 +5,7 @@ import pytest
 
 import forescale as fs
 from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.goodput.expected import expected
 from forescale.goodput.operations import (
     checkpoint_bytes,
     load_failures,
@@ -84,10 +85,24 @@ def test_a_run_adds_up():
     watts = found.phases[0].projection.cluster.device.power_w
     assert found.mwh == pytest.approx(found.device_hours.expected * watts * 1.08 / 1e6)
     assert sum(found.spread.values()) == pytest.approx(1.0, abs=0.05)
+    assert sum(row["ideal_days"] for row in found.rows()) == pytest.approx(found.ideal_days)
+    rate = found.phases[0].projection.tokens_per_s_per_device * 64
+    assert found.ideal_days == pytest.approx(1.5e12 / rate / DAY)
+    failed = load_failures("llama-3").total * found.device_hours.expected / 24
+    assert sum(found.interruptions.values()) == pytest.approx(failed)
     document = found.to_dict()
     assert document["days"]["expected"] == found.days.expected
     assert [row["phase"] for row in document["phases"]] == ["1", "2"]
     assert "parts_days" in document
+
+
+def test_evaluation_and_stragglers_are_beside_what_trains():
+    told = phase()
+    case, _ = told.case(operations(evaluation=0.2, stragglers=0.05))
+    alone, _ = told.case(operations())
+    assert expected(case)["goodput"] == pytest.approx(expected(alone)["goodput"]) == pytest.approx(alone.work)
+    assert alone.work == pytest.approx(told.steps * told.projection.step_time_s)
+    assert case.work > 1.25 * 1.05 * alone.work
 
 
 def test_the_seed_decides():
@@ -211,6 +226,7 @@ def growing(**ramp):
 def test_a_batch_grows_as_megatrons():
     """Megatron-LM, num_microbatches_calculator.py: (global - start) / increment sizes, each of as many samples."""
     sizes = [(each.workload.global_batch_size, each.workload.tokens) for each in growing()]
+    assert [each.workload.global_batch_size for each in growing(start=512, increment=512)] == [512, 1024]
     each = 2.4e6 / 3 * 8192
     assert sizes == [(256, each), (512, each), (768, each), (1024, pytest.approx(1e11 - 3 * each))]
 

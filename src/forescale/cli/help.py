@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from forescale.errors import SpecError
 from forescale.limits import whole_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,8 +42,9 @@ class Command(TyperCommand):
         return _hastened(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
-        """Take `--help-all` for `--help` with nothing folded."""
+        """Take `--help-all` for `--help` with nothing folded; nothing is given empty."""
         ctx.meta[EVERYTHING] = EVERYTHING in args
+        _refuse_empty(args)
         return super().parse_args(ctx, ["--help"] if ctx.meta[EVERYTHING] else args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
@@ -90,6 +92,14 @@ class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401
         """Register a command."""
         return super().command(name, cls=Command, **settings)
+
+
+def _refuse_empty(args: list[str]) -> None:
+    """Refuse an option without a letter, which would count as not given."""
+    for word, following in zip(args, [*args[1:], "-"], strict=False):
+        name, equals, value = word.partition("=")
+        if name[:1] == "-" and not (value if equals else following).strip():
+            raise SpecError(f"{name} is empty; give it a value, or leave it out")
 
 
 def _hastened(parameters: list[Any]) -> list[Any]:

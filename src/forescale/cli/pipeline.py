@@ -18,6 +18,7 @@ from forescale.cli.options import JsonFlag, bounded, command_line, grouped, opti
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     FILE,
+    WRITTEN,
     DrawFormat,
     PassOptions,
     PlacementName,
@@ -29,13 +30,15 @@ from forescale.cli.pipeline_options import (
     rendered,
     run_command,
     schedule_name,
+    schedule_of,
 )
 from forescale.errors import ForescaleError
-from forescale.io.schedule_table import read_schedule, read_schedule_table
+from forescale.io.schedule_table import TABLES, read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE, Interval
 from forescale.schedule import (
     CheckReport,
     Family,
+    LoweredSchedule,
     Schedule,
     Step,
     build_schedule,
@@ -80,7 +83,9 @@ def simulate_schedule(
     *,
     table: Annotated[
         Path | None,
-        typer.Argument(help="Table of schedules and durations: YAML of Primus' pipeline simulator."),
+        typer.Argument(
+            help="torch's CSV of one schedule, or a table of schedules and durations: YAML of Primus' simulator."
+        ),
     ] = None,
     schedule: str | None = schedule_name(),
     pp: int | None = pipeline_ranks(),
@@ -88,11 +93,11 @@ def simulate_schedule(
     passes: PassOptions,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate one step of a schedule, or of each in a table.
+    """Simulate one step of a schedule, of one in a file, or of each in a table.
 
     Durations are those of one micro-batch through a device's full share; a chunk takes 1/vpp of them.
     """
-    if table is not None:
+    if table is not None and table.suffix.lower() in TABLES:
         if schedule is not None or pp is not None or microbatches is not None or passes.says_what:
             message = f"{table} says which schedules, shapes and durations; leave those options out"
             raise ForescaleError(message)
@@ -102,10 +107,12 @@ def simulate_schedule(
         else:
             _print_results(results)
         return
-    if schedule is None or pp is None or microbatches is None:
-        message = "give --schedule, --pp and --microbatches, or a file with a table of schedules"
-        raise ForescaleError(message)
-    result = passes.run(build_schedule(schedule, passes.request(pp, microbatches), vpp=passes.vpp))
+    what = schedule_of(table, schedule, pp, microbatches, passes)
+    lowered = what if isinstance(what, LoweredSchedule) else None
+    built = what if isinstance(what, Schedule) else what.schedule
+    if table is not None and (wrong := check(built, lowered=lowered).violations):
+        raise ForescaleError(f"{table}: {wrong[0].message} (forescale pipeline check {table} lists all)")
+    result = passes.run(built)
     spread = passes.makespans(result.schedule)
     levels = (
         {} if spread is None else {f"makespan_p{p}": float(np.percentile(spread, p)) for p in (10, 50, 90)}
@@ -156,7 +163,9 @@ def draw(
     pp: int = pipeline_ranks(default=4),
     microbatches: int = microbatches_of_step(default=8),
     passes: PassOptions,
-    wanted: DrawFormat = option("What to write.", flag="--format -f", default="terminal"),
+    wanted: DrawFormat | None = option(
+        "What to write; by default what the name of the file says, else for the terminal.", flag="--format -f"
+    ),
     output: Path | None = option("File; default is standard output.", flag="--output -o", check=writable),
     trace: Path | None = option("Folder with pp_rank_*.json of a real run."),
     iteration: int | None = option("Iteration of the run; by default the one of median length."),
@@ -177,6 +186,12 @@ def draw(
     else:
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)
+    by_name = None if output is None else WRITTEN.get(output.suffix)
+    if wanted is not None and by_name not in (None, wanted):
+        raise ForescaleError(
+            f"--output {output} is the name of {by_name}, and --format says {wanted}; give one of them"
+        )
+    wanted = wanted or by_name or "terminal"
     if wanted == "csv":
         if len(built) > 1:
             message = "csv holds one schedule; draw one, or use html"

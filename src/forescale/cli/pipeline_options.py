@@ -319,6 +319,7 @@ def rendered(
 
 
 PICTURES: dict[str, DrawFormat] = {".html": "html", ".svg": "svg", ".json": "perfetto"}
+WRITTEN: dict[str, DrawFormat] = {**PICTURES, ".csv": "csv"}
 MOST_RANKS = 64
 """Processes that are started on one machine."""
 
@@ -369,7 +370,7 @@ def run_command(
     except ModuleNotFoundError as error:
         message = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
         raise ForescaleError(message) from error
-    what = _schedule(file, schedule, pp, microbatches, passes)
+    what = schedule_of(file, schedule, pp, microbatches, passes)
     asked = what.schedule if isinstance(what, LoweredSchedule) else what
     before = None if passes.measured is None else measured_step(passes.measured)
     if slurm is not None:
@@ -445,9 +446,10 @@ srun torchrun --nnodes {nodes} --nproc-per-node {schedule.num_ranks // nodes} \\
 """
 
 
-def _schedule(
+def schedule_of(
     file: Path | None, name: str | None, pp: int | None, microbatches: int | None, passes: PassOptions
 ) -> Schedule | LoweredSchedule:
+    """Return the schedule of a file, or of that name and shape."""
     if file is not None:
         if pp is not None or microbatches is not None:
             message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"

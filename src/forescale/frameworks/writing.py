@@ -10,11 +10,21 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Protocol
 
+from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
 
 PLACEHOLDER = "PLACEHOLDER"
 """Stands in the remark beside everything that only the user knows: data, tokenizer, folders."""
+KINDS = {
+    ".sh": "a shell script",
+    ".py": "Python",
+    ".toml": "TOML",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+    ".json": "JSON",
+}
+"""What files are by how their names end; other endings say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,16 @@ class Files:
         return {"allocator": "expandable_segments"} if self.variables.items() >= EXPANDABLE.items() else {}
 
     def renamed(self, name: str) -> Files:
-        """Return the one file under another name, which the launch line says too; Python modules go by their stem."""
+        """Return the one file under another name, which the launch line says too; Python modules go by their stem.
+
+        Raises
+        ------
+        SpecError
+            If the name is that of another kind of file, which neither the framework nor a reader takes.
+        """
+        own, other = PurePath(self.main).suffix, PurePath(name).suffix.lower()
+        if other in KINDS and KINDS[other] != KINDS[own]:
+            raise SpecError(f"what is written is {KINDS[own]}: give a name that ends in {own}, got {name}")
         launch = re.sub(
             rf"(?<![\w./-]){re.escape(self.main)}(?![\w./-])", lambda _: shlex.quote(name), self.launch
         )

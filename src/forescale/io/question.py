@@ -47,6 +47,7 @@ from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
+from forescale.io.reading import uncontradicted
 from forescale.limits import DEVICES, MEMORY, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -138,9 +139,10 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
         return read_asked(path)
     file = Path(path)
     if file.suffix.lower() != ".toml":
-        msg = "a plan is a TOML file, with the suffix .toml, or what a command printed with --json (FILE.json#1)"
-        raise ReaderError(file, msg)
-    return load_mapping(file)
+        raise ReaderError(
+            file, "a plan is a TOML file (.toml), or what a command printed with --json (FILE.json#1)"
+        )
+    return uncontradicted(file, load_mapping(file))
 
 
 def is_plan(path: str | Path) -> bool:
@@ -154,19 +156,20 @@ def is_plan(path: str | Path) -> bool:
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return `values` with each `a.b=c` of `overrides` laid over them, later ones over earlier ones.
+    """Return `values` with each `a.b=c` of `overrides` laid over them, each path once.
 
     The right side is read as TOML (8, true, [4, 4], "text"); whatever is not TOML is text. A name on the way,
     as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
     """
-    changed = dict(values)
+    changed, seen = dict(values), dict[str, str]()
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
-            raise SpecError(
-                f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
-            )
+            msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
+            raise SpecError(msg)
+        if (other := seen.setdefault(".".join(keys), override)) is not override:
+            raise SpecError(f"{other!r} and {override!r} set one value; give it once")
         _set(changed, keys, _literal(text.strip()), override)
     return changed
 
@@ -218,10 +221,8 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         space=_space(space, where),
         **_limits(values, where),
     )
-    return _anchored(question) if question.costs.benchmark_files else question
-
-
-def _anchored(question: Question) -> Question:
+    if not question.costs.benchmark_files:
+        return question
     from forescale.restore import anchored
 
     return anchored(question, benches_of(question))

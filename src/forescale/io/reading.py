@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from forescale.errors import ReaderError
 from forescale.frameworks.reading import Reading
+from forescale.positions import says_lines
 from forescale.spec.space import NAMES
 
 
@@ -44,3 +47,33 @@ def without_data_parallel(strategy: Mapping[str, Any]) -> dict[str, Any]:
         else {"dp_replicate", "dp_shard"}
     )
     return {name: value for name, value in strategy.items() if name not in left_out}
+
+
+REPLAYS = {"modules": ("selective",), "policy": ("policy",), "num_layers": ("selective", "full", "policy")}
+"""Granularities of recompute under which its other words mean something."""
+
+
+@says_lines
+def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a plan file says, if no two of its words say different things.
+
+    Raises
+    ------
+    ReaderError
+        If a type is given twice, or a word of recompute goes with another granularity.
+    """
+    top, inner, layout = (values.get(name) for name in ("precision", "workload", "strategy"))
+    nested = inner.get("precision") if isinstance(inner, dict) else None
+    if isinstance(top, dict) and isinstance(nested, dict) and (twice := sorted(top.keys() & nested.keys())):
+        raise ReaderError(
+            path, f"precision.{twice[0]} is given in precision and in workload.precision; give it once"
+        )
+    told = layout.get("recompute") if isinstance(layout, dict) else None
+    for word, kinds in REPLAYS.items():
+        if not (isinstance(told, dict) and told.get(word)):
+            continue
+        kind = told.get("granularity", kinds[0] if "framework" in values else "none")
+        if kind not in kinds:
+            said = f"recompute.{word} goes with the granularity {' or '.join(kinds)}; it is {kind}"
+            raise ReaderError(path, f"strategy: {said}")
+    return values

@@ -293,8 +293,9 @@ class StageTime:
 
 def left_out(model: Model) -> tuple[Note, ...]:
     """Return the note, first of all, on what of a model is not projected; none if all of it is."""
-    text = f"{model.left_out}: neither its memory nor its time is counted"
-    return (Note(topic="left out", text=text),) if model.left_out else ()
+    ends = "embedding and head, as vocab_size is not given" if not (model.vocab_size or model.patches) else ""
+    text = f"{'; '.join(filter(None, (model.left_out, ends)))}: neither its memory nor its time is counted"
+    return (Note(topic="left out", text=text),) if model.left_out or ends else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
 BACKWARD = (Kind.B, Kind.I)
 _WITHOUT_MICROBATCH = (Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD)
 _PATTERN = re.compile(
-    r"^(\d+)(" + "|".join(sorted((k.name for k in Kind), key=len, reverse=True)) + r")(\d*)$"
+    r"^([0-9]+)(" + "|".join(sorted((k.name for k in Kind), key=len, reverse=True)) + r")([0-9]*)$"
 )
 _OVERLAPPED = re.compile(r"^\(([^;()]+);([^;()]+)\)OVERLAP_F_B$")
 

@@ -194,8 +194,14 @@ def from_actions(
 def _placement_of(cells: Sequence[Sequence[Cell]]) -> Placement:
     ranks: dict[int, int] = {}
     for rank, row in enumerate(cells):
+        if not row:
+            raise ScheduleError(f"rank {rank} has no actions; give each rank, from 0, its row")
         for code in (code for cell in row for code in encode(cell)):
-            ranks.setdefault(code >> STAGE_SHIFT & STAGE_BITS, rank)
+            stage = code >> STAGE_SHIFT & STAGE_BITS
+            if ranks.setdefault(stage, rank) != rank:
+                raise ScheduleError(
+                    f"stage {stage} has actions on ranks {ranks[stage]} and {rank}; it lies on one"
+                )
     if sorted(ranks) != list(range(len(ranks))):
         shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
         raise ScheduleError(f"stages must be 0 to n - 1 without a gap; found {shown or 'none'}")

@@ -469,6 +469,13 @@ def states_of(question: Question, candidates: Candidates, variant: Rows, row: Ro
     return np.asarray(known[np.array(which)[variant], row])
 
 
+def least_states(question: Question) -> float:
+    """Return the bytes of states that every layout of a question exceeds: each held once, spread over all devices."""
+    base, row = question.space.base, np.zeros(1, dtype=np.int64)
+    spread = replace(base, zero=3, dp_shard=question.cluster.num_devices)
+    return float(states_of(question, *candidates_of(question, [spread], base), row)[0])
+
+
 def _by_kind(question: Question, candidates: Candidates) -> dict[TensorKind, Array]:
     """Return the bytes of states on the fullest stage of every row, by the kind of tensor parallelism."""
     stages = stages_of(question.model, candidates.columns)

@@ -10,6 +10,8 @@ import numpy as np
 
 from forescale.errors import SpecError
 from forescale.question import Question, question_of
+from forescale.search.bounds import MARGIN
+from forescale.search.evaluate import least_states
 from forescale.search.scenarios import fastest, scenarios, smallest, step_of_all
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells
@@ -310,6 +312,8 @@ def _smallest(question: Question, most: float = np.inf) -> tuple[float, Strategy
     """
     best: tuple[float, Strategy] | None = None
     for each in scenarios(question.site):
+        if most < np.inf and least_states(each) * MARGIN > most:
+            continue
         cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
         found = smallest(each, cells, most)
         if (peak := found.incumbent.least) < (np.inf if best is None else best[0]):

@@ -37,6 +37,8 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
 """Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
+FIRST_SMALLEST = 512
+"""All of these where memory is ranked, of which the first bound is close: a few settle it."""
 SIMULATED_FIRST, SIMULATED_AGAIN, SIMULATED_AT_ONCE = 128, 1024, 8192
 """The same where schedules are simulated, the first time and later: each shape of a pipeline is built and timed by
 itself, and whole small searches end with the first few."""
@@ -75,12 +77,17 @@ class NodeQueue:
     """Nodes in ascending order of a bound; what is next in it gets a closer one first."""
 
     def __init__(
-        self, nodes: Rows, bounds: Array, refine: Callable[[Rows], Array], refined: Mask | None = None
+        self,
+        nodes: Rows,
+        bounds: Array,
+        refine: Callable[[Rows], Array],
+        refined: Mask | None = None,
+        first: int = FIRST_NODES,
     ) -> None:
         order = np.argsort(bounds, kind="stable")
         self._nodes, self._bounds, self._refine = nodes[order], bounds[order], refine
         self._known = np.zeros(len(nodes), dtype=bool) if refined is None else refined[order]
-        self._cursor, self._at_once = 0, FIRST_NODES
+        self._cursor, self._at_once = 0, first
         self._refined, self._refined_bounds = nodes[:0], bounds[:0]
 
     def afresh(self) -> NodeQueue:
@@ -240,7 +247,8 @@ class Solver:
             if goal.by_time and question.model.is_moe
             else coarse.__getitem__
         )
-        self.begin(question, goal, NodeQueue(legal, coarse[legal], refine))
+        first = FIRST_NODES if goal.by_time else FIRST_SMALLEST
+        self.begin(question, goal, NodeQueue(legal, coarse[legal], refine, first=first))
 
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""
@@ -396,7 +404,9 @@ class Solver:
             if not first and min(waiting, ready) > left:
                 return
             if waiting <= ready:
-                self._branch_by_placement(FIRST_PLACED if first else PLACED_AT_ONCE, fitting=first)
+                self._branch_by_placement(
+                    self._first(FIRST_PLACED) if first else PLACED_AT_ONCE, fitting=first
+                )
             if len(self._placed):
                 self._score(at_once, fitting=first)
                 first, at_once = False, min(2 * at_once, most)
@@ -406,7 +416,11 @@ class Solver:
         """How many layouts are evaluated first, and at most at once."""
         if self._simulates:
             return SIMULATED_AGAIN if self.counts.evaluated else SIMULATED_FIRST, SIMULATED_AT_ONCE
-        return FIRST_LAYOUTS, LAYOUTS_AT_ONCE
+        return self._first(FIRST_LAYOUTS), LAYOUTS_AT_ONCE
+
+    def _first(self, many: int) -> int:
+        """How many of what is looked at first where that is `many` by time."""
+        return many if self.goal.by_time else min(many, FIRST_SMALLEST)
 
     @property
     def _simulates(self) -> bool:

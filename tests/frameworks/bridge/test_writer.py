@@ -44,6 +44,11 @@ def test_plans_read_back_to_the_bit() -> None:
             "did you mean tp_comm_overlap",
         ),
         ("cfg.model.num_layers = depth()", ReaderError, "depth() is no plain value"),
+        (
+            "cfg.dataset.sequence_length = 4096; cfg.model.seq_length = 8192",
+            ReaderError,
+            "line 2: model.seq_length 8192 and dataset.sequence_length 4096 must be the same",
+        ),
         ("cfg.model.num_layers = = 4", ReaderError, "it is no Python"),
     ],
 )

@@ -256,6 +256,7 @@ def test_what_is_not_described_is_said(read):
         ({"quantization": "int3"}, 8, r"quantization \(line 2\) must be empty or one of"),
         ({"ici_pipeline_parallelism": 3, "num_layers_per_pipeline_stage": 5}, 24, "must be 3 stages x num_pipeline_repeats"),
         ({"mlp_activations": []}, 8, r"mlp_activations \(line 2\) must list one or two activations"),
+        ({"base_config": -1}, 8, "its base_config is the name of a file, such as base.yml; got -1"),
         ({"base_config": "mine.yml"}, 8, "its base_config 'mine.yml' is neither beside it nor in a folder above it"),
         ({"custom_mesh": 1, "dcn_data_parallelism": 3}, 8, "8 devices do not make 3 slices of equal size"),
     ],

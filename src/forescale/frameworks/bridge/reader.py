@@ -125,7 +125,7 @@ DEEP = 3
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
 IGNORED = frozenset(
     (
-        "activation_func", "should_pad_vocab", "seq_length", "cpu_offloading", "layernorm_epsilon", "params_dtype",
+        "activation_func", "should_pad_vocab", "cpu_offloading", "layernorm_epsilon", "params_dtype",
         "pipeline_dtype", "autocast_dtype", "autocast_enabled", "random_seed", "data_path", "split", "dataloader_type",
         "save", "load", "save_interval", "rotary_base", "lr", "min_lr", "weight_decay", "tp_comm_overlap_cfg",
         "tp_comm_bootstrap_backend", "batch_p2p_comm", "overlap_param_gather_with_optimizer_step", "align_param_gather",
@@ -140,6 +140,8 @@ FROZEN: Final[Mapping[str, tuple[FrozenPart, ...]]] = {
     "freeze_vision_projection": ("projector",),
 }
 """Parts of a model with a tower that a field keeps as they are."""
+LENGTHS = ("dataset.seq_length", "dataset.sequence_length", "model.seq_length")
+"""Fields that must agree on the tokens of a sequence (megatron/bridge/training/config.py, ConfigContainer.validate)."""
 OVERLAP = "comm_overlap"
 """The section whose fields go over those of the others, where they are given."""
 
@@ -208,6 +210,7 @@ def _frozen(tree: ast.Module, path: Path) -> tuple[FrozenPart, ...]:
 def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, list[str]]:
     keys, inverted = fields()
     named = {field: key for key, field in keys.items()}
+    named |= dict.fromkeys(LENGTHS, "seq_length")
     named |= {f"{OVERLAP}.{key}": key for key in packaged("bridge")[OVERLAP]}
     opposite = {field: key for key, field in inverted.items()}
     values: dict[str, object] = {}
@@ -222,6 +225,9 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
         value = _plain(node, f"{path}, line {node.lineno}, {field}")
         if value is None and field.startswith(OVERLAP):
             continue
+        if field in LENGTHS and values.get(key, value) != value and spelling[key] != field:
+            said = f"{field} {value} and {spelling[key]} {values[key]} must be the same"
+            raise ReaderError(f"{path}, line {node.lineno}", f"{said}: Megatron-Bridge refuses to start")
         values[key] = not value if field in opposite else value
         spelling[key] = field
     if unknown and strict:

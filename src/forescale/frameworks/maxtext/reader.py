@@ -156,9 +156,11 @@ def _based_on(
     named = content.get(BASE_CONFIG)
     if named is None:
         return {}, {}
+    if not isinstance(named, str):
+        raise ReaderError(path, f"its base_config is the name of a file, such as {BASE}; got {named!r}")
     places = (path.parent, *options.folders, *path.absolute().parents)
-    found = next((place / str(named) for place in places if (place / str(named)).is_file()), None)
-    if found is None and Path(str(named)).name == BASE:
+    found = next((place / named for place in places if (place / named).is_file()), None)
+    if found is None and Path(named).name == BASE:
         return {}, {}
     if found is None:
         raise ReaderError(path, f"its base_config {named!r} is neither beside it nor in a folder above it")
