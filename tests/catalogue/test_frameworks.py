@@ -37,7 +37,7 @@ def test_a_release_goes_over_what_it_starts_from():
     eager = load_framework("torchtitan@2024-eager")
     assert (eager.software, eager.microbatches_per_stage) == ("torch-eager", 1)
     assert load_framework("nemo@24.07").master == "bf16"
-    own = Kernels(cuts_vision=True, limits_within=False, scales_rotary=False)
+    own = Kernels(cuts_vision=True, gathers_ends_apart=True, limits_within=False, scales_rotary=False)
     assert load_framework("megatron-core").kernels == own
     assert load_framework("primus@moe").kernels.limits_within
 

@@ -41,6 +41,7 @@ def test_time_per_token_makes_batches_comparable(row):
         {"layers": 16},
         {"compute_dtype": "mxfp8"},
         {"hardware": "B200"},
+        {"notes": "CUDA_LAUNCH_BLOCKING=1"},
         {"id": "OTHER-1"},
     ],
 )

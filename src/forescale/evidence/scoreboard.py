@@ -289,7 +289,7 @@ MINIMUM_LAYOUTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Layouts of one model shape, source, hardware, device count, sequence length and compute type.
+    """Layouts of one model shape, source, software, hardware, device count, sequence length and compute type.
 
     Runs that their source says are not to be compared, as the machine was changed between them, are sweeps apart.
     """
@@ -336,7 +336,14 @@ def mean_regret(sweeps: Sequence[Sweep]) -> float | None:
 def _key(case: Case) -> tuple[object, ...]:
     model, cluster, strategy, workload = case.question.parts
     compute = (workload.precision.compute, workload.precision.recipe)
-    ran = (case.source, case.sitting, cluster.device, strategy.num_devices)
+    ran = (
+        case.source,
+        case.sitting,
+        strategy.software,
+        strategy.kernels,
+        cluster.device,
+        strategy.num_devices,
+    )
     return (_shape(model), *ran, workload.seq_len, compute)
 
 
