@@ -63,15 +63,9 @@ class Question(Brief):
     """What is to be known of the files that it was read from; projections say it last."""
 
     def __post_init__(self) -> None:
-        """Leave a vision tower out where no sequence has an image; refuse routing that no model of such experts has."""
+        """Leave a vision tower out where no sequence has an image."""
         if not self.workload.images.count:
             object.__setattr__(self, "model", self.model.text)
-        moe, layout = self.model.moe, self.strategy or self.space.base
-        if moe is not None and (uneven := layout.routing.imbalance) > (most := moe.num_experts / moe.top_k):
-            raise SpecError(
-                f"routing.imbalance (--expert-imbalance) of {self.model.name} is 1 to {most:g}, as each token chooses "
-                f"{moe.top_k} of {moe.num_experts} experts; got {uneven:g}"
-            )
 
     @property
     def layout(self) -> Strategy:

@@ -126,11 +126,8 @@ BAD = {
     "a home of nobody": (("project", "~nobody-here/x.json", *DENSE[1:]), "there is no such file"),
     "ranks of nothing": (("calibrate", "--collectives", "x.log", "--cluster", "h100-sxm", "-o", "x.json", "--num-ranks", 0), "--num-ranks must be a whole number of 1 or more"),
     "unknown preset of a corpus": (("validate", "nowhere.csv", "--preset", "zz"), "unknown preset 'zz'"),
-    "a dimension twice": (("search", *SEARCH, "--fix", "cp=1,2"), "--fix cp is given twice; give its values together, as in cp=1,1,2"),
-    "a value twice": (("project", *DENSE, "--set", "strategy.tp=4", "--set", "strategy.tp=8"), "'strategy.tp=4' and 'strategy.tp=8' set one value"),
     "nothing that is frozen": (("project", *DENSE, "--freeze", ""), "--freeze is empty; give it a value, or leave it out"),
     "nothing among several": (("project", *DENSE, "--set", " "), "--set is empty; give it a value, or leave it out"),
-    "tokens that no expert gets": (("project", "mixtral-8x7b", *DENSE[1:], "--expert-imbalance", 4.5), "of mixtral-8x7b is 1 to 4, as each token chooses 2 of 8 experts; got 4.5"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),
 }  # fmt: skip
 

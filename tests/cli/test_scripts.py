@@ -57,7 +57,6 @@ def test_variables_and_flags_go_over_the_script_before_it_is_checked(forescale, 
     [
         (("--var", "TPP=4"), "unknown variable of run.sh 'TPP'; did you mean TP?"),
         (("--var", "TP"), "--var must look like NAME=VALUE"),
-        (("--var", "TP=4", "--var", "TP=8"), "--var TP=4 and --var TP=8 set one variable; give it once"),
         (("--presets", "nowhere"), "nowhere: there is no such folder"),
     ],
 )

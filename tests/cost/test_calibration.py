@@ -69,11 +69,15 @@ def test_every_family_of_traffic_has_parameters():
         ("a100-pcie-80gb", "ampere"),
         ("b300", "blackwell-ultra"),
         ("tpu-v5p", "tpu-v5p"),
-        ("v100-sxm2-32gb", "generic"),
+        ("v100-sxm2-32gb", "volta"),
     ],
 )
 def test_looked_up_by_architecture_then_generic(device, expected):
     assert load_calibration(load_device(device)).name == expected
+
+
+def test_a_device_of_no_known_generation_takes_the_generic_one():
+    assert load_calibration(replace(load_device("h100-sxm"), architecture="none")).name == "generic"
 
 
 def test_a_file_named_like_the_device_comes_first():

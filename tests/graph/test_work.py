@@ -174,14 +174,14 @@ def test_a_window_without_causal_mask_has_one_width():
 
 
 def test_attention_without_flash_makes_scores_once():
-    """Two products forward, four backward, over the whole square; passes over the scores 8 and 14 bytes each."""
+    """Two products forward, four backward, over the whole square; a fused softmax reads and writes 4 and 6 bytes a score."""
     flops, num_bytes, operator = core(flash_attention=False)
     assert flops == (5 * HEADS * 462**2 * 4 * SIZE, 5 * HEADS * 462**2 * 8 * SIZE, 0)
     pairs = sum(range(1, 463))
     assert operator.backward_input[0].flops == 5 * HEADS * pairs * 8 * SIZE
     each = 2 * 5 * HEADS * (2 * 462 * SIZE + 462**2)  # operands and result of one of them
     scores = 5 * HEADS * 462**2
-    assert num_bytes == (2 * each + 8 * scores, 4 * each + 14 * scores, 0)
+    assert num_bytes == (2 * each + 4 * scores, 4 * each + 6 * scores, 0)
 
 
 @pytest.mark.parametrize(

@@ -313,12 +313,6 @@ def _reading_options(
     wrong = next((name for name, equals, _ in variables if not name or not equals), None)
     if wrong is not None:
         raise SpecError(f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}")
-    if twice := [
-        text
-        for text in plan.variables or ()
-        if sum(name == text.partition("=")[0] for name, _, _ in variables) > 1
-    ]:
-        raise SpecError(f"--var {' and --var '.join(twice)} set one variable; give it once")
     if missing := [each for each in plan.presets or () if not each.is_dir()]:
         raise ReaderError(missing[0], "there is no such folder (--presets)")
     return Options(

@@ -85,9 +85,6 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
             raise SpecError(f"{option} takes NAME=VALUE, such as tp=8; got {text!r}")
-        if name in found:
-            both = ",".join((*found[name], values.strip()))
-            raise SpecError(f"{option} {name} is given twice; give its values together, as in {name}={both}")
         found[name] = [value.strip() for value in values.split(";" if name == "placement" else ",")]
     return found
 

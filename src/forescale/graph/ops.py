@@ -177,7 +177,7 @@ FLAGS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("__class__", "dtype", "accumulate_bytes"),
     GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes", "together"),
     AttentionCore: ("__class__", "backward", "flash", "causal", "chunked", "dtype", "kernel", "score_bytes"),
-    Elementwise: ("__class__", "family"),
+    Elementwise: ("__class__", "family", "called"),
 }
 """The rest, which operators that are priced together must share."""
 _EXTENTS: Mapping[type, Read] = {kind: attrgetter(*names) for kind, names in EXTENTS.items()}

@@ -156,20 +156,18 @@ def is_plan(path: str | Path) -> bool:
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return `values` with each `a.b=c` of `overrides` laid over them, each path once.
+    """Return `values` with each `a.b=c` of `overrides` laid over them, later ones over earlier ones.
 
     The right side is read as TOML (8, true, [4, 4], "text"); whatever is not TOML is text. A name on the way,
     as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
     """
-    changed, seen = dict(values), dict[str, str]()
+    changed = dict(values)
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
             msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
             raise SpecError(msg)
-        if (other := seen.setdefault(".".join(keys), override)) is not override:
-            raise SpecError(f"{other!r} and {override!r} set one value; give it once")
         _set(changed, keys, _literal(text.strip()), override)
     return changed
 
