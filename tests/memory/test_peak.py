@@ -400,6 +400,17 @@ def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, wa
             assert one.overhead_bytes - other.overhead_bytes == pytest.approx(expected)
 
 
+def test_a_single_replica_receives_nothing():
+    """DeepSpeed leaves out the gather of a group of one (all_gather_dp_groups)."""
+    kernels = Kernels(flat_update=True, receives_copies=True)
+    for ranks, receives in ((1, False), (5, True)):
+        layout = replace(PIPELINE, zero=1, dp_shard=ranks)
+        with_copies = stages(replace(layout, kernels=kernels), work=WORK)
+        in_place = stages(replace(layout, kernels=replace(kernels, receives_copies=False)), work=WORK)
+        for one, other in zip(with_copies, in_place, strict=True):
+            assert (one.overhead_bytes > other.overhead_bytes) is receives
+
+
 def test_layers_that_are_replayed_together_are_there_together():
     """Units of two: inputs of three of six layers, and at work another layer's tensors and one more result."""
     layout = Strategy(dp_shard=5, micro_batch_size=2, recompute=Recompute(granularity="full", unit=2))

@@ -96,6 +96,7 @@ def _received(setting: Setting, sharded: Sharded, size: float) -> Numeric:
         element_bytes=size,
         bucket=kernels.bucket_elements,
         zero=sharded.degrees.zero,
+        shards=state_shards(sharded.degrees, setting.choices.tp_kind),
         waits=kernels.blocking_launches,
     )
 
@@ -184,16 +185,23 @@ def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, 
     "recorded on NCCL's stream, so the allocator has it back when that stream is through (CUDACachingAllocator)",
 )
 def received_bytes(
-    *, parameters: Numeric, element_bytes: float, bucket: float, zero: Numeric, waits: bool
+    *,
+    parameters: Numeric,
+    element_bytes: float,
+    bucket: float,
+    zero: Numeric,
+    shards: Numeric,
+    waits: bool,
 ) -> Numeric:
     """Parameters × bytes under stages 1 and 2, else 0; of one round only where the host `waits` for each.
 
-    Rounds are parameters // bucket, but one at least, and one without buckets. A host that does not wait queues them
-    all before the first is over, and each holds its tensor until it is.
+    Nothing is received where nobody shares the states. Rounds are parameters // bucket, but one at least, and one
+    without buckets. A host that does not wait queues them all before the first is over, and each holds its tensor until
+    it is.
     """
     stage, rounds = np.asarray(zero), larger(np.floor(parameters / (bucket or np.inf)), 1.0)
     held = parameters * element_bytes / (rounds if waits else 1.0)
-    return np.where((stage >= 1) & (stage < 3), held, 0.0)
+    return np.where((stage >= 1) & (stage < 3) & (np.asarray(shards) > 1), held, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:
