@@ -380,11 +380,11 @@ def _measures(board: Scoreboard) -> dict[str, str]:
 def _choice(board: Scoreboard) -> str:
     text = (
         "## Choice of layout\n\n"
-        "A sweep is at least 3 layouts of one model shape, source, device, device count, sequence length "
+        "A sweep is at least 3 layouts of one model shape, source, software, device, device count, sequence length "
         "and compute type, compared by time per token; runs that their source says are not to be compared, as the "
-        "machine was changed between them, are sweeps apart. Spearman is the rank correlation of projected and "
-        "measured; the regret is how much slower the layout that the projection picks was measured than the "
-        "best one.\n\n"
+        "machine was changed or its load varied between them, are sweeps apart. Spearman is the rank correlation of "
+        "projected and measured; the regret is how much slower the layout that the projection picks was measured "
+        "than the best one.\n\n"
     )
     if not board.sweeps:
         return text + "The corpus has no sweep."

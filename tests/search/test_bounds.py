@@ -27,6 +27,18 @@ POLICIES = [LISTED, (Recompute(granularity="full"),), (Recompute(),), PARTLY, TO
 OFFLOADS = [Offload(), Offload(modules=("core_attn",)), Offload(activation_layers=1, optimizer=0.5)]
 
 
+def bounded_peaks(question, space):
+    """Return the peaks of all layouts, the coarse bounds of their cells, none above a peak, and each one's cell."""
+    cells = enumerate_cells(question.model, question.cluster, question.workload, space)
+    layouts, owner, _ = cells.expand(np.arange(len(cells)))
+    peaks = score(question, layouts).peak
+    tree = Tree.of(cells)
+    bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, question.cluster)).coarse()
+    assert np.isfinite(peaks).any()
+    assert (bounds[tree.branch_of][:, owner] <= peaks).all()
+    return peaks, bounds, owner
+
+
 @pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])
 @pytest.mark.parametrize("recompute", POLICIES, ids=["listed", "full", "none", "partly", "units", "several"])
 @pytest.mark.parametrize("offload", OFFLOADS, ids=["device", "modules", "layers"])
@@ -37,13 +49,7 @@ def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule)
         recompute=recompute, base=Strategy(offload=offload), schedule=(schedule,), cp=(1, 2), sp=(True,)
     )
     question = Question(model=model, cluster=devices, workload=work)
-    cells = enumerate_cells(model, devices, work, space)
-    layouts, owner, _ = cells.expand(np.arange(len(cells)))
-    peaks = score(question, layouts).peak
-    tree = Tree.of(cells)
-    bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, devices)).coarse()
-    assert np.isfinite(peaks).any()
-    assert (bounds[tree.branch_of][:, owner] <= peaks).all()
+    peaks, bounds, owner = bounded_peaks(question, space)
     least, bounds = peaks.min(axis=0), bounds.min(axis=0)[owner]
     legal = np.isfinite(least)
     assert (bounds[legal] / least[legal]).max() > 0.5
@@ -60,13 +66,7 @@ def test_metrics_of_the_logits_are_in_the_bounds_of_memory(schedule, vocab):
     base = Strategy(kernels=Kernels(cross_entropy="fused", logged_losses=2))
     space = Space(recompute=(Recompute(granularity="full"), Recompute()), base=base, schedule=(schedule,))
     question = Question(model=model, cluster=devices, workload=work)
-    cells = enumerate_cells(model, devices, work, space)
-    layouts, owner, _ = cells.expand(np.arange(len(cells)))
-    peaks = score(question, layouts).peak
-    tree = Tree.of(cells)
-    bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, devices)).coarse()
-    assert np.isfinite(peaks).any()
-    assert (bounds[tree.branch_of][:, owner] <= peaks).all()
+    bounded_peaks(question, space)
 
 
 @pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])

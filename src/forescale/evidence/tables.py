@@ -90,8 +90,14 @@ def doubt_of(row: Row) -> str:
 
 
 def sitting_of(row: Row) -> str:
-    """Return what tells apart runs that their source says are not to be compared; empty where it says nothing."""
-    return next((str(entry["sitting"]) for entry in _of_row("sittings", row)), "")
+    """Return what tells apart runs that their source says are not to be compared; empty where it says nothing.
+
+    It may name groups of what was found in the notes, such as the day.
+    """
+    for entry in _of_row("sittings", row):
+        if found := re.search(entry["when"]["notes"], row.text("notes")):
+            return found.expand(entry["sitting"])
+    return ""
 
 
 def _of_row(name: str, row: Row) -> Iterator[Mapping[str, Any]]:

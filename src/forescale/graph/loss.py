@@ -53,18 +53,17 @@ def cross_entropy(b: Builder, logits: str) -> None:
     held: Names = (logits,) if kernels.logged_losses else ()
     forward_bytes: Numeric = LOSS_BYTES[kind][0] + kernels.logged_losses * LOSS_BYTES["eager"][0]
     backward_bytes: Numeric = LOSS_BYTES[kind][1]
-    temporaries, gradients = held[:0], held[:0]
+    temporaries: Names = ()
+    gradients: Names = ()
     if kind not in ("fused", "compiled"):
         saved = b.tensor("head.softmax", elements, 4.0)
     stepwise = kind in ("eager", "loss_parallel")
     if stepwise or kind == "native":
         temporaries = (b.tensor("head.logits_fp32", elements, 4.0),)
     if stepwise:
-        extra = 4.0 - b.tensors[logits].element_bytes  # the gradient is fp32 before it takes the logits' type
-        gradients = (
-            b.tensor("head.softmax_gradient", elements, 4.0),
-            b.tensor("head.logits_gradient", elements, extra),
-        )
+        softmax = b.tensor("head.softmax_gradient", elements, 4.0)
+        cast = b.tensor("head.logits_gradient", elements, 4.0 - b.tensors[logits].element_bytes)  # from fp32
+        gradients = (softmax, cast)
     if kind == "loss_parallel":
         sharded = b.layout.more_than_one("tp")
         forward_bytes = forward_bytes + BY_STEPS[0] * sharded
