@@ -306,7 +306,7 @@ def test_a_defect_is_not_hidden(forescale, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(import_module("forescale.cli.inputs"), "answered", broken)
+    monkeypatch.setattr(import_module("forescale.cli.project"), "answered", broken)
     with pytest.raises(ZeroDivisionError):
         forescale("project", *DENSE, *LAYOUT)
 
@@ -315,6 +315,6 @@ def test_an_interrupt_is_quiet(forescale, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("forescale.cli.inputs"), "answered", interrupted)
+    monkeypatch.setattr(import_module("forescale.cli.project"), "answered", interrupted)
     ran = forescale("project", *DENSE, *LAYOUT)
     assert (ran.code, ran.out, ran.err) == (130, "", "")

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from forescale.cli.console import console, print_json, show
+from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import (
-    ClusterOptions,
+    Asked,
     CostOptions,
     JsonFlag,
-    LayoutOptions,
-    ModelArgument,
     OperationsOptions,
-    PlanOptions,
-    RunOptions,
+    Priced,
     bounded,
     grouped,
     memory_limit,
@@ -26,21 +24,18 @@ from forescale.limits import SHOWN
 @grouped
 def advise_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
+    asked: Asked,
     max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE"),
     exact: bool = option("Say how far the advice is from the exact best.", default=True),
     operated: OperationsOptions,
     cost: CostOptions,
-    plan: PlanOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each."""
     from forescale.advise import advise
-    from forescale.cli.inputs import read_question, refuse_presets
+    from forescale.cli.render.advise import advice_view
 
-    question = read_question(model, plan, cluster, run, cost=cost, operated=operated)
+    question = read_question(replace(asked, cost=cost), operated=operated)
     refuse_presets(question, "advise")
     if (limit := memory_limit(max_memory)) is not None:
         question = replace(question, max_memory=limit)
@@ -48,8 +43,6 @@ def advise_command(
     if as_json:
         print_json(result.to_json())
         return
-    from forescale.cli.render.advise import advice_view
-
     console().print(advice_view(result, notes=question.notes))
 
 
@@ -71,21 +64,15 @@ class ChangeOptions:
 @grouped
 def fit_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
+    asked: Priced,
     change: ChangeOptions,
-    plan: PlanOptions,
-    cost: CostOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
     from forescale.advise import fit
-    from forescale.cli.inputs import read_question, refuse_presets
     from forescale.cli.render.advise import fit_view
 
-    question = read_question(model, plan, cluster, run, layout, cost)
+    question = read_question(asked)
     refuse_presets(question, "fit")
     if (limit := memory_limit(change.max_memory)) is not None:
         question = replace(question, max_memory=limit)

@@ -8,17 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import (
-    ClusterOptions,
-    JsonFlag,
-    LayoutOptions,
-    ModelArgument,
-    PlanOptions,
-    RunOptions,
-    bounded,
-    grouped,
-    option,
-)
+from forescale.cli.inputs import read_question
+from forescale.cli.options import JsonFlag, LaidOut, bounded, grouped, option
 from forescale.errors import ForescaleError, SpecError
 from forescale.limits import DEVICES, TIME
 from forescale.written import writable
@@ -88,11 +79,7 @@ class BenchOptions:
 @grouped
 def bench_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
+    asked: LaidOut,
     bench: BenchOptions,
     as_json: JsonFlag = False,
 ) -> None:
@@ -101,17 +88,15 @@ def bench_command(
     The layout is cut to the devices at hand; what is given up is said and, with the file loaded, restored. Needs torch
     and transformers (the extra `bench`).
     """
-    from forescale.cli.inputs import read_question
-
-    asked = [f"--{name}" for name, value in bench.jobs.items() if value is not None]
-    if len(asked) > 1:
-        raise SpecError(f"{asked[0]} and {asked[1]} are two jobs; ask for one at a time")
+    jobs = [f"--{name}" for name, value in bench.jobs.items() if value is not None]
+    if len(jobs) > 1:
+        raise SpecError(f"{jobs[0]} and {jobs[1]} are two jobs; ask for one at a time")
     if bench.merge is not None:
         from forescale.io.bench import merged, read_bench
 
         _give(merged({str(file): read_bench(file) for file in bench.merge}), bench.save, as_json=as_json)
         return
-    question = read_question(model, plan, cluster, run, layout)
+    question = read_question(asked)
     if bench.check is not None:
         _check(question, bench.check, bench.seconds, as_json=as_json)
         return

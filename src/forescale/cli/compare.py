@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forescale.cli.console import show
-from forescale.cli.options import (
-    ClusterOptions,
-    CostOptions,
-    HtmlFile,
-    JsonFlag,
-    LayoutOptions,
-    PlanOptions,
-    RunOptions,
-    grouped,
-    option,
-)
+from forescale.cli.inputs import answered, read_question
+from forescale.cli.options import CostOptions, HtmlFile, JsonFlag, PlanOptions, Priced, grouped, option
 from forescale.cli.scan import amount
 from forescale.errors import ReaderError
 from forescale.io.document import numbered, read_layout
@@ -63,7 +54,7 @@ def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
     """Return what a file holds: a plan is projected, a document taken as it is."""
     path, place = numbered(text)
     if path.suffix.lower() == ".toml" and place is None:
-        return _projected(path, cost)
+        return answered(_asked(path, cost))
     if path.suffix.lower() != ".json":
         raise ReaderError(text, f"compare takes {KINDS}")
     return _checked(read_layout(text), path)
@@ -81,17 +72,8 @@ def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON
     return document  # type: ignore[no-any-return]
 
 
-def _projected(path: Path, cost: CostOptions) -> Projection:
-    from forescale.cli.inputs import answered
-
-    return answered(_asked(path, cost))
-
-
 def _asked(path: Path, cost: CostOptions) -> Question:
-    from forescale.cli.inputs import read_question
-
-    options = (PlanOptions(plan=path), ClusterOptions(), RunOptions(), LayoutOptions())
-    return read_question(None, *options, cost)
+    return read_question(Priced(plan=PlanOptions(plan=path), cost=cost))
 
 
 def _question(text: str, cost: CostOptions) -> Question:

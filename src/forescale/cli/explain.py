@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from forescale.cli.console import console, print_json
+from forescale.cli.inputs import read_question
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
     JsonFlag,
     LayoutOptions,
     PlanOptions,
+    Priced,
     RunOptions,
     bounded,
     grouped,
@@ -64,13 +66,13 @@ def explain_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Show how a number comes about: formula, inputs, units and source."""
-    from forescale.cli.inputs import read_question
     from forescale.explain import explain
 
     if len(words) > 2:
         raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
     model, quantity = (words[0] if len(words) == 2 else None), words[-1]
-    question = read_question(model, plan, cluster, run, layout, cost)
+    asked = Priced(model=model, cluster=cluster, run=run, layout=layout, plan=plan, cost=cost)
+    question = read_question(asked)
     node = explain(question, quantity, stage=tree.stage)
     if as_json:
         print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))

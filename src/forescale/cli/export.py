@@ -7,18 +7,8 @@ from pathlib import Path
 
 from forescale.cli.console import print_json
 from forescale.cli.emit import put
-from forescale.cli.options import (
-    ClusterOptions,
-    CostOptions,
-    JsonFlag,
-    LayoutOptions,
-    ModelArgument,
-    PlanOptions,
-    RunOptions,
-    complete_frameworks,
-    grouped,
-    output_option,
-)
+from forescale.cli.inputs import read_question, refuse_presets
+from forescale.cli.options import JsonFlag, Priced, complete_frameworks, grouped, output_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +32,16 @@ class TargetOptions:
 @grouped
 def export_command(
     *,
-    model: ModelArgument = None,
     target: TargetOptions,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
-    cost: CostOptions,
+    asked: Priced,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a layout as a framework's own configuration, and what it cannot say there."""
-    from forescale.cli.inputs import read_question, refuse_presets
     from forescale.export import check_place, export
 
     if target.output is not None and not as_json:
         check_place(target.output, force=target.force)
-    question = read_question(model, plan, cluster, run, layout, cost, framework=target.to)
+    question = read_question(asked, framework=target.to)
     refuse_presets(question, "export")
     name = None if target.output is None else target.output.name
     result = export(question, target.to, slurm=target.slurm, name=name)

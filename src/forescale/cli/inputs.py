@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.cli.options import (
-    BenchOptions,
+    Asked,
     ClusterOptions,
     CostOptions,
     LayoutOptions,
@@ -73,42 +73,38 @@ def refuse_presets(question: Question, command: str, *, works_under: str = "the 
 
 
 def read_question(
-    model: str | None,
-    plan: PlanOptions,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions | None = None,
-    cost: BenchOptions | None = None,
+    asked: Asked,
     *,
     framework: str | None = None,
     operated: OperationsOptions | None = None,
     phased: bool = False,
 ) -> Question:
-    """Return the question that a command asks; without `layout` options it may have no strategy.
+    """Return the question that a command asks; without options of a layout it may have no strategy.
 
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
     from forescale.io.question import read_plan_values, with_overrides
 
-    model, plan = _asked_in(model, plan)
+    asked = _asked_in(asked)
+    plan, layout, cost = asked.plan, asked.layout, asked.cost
     folder = None if plan.plan is None else plan.plan.parent
     told = {} if plan.plan is None else read_plan_values(plan.plan)
     written = deepcopy(told)
     if phased:
         written.pop("phase", None)
-    _refilled(written, plan.plan, cluster, layout)
+    _refilled(written, asked)
     _lay(
         written,
         {
-            "model": _apart(model, plan),
-            "cluster": _apart(cluster.cluster, plan),
+            "model": _apart(asked.model, plan),
+            "cluster": _apart(asked.cluster.cluster, plan),
             "framework": plan.framework,
             "preset": plan.preset,
         },
     )
-    _machine(written, cluster)
-    _run(written, run)
+    _machine(written, asked.cluster)
+    _run(written, asked.run)
     if layout is not None:
         _section(written, "strategy", _strategy(layout))
         if isinstance(written["strategy"], dict):
@@ -124,7 +120,8 @@ def read_question(
     if layout is not None and "devices" not in values and "nodes" not in values:
         values["devices"] = _devices(values["strategy"])
     question = _built(values, told, plan.plan)
-    _refuse_images(question, run)
+    if asked.run.images and question.model.vision is None:
+        raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
@@ -147,29 +144,24 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None) -> Q
     return question
 
 
-def _refuse_images(question: Question, run: RunOptions) -> None:
-    if run.images and question.model.vision is None:
-        raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
-
-
-def _asked_in(model: str | None, plan: PlanOptions) -> tuple[str | None, PlanOptions]:
+def _asked_in(asked: Asked) -> Asked:
     """Return a plan, or a layout that a command printed, that was given as MODEL as the plan that it is."""
     from forescale.io.question import is_plan
 
+    model, plan = asked.model, asked.plan.plan
     if model is None or not is_plan(place_of(model)):
-        return model, plan
-    if plan.plan is not None:
-        raise SpecError(f"{model} asks a whole question, as --plan {plan.plan} does; give one of them")
-    return None, replace(plan, plan=place_of(model))
+        return asked
+    if plan is not None:
+        raise SpecError(f"{model} asks a whole question, as --plan {plan} does; give one of them")
+    return replace(asked, model=None, plan=replace(asked.plan, plan=place_of(model)))
 
 
-def _refilled(
-    written: dict[str, Any], plan: Path | None, cluster: ClusterOptions, layout: LayoutOptions | None
-) -> None:
+def _refilled(written: dict[str, Any], asked: Asked) -> None:
     """Leave data parallel to the devices where flags change the degrees of a printed layout."""
     from forescale.io.document import is_document
 
-    flags = [cluster.devices, cluster.nodes, *(getattr(layout, name, None) for name in DEGREES)]
+    cluster, plan = asked.cluster, asked.plan.plan
+    flags = [cluster.devices, cluster.nodes, *(getattr(asked.layout, name, None) for name in DEGREES)]
     if plan is None or not is_document(plan) or not any(flags):
         return
     from forescale.io.reading import without_data_parallel

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands, Group
+from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import (
     BenchOptions,
-    ClusterOptions,
     HtmlFile,
     JsonFlag,
+    LaidOut,
     LayoutOptions,
-    ModelArgument,
-    PlanOptions,
-    RunOptions,
     grouped,
     option,
     output_option,
@@ -76,20 +74,14 @@ class TimelineOptions:
 @grouped
 def memory_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
+    asked: LaidOut,
     bench: BenchOptions,
     over_time: TimelineOptions,
     html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
-    from forescale.cli.inputs import answered, read_question
-
-    question = read_question(model, plan, cluster, run, layout, bench)
+    question = read_question(replace(asked, cost=bench))
     result = answered(question)
     anchored = _anchored(question, result) if question.costs.benchmark_files else None
     alone = answered(question.simulated) if bench.side_by_side else None
@@ -137,7 +129,6 @@ def _view(
 
 
 def _anchored(question: Question, result: Projection) -> AnchoredMemory:
-    from forescale.cli.inputs import refuse_presets
     from forescale.io.question import benches_of
     from forescale.memory.anchored import anchored_memory
     from forescale.restore import bench_memory
@@ -152,7 +143,6 @@ def _anchored(question: Question, result: Projection) -> AnchoredMemory:
 
 
 def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
-    from forescale.cli.inputs import refuse_presets
     from forescale.io.step_memory import write_timeline
     from forescale.project import memory_timeline
 
@@ -184,17 +174,13 @@ USUAL = {
 @grouped
 def compare_command(
     *,
-    model: ModelArgument = None,
+    asked: LaidOut,
     across: Across = option("What differs.", panel=PANEL, default=...),
     values: str | None = option(
         "Its values, such as 1,2,4; of recompute also modules (core_attn+mlp) and policies.",
         "A,B",
         panel=PANEL,
     ),
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
     plot: Path | None = output_option(
         "Write stacked bars: .html, .json (Vega-Lite), or .svg or .png.", "FILE", check=writable
     ),
@@ -210,7 +196,7 @@ def compare_command(
     if plot is not None and plot.suffix not in SUFFIXES:
         raise SpecError(f"--plot takes a file that ends in {', '.join(SUFFIXES)}; got {plot}")
     wanted = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
-    found = _compared(across, wanted, model, cluster, run, layout, plan)
+    found = _compared(across, wanted, asked)
     if plot is not None:
         write_chart(memory_bars(found), plot)
     if html is not None:
@@ -223,15 +209,7 @@ def compare_command(
         say(f"wrote {plot}")
 
 
-def _compared(
-    across: Across,
-    values: list[str],
-    model: str | None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
-) -> MemoryComparison:
+def _compared(across: Across, values: list[str], asked: LaidOut) -> MemoryComparison:
     """Return the projections of all values; values that make no legal layout are refused one by one."""
     from forescale.report.memory_compare import MemoryComparison, Row
 
@@ -239,9 +217,9 @@ def _compared(
     refused: dict[str, str] = {}
     failure: SpecError | None = None
     for value in dict.fromkeys(values):
-        changed_run, changed = _changed(across, value, run, layout)
+        changed = _changed(across, value, asked)
         try:
-            projection = _projection(model, cluster, changed_run, changed, plan)
+            projection = answered(read_question(changed))
         except SpecError as error:
             refused[value], failure = str(error), failure or error
             continue
@@ -253,26 +231,16 @@ def _compared(
     return MemoryComparison(across=across, rows=tuple(rows), refused=refused)
 
 
-def _projection(
-    model: str | None, cluster: ClusterOptions, run: RunOptions, layout: LayoutOptions, plan: PlanOptions
-) -> Projection:
-    from forescale.cli.inputs import answered, read_question
-
-    return answered(read_question(model, plan, cluster, run, layout))
-
-
-def _changed(
-    across: Across, value: str, run: RunOptions, layout: LayoutOptions
-) -> tuple[RunOptions, LayoutOptions]:
+def _changed(across: Across, value: str, asked: LaidOut) -> LaidOut:
     """Return the options with one value of what is compared."""
     if across == "recompute":
-        return run, _with_recompute(layout, value)
+        return replace(asked, layout=_with_recompute(asked.layout, value))
     if (number := whole_of(value)) is None:
         raise SpecError(f"--values of {across} are whole numbers such as {USUAL[across]}; got {value!r}")
     if across == "seq-len":
-        return replace(run, seq_len=number), layout
+        return replace(asked, run=replace(asked.run, seq_len=number))
     changed: dict[str, Any] = {across.replace("-", "_"): number}
-    return run, replace(layout, **changed)
+    return replace(asked, layout=replace(asked.layout, **changed))
 
 
 def _with_recompute(layout: LayoutOptions, value: str) -> LayoutOptions:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -75,26 +75,39 @@ def option(
 def grouped(function: F) -> F:
     """Let `function` take dataclasses of options: typer sees the fields of each."""
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in groups:
-            own = get_type_hints(groups[name], include_extras=True)
-            parameters += [_parameter(each.name, own[each.name], each) for each in fields(groups[name])]
-        else:
-            parameters.append(_parameter(name, hints[name], parameter.default))
+    own = inspect.signature(function).parameters.items()
+    parameters = [one for name, each in own for one in _parameters(name, hints[name], each.default)]
 
     @wraps(function)
     def call(**given: object) -> None:
-        built = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-            for name, kind in groups.items()
-        }
-        function(**given, **built)
+        function(**{name: _built(name, hints[name], given) for name, _ in own})
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call  # type: ignore[return-value]
+
+
+def _inside(kind: Any) -> Iterator[tuple[Field[Any], Any]]:  # noqa: ANN401 (a group of options)
+    """Yield the fields of a group with their hints, but for groups that commands of its kind do not take."""
+    hints = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        if not any(map(is_dataclass, get_args(hints[each.name]))):
+            yield each, hints[each.name]
+
+
+def _parameters(name: str, hint: Any, given: Any) -> list[inspect.Parameter]:  # noqa: ANN401
+    """Return what typer makes options of: of a group all that is in it, and in groups within."""
+    if not is_dataclass(hint):
+        return [_parameter(name, hint, given)]
+    return [one for each, kind in _inside(hint) for one in _parameters(each.name, kind, each)]
+
+
+def _built(name: str, hint: Any, given: Mapping[str, object]) -> Any:  # noqa: ANN401
+    """Return the value of a parameter, a group of what was given for its options."""
+    if not is_dataclass(hint):
+        return given[name]
+    kind: Any = hint
+    return kind(**{each.name: _built(each.name, inner, given) for each, inner in _inside(hint)})
 
 
 def _parameter(name: str, hint: Any, given: Any) -> inspect.Parameter:  # noqa: ANN401
@@ -471,6 +484,32 @@ class LayoutOptions:
     )
     allocator: Allocator | None = _host("How PyTorch's allocator takes memory.")
     flash_attention: bool | None = _host("Fused attention.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is trained on what; subclasses also take how it is laid out, and what prices it."""
+
+    model: ModelArgument = None
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    layout: LayoutOptions | None = None
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    cost: BenchOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOut(Asked):
+    """One layout."""
+
+    layout: LayoutOptions = field(default_factory=LayoutOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced(LaidOut):
+    """One layout, and what prices it."""
+
+    cost: CostOptions = field(default_factory=CostOptions)
 
 
 _operated = partial(option, panel=Rare("Whole run"))

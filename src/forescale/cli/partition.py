@@ -10,17 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import (
-    ClusterOptions,
-    CostOptions,
-    JsonFlag,
-    LayoutOptions,
-    ModelArgument,
-    PlanOptions,
-    RunOptions,
-    grouped,
-    option,
-)
+from forescale.cli.inputs import read_question
+from forescale.cli.options import JsonFlag, Priced, grouped, option
 from forescale.numeric import Array
 from forescale.schedule.traces import read_run
 from forescale.units import GIB
@@ -34,12 +25,7 @@ SCHEMA = "forescale.pipeline_partition/1"
 @grouped
 def partition_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
-    cost: CostOptions,
+    asked: Priced,
     measured: Path | None = option("Folder of a run of this layout: layers take what its stages took."),
     as_json: JsonFlag = False,
 ) -> None:
@@ -48,12 +34,10 @@ def partition_command(
     The embedding, the head, multi-token prediction and each kind of layer count with their own costs; where a
     stage does not fit, the layers that it has to recompute are chosen too.
     """
-    from forescale.cli.inputs import read_question
     from forescale.search.partition import partition_stages
 
-    question = read_question(model, plan, cluster, run, layout, cost)
     taken = None if measured is None else _seconds(measured)
-    found = partition_stages(question, taken)
+    found = partition_stages(read_question(asked), taken)
     if as_json:
         print_json(_document(found))
         return

@@ -7,20 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.options import (
-    ClusterOptions,
-    CostOptions,
-    HtmlFile,
-    JsonFlag,
-    LayoutOptions,
-    ModelArgument,
-    OperationsOptions,
-    PlanOptions,
-    RunOptions,
-    grouped,
-    option,
-    refuse,
-)
+from forescale.cli.inputs import answered, line_of, read_question, refuse_presets
+from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, grouped, option, refuse
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -32,13 +20,8 @@ if TYPE_CHECKING:
 @grouped
 def project_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
+    asked: Priced,
     operated: OperationsOptions,
-    plan: PlanOptions,
-    cost: CostOptions,
     measured: Path | None = option(
         "Folder of a run of this layout (pp_rank_*.json): its stages take what they took, beside the models.",
         "FOLDER",
@@ -48,15 +31,13 @@ def project_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Project step time and memory of one layout."""
-    from forescale.cli.inputs import answered, line_of, read_question
-
-    question = read_question(model, plan, cluster, run, layout, cost, operated=operated)
+    question = read_question(asked, operated=operated)
     if question.preset != "default":
         refuse(
             operated, f"works under the preset default only; {question.preset} has no days on the calendar"
         )
     result = answered(question) if measured is None else _as_run(question, measured)
-    simulated = answered(question.simulated) if cost.side_by_side or measured is not None else None
+    simulated = answered(question.simulated) if asked.cost.side_by_side or measured is not None else None
     if html is not None:
         from forescale.cli.render.page import write_page
         from forescale.report.drawn import drawings
@@ -84,7 +65,6 @@ def _view(simulated: Projection | None, result: Projection) -> Group:
 
 def _as_run(question: Question, folder: Path) -> Projection:
     """Return the projection whose stages take what those of a run took."""
-    from forescale.cli.inputs import refuse_presets
     from forescale.project import project
     from forescale.question import Note
     from forescale.schedule.traces import read_run

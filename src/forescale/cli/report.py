@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from forescale.cli.console import console, print_json
+from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import (
-    ClusterOptions,
+    Asked,
     HtmlFile,
     JsonFlag,
-    ModelArgument,
-    PlanOptions,
-    RunOptions,
     bounded,
     command_line,
     grouped,
@@ -45,9 +43,7 @@ LEAST_MFU = 0.2
 def report_command(
     *,
     context: typer.Context,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
+    asked: Asked,
     top: int = option("Layouts in the ranking.", panel=PANEL, default=10, check=bounded(SHOWN)),
     all_variants: bool = option(
         "Rank every variant of a layout, not its best for all.", panel=PANEL, default=False
@@ -55,7 +51,6 @@ def report_command(
     details: int = option("Layouts in detail.", panel=PANEL, default=5, check=bounded(REST)),
     worst: int = option("Slowest layouts.", panel=PANEL, default=10, check=bounded(REST)),
     choice: SpaceOptions,
-    plan: PlanOptions,
     output: Path | None = output_option(
         ".md, .html or .json; Markdown on standard output by default.",
         "FILE",
@@ -69,14 +64,11 @@ def report_command(
 
     With --preset almodel it is the report of that analysis; what is not given is taken from it.
     """
-    from forescale.cli.inputs import read_question, refuse_presets
     from forescale.report.document import to_html
 
     if output is not None and output.suffix not in SUFFIXES:
         raise SpecError(f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}")
-    if plan.preset == STUDY:
-        model, cluster, run = _of_the_analysis(plan, model, cluster, run)
-    question = read_question(model, plan, cluster, run, framework=framework_of(choice))
+    question = read_question(_of_the_analysis(asked), framework=framework_of(choice))
     if question.preset == STUDY:
         if all_variants:
             raise SpecError(f"--all-variants does not go with --preset {STUDY}")
@@ -90,27 +82,19 @@ def report_command(
     _write(report, output, command=command_line(context.obj), as_json=as_json)
 
 
-def _of_the_analysis(
-    plan: PlanOptions, model: str | None, cluster: ClusterOptions, run: RunOptions
-) -> tuple[str | None, ClusterOptions, RunOptions]:
-    """Return the question with what is missing taken from the analysis, unless a plan asks it."""
-    if plan.plan is not None:
-        return model, cluster, run
+def _of_the_analysis(asked: Asked) -> Asked:
+    """Return a question of the analysis with what is missing taken from it, unless a plan asks it."""
+    if asked.plan.preset != STUDY or asked.plan.plan is not None:
+        return asked
     from forescale.presets.almodel import QUESTION
 
+    cluster, run = asked.cluster, asked.run
     sized = cluster.devices is not None or cluster.nodes is not None
     if cluster.cluster is None:
         cluster = replace(cluster, cluster=QUESTION.cluster)
         cluster = cluster if sized else replace(cluster, devices=QUESTION.devices)
-    return (
-        model or QUESTION.model,
-        cluster,
-        replace(
-            run,
-            seq_len=run.seq_len or QUESTION.seq_len,
-            global_batch_size=run.global_batch_size or QUESTION.global_batch_size,
-        ),
-    )
+    sizes = {name: getattr(run, name) or getattr(QUESTION, name) for name in ("seq_len", "global_batch_size")}
+    return replace(asked, model=asked.model or QUESTION.model, cluster=cluster, run=replace(run, **sizes))
 
 
 def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:

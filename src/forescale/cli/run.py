@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from forescale.cli.console import console, print_json, show
 from forescale.cli.help import Rare
-from forescale.cli.options import (
-    ClusterOptions,
-    CostOptions,
-    HtmlFile,
-    JsonFlag,
-    LayoutOptions,
-    ModelArgument,
-    OperationsOptions,
-    PlanOptions,
-    RunOptions,
-    bounded,
-    grouped,
-    option,
-)
+from forescale.cli.inputs import answered, read_question
+from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, bounded, grouped, option
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
 from forescale.limits import Interval
@@ -84,15 +72,10 @@ class PriceOptions:
 @grouped
 def run_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
+    asked: Priced,
     told: PhaseOptions,
     operated: OperationsOptions,
     prices: PriceOptions,
-    plan: PlanOptions,
-    cost: CostOptions,
     html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -101,12 +84,12 @@ def run_command(
     from forescale.whole_run import project_run
 
     phases: list[Phase] = []
-    for at, words in enumerate(_phases(told, model, plan), 1):
+    for at, words in enumerate(_phases(told, asked), 1):
         try:
-            question, asked = _asked(words, (model, plan, cluster, run, layout, cost), operated)
-            phases += _projected(str(at), asked)
+            question, parts = _asked(words, asked, operated)
+            phases += _projected(str(at), parts)
         except SpecError as error:
-            said = str(error) if told.phases else _in_plan(error, plan.plan or model, at, words)
+            said = str(error) if told.phases else _in_plan(error, asked.plan.plan or asked.model, at, words)
             raise SpecError(f"phase {at}: {said}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     show(result, run_view, as_json=as_json, html=html)
@@ -115,31 +98,25 @@ def run_command(
 @grouped
 def sites_command(
     *,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
-    layout: LayoutOptions,
-    plan: PlanOptions,
-    cost: CostOptions,
+    asked: Priced,
     as_json: JsonFlag = False,
 ) -> None:
     """Train on sites with slow links between them: the bandwidth that each use of their devices needs."""
-    from forescale.cli.inputs import answered, read_question
     from forescale.time.outer import bandwidth_needed
 
-    run = replace(run, outer=run.outer or ("diloco" if plan.plan is None else None))
-    found = answered(read_question(model, plan, cluster, run, layout, cost))
+    run = replace(asked.run, outer=asked.run.outer or ("diloco" if asked.plan.plan is None else None))
+    found = answered(read_question(replace(asked, run=run)))
     outer, sites = found.workload.outer, found.sites
     if outer is None or sites is None:
         raise SpecError("sites train by themselves: say how, such as --outer 'diloco every=100'")
-    asked: dict[str, Any] = {
+    trained: dict[str, Any] = {
         "parameters": found.params.trained,
         "num_layers": found.model.num_layers,
         "step_time": sites.site_step_s,
         "num_sites": sites.num_sites,
         "latency": found.cluster.tiers[-1].latency,
     }
-    needed = {str(share): bandwidth_needed(outer, share / 100, **asked) for share in (50, 80, 90, 95, 99)}
+    needed = {str(share): bandwidth_needed(outer, share / 100, **trained) for share in (50, 80, 90, 95, 99)}
     document = {
         "schema": "forescale.sites/1",
         "model": found.model.name,
@@ -155,7 +132,7 @@ def sites_command(
     console().print(sites_view(document))
 
 
-def _phases(told: PhaseOptions, model: str | None, plan: PlanOptions) -> list[dict[str, Any]]:
+def _phases(told: PhaseOptions, asked: Priced) -> list[dict[str, Any]]:
     """Return the words of every phase: as flags say, or else the plan; one without any where nothing does."""
     from forescale.io.question import read_plan_values
 
@@ -165,7 +142,7 @@ def _phases(told: PhaseOptions, model: str | None, plan: PlanOptions) -> list[di
         if bare:
             raise SpecError(f"--phase is words such as tokens=2T; got {shown(bare[0])} without =")
         return [{name: value for name, _, value in each} for each in pairs]
-    file = _plan_file(model, plan)
+    file = _plan_file(asked)
     found = None if file is None else read_plan_values(file).get("phase")
     if found is not None and not (isinstance(found, list) and all(isinstance(each, dict) for each in found)):
         with located(file):
@@ -173,11 +150,12 @@ def _phases(told: PhaseOptions, model: str | None, plan: PlanOptions) -> list[di
     return found or [{}]
 
 
-def _plan_file(model: str | None, plan: PlanOptions) -> Path | None:
+def _plan_file(asked: Priced) -> Path | None:
     """Return the plan that is asked, by --plan or in the model's place."""
     from forescale.io.question import is_plan
 
-    return plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
+    model = asked.model
+    return asked.plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
 
 
 def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str, Any]) -> str:
@@ -198,19 +176,17 @@ def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str
 
 
 def _asked(
-    words: dict[str, Any], rest: tuple[Any, ...], operated: OperationsOptions
+    words: dict[str, Any], asked: Priced, operated: OperationsOptions
 ) -> tuple[Question, list[Question]]:
     """Return the question of a phase, and those of each batch where it grows."""
-    from forescale.cli.inputs import read_question
     from forescale.io.named import build
     from forescale.units import parse
     from forescale.whole_run import Ramp
 
     left = dict(words)
     ramp = left.pop(RAMP, None)
-    model, plan, *others = rest
-    plan = replace(plan, sets=[*(plan.sets or ()), *_sets(left)])
-    question = read_question(model, plan, *others, operated=operated, phased=True)
+    plan = replace(asked.plan, sets=[*(asked.plan.sets or ()), *_sets(left)])
+    question = read_question(replace(asked, plan=plan), operated=operated, phased=True)
     if question.workload.tokens is None:
         raise SpecError("its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')")
     if ramp is None:
@@ -225,7 +201,6 @@ def _asked(
 
 def _projected(name: str, asked: list[Question]) -> list[Phase]:
     """Return a phase, or those of each batch where it grows."""
-    from forescale.cli.inputs import answered
     from forescale.whole_run import Phase
 
     return [

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forescale.cli.help import Rare
-from forescale.cli.options import ClusterOptions, RunOptions, bounded, option
+from forescale.cli.options import Asked, bounded, option
 from forescale.errors import SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
@@ -66,11 +66,10 @@ class ScanOptions:
         return self.target_days is not None or self.target_step_time is not None
 
 
-def complete_question(
-    scan: ScanOptions, cluster: ClusterOptions, run: RunOptions
-) -> tuple[ClusterOptions, RunOptions]:
+def complete_question(scan: ScanOptions, asked: Asked) -> Asked:
     """Return the options with the devices and the batch that lists of them stand for, refusing contradictions."""
     _refuse_combinations(scan)
+    cluster, run = asked.cluster, asked.run
     if scan.device_counts is not None:
         if cluster.devices is not None or cluster.nodes is not None:
             raise SpecError("--device-counts says on how many devices; leave out --devices and --nodes")
@@ -79,7 +78,7 @@ def complete_question(
         if run.global_batch_size is not None:
             raise SpecError("--batches and --global-batch-size say the same thing; give one of them")
         run = replace(run, global_batch_size=max(_counts("--batches", scan.batches)))
-    return cluster, run
+    return replace(asked, cluster=cluster, run=run)
 
 
 def _refuse_combinations(scan: ScanOptions) -> None:

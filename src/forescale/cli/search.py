@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import say, show
 from forescale.cli.emit import EmitOptions, emitted, put
+from forescale.cli.inputs import line_of, read_question, refuse_presets
 from forescale.cli.options import (
-    ClusterOptions,
+    Asked,
     CostOptions,
     HtmlFile,
     JsonFlag,
-    ModelArgument,
     OperationsOptions,
-    PlanOptions,
-    RunOptions,
     bounded,
     grouped,
     memory_limit,
@@ -106,28 +104,21 @@ def search_command(
     *,
     files: FileOptions,
     goal: GoalOptions,
-    model: ModelArgument = None,
-    cluster: ClusterOptions,
-    run: RunOptions,
+    asked: Asked,
     answer: AnswerOptions,
     effort: EffortOptions,
     choice: SpaceOptions,
     scan: ScanOptions,
     operated: OperationsOptions,
     cost: CostOptions,
-    plan: PlanOptions,
     study: StudyOptions,
     emission: EmitOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
-    from forescale.cli.inputs import read_question, refuse_presets
-
     choice = _limited_by(emission, choice)
-    cluster, run = complete_question(scan, cluster, run)
-    run = with_own_length(model, plan, run)
-    name = framework_of(choice)
-    question = read_question(model, plan, cluster, run, cost=cost, framework=name, operated=operated)
+    asked = with_own_length(complete_question(scan, replace(asked, cost=cost)))
+    question = read_question(asked, framework=framework_of(choice), operated=operated)
     question = _limited(question, goal, safe=answer.safe)
     if question.preset == STUDY:
         from forescale.cli.render.study import study_view
@@ -192,7 +183,6 @@ def _answer(
     question: Question, result: SearchResult, emission: EmitOptions, *, as_json: bool, files: FileOptions
 ) -> None:
     """Print a ranking and the line that asks its best again; a file for a framework stands beside it, or instead."""
-    from forescale.cli.inputs import line_of
     from forescale.cli.render.search import search_view
 
     best = tuple(_with_what_cannot_run(question, each) for each in result.best)

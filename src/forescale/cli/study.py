@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from forescale.cli.help import Rare
-from forescale.cli.options import PlanOptions, RunOptions, option
+from forescale.cli.options import Asked, option
 from forescale.errors import SpecError, UnknownNameError
 from forescale.limits import whole_of
 
@@ -30,13 +30,13 @@ class StudyOptions:
     )
 
 
-def with_own_length(model: str | None, plan: PlanOptions, run: RunOptions) -> RunOptions:
-    """Return `run` with the length that the model was made for, if this preset is asked and none is given."""
-    if plan.preset != STUDY or model is None or run.seq_len is not None:
-        return run
+def with_own_length(asked: Asked) -> Asked:
+    """Return a question of sequences that the model was made for, if this preset is asked and none are given."""
+    if asked.plan.preset != STUDY or asked.model is None or asked.run.seq_len is not None:
+        return asked
     from forescale.io.named import model_of
 
-    return replace(run, seq_len=model_of(model).max_seq_len or None)
+    return replace(asked, run=replace(asked.run, seq_len=model_of(asked.model).max_seq_len or None))
 
 
 def search_study(
