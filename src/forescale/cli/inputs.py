@@ -94,15 +94,8 @@ def read_question(
     if phased:
         written.pop("phase", None)
     _refilled(written, asked)
-    _lay(
-        written,
-        {
-            "model": _apart(asked.model, plan),
-            "cluster": _apart(asked.cluster.cluster, plan),
-            "framework": plan.framework,
-            "preset": plan.preset,
-        },
-    )
+    names = {"model": _apart(asked.model, plan), "cluster": _apart(asked.cluster.cluster, plan)}
+    _lay(written, {**names, "framework": plan.framework, "preset": plan.preset})
     _machine(written, asked.cluster)
     _run(written, asked.run)
     if layout is not None:
@@ -117,7 +110,7 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    if layout is not None and "devices" not in values and "nodes" not in values:
+    if layout is not None and not {"devices", "nodes"} & values.keys():
         values["devices"] = _devices(values["strategy"])
     question = _built(values, told, plan.plan)
     if asked.run.images and question.model.vision is None:
@@ -231,10 +224,9 @@ def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
     if cluster.sites is not None:
         given = cluster.sites.replace(",", " ").split()
         if len(given) not in (2, 3):
-            msg = (
+            raise SpecError(
                 f"--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got {cluster.sites!r}"
             )
-            raise SpecError(msg)
         count, *link = given
         values["sites"] = {"count": _amount(count), **dict(zip(("bandwidth", "latency"), link, strict=False))}
     if cluster.hardware_config is not None:
