@@ -27,7 +27,6 @@ from forescale.memory.liveness import BlockBytes
 from forescale.memory.outside import Places, outside_bytes
 from forescale.memory.parameters import Sharded
 from forescale.memory.states import state_bytes
-from forescale.numeric import Numeric
 from forescale.question import Question
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
@@ -148,11 +147,11 @@ def inputs_of(
     pricing: Pricing,
     pipeline: Pipeline,
     traffic: DataTraffic | None = None,
-    least: Numeric | None = None,
+    least: StateBytes | None = None,
 ) -> Inputs:
     """Return what layouts are evaluated from; for bounds of all ways to shard without `traffic`, and with the `least`.
 
-    These are the bytes of states and standing buffers that no way goes below, (stages, candidates).
+    These are the bytes of states, and of what stands beside them, that no way goes below, (stages, candidates).
     """
     own = resident_of(setting, sharded, costs.bytes, pricing.places, pipeline.in_flight, least)
     return Inputs(
@@ -170,14 +169,13 @@ def resident_of(
     blocks: Parts[ByPolicy[BlockBytes]],
     places: Places,
     in_flight: InFlight,
-    least: Numeric | None = None,
+    least: StateBytes | None = None,
 ) -> Resident:
     """Return the memory side of the same."""
-    bound = None if least is None else StateBytes(weights=least, gradients=0.0, optimizer=0.0)
     return Resident(
         **_fields(sharded),
-        states=bound or state_bytes(setting, sharded),
-        outside=outside_bytes(setting, sharded.degrees, places, every_sharding=bound is not None),
+        states=least or state_bytes(setting, sharded),
+        outside=outside_bytes(setting, sharded.degrees, places, every_sharding=least is not None),
         blocks=blocks if setting.anchor is None else _corrected(setting.model, blocks, setting.anchor),
         in_flight=in_flight,
     )

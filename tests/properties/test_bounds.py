@@ -114,7 +114,9 @@ def space(**changes) -> Space:
 
 BASE = ("cp_inner", "sequence_pieces", "overlap", "offload", "kernels", "reshard", "graphs", "dispatcher")
 ALONE = {"tp": (1,), "cp": (1,)}
+APART = {**ALONE, "pp": (1,), "kernels": Kernels(gathers_ends_apart=True), "zero": (3,)}
 DENSE = uniform()
+WORDY = replace(latent(), vocab_size=512000)
 COUNTED = (*default_recompute(DENSE), *partial_recompute(DENSE))
 LISTED = (Recompute(granularity="full", unit=2), Recompute(granularity="full", layer_ids=(0, 2)))
 KINDS = ("all_gather", "ring", "ulysses", "hierarchical")
@@ -284,6 +286,20 @@ CASES = {
         asked(uniform(4), cluster(4), SHORT, safe=True),
         space(**ALONE, kernels=Kernels(flat_update=True, receives_copies=True), zero=(1, 2)),
     ),
+    "gathered in a stream of its own": (
+        asked(latent(), cluster(8)),
+        space(**ALONE, pp=(1,), kernels=Kernels(gathers_aside=True), zero=(0, 3)),
+    ),
+    "gathered in a stream of its own, at the upper end": (
+        asked(latent(), cluster(8), safe=True),
+        space(**ALONE, pp=(1,), kernels=Kernels(gathers_aside=True, gathers_ends_apart=True), zero=(3,)),
+    ),
+    "gathered for the loss": (asked(WORDY, cluster(8)), space(**APART)),
+    "gathered for the head's gradient": (asked(WORDY, cluster(8), SHORT), space(**APART)),
+    "an update that takes more than all before": (
+        asked(uniform(4), cluster(4), replace(SHORT, precision=Precision(gradients="bf16"))),
+        space(**ALONE, pp=(1,)),
+    ),
     "graphs": (asked(uniform(4), cluster(4), SHORT), space(**ALONE, graphs="partial")),
     "at the upper end": (
         asked(latent(), cluster(8), safe=True),
@@ -344,43 +360,47 @@ FLOORS = {
     "experts behind all else": (0.082, 0.963, 0.988, 0.988, 1.000, 1.000, 1.000),
     "experts behind the rest of their layers": (0.204, 0.929, 0.990, 0.990, 1.000, 1.000, 1.000),
     "shards and replicas": (0.801, 0.801, 0.983, 0.983, 1.000, 1.000, 1.000),
-    "shards of experts": (0.164, 0.741, 0.965, 0.965, 0.980, 0.980, 0.980),
+    "shards of experts": (0.164, 0.741, 0.965, 0.965, 1.000, 1.000, 1.000),
     "kept whole": (0.761, 0.761, 0.970, 0.970, 1.000, 1.000, 1.000),
-    "kept among two": (0.728, 0.728, 0.923, 0.923, 0.977, 0.977, 0.977),
-    "counts of layers": (0.952, 0.952, 0.988, 0.988, 0.857, 1.000, 1.000),
-    "layers together": (0.860, 0.860, 0.989, 0.989, 0.745, 1.000, 1.000),
-    "many layers together": (0.768, 0.768, 1.000, 1.000, 0.707, 1.000, 1.000),
+    "kept among two": (0.728, 0.728, 0.923, 0.923, 1.000, 1.000, 1.000),
+    "counts of layers": (0.952, 0.952, 0.988, 0.988, 0.859, 1.000, 1.000),
+    "layers together": (0.860, 0.860, 0.989, 0.989, 0.748, 1.000, 1.000),
+    "many layers together": (0.768, 0.768, 1.000, 1.000, 0.712, 1.000, 1.000),
     "all recomputed": (0.717, 0.717, 0.990, 0.990, 1.000, 1.000, 1.000),
     "shards by rule": (0.741, 0.741, 0.961, 0.961, 1.000, 1.000, 1.000),
-    "states on the host": (0.595, 0.595, 0.643, 0.643, 0.992, 0.992, 0.992),
+    "states on the host": (0.595, 0.595, 0.643, 0.643, 1.000, 1.000, 1.000),
     "activations on the host": (0.504, 0.504, 0.975, 0.975, 1.000, 1.000, 1.000),
     "modules on the host": (0.889, 0.889, 0.964, 0.964, 0.895, 1.000, 1.000),
     "modules of kept layers on the host": (0.889, 0.889, 0.960, 0.960, 0.989, 1.000, 1.000),
-    "parameters on the host": (0.495, 0.495, 0.534, 0.534, 0.990, 0.990, 0.990),
+    "parameters on the host": (0.495, 0.495, 0.534, 0.534, 1.000, 1.000, 1.000),
     "narrow": (0.321, 0.895, 0.973, 0.973, 1.000, 1.000, 1.000),
     "adapters": (0.889, 0.889, 0.999, 0.999, 1.000, 1.000, 1.000),
-    "adapters of experts": (0.156, 0.639, 0.998, 0.998, 0.553, 0.997, 0.997),
-    "frozen but for the head": (0.908, 0.908, 0.999, 0.999, 0.992, 0.992, 0.992),
+    "adapters of experts": (0.156, 0.639, 0.998, 0.998, 0.557, 1.000, 1.000),
+    "frozen but for the head": (0.908, 0.908, 0.999, 0.999, 1.000, 1.000, 1.000),
     "an engine that waits": (0.940, 0.940, 0.987, 0.987, 1.000, 1.000, 1.000),
-    # What an update receives and finds no room for is in no bound of memory, as flat gradients are in none.
-    "an engine that runs ahead": (0.569, 0.569, 0.893, 0.893, 0.992, 0.992, 0.992),
-    "updates received, at the upper end": (0.613, 0.613, 0.901, 0.901, 0.970, 0.970, 0.970),
+    "an engine that runs ahead": (0.569, 0.569, 0.893, 0.893, 1.000, 1.000, 1.000),
+    "updates received, at the upper end": (0.613, 0.613, 0.901, 0.901, 0.993, 0.993, 0.993),
+    "gathered in a stream of its own": (0.628, 0.628, 0.919, 0.919, 1.000, 1.000, 1.000),
+    "gathered in a stream of its own, at the upper end": (0.628, 0.628, 0.919, 0.919, 0.997, 0.997, 0.997),
+    "gathered for the loss": (0.780, 0.780, 0.853, 0.853, 1.000, 1.000, 1.000),
+    "gathered for the head's gradient": (0.390, 0.390, 0.540, 0.540, 1.000, 1.000, 1.000),
+    "an update that takes more than all before": (0.553, 0.553, 0.862, 0.862, 1.000, 1.000, 1.000),
     "graphs": (0.483, 0.483, 0.855, 0.855, 1.000, 1.000, 1.000),
     "at the upper end": (0.808, 0.808, 0.985, 0.985, 1.000, 1.000, 1.000),
-    "pieces of sequences": (0.742, 0.742, 0.982, 0.982, 0.757, 0.757, 0.757),
+    "pieces of sequences": (0.742, 0.742, 0.982, 0.982, 0.758, 0.758, 0.758),
     "zb-h1 of few micro-batches": (0.611, 0.611, 0.940, 0.940, 1.000, 1.000, 1.000),
     "zb-h2 of few micro-batches": (0.604, 0.604, 0.932, 0.932, 1.000, 1.000, 1.000),
-    "zbv of few micro-batches": (0.627, 0.627, 0.758, 0.758, 0.706, 0.706, 0.706),
+    "zbv of few micro-batches": (0.627, 0.627, 0.758, 0.758, 0.708, 0.708, 0.708),
     "1f1b": (0.778, 0.778, 0.992, 0.992, 1.000, 1.000, 1.000),
     "gpipe": (0.778, 0.778, 0.992, 0.992, 0.973, 0.973, 0.973),
-    "interleaved-1f1b": (0.878, 0.878, 0.976, 0.976, 0.782, 0.782, 0.782),
-    "looped-bfs": (0.840, 0.840, 0.984, 0.984, 0.855, 0.855, 0.855),
+    "interleaved-1f1b": (0.878, 0.878, 0.976, 0.976, 0.783, 0.783, 0.783),
+    "looped-bfs": (0.840, 0.840, 0.984, 0.984, 0.856, 0.856, 0.856),
     "zb-h1": (0.860, 0.860, 0.953, 0.953, 1.000, 1.000, 1.000),
     "zb-h2": (0.882, 0.882, 0.992, 0.992, 1.000, 1.000, 1.000),
     "zbv": (0.918, 0.918, 0.978, 0.978, 1.000, 1.000, 1.000),
-    "dualpipe": (0.912, 0.912, 0.951, 0.951, 0.874, 0.874, 0.874),
+    "dualpipe": (0.912, 0.912, 0.951, 0.951, 0.876, 0.876, 0.876),
     "dualpipev": (0.874, 0.874, 0.930, 0.930, 0.906, 0.906, 0.906),
-    "seq1f1b": (0.810, 0.810, 0.833, 0.833, 0.791, 0.791, 0.791),
+    "seq1f1b": (0.810, 0.810, 0.833, 0.833, 0.794, 0.794, 0.794),
 }
 """The mean of each bound over the least that it bounds, of the time and then of the memory."""
 BELOW = {"time": 0.01, "memory": 0.002}

@@ -325,8 +325,8 @@ class LeastStates:
     chosen: Rows
     """The cells whose rows are bounded."""
 
-    def __call__(self, batch: Batch) -> Array:
-        """Return (stages, rows) bytes, each stage's least by itself."""
+    def __call__(self, batch: Batch) -> StateBytes:
+        """Return (stages, rows) bytes, of each stage and moment the least by itself."""
         rows = self.chosen[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
         columns |= {"flagged": self.cells.flagged[rows], "plan": batch.stages.plan}
@@ -338,22 +338,39 @@ class LeastStates:
         sharded = Sharded.of(self.question.model, held, stages, degrees)
         setting = setting_of(self.question, batch.choices)
         states = state_bytes(setting, sharded)
-        standing = states.buffers + states.narrow
-        num_bytes = np.asarray(states.total() + standing + beside(setting, states))
         starts = np.searchsorted(owner, np.arange(len(first)))
-        least: Array = np.minimum.reduceat(num_bytes, starts, axis=1)
-        return least[:, table.where]
+        always = states.total() + states.narrow + beside(setting, states, safe=self.question.safe)
+
+        def least(at_work: Numeric) -> Array:
+            found: Array = np.minimum.reduceat(np.asarray(always + at_work), starts, axis=1)
+            return found[:, table.where]
+
+        standing, kept = states.buffers, least(states.buffers)
+        return StateBytes(
+            weights=kept,
+            gradients=0.0,
+            optimizer=0.0,
+            at_layers=least(standing + states.at_layers) - kept,
+            at_loss=least(standing + states.at_loss) - kept,
+            at_head=least(standing + states.at_head) - kept,
+            lasting=least(states.lasting + states.update) - kept,
+        )
 
 
-def beside(setting: Setting, states: StateBytes) -> Numeric:
-    """Return what an update surely receives in tensors that find no room, as bytes that would be allocated.
+def beside(setting: Setting, states: StateBytes, *, safe: bool) -> Numeric:
+    """Return what surely stands in tensors that find no room, and in other streams' memory, as bytes allocated.
 
-    These lose pieces, and have a range of their own, so they stand for more at either end of a peak's range.
+    Of these the allocator loses pieces, and at the upper end of its range (`safe`) formulas are off besides: they stand
+    for more.
     """
-    held = setting.overhead
-    if not setting.choices.kernels.flat_update or held.measured is not None:
+    held, kernels = setting.overhead, setting.choices.kernels
+    if held.measured is not None:
         return 0.0
-    return states.received / (float(held.fragmentation.high) * float(load_residual().high))
+    ratio = held.fragmentation
+    lost = states.received if kernels.flat_update else 0.0
+    return (lost + states.aside) / (
+        float(ratio.high) * float(load_residual().high) if safe else float(ratio.expected)
+    )
 
 
 def cell_bounds(
@@ -405,8 +422,8 @@ class MemoryBounds:
             bounds[batch.pairs] = self._of(batch, known[batch.blocks], least(batch)) * MARGIN
         return bounds
 
-    def _of(self, batch: Batch, costs: Parts[ByPolicy[BlockBytes]], floor: Array) -> Array:
-        """Return the bounds of a batch, whose states and standing buffers take `floor` (stages, pairs)."""
+    def _of(self, batch: Batch, costs: Parts[ByPolicy[BlockBytes]], floor: StateBytes) -> Array:
+        """Return the bounds of a batch, whose states and what is gathered take `floor` (stages, pairs)."""
         question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
         setting = setting_of(question, choices)
@@ -422,7 +439,7 @@ class MemoryBounds:
                 mapped(costs, taking(batch.block[part])),
                 pricing.places,
                 batch.pipeline.take(part).in_flight,
-                floor[:, part],
+                mapped(floor, taking(part)),
             )
             found = footprint(setting, inputs)
             peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak

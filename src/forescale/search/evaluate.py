@@ -16,7 +16,7 @@ from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, counted_weight_part
 from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
-from forescale.memory.inputs import Setting
+from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.parameters import Holding, Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
@@ -455,8 +455,8 @@ def score_layouts(question: Question, layouts: Sequence[Strategy]) -> Scores:
 class Least(Protocol):
     """Knows how little memory the states of a layout may need, whichever way they are sharded."""
 
-    def __call__(self, batch: Batch) -> Array:
-        """Return (stages, pairs) bytes of states and standing buffers."""
+    def __call__(self, batch: Batch) -> StateBytes:
+        """Return (stages, pairs) bytes of states and of what is gathered, moment by moment."""
         ...
 
 
@@ -533,5 +533,5 @@ class _Group:
         pipeline = self.batch.pipeline.take(part)
         told = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)
         if self.floor is not None:
-            return told(least=self.floor[:, part])
+            return told(least=mapped(self.floor, taking(part)))
         return told(traffic=mapped(self.traffic, taking(self.traffic_table.where[part])))
