@@ -42,11 +42,10 @@ class Here:
         asked = question.cluster.device
         if self.kind == CPU:
             if asked.vendor != CPU:
-                msg = (
+                raise SpecError(
                     f"this machine has no accelerator, and the question is about {asked.name}; what a CPU takes says "
                     'nothing of it: give a cluster file whose device has the vendor "cpu" (docs/bench.md)'
                 )
-                raise SpecError(msg)
             return
         try:
             mine = hardware_device(self.name)

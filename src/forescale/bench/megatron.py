@@ -112,11 +112,10 @@ def _imported() -> Any:  # noqa: ANN401 (a module)
             from megatron.core import parallel_state
             from megatron.core.models import gpt  # noqa: F401
     except ImportError as error:
-        msg = (
+        raise ForescaleError(
             f"blocks of Megatron-Core need release 0.19 and what it imports ({error}); pip install megatron-core "
             "triton"
-        )
-        raise ForescaleError(msg) from error
+        ) from error
     return parallel_state
 
 

@@ -74,11 +74,10 @@ def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
 def _fitting(strategy: Strategy, devices: int) -> Strategy:
     """Return the layout on at most `devices`, with as few replicas as its experts are spread over."""
     if strategy.cp > devices:
-        msg = (
+        raise SpecError(
             f"cp {strategy.cp} needs {counted(strategy.cp, 'device')}, and {devices} "
             f"{'is' if devices == 1 else 'are'} at hand; a bench never cuts it: measure on more, or ask with a lower cp"
         )
-        raise SpecError(msg)
     for etp in divisors(strategy.etp)[::-1]:
         for tp in divisors(strategy.tp)[::-1]:
             for ep in divisors(strategy.ep)[::-1]:
@@ -152,9 +151,8 @@ def _given_up(asked: Question, cut: Question) -> tuple[GivenUp, ...]:
 def _check_memory(cut: Question) -> None:
     memory = project(cut).memory
     if memory.peak_bytes > cut.memory_limit:
-        msg = (
+        raise SpecError(
             f"the cut of {cut.model.name} needs {memory.peak_bytes / GIB:.1f} GiB on each of "
             f"{counted(cut.cluster.num_devices, 'device')}, which hold {cut.memory_limit / GIB:.1f} GiB: measure on "
             "more devices, or ask with a smaller micro-batch or more recompute"
         )
-        raise SpecError(msg)

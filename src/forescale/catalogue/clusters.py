@@ -117,8 +117,7 @@ def hardware_cluster(hardware: str) -> str:
         return str(aliases[hardware])
     if hardware in _entries("clusters"):
         return hardware
-    kind = "hardware"
-    raise UnknownNameError(kind, hardware, [*aliases, *cluster_names()])
+    raise UnknownNameError("hardware", hardware, [*aliases, *cluster_names()])
 
 
 def _device(entry: Mapping[str, Any], name: str) -> dict[str, Any]:

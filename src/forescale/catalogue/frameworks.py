@@ -51,8 +51,7 @@ def load_framework(name: str) -> Framework:
     release = release or content["default"]
     for line in release.split("+"):
         if line not in content["releases"]:
-            kind = f"release of {own}"
-            raise UnknownNameError(kind, line, release_names(own))
+            raise UnknownNameError(f"release of {own}", line, release_names(own))
     values = {"name": own, "release": release, **_merged(own, release)}
     variants = values.pop("variants", ())
     found = record(Framework, values, "", f"catalogue framework {own}@{release}")
@@ -69,8 +68,7 @@ def resolve_framework_name(name: str) -> str:
     aliases = {alias: own for own, content in _files().items() for alias in content.get("aliases", ())}
     plain = aliases.get(plain, plain)
     if plain not in _files():
-        kind = "framework"
-        raise UnknownNameError(kind, name, [*framework_names(), *aliases])
+        raise UnknownNameError("framework", name, [*framework_names(), *aliases])
     return plain
 
 

@@ -51,8 +51,7 @@ def resolve_model_name(name: str) -> str:
         aliases = _aliases()
         plain = aliases.get(plain, plain)
         if not _file(plain).is_file():
-            kind = "model"
-            raise UnknownNameError(kind, name, [*model_names(), *aliases])
+            raise UnknownNameError("model", name, [*model_names(), *aliases])
     return plain
 
 
@@ -77,8 +76,7 @@ def _load(name: str) -> Model:
 
 def _native(record: Mapping[str, Any], name: str, where: str) -> Model:
     if not isinstance(record.get("model"), Mapping):
-        msg = f"{where}: its file needs the key 'huggingface' or 'model'"
-        raise SpecError(msg)
+        raise SpecError(f"{where}: its file needs the key 'huggingface' or 'model'")
     values = dict(record["model"])
     values["layers"] = [
         {key: part for key, part in layer.items() if key != "repeat"}

@@ -119,6 +119,5 @@ def _kind(name: str, text: str) -> Any:  # noqa: ANN401 (a CollectiveKind)
 
     kind = kind_of(text.replace("-", "_")) or text
     if kind not in get_args(CollectiveKind):
-        what = f"collective in {name}"
-        raise UnknownNameError(what, text, get_args(CollectiveKind))
+        raise UnknownNameError(f"collective in {name}", text, get_args(CollectiveKind))
     return kind

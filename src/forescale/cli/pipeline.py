@@ -143,8 +143,7 @@ def compare(
     results, refused = _compare(passes, pp, microbatches)
     if not results:
         name, reason = next(iter(refused.items()))
-        message = f"no schedule applies; {name}: {reason}"
-        raise ForescaleError(message)
+        raise ForescaleError(f"no schedule applies; {name}: {reason}")
     results.sort(key=lambda each: each.makespan)
     if as_json:
         print_json({"schema": SCHEMA, "schedules": [r.to_json() for r in results], "refused": refused})
@@ -194,8 +193,7 @@ def draw(
     wanted = wanted or by_name or "terminal"
     if wanted == "csv":
         if len(built) > 1:
-            message = "csv holds one schedule; draw one, or use html"
-            raise ForescaleError(message)
+            raise ForescaleError("csv holds one schedule; draw one, or use html")
         text = to_csv(built[0])
     else:
         text = rendered(

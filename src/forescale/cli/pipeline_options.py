@@ -239,10 +239,9 @@ class StageOptions:
         stages = pp * vpp
         if passes.measured is not None:
             if any((self.stage_forward, self.stage_input_grad, self.stage_weight_grad)):
-                message = (
+                raise ScheduleError(
                     f"{passes.measured} says how long stages take; leave --stage-forward and its like out"
                 )
-                raise ScheduleError(message)
             return measured_problem(
                 read_run(passes.measured).typical,
                 where,
@@ -271,8 +270,7 @@ def _numbers(text: str | None, count: int, default: float) -> Array:
     except ValueError:
         values = []
     if len(values) != count:
-        message = f"{text!r}: give {counted(count, 'number')} separated by commas, one per stage"
-        raise ScheduleError(message)
+        raise ScheduleError(f"{text!r}: give {counted(count, 'number')} separated by commas, one per stage")
     return np.array(values)
 
 
@@ -308,8 +306,7 @@ def rendered(
     if wanted == "perfetto":
         return json.dumps(to_perfetto(*timelines))
     if wanted != "terminal":
-        message = f"{wanted} is no picture"
-        raise ForescaleError(message)
+        raise ForescaleError(f"{wanted} is no picture")
     screen = console()
     painted = colour and screen.color_system is not None and not screen.no_color
     columns = width or min(screen.width, PLAIN_WIDTH)
@@ -328,8 +325,7 @@ def picture_writable(path: Path | None) -> Path | None:
     """Return `path` if a picture can be written there: asked before anything runs."""
     if path is not None and path.suffix not in PICTURES:
         *most, last = PICTURES
-        message = f"{path}: a picture is FILE{', FILE'.join(most)} or FILE{last}"
-        raise ForescaleError(message)
+        raise ForescaleError(f"{path}: a picture is FILE{', FILE'.join(most)} or FILE{last}")
     return writable(path)
 
 
@@ -412,16 +408,14 @@ def _check_folder(folder: Path, num_ranks: int) -> None:
     """Refuse a folder in which a run of so many ranks cannot be written: asked before anything runs."""
     if not folder.is_dir():
         if folder.exists():
-            message = f"{folder} is no folder; --trace writes files of all ranks"
-            raise ForescaleError(message)
+            raise ForescaleError(f"{folder} is no folder; --trace writes files of all ranks")
         writable(folder)
         return
     writable(folder / "config.json")
     own = {f"pp_rank_{rank}.json" for rank in range(num_ranks)}
     others = sorted({each.name for each in folder.glob("*pp_rank_*.json")} - own)
     if others:
-        message = f"{folder} holds {others[0]} of another run; give another folder"
-        raise ForescaleError(message)
+        raise ForescaleError(f"{folder} holds {others[0]} of another run; give another folder")
 
 
 def _options(given: Mapping[str, object]) -> list[str]:
@@ -457,8 +451,7 @@ def schedule_of(
         found, with_messages = read_schedule(file, name)
         return with_messages or found
     if name is None or pp is None or microbatches is None:
-        message = "give --schedule, --pp and --microbatches, or a file of a schedule"
-        raise ForescaleError(message)
+        raise ForescaleError("give --schedule, --pp and --microbatches, or a file of a schedule")
     return build_schedule(name, passes.request(pp, microbatches), vpp=passes.vpp)
 
 

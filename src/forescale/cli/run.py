@@ -228,8 +228,7 @@ def _sets(words: dict[str, Any]) -> list[str]:
             found.append(f"{name}={text}")
             continue
         if home is None:
-            kind = "word of a phase"
-            raise UnknownNameError(kind, name, [*homes, RAMP, "devices", "nodes"])
+            raise UnknownNameError("word of a phase", name, [*homes, RAMP, "devices", "nodes"])
         found.append(f"{home}.{name}={text}")
     return found
 

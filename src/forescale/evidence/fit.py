@@ -207,10 +207,9 @@ def calibrate_cluster(
     devices = {run.case.question.cluster.device.name for run in runs}
     if len(devices) != 1:
         found = ", ".join(sorted(devices)) or "none"
-        msg = (
+        raise SpecError(
             f"a cluster is calibrated with runs of one device; the runs are on {found}: leave out the others"
         )
-        raise SpecError(msg)
     device = runs[0].case.question.cluster.device
     known = base.devices.get(device.name) or base.devices.get(device.architecture)
     known = known or base.devices.get("generic", DeviceFactors())

@@ -202,8 +202,7 @@ def rows_of(measurements: Sequence[Measurements], device: Device) -> list[Kernel
     found = []
     for one in measurements:
         if one.device and one.device != device.name:
-            msg = f"{one.source} was measured on {one.device}; the fit is of {device.name}"
-            raise SpecError(msg)
+            raise SpecError(f"{one.source} was measured on {one.device}; the fit is of {device.name}")
         for number, (op, seconds) in enumerate(one.kernels):
             found.append(
                 KernelRow(
@@ -246,8 +245,7 @@ def fit_kernels(
         If there are too few timed kernels, or the device has no rate for a type.
     """
     if not rows:
-        msg = f"there are no timed kernels of {device.name} to fit to"
-        raise SpecError(msg)
+        raise SpecError(f"there are no timed kernels of {device.name} to fit to")
     files = ", ".join(sorted({row.table for row in rows}))
     calibration = replace(base, name=name, date=date, source=f"{files} around calibration {base.name}")
     groups: dict[tuple[int, str], list[KernelRow]] = {}

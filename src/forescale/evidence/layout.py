@@ -120,15 +120,13 @@ def _check_adapters(row: Row, workload: Mapping[str, Any]) -> None:
     """Refuse a row with adapters of which nothing says rank and products."""
     named = f"{row.text('model')} {row.text('notes')} {row.text('optimizer')}"
     if re.search(r"\bQ?LoRA\b", named) and "trainable" not in workload:
-        msg = "rank and products of its LoRA adapters are not given"
-        raise InexpressibleError(msg)
+        raise InexpressibleError("rank and products of its LoRA adapters are not given")
 
 
 def _degrees(row: Row, notes: Notes) -> dict[str, int]:
     devices = row.integer("n_gpus")
     if not devices or devices < 1:
-        msg = "the number of devices is not given"
-        raise InexpressibleError(msg)
+        raise InexpressibleError("the number of devices is not given")
     degrees = {}
     for name in ("tp", "cp", "pp", "ep"):
         value = row.integer(name)
@@ -392,8 +390,7 @@ def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Reco
     entry = first_match("recomputes", text)
     if not entry:
         known = "none, full, full-block(N layers) and selective(MODULES)"
-        msg = f"recompute {text!r} is not understood; {known} are"
-        raise InexpressibleError(msg)
+        raise InexpressibleError(f"recompute {text!r} is not understood; {known} are")
     if "note" in entry:
         notes.append(entry["note"])
     found = re.search(entry["match"], text, re.IGNORECASE)

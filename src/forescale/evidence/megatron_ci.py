@@ -97,8 +97,7 @@ def _unread(row: Row) -> Case:
 def _read(case: Case, row: Row, reading: Reading) -> Case:
     model, workload = reading.model, reading.workload
     if model is None or reading.strategy is None or workload is None or reading.framework is None:
-        msg = "its flags describe no whole run"
-        raise InexpressibleError(msg)
+        raise InexpressibleError("its flags describe no whole run")
     cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
     stated = Stated(framework=reading.framework, strategy=reading.told, workload=asdict(workload))
     strategy, workload = stated.trained(model, cluster)
@@ -121,11 +120,9 @@ def _flags(row: Row) -> dict[str, Any]:
     try:
         flags = parse_json(row.text("all_args"), row.id)
     except ReaderError as error:
-        msg = "its table of flags is cut short"
-        raise InexpressibleError(msg) from error
+        raise InexpressibleError("its table of flags is cut short") from error
     if not isinstance(flags, dict) or not flags:
-        msg = "it has no table of flags"
-        raise InexpressibleError(msg)
+        raise InexpressibleError("it has no table of flags")
     return flags
 
 
@@ -139,8 +136,7 @@ def _num_devices(row: Row) -> int:
     if named:
         return int(named[1]) * int(named[2])
     if "release" in name:
-        msg = "the number of devices is not given, and a release run has several nodes"
-        raise InexpressibleError(msg)
+        raise InexpressibleError("the number of devices is not given, and a release run has several nodes")
     platform = _platform(row)
     return int(platform["node"] if name.endswith("_1node") else platform["devices"])
 

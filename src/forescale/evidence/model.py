@@ -47,8 +47,7 @@ def model_of(row: Row, notes: Notes) -> Model:
     elif row.integer("layers") and row.integer("hidden"):
         model = _from_columns(row, traits, notes)
     else:
-        msg = f"the shape of {name} is in neither the row nor the catalogue"
-        raise InexpressibleError(msg)
+        raise InexpressibleError(f"the shape of {name} is in neither the row nor the catalogue")
     return _with_mtp(row, model, template, notes)
 
 

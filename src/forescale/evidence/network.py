@@ -175,15 +175,13 @@ def fit_network(
 
 def _check(timed: Sequence[Timed], cluster: Cluster) -> None:
     if not timed:
-        msg = f"there are no timed collectives of {cluster.name} to fit to"
-        raise SpecError(msg)
+        raise SpecError(f"there are no timed collectives of {cluster.name} to fit to")
     for file, row in timed:
         if row.ranks_per_node > cluster.devices_per_node:
-            msg = (
+            raise SpecError(
                 f"{file} has {counted(row.ranks_per_node, 'rank')} per node; a node of {cluster.name} has "
                 f"{counted(cluster.devices_per_node, 'device')}"
             )
-            raise SpecError(msg)
 
 
 def _tier_of(row: MeasuredCollective, cluster: Cluster) -> int:

@@ -30,8 +30,7 @@ def framework_name(source: str, remarks: str) -> str:
         if told and re.search(entry["match"], source, re.IGNORECASE):
             found = re.search(entry["released"], source) if "released" in entry else None
             return _of_release(entry["framework"], found)
-    msg = "the table of sources ends with what matches all"
-    raise AssertionError(msg)
+    raise AssertionError("the table of sources ends with what matches all")
 
 
 def _of_release(label: str, found: re.Match[str] | None) -> str:

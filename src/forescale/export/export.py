@@ -218,11 +218,10 @@ def _check(question: Question, framework: Framework, blind: str) -> None:
         msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
         raise SpecError(msg)
     if question.model.vision is not None and blind:
-        msg = (
+        raise SpecError(
             f"{framework.name}: {blind}, and {question.model.name} has one; images 0 writes the training of the text "
             "alone (--images 0)"
         )
-        raise SpecError(msg)
     limits = framework.limits
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout

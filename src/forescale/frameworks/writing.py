@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Protocol
@@ -86,6 +87,13 @@ EXPANDABLE: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments
 def allocator(question: Question) -> dict[str, str]:
     """Return the environment variables of the allocator that a layout asks for."""
     return dict(EXPANDABLE) if question.layout.allocator == "expandable_segments" else {}
+
+
+def filled(framework: str, name: str, /, **words: str) -> str:
+    """Return the text of a framework's file with each {{word}} filled in; {{todo}} marks what only the user knows."""
+    text = (files("forescale.frameworks") / framework / name).read_text(encoding="utf-8")
+    said = {"todo": PLACEHOLDER, **words}
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: said[found[1]], text)
 
 
 class Writer(Protocol):

@@ -52,11 +52,10 @@ def calendar(
     found = {name: float(each) / SECONDS_PER_DAY for name, each in expected(case).items()}
     total = sum(found.values())
     if not total * SECONDS_PER_DAY < ENDLESS * seconds:
-        msg = (
+        raise SpecError(
             f"it never ends: something fails every {float(case.mttf):.3g} s, and to restart and read a checkpoint "
             f"takes {case.restart + case.reload:.3g} s; give fewer failures, a shorter restart or more spares"
         )
-        raise SpecError(msg)
     errors, rates = drawn(failures, DRAWS, np.random.default_rng(0))
     days = walls(case, step, errors, rates) / SECONDS_PER_DAY
     low, high = quantiles(days, (0.1, 0.9))
@@ -144,8 +143,7 @@ def load_failures(name: str) -> Failures:
     """
     records = packaged("operations")["failures"]
     if name not in records:
-        kind = "failure rates"
-        raise UnknownNameError(kind, name, list(records))
+        raise UnknownNameError("failure rates", name, list(records))
     told = {key: value for key, value in records[name].items() if key not in REMARKS}
     return Counted(name=name, **told).rates
 
@@ -227,11 +225,10 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
     else:
         found = Saving(size, copied, copied + peers, peers)
     if told.interval is not None and told.interval < found.written:
-        msg = (
+        raise SpecError(
             f"a checkpoint takes {found.written:.3g} s to write, longer than the {told.interval:.3g} s between two; "
             f"give an interval of {found.written:.3g} s or more, or more storage bandwidth"
         )
-        raise SpecError(msg)
     return found
 
 
@@ -257,11 +254,10 @@ def case_of(
             if restart < mttf
             else f"nor does a restart of {restart:.3g} s end; give fewer failures"
         )
-        msg = (
+        raise SpecError(
             f"a checkpoint takes {saved.written:.3g} s to write and something fails every {mttf:.3g} s: no work is "
             f"ever saved; {fix}"
         )
-        raise SpecError(msg)
     slower = float(slowest_share(spread=operations.stragglers, num_devices=devices))
     case = Case(
         work=seconds * (1.0 + slower) / (1.0 - operations.evaluation),

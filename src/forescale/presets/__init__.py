@@ -61,8 +61,7 @@ def load_preset(name: str) -> Preset:
     for preset in PRESETS:
         if preset.name == name:
             return preset
-    kind = "preset"
-    raise UnknownNameError(kind, name, preset_names())
+    raise UnknownNameError("preset", name, preset_names())
 
 
 def project_as(question: Question) -> Projection:
@@ -80,10 +79,9 @@ def project_as(question: Question) -> Projection:
     model, cluster, strategy, workload = question.parts
     check(model, cluster, strategy, workload)
     if strategy.recompute.layer_ids or strategy.recompute.unit > 1:
-        msg = (
+        raise SpecError(
             f"preset {preset.name} knows recompute of all layers or a stage's first; use recompute.num_layers"
         )
-        raise SpecError(msg)
     if not workload.trainable.is_all:
         raise SpecError(f"preset {preset.name} trains all of a model; leave trainable out")
     if question.model.vision is not None:

@@ -387,11 +387,10 @@ class Runner:
     def _check_shape(self, stage: int, action: Action, y: Tensor) -> None:
         shape, dtype = self.metas[stage % self.num_stages]
         if (tuple(y.shape), y.dtype) != (shape, dtype):
-            msg = (
+            raise RunError(
                 f"rank {self.channels.rank}, {action}: stage {stage} gave {tuple(y.shape)} of {y.dtype}; "
                 f"the first micro-batch gave {shape} of {dtype}, and all must be alike"
             )
-            raise RunError(msg)
 
     def _sum_copies(self) -> None:
         """Add up gradients of parameters that exist more than once: in replicas, and tied between stages."""

@@ -72,10 +72,9 @@ class PipelineStep:
                 msg = f"{plan.name} runs on {counted(plan.num_ranks, 'rank')}; a pipeline has {len(members)}"
                 raise RunError(msg)
         if len(pipelines) % tp:
-            msg = (
+            raise RunError(
                 f"{counted(len(pipelines), 'pipeline')} cannot be groups of {tp} shards; tp must divide them"
             )
-            raise RunError(msg)
         self.channels = channels or Channels(pipelines, torch.device(device), tp=tp)
         self.stages = _own_stages(plan, stages, self.channels.rank, device)
         self.runner = Runner(
@@ -144,11 +143,10 @@ class PipelineStep:
         """Return the pieces of a batch, micro-batch after micro-batch."""
         count, pieces = self.schedule.num_microbatches, self.schedule.num_splits
         if batch.shape[0] % count or (pieces > 1 and batch.shape[1] % pieces):
-            msg = (
+            raise RunError(
                 f"a batch of shape {tuple(batch.shape)} does not divide into "
                 f"{counted(count, 'micro-batch')} of {counted(pieces, 'piece')}"
             )
-            raise RunError(msg)
         parts = batch.chunk(count)
         return [
             piece.contiguous()

@@ -310,11 +310,10 @@ def stage_times_for(step: MeasuredStep, schedule: Schedule) -> tuple[StageTimes,
         If the schedule has another number of stages.
     """
     if schedule.num_stages != step.schedule.num_stages:
-        msg = (
+        raise ScheduleError(
             f"{schedule.name} has {counted(schedule.num_stages, 'stage')}; the measured step has "
             f"{step.schedule.num_stages}, and durations are those of its stages"
         )
-        raise ScheduleError(msg)
     times = step.times
     if not np.any(times.weight_grad):
         half = np.asarray(times.input_grad) / 2.0

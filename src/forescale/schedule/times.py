@@ -55,8 +55,7 @@ def transport(name: str) -> Transport:
     """
     known = packaged(FILE)
     if name not in known:
-        kind = "transport"
-        raise UnknownNameError(kind, name, known)
+        raise UnknownNameError("transport", name, known)
     return record(Transport, known[name], name, FILE)
 
 

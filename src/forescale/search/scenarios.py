@@ -440,8 +440,7 @@ class Ranking:
             found = [
                 each.smallest or smallest(each.question, each.cells) for each in solvers if each.num_legal
             ]
-            text = nothing_fits(found, self.goal.memory_limit)
-            raise InfeasibleError(text, [("memory", num_legal)])
+            raise InfeasibleError(nothing_fits(found, self.goal.memory_limit), [("memory", num_legal)])
         took = format_seconds(self._ends[-1].elapsed_s)
         raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")
 

@@ -63,8 +63,7 @@ class PriceList:
             If it is not known.
         """
         if place not in self.carbon_kg_per_mwh:
-            kind = "carbon intensity"
-            raise UnknownNameError(kind, place, list(self.carbon_kg_per_mwh))
+            raise UnknownNameError("carbon intensity", place, list(self.carbon_kg_per_mwh))
         return self.carbon_kg_per_mwh[place]
 
 

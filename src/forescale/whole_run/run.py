@@ -78,11 +78,10 @@ class Ramp:
         work = question.workload
         steps, rest = divmod(work.global_batch_size - self.start, self.increment)
         if rest or steps < 1:
-            msg = (
+            raise SpecError(
                 f"a batch of {self.start} never grows to {work.global_batch_size} by {self.increment} at a time; start "
                 f"at {work.global_batch_size - max(1, steps) * self.increment}, say"
             )
-            raise SpecError(msg)
         left = (work.tokens or 0.0) - self.samples * work.seq_len
         if left <= 0.0:
             msg = f"the batch grows over {format_count(self.samples * work.seq_len)} tokens: give the phase more"

@@ -21,30 +21,11 @@ from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
 from forescale.spec.workload import FROZEN_PARTS, FUSED, FrozenPart, Trainable
 
-USUAL: Final[Mapping[str, tuple[str, ...]]] = {
-    "LoRA": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-    "CanonicalLoRA": (
-        "linear_q",
-        "linear_k",
-        "linear_v",
-        "linear_proj",
-        "linear_fc1_up",
-        "linear_fc1_gate",
-        "linear_fc2",
-    ),
-}
+FACTS: Final = packaged("bridge")
+USUAL: Final[Mapping[str, list[str]]] = FACTS["adapters"]
 """Classes and their target_modules where none are given (megatron/bridge/peft/lora.py, canonical_lora.py)."""
 RANK = 32
-UNCOUNTED = frozenset(
-    (
-        "alpha",
-        "dropout_position",
-        "lora_A_init_method",
-        "lora_B_init_method",
-        "a2a_experimental",
-        "lora_dtype",
-    )
-)
+UNCOUNTED: Final[list[str]] = FACTS["uncounted"]
 """Fields that change nothing that is projected; types of adapters are those of trained weights."""
 KNOWN = ("dim", "target_modules", "dropout", "share_expert_adapters")
 
@@ -104,35 +85,13 @@ def peft_lines(trainable: Trainable) -> tuple[str, str]:
     )
 
 
-SECTIONS = (
-    "model",
-    "train",
-    "ddp",
-    "optimizer",
-    "dataset",
-    "dist",
-    "checkpoint",
-    "mixed_precision",
-    "comm_overlap",
-)
-OTHERS = (
-    "tokenizer", "scheduler", "logger", "rng", "peft", "profiling", "validation", "ft", "straggler", "nvrx_straggler",
-    "env_vars", "rerun_state_machine", "optimizer_config_override_provider", "tensor_inspect", "inprocess_restart",
-)  # fmt: skip
+SECTIONS: Final[list[str]] = FACTS["sections"]
+OTHERS: Final[list[str]] = FACTS["others"]
 """The container's other sections, which say nothing of these settings; `read_peft` reads adapters."""
 DEEP = 3
 """Names of an assignment: the container, a section, a field."""
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
-IGNORED = frozenset(
-    (
-        "activation_func", "should_pad_vocab", "cpu_offloading", "layernorm_epsilon", "params_dtype",
-        "pipeline_dtype", "autocast_dtype", "autocast_enabled", "random_seed", "data_path", "split", "dataloader_type",
-        "save", "load", "save_interval", "rotary_base", "lr", "min_lr", "weight_decay", "tp_comm_overlap_cfg",
-        "tp_comm_bootstrap_backend", "batch_p2p_comm", "overlap_param_gather_with_optimizer_step", "align_param_gather",
-        "bucket_size", "wgrad_deferral_limit", "data_parallel_size", "load_weights", "hf_processor_path",
-        "freeze_language_model", "freeze_vision_model", "freeze_vision_projection", "pretrained_checkpoint",
-    )
-)  # fmt: skip
+IGNORED: Final[list[str]] = FACTS["ignored"]
 """Fields of these sections that say nothing more of memory or time."""
 FROZEN: Final[Mapping[str, tuple[FrozenPart, ...]]] = {
     "freeze_language_model": ("embedding", "attention", "ffn", "moe", "norm", "head"),
@@ -148,7 +107,7 @@ OVERLAP = "comm_overlap"
 
 def fields() -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the field that sets each of Megatron's keys, and those that say the opposite."""
-    return packaged("bridge")["keys"], packaged("bridge")["inverted"]
+    return FACTS["keys"], FACTS["inverted"]
 
 
 class BridgeReader:
@@ -211,7 +170,7 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
     keys, inverted = fields()
     named = {field: key for key, field in keys.items()}
     named |= dict.fromkeys(LENGTHS, "seq_length")
-    named |= {f"{OVERLAP}.{key}": key for key in packaged("bridge")[OVERLAP]}
+    named |= {f"{OVERLAP}.{key}": key for key in FACTS[OVERLAP]}
     opposite = {field: key for key, field in inverted.items()}
     values: dict[str, object] = {}
     spelling: dict[str, str] = {}

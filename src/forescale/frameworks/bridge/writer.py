@@ -10,66 +10,10 @@ from forescale.frameworks.bridge.reader import FROZEN, fields, peft_lines
 from forescale.frameworks.megatron.write_layout import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.reading import packaged
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled, torchrun
 from forescale.question import Question
 
 RECIPE = "recipe.py"
-HEAD = """\
-import torch
-from megatron.bridge.models.{module} import {provider}
-from megatron.bridge.recipes.gpt.h100.vanilla_gpt import vanilla_gpt_pretrain_1gpu_h100_bf16_config
-from megatron.bridge.training.config import ConfigContainer
-from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-
-
-def recipe() -> ConfigContainer:
-    cfg = vanilla_gpt_pretrain_1gpu_h100_bf16_config()
-    cfg.model = {provider}()
-    cfg.mixed_precision = MixedPrecisionConfig()
-"""
-NAMED_HEAD = """\
-import torch
-from megatron.bridge import AutoBridge
-from megatron.bridge.recipes.common import _sft_common_vlm
-from megatron.bridge.training.config import ConfigContainer
-from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-
-
-def recipe() -> ConfigContainer:
-    cfg = _sft_common_vlm()
-    cfg.model = AutoBridge.from_hf_pretrained("{name}").to_megatron_provider(load_weights=False)
-    cfg.mixed_precision = MixedPrecisionConfig()
-    cfg.dataset.hf_processor_path = "{name}"
-"""
-NAMED_TAIL = f"""\
-    cfg.optimizer.lr = 5e-6  # {PLACEHOLDER}: learning rates change neither step time nor memory
-    cfg.checkpoint.pretrained_checkpoint = None  # {PLACEHOLDER}: imported weights; data are those of the base recipe
-    cfg.checkpoint.save = "checkpoints"  # {PLACEHOLDER}
-    return cfg
-
-
-if __name__ == "__main__":
-    from megatron.bridge.training.finetune import finetune
-    from megatron.bridge.training.vlm_step import forward_step
-
-    finetune(recipe(), forward_step)
-"""
-TAIL = f"""\
-    cfg.dataset.data_path = "/path/to/my_text_document"  # {PLACEHOLDER}
-    cfg.tokenizer.tokenizer_type = "HuggingFaceTokenizer"
-    cfg.tokenizer.tokenizer_model = "/path/to/tokenizer"  # {PLACEHOLDER}
-    cfg.tokenizer.vocab_size = None
-    cfg.optimizer.lr = 3e-4  # {PLACEHOLDER}: learning rates change neither step time nor memory
-    cfg.checkpoint.save = "checkpoints"  # {PLACEHOLDER}
-    return cfg
-
-
-if __name__ == "__main__":
-    from megatron.bridge.training.gpt_step import forward_step
-    from megatron.bridge.training.pretrain import pretrain
-
-    pretrain(recipe(), forward_step)
-"""
 SAID_AGAIN = ("num_experts", "swiglu", "multi_latent_attention")
 """What of a model degrees and kernels are read by."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
@@ -99,9 +43,11 @@ class BridgeWriter:
             ("mla_provider", "MLAModelProvider") if latent else ("gpt_provider", "GPTModelProvider")
         )
         imported, adapters = peft_lines(question.workload.trainable)
-        text = imported + HEAD.format(module=module, provider=provider)
-        text += f"    cfg.model.activation_func = torch.nn.functional.{'silu' if settings.get('swiglu') else 'gelu'}\n"
-        return _files(question, text + _body(question, settings) + adapters + TAIL)
+        activation = "silu" if settings.get("swiglu") else "gelu"
+        lines = f"    cfg.model.activation_func = torch.nn.functional.{activation}\n"
+        lines += _body(question, settings) + adapters
+        words = {"imported": imported, "module": module, "provider": provider, "lines": lines}
+        return _files(question, filled("bridge", "recipe.txt", **words))
 
 
 def _with_tower(question: Question) -> Files:
@@ -117,10 +63,11 @@ def _with_tower(question: Question) -> Files:
     settings = named | {
         key: value for part, table in parts.items() if part != "MODEL" for key, value in table.items()
     }
-    text = imported + NAMED_HEAD.format(name=name) + _body(question, settings)
+    lines = _body(question, settings)
     for field, frozen in FROZEN.items():
-        text += f"    cfg.model.{field} = {set(frozen) <= set(trainable.frozen)}\n"
-    return replace(_files(question, text + adapters + NAMED_TAIL), left=("images",))
+        lines += f"    cfg.model.{field} = {set(frozen) <= set(trainable.frozen)}\n"
+    text = filled("bridge", "tuning.txt", imported=imported, name=name, lines=lines + adapters)
+    return replace(_files(question, text), left=("images",))
 
 
 def _files(question: Question, text: str) -> Files:

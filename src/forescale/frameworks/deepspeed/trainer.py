@@ -29,37 +29,11 @@ SHARDING: Final = {
     "HYBRID_SHARD_ZERO2": (2, True),
 }
 """fsdp_sharding_strategy by our stage, and whether nodes hold whole states."""
-PLAIN: Final = (
-    "compute_environment", "debug", "distributed_type", "downcast_bf16", "dynamo_config", "enable_cpu_affinity",
-    "fp8_config", "fsdp_config", "deepspeed_config", "gradient_accumulation_steps", "gpu_ids", "ipex_config",
-    "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "megatron_lm_config",
-    "mixed_precision", "mpirun_config", "num_machines", "num_processes", "parallelism_config", "rdzv_backend",
-    "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "use_cpu", "use_xpu", "commands", "command_file",
-    "tpu_name", "tpu_zone", "tpu_vm", "tpu_downcast_bf16", "tpu_commands", "monitor_interval", "rdzv_conf",
-)  # fmt: skip
-FSDP: Final = (
-    "fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_auto_wrap_policy",
-    "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "fsdp_backward_prefetch",
-    "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch", "fsdp_offload_params", "fsdp_state_dict_type",
-    "fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states", "fsdp_use_orig_params",
-    "fsdp_activation_checkpointing",
-)  # fmt: skip
-DEEPSPEED: Final = (
-    "deepspeed_config_file", "deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_exclusion_filter",
-    "deepspeed_inclusion_filter", "deepspeed_moe_layer_cls_names", "gradient_accumulation_steps",
-    "gradient_clipping", "offload_optimizer_device", "offload_optimizer_nvme_path", "offload_param_device",
-    "offload_param_nvme_path", "zero3_init_flag", "zero3_save_16bit_model", "zero_stage",
-)  # fmt: skip
+TABLES: Final[Mapping[str, list[str]]] = packaged("deepspeed", "accelerate")["tables"]
+"""Keys of Accelerate's launch files, and of the tables in them by their names."""
 DEGREES: Final = "parallelism_config_"
-PARALLEL: Final = tuple(
-    f"{DEGREES}{name}"
-    for name in ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "cp_comm_strategy",
-                 "sp_size", "sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation")
-)  # fmt: skip
 CP_KINDS: Final[dict[str, ContextKind]] = {"allgather": "all_gather", "alltoall": "ring"}
 CP_COMM: Final = (f"{DEGREES}cp_comm_strategy", "allgather", {name: name for name in CP_KINDS})
-SECTIONS: Final = {"fsdp_config": FSDP, "deepspeed_config": DEEPSPEED, "parallelism_config": PARALLEL}
-"""Keys of Accelerate's launch files (accelerate 1.15, commands/config and parallelism_config.py)."""
 
 
 class AccelerateReader:
@@ -105,14 +79,14 @@ def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]
     values: dict[str, object] = {}
     places: dict[str, int] = {}
     unknown = []
-    for table, keys in {"": PLAIN, **SECTIONS}.items():
+    for table, keys in TABLES.items():
         inside = content.get(table) if table else content
         if table and inside is not None and not isinstance(inside, Mapping):
             raise ReaderError(path, f"{table} must be a table, got {inside!r}")
         for key, value in (inside or {}).items():
             line = lines.get(f"{table}.{key}" if table else key, 1)
             if key in keys:
-                if key not in SECTIONS:
+                if key not in TABLES:
                     values[key], places[key] = value, line
             elif options.strict:
                 raise UnknownKeyError(key, f"{path}, line {line}" + (f", {table}" if table else ""), keys)
@@ -161,7 +135,7 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     """Return what FSDP's part says; degrees of parallelism_config must make up the processes."""
     zero, hybrid = _stage(settings)
     degree = _degrees(settings)
-    total, given = prod(degree.values()), any(key in settings for key in PARALLEL)
+    total, given = prod(degree.values()), any(key in settings for key in TABLES["parallelism_config"])
     devices = devices or total
     if given and total != devices:
         settings.refuse(f"parallelism_config takes {total} processes, but there are {devices}")

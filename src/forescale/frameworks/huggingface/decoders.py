@@ -17,6 +17,7 @@ from forescale.frameworks.huggingface.keys import (
     even_head_dim,
     four_times,
     full_attention,
+    named,
     num_layers,
     routed,
     windowed,
@@ -247,44 +248,32 @@ def cohere(keys: Keys) -> Model:
     )
 
 
-DENSE: Mapping[str, Callable[[Keys], Model]] = {
-    "bloom": bloom,
-    "cohere": cohere,
-    "cohere2": cohere,
-    "falcon": falcon,
-    "gemma": gemma,
-    "gemma2": gemma2,
-    "gemma3": gemma3,
-    "gemma3_text": gemma3,
-    "glm": glm,
-    "glm4": glm4,
-    "glm4v_text": glm4v,
-    "gpt2": gpt2,
-    "gpt_neox": gpt_neox,
-    "granite": llama,
-    "internlm": internlm,
-    "internlm2": internlm,
-    "llama": llama,
-    "mimo": qwen2,
-    "ministral3": mistral,
-    "mistral": mistral,
-    "mpt": mpt,
-    "nemotron": nemotron,
-    "olmo2": olmo2,
-    "olmo3": olmo2,
-    "opt": opt,
-    "phi": phi,
-    "phi3": mistral,
-    "qwen2": qwen2,
-    "qwen2_5_omni_text": qwen2,
-    "qwen2_5_vl": qwen2,
-    "qwen2_5_vl_text": qwen2,
-    "qwen2_vl": qwen2,
-    "qwen2_vl_text": qwen2,
-    "qwen3": qwen3,
-    "qwen3_vl_text": qwen3,
-    "starcoder2": starcoder2,
-}
+DENSE: Mapping[str, Callable[[Keys], Model]] = named(
+    {
+        bloom: "bloom",
+        cohere: "cohere cohere2",
+        falcon: "falcon",
+        gemma: "gemma",
+        gemma2: "gemma2",
+        gemma3: "gemma3 gemma3_text",
+        glm: "glm",
+        glm4: "glm4",
+        glm4v: "glm4v_text",
+        gpt2: "gpt2",
+        gpt_neox: "gpt_neox",
+        llama: "granite llama",
+        internlm: "internlm internlm2",
+        qwen2: "mimo qwen2 qwen2_5_omni_text qwen2_5_vl qwen2_5_vl_text qwen2_vl qwen2_vl_text",
+        mistral: "ministral3 mistral phi3",
+        mpt: "mpt",
+        nemotron: "nemotron",
+        olmo2: "olmo2 olmo3",
+        opt: "opt",
+        phi: "phi",
+        qwen3: "qwen3 qwen3_vl_text",
+        starcoder2: "starcoder2",
+    }
+)
 
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -472,25 +461,20 @@ def _llama4_attention(keys: Keys) -> tuple[Attention, ...]:
     return windowed(keys, full, slides=lambda i: bool(rotary[i]), window=chunk, local=local)
 
 
-MOE: Mapping[str, Callable[[Keys], Model]] = {
-    "dbrx": dbrx,
-    "deepseek_v2": deepseek,
-    "deepseek_v3": deepseek,
-    "glm4_moe": glm4_moe,
-    "glm4v_moe_text": glm4_moe,
-    "gpt_oss": gpt_oss,
-    "granitemoe": granitemoe,
-    "grok-1": grok1,
-    "grok1": grok1,
-    "kimi_k2": deepseek,
-    "llama4": llama4,
-    "llama4_text": llama4,
-    "minimax_m2": minimax_m2,
-    "mixtral": mixtral,
-    "olmoe": olmoe,
-    "phimoe": phimoe,
-    "qwen2_moe": qwen2_moe,
-    "qwen3_moe": qwen3_moe,
-    "qwen3_omni_moe_text": qwen3_moe,
-    "qwen3_vl_moe_text": qwen3_moe,
-}
+MOE: Mapping[str, Callable[[Keys], Model]] = named(
+    {
+        dbrx: "dbrx",
+        deepseek: "deepseek_v2 deepseek_v3 kimi_k2",
+        glm4_moe: "glm4_moe glm4v_moe_text",
+        gpt_oss: "gpt_oss",
+        granitemoe: "granitemoe",
+        grok1: "grok-1 grok1",
+        llama4: "llama4 llama4_text",
+        minimax_m2: "minimax_m2",
+        mixtral: "mixtral",
+        olmoe: "olmoe",
+        phimoe: "phimoe",
+        qwen2_moe: "qwen2_moe",
+        qwen3_moe: "qwen3_moe qwen3_omni_moe_text qwen3_vl_moe_text",
+    }
+)

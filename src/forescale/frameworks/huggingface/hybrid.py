@@ -14,6 +14,7 @@ from forescale.frameworks.huggingface.keys import (
     decoder,
     dense_ffn,
     full_attention,
+    named,
     num_layers,
 )
 from forescale.spec.model import Attention, Layer, LinearAttention, Model, MoeFfn
@@ -155,12 +156,11 @@ def _nemotron_experts(keys: Keys) -> MoeFfn:
     return experts(keys, gated=False, shared_ffn_hidden_size=shared, score_bias=True, latent_size=latent)
 
 
-HYBRID: Mapping[str, Callable[[Keys], Model]] = {
-    "minimax": minimax,
-    "minimax_m1": minimax,
-    "minimax_text_01": minimax,
-    "nemotron_h": nemotron_h,
-    "qwen3_5_moe_text": qwen3_next,
-    "qwen3_5_text": qwen3_5,
-    "qwen3_next": qwen3_next,
-}
+HYBRID: Mapping[str, Callable[[Keys], Model]] = named(
+    {
+        minimax: "minimax minimax_m1 minimax_text_01",
+        nemotron_h: "nemotron_h",
+        qwen3_next: "qwen3_5_moe_text qwen3_next",
+        qwen3_5: "qwen3_5_text",
+    }
+)

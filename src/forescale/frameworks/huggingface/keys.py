@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
@@ -144,6 +145,16 @@ class Keys:
 
 
 Part = TypeVar("Part")
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
+def named(rows: Mapping[Read, str]) -> dict[str, Read]:
+    """Return what reads each architecture, sorted, of rows that name all that one function reads."""
+    return dict(
+        sorted(((name, read) for read, names in rows.items() for name in names.split()), key=itemgetter(0))
+    )
+
+
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")

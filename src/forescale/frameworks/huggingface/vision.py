@@ -8,7 +8,7 @@ from math import isqrt
 from typing import Any, Final, Literal
 
 from forescale.errors import ReaderError
-from forescale.frameworks.huggingface.keys import HEADS, Keys
+from forescale.frameworks.huggingface.keys import HEADS, Keys, named
 from forescale.limits import LAYERS, Interval, within
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, NormKind, Patches, Tiles, Vision
 
@@ -495,30 +495,24 @@ def _qwen(
     )
 
 
-TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = {
-    "gemma3": gemma3,
-    "glm46v": glm4v,
-    "glm4v": glm4v,
-    "glm4v_moe": glm4v,
-    "idefics3": idefics3,
-    "internvl": internvl,
-    "internvl_chat": internvl_chat,
-    "kimi_k25": kimi,
-    "kimi_vl": kimi,
-    "llama4": llama4,
-    "llava": llava,
-    "llava_next": llava_next,
-    "llava_onevision": llava_onevision,
-    "mistral3": mistral3,
-    "paligemma": paligemma,
-    "qwen2_5_omni_thinker": qwen2_5_vl,
-    "qwen2_5_vl": qwen2_5_vl,
-    "qwen2_vl": qwen2_vl,
-    "qwen3_5": qwen3_5,
-    "qwen3_5_moe": qwen3_5,
-    "qwen3_omni_moe_thinker": qwen3_vl,
-    "qwen3_vl": qwen3_vl,
-    "qwen3_vl_moe": qwen3_vl,
-    "smolvlm": idefics3,
-}
+TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = named(
+    {
+        gemma3: "gemma3",
+        glm4v: "glm46v glm4v glm4v_moe",
+        idefics3: "idefics3 smolvlm",
+        internvl: "internvl",
+        internvl_chat: "internvl_chat",
+        kimi: "kimi_k25 kimi_vl",
+        llama4: "llama4",
+        llava: "llava",
+        llava_next: "llava_next",
+        llava_onevision: "llava_onevision",
+        mistral3: "mistral3",
+        paligemma: "paligemma",
+        qwen2_5_vl: "qwen2_5_omni_thinker qwen2_5_vl",
+        qwen2_vl: "qwen2_vl",
+        qwen3_5: "qwen3_5 qwen3_5_moe",
+        qwen3_vl: "qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe",
+    }
+)
 """Towers by the `model_type` of the whole."""

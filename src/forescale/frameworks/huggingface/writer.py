@@ -10,54 +10,23 @@ from typing import Any, Final, TypeVar
 
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
+from forescale.frameworks.reading import packaged
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 
 T = TypeVar("T")
 FARTHEST: Final = 0.01
 """Share of the parameters that the nearest architecture may have more or less."""
-FIRST: Final = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "mixtral",
-    "qwen3_moe",
-    "deepseek_v3",
-    "gpt2",
-    "gemma3_text",
-)
+NAMES: Final = packaged("huggingface", "names")
+FIRST: Final[list[str]] = NAMES["first"]
 """Architectures that are tried first, so that a plain model gets the plainest name."""
 NULLS: Final = ("q_lora_rank", "sliding_window")
 """Keys that classes of transformers have a value for unless null is said."""
-COUNTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"), "n_routed_experts"),
-    **dict.fromkeys(
-        ("mixtral", "gpt_oss", "llama4_text", "phimoe", "granitemoe", "minimax_m2"), "num_local_experts"
-    ),
-}
+COUNTS: Final[Mapping[str, str]] = NAMES["counts"]
 """What an architecture calls its number of experts, where that is not num_experts."""
-EXPERT_SIZED: Final = (
-    "mixtral",
-    "gpt_oss",
-    "llama4_text",
-    "phimoe",
-    "granitemoe",
-    "olmoe",
-    "minimax_m2",
-    "grok-1",
-)
+EXPERT_SIZED: Final[list[str]] = NAMES["expert_sized"]
 """Architectures whose intermediate_size is that of an expert."""
-SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "gpt2": {
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "intermediate_size": "n_inner",
-        "max_position_embeddings": "n_positions",
-    },
-    "opt": {"intermediate_size": "ffn_dim"},
-}
+SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = NAMES["spellings"]
 """Keys that an architecture spells in its own way."""
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from forescale.errors import shown
 from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.maxtext.command import topologies
-from forescale.frameworks.reading import Options, words_of
+from forescale.frameworks.reading import Options, packaged, words_of
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.model import Model
@@ -42,10 +42,8 @@ LEFT = (
     "placement", "axis_order", "reshard",
 )  # fmt: skip
 """What the keys say nothing of, but for single fields that they may say."""
-AXES = (
-    "diloco", "data", "pipeline", "fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "context_autoregressive",
-    "tensor", "tensor_sequence", "sequence", "autoregressive", "expert",
-)  # fmt: skip
+WORDS: Final = packaged("maxtext", "words")
+AXES: Final[list[str]] = WORDS["axes"]
 """Axes of parallelism, each inside a slice (ici) and over slices (dcn)."""
 FULLY_SHARDED = 3
 """The stage that shards parameters, too."""
@@ -66,51 +64,16 @@ OPTIMIZERS: Mapping[str, OptimizerName] = {
     "sgd": "sgd",
     "muon": "muon",
 }
-NARROW: Mapping[str, tuple[ComputeType, str]] = {
-    "fp8": ("fp8", "delayed"),
-    "nanoo_fp8": ("fp8", "delayed"),
-    "fp8_nanoo": ("fp8", "delayed"),
-    "fp8_full": ("fp8", "current"),
-    "fp8_gpu": ("fp8", "current"),
-    "fp8_e4m3": ("fp8", "current"),
-    "fp8_e5m2": ("fp8", "current"),
-    "te_fp8_delayedscaling": ("fp8", "delayed"),
-    "te_fp8_currentscaling": ("fp8", "current"),
-    "te_mxfp8": ("mxfp8", "mxfp8"),
-    "fp4": ("nvfp4", "none"),
-    "te_nvfp4": ("nvfp4", "none"),
-    "te_nvfp4_no_rht": ("nvfp4", "none"),
-}
+NARROW: Mapping[str, tuple[ComputeType, str]] = {name: tuple(kind) for name, kind in WORDS["narrow"].items()}
 """Quantisation by our compute type and recipe."""
 INTEGERS = ("int8", "intmp", "int4")
 """Quantisation without a compute type of ours, whose products run at the rate of fp8."""
-NAMES: Mapping[str, KeptName] = {
-    "query_proj": "query_proj",
-    "key_proj": "key_proj",
-    "value_proj": "value_proj",
-    "context": "context",
-    "out_proj": "out_proj",
-    "attention_out": "out_proj",
-    "mlpwi": "mlpwi",
-    "mlpwi_0": "mlpwi",
-    "mlpwi_1": "mlpwi",
-    "moe_mlpwi_0": "mlpwi",
-    "moe_mlpwi_1": "mlpwi",
-    "mlpwo": "mlpwo",
-    "moe_mlpwo": "mlpwo",
-}
+NAMES: Mapping[str, KeptName] = WORDS["names"]
 """Tensors of the policy custom by the name they have here."""
-JOINED: Mapping[str, tuple[KeptName, ...]] = {
-    "kv_proj": ("key_proj", "value_proj"),
-    "qkv_proj": ("query_proj", "key_proj", "value_proj"),
-    "mla_q": ("query_proj",),
-    "mla_kv": ("key_proj", "value_proj"),
-}
+JOINED: Mapping[str, tuple[KeptName, ...]] = {name: tuple(kept) for name, kept in WORDS["joined"].items()}
 """Tensors of the policy custom that are several here."""
-QKV: tuple[KeptName, ...] = ("query_proj", "key_proj", "value_proj")
 OFFLOADED: Mapping[str, tuple[KeptName, ...]] = {
-    "qkv_proj_offloaded": QKV,
-    "minimal_offloaded": (*QKV, "out_proj", "mlpwi", "mlpwo"),
+    name: tuple(kept) for name, kept in WORDS["offloaded"].items()
 }
 """Policies that keep what they keep on the host (utils/maxtext_utils.py, get_save_and_offload_names)."""
 ALIASES: Mapping[str, RematPolicy] = {"minimal_flash": "minimal_with_context"}

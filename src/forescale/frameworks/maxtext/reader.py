@@ -15,7 +15,7 @@ from typing import Any, Final
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
 from forescale.files import read_text
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
-from forescale.frameworks.maxtext.layout import read_mesh, read_strategy, read_workload, told
+from forescale.frameworks.maxtext.layout import WORDS, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
@@ -31,17 +31,6 @@ DEFAULT = "default"
 """The model's name that stands for base.yml's own."""
 OVER: Mapping[str, str] = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """Axes that degrees of a plan go over, inside a slice."""
-NOT_EXPRESSED: Mapping[str, str] = {
-    "use_dpo": "a second model that says which answer is better",
-    "enable_diloco": "steps that slices take without each other",
-    "custom_mesh_and_rule": "rules of its own for what is split over which axis",
-    "logical_axis_rules": "rules of its own for what is split over which axis",
-    "shard_exp_on_fsdp": "experts split over fsdp",
-    "use_ring_of_experts": "tokens passed around a ring to experts",
-    "fused_qkv": "one product for queries, keys and values",
-    "use_2d_fsdp_sharding": "experts split over two axes of fsdp",
-}
-"""Keys that change figures and have no word here, where they are set."""
 ENCODERS: Final = "encoders of images and sound"
 
 
@@ -194,8 +183,7 @@ def _settings(
     wanted = {**given.base, **given.values, **overrides}
     name = str(wanted.get("model_name") or DEFAULT).replace("-Instruct", "")
     if name != DEFAULT and name not in presets():
-        kind = "MaxText model_name"
-        raise UnknownNameError(kind, name, presets())
+        raise UnknownNameError("MaxText model_name", name, presets())
     own = presets()[name]["keys"] if name != DEFAULT else {}
     lines = {key: line for key, line in given.lines.items() if key not in overrides}
     base = {key: value for key, value in given.base.items() if key in base_values()}
@@ -215,7 +203,7 @@ def _settings(
                 f"{settings.spell(key)} {given.values[key]} is overruled by model_name {name}, as in MaxText: "
                 f"{shown(value)}"
             )
-    for key, what in NOT_EXPRESSED.items():
+    for key, what in WORDS["not_expressed"].items():
         value = {**given.values, **overrides}.get(key)
         if value.get("enable_lora") if isinstance(value, dict) else value:
             settings.note(f"not expressed: {settings.spell(key)} ({what})")

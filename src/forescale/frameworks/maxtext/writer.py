@@ -278,11 +278,10 @@ def _axes(strategy: Strategy, cluster: Cluster) -> dict[str, int]:
     else:
         data, fsdp = strategy.dp, 1
     if fsdp % strategy.ep:
-        msg = (
+        raise SpecError(
             f"MaxText's experts lie over an axis of their own: ep {strategy.ep} must divide the {fsdp} data-parallel "
             "ranks that shard states under zero 3"
         )
-        raise SpecError(msg)
     inner = strategy.cp_inner or 1
     degrees = {
         "tensor": strategy.tp,

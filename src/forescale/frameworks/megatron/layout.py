@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
 from forescale.frameworks.megatron.run import has_tower
+from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.strategy import (
@@ -37,39 +38,13 @@ CP_KINDS: dict[str, ContextKind] = {
 }
 LEVELS = 2
 """Levels of hierarchical context parallelism: an exchange of heads inside, a ring outside."""
-MODULES: dict[str, Module] = {
-    "core_attn": "core_attn",
-    "layernorm": "layernorm",
-    "mlp": "mlp",
-    "mla_up_proj": "mla_up_proj",
-    "moe": "moe",
-    "moe_act": "moe_act",
-    "shared_experts": "shared_experts",
-}
+MODULES: tuple[Module, ...] = get_args(Module)
+WORDS = packaged("megatron", "words")
 OFFLOADED: dict[str, tuple[OffloadName, ...]] = {
-    "attn_norm": ("attn_norm",),
-    "qkv_linear": ("qkv_linear",),
-    "core_attn": ("core_attn",),
-    "attn_proj": ("attn_proj",),
-    "mlp_norm": ("mlp_norm",),
-    "expert_fc1": ("expert_fc1",),
-    "moe_act": ("moe_act",),
-    "fused_group_mlp": ("expert_fc1", "moe_act"),
+    name: tuple(kept) for name, kept in WORDS["offloaded"].items()
 }
 """Modules of --offload-modules. The fused experts' products and their activation save what both save apart."""
 FSDP_LEVELS = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
-NOT_EXPRESSED = {
-    "tensor_parallel_num_weight_shards": "weights sharded further than tensor parallel",
-    "expert_tensor_parallel_num_weight_shards": "expert weights sharded further than tensor parallel",
-    "distribute_saved_activations": "saved activations spread over tensor parallel",
-    "moe_expert_rank_capacity_factor": "a fixed budget of tokens per expert-parallel rank",
-    "rampup_batch_size": "a growing batch",
-    "step_batch_size_schedule": "a growing batch",
-    "hybrid_context_parallel": "context parallel that changes with the sequence",
-    "defer_embedding_wgrad_compute": "logits kept for a later gradient of the head",
-}
-"""Settings that change memory or time and that a Strategy cannot say: each becomes a note."""
-
 WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu")
 """Gated activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
 
@@ -87,7 +62,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     split = read_split(settings, num_layers=num_layers, pp=pp)
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
-    for key, what in NOT_EXPRESSED.items():
+    for key, what in WORDS["not_expressed"].items():
         if settings.get(key) not in (None, False, "false", 0, "0", "", []):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
     return Strategy(
@@ -365,7 +340,7 @@ def _selective(settings: Settings) -> Recompute:
     for word in words:
         if word not in MODULES:
             settings.note(f"not expressed: recompute of {word}")
-    modules = tuple(dict.fromkeys(MODULES[word] for word in words if word in MODULES))
+    modules = tuple(each for each in dict.fromkeys(words) if each in MODULES)
     return Recompute(granularity="selective", modules=modules) if modules else Recompute()
 
 

@@ -28,18 +28,6 @@ from forescale.spec.model import (
     MoeFfn,
 )
 
-UNSUPPORTED = {
-    "heterogeneous_layers_config_path": "layers that differ by a file of their own",
-    "heterogeneous_layers_config_encoded_json": "layers that differ by a list of their own",
-    "routed_expert_hidden_size": "experts in a narrower space",
-    "compress_ratios": "compressed sparse attention",
-    "lfm_layer_types": "layers of short convolutions",
-    "retro_add_retriever": "a retriever",
-    "export_kd_teacher_load": "a teacher model beside the student",
-    "enable_hyper_connections": "hyper-connections",
-    "mtp_use_repeated_layer": "one multi-token-prediction layer used many times",
-}
-"""Settings that change the architecture in ways that a `Model` cannot say."""
 PROVIDERS = (None, "gpt", "mamba", "hybrid")
 """Values of --model-provider whose model is what the flags say."""
 LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
@@ -93,7 +81,7 @@ NORMS = {"LayerNorm": "layer", "RMSNorm": "rms"}
 
 
 def _refuse_unsupported(settings: Settings) -> None:
-    for key, what in UNSUPPORTED.items():
+    for key, what in packaged("megatron", "words")["unsupported"].items():
         value = settings.get(key)
         if value not in (None, False, "false", 0, "0", [], ""):
             settings.refuse(f"{settings.spell(key)} asks for {what}, which cannot be expressed")

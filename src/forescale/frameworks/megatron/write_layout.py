@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from forescale.errors import SpecError
-from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, MODULES, OFFLOADED
+from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
@@ -242,8 +242,7 @@ def _recompute(model: Model, strategy: Strategy) -> Settings:
         there = [module for module in recompute.modules if _has(model, strategy, module)]
         if not there:
             return {}
-        modules = [_key_of(MODULES, module) for module in there]
-        return {"recompute_granularity": "selective", "recompute_modules": modules}
+        return {"recompute_granularity": "selective", "recompute_modules": there}
     if recompute.granularity != "full":
         return {}
     settings: Settings = {"recompute_granularity": "full"}

@@ -14,7 +14,7 @@ from forescale.frameworks.megatron.write_layout import (
     model_settings,
     run_settings,
 )
-from forescale.frameworks.writing import PLACEHOLDER, Files, torchrun
+from forescale.frameworks.writing import PLACEHOLDER, Files, filled, torchrun
 from forescale.question import Question
 
 LAUNCH = "run.sh"
@@ -23,40 +23,6 @@ ONE_QUEUE = (
 )
 STEPS = 100_000
 """Steps of a run of which nobody said how long it is."""
-HEAD = f"""\
-#!/usr/bin/env bash
-set -euo pipefail
-MEGATRON=${{MEGATRON:-$HOME/Megatron-LM}}  # {PLACEHOLDER}: where Megatron-LM lies
-DATA_PATH=${{DATA_PATH:-$HOME/data/my_text_document}}  # {PLACEHOLDER}: prefix of the .bin and .idx files
-TOKENIZER_MODEL=${{TOKENIZER_MODEL:-$HOME/tokenizer}}  # {PLACEHOLDER}: folder or name of a Hugging Face tokenizer
-CHECKPOINTS=${{CHECKPOINTS:-$PWD/checkpoints}}  # {PLACEHOLDER}
-TRAIN_ITERS=${{TRAIN_ITERS:-%s}}%s
-"""
-RATES = f"""\
-RATES=(  # {PLACEHOLDER}: learning rates are yours; none of them changes step time or memory
-    --lr 3e-4
-    --min-lr 3e-5
-    --lr-decay-style cosine
-    --lr-warmup-iters 500
-    --weight-decay 0.1
-    --clip-grad 1.0
-)
-"""
-DATA = """\
-DATA=(
-    --data-path "$DATA_PATH"
-    --tokenizer-type HuggingFaceTokenizer
-    --tokenizer-model "$TOKENIZER_MODEL"
-    --split 99,1,0
-    --train-iters "$TRAIN_ITERS"
-    --save "$CHECKPOINTS"
-    --load "$CHECKPOINTS"
-    --save-interval 1000
-    --eval-interval 1000
-    --eval-iters 10
-    --log-interval 10
-)
-"""
 
 
 class MegatronWriter:
@@ -77,14 +43,20 @@ def launch_script(question: Question) -> str:
     settings = all_settings(question)
     steps = settings["RUN"].pop("train_iters")
     program = "pretrain_hybrid.py" if settings["MODEL"]["hybrid_layer_pattern"] else "pretrain_gpt.py"
-    text = HEAD % (steps or STEPS, "" if steps else f"  # {PLACEHOLDER}: steps of the whole run")
-    if question.layout.zero <= 1:
-        text += ONE_QUEUE
+    exports = ONE_QUEUE if question.layout.zero <= 1 else ""
     if question.layout.allocator == "expandable_segments":
-        text += "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-    text += "\n" + "".join(array(name, part) for name, part in settings.items()) + RATES + DATA
-    words = " ".join(f'"${{{name}[@]}}"' for name in (*settings, "RATES", "DATA"))
-    return f'{text}\n{torchrun(question.cluster)} "$MEGATRON/{program}" {words}\n'
+        exports += "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    return filled(
+        "megatron",
+        LAUNCH,
+        steps=str(steps or STEPS),
+        open="" if steps else f"  # {PLACEHOLDER}: steps of the whole run",
+        exports=exports,
+        arrays="".join(array(name, part) for name, part in settings.items()),
+        torchrun=torchrun(question.cluster),
+        program=program,
+        words=" ".join(f'"${{{name}[@]}}"' for name in (*settings, "RATES", "DATA")),
+    )
 
 
 def all_settings(question: Question) -> dict[str, Settings]:

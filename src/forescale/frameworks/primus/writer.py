@@ -8,40 +8,13 @@ from typing import Final
 from forescale.frameworks.megatron.write_layout import Settings, check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
-from forescale.frameworks.writing import PLACEHOLDER, Files, allocator
+from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled
 from forescale.question import Question
 from forescale.spec.strategy import Recompute, Strategy
 
 EXPERIMENT = "experiment.yaml"
 LIMITED: Final = {"zb-1p": 1, "zb-2p": 2}
 """Schedules that are the heuristic of zero bubbles under a limit (pp_max_mem) of so many times pp."""
-HEAD = """\
-work_group: ${PRIMUS_TEAM:amd}
-user_name: ${PRIMUS_USER:root}
-exp_name: %s
-workspace: ./output
-modules:
-  pre_trainer:
-    framework: megatron
-    config: pre_trainer.yaml
-    model: language_model.yaml
-    overrides:
-"""
-RATES = f"""\
-      # learning rates, data and checkpoints are yours: none of them changes step time or memory
-      lr: 3.0e-4  # {PLACEHOLDER}
-      min_lr: 3.0e-5  # {PLACEHOLDER}
-      lr_warmup_iters: 500  # {PLACEHOLDER}
-      lr_decay_style: cosine
-      weight_decay: 0.1
-      tokenizer_type: HuggingFaceTokenizer
-      tokenizer_model: ${{TOKENIZER_MODEL:/path/to/tokenizer}}  # {PLACEHOLDER}
-      mock_data: false
-      train_data_path: ${{PRIMUS_TOKENIZED_DATA_PATH:/path/to/my_text_document}}  # {PLACEHOLDER}
-      save: ${{CHECKPOINTS:./checkpoints}}  # {PLACEHOLDER}
-      save_interval: 1000
-      eval_iters: 0
-"""
 
 
 class PrimusWriter:
@@ -56,7 +29,7 @@ class PrimusWriter:
         check_laws(question)
         cluster = question.cluster
         each = min(cluster.devices_per_node, cluster.num_devices)
-        text = HEAD % json.dumps(question.model.name)
+        text = ""
         for part, settings in primus_settings(question).items():
             text += f"      # {part.lower()}\n"
             text += "".join(
@@ -67,7 +40,9 @@ class PrimusWriter:
         nodes = -(-cluster.num_devices // each)
         launch = f"EXP=$PWD/{EXPERIMENT} bash ${{PRIMUS_PATH:-$HOME/Primus}}/examples/run_pretrain.sh"
         return Files(
-            texts={EXPERIMENT: text + RATES},
+            texts={
+                EXPERIMENT: filled("primus", EXPERIMENT, name=json.dumps(question.model.name), overrides=text)
+            },
             main=EXPERIMENT,
             launch=f"env NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={each} {launch}",
             variables=allocator(question),

@@ -69,8 +69,7 @@ def read_job(path: Path, wanted: str | None) -> Call:
     module = _Module(path, {})
     names = module.jobs()
     if wanted is not None and wanted not in names:
-        kind = f"job configuration of {path}"
-        raise UnknownNameError(kind, wanted, names)
+        raise UnknownNameError(f"job configuration of {path}", wanted, names)
     if not names:
         raise ReaderError(path, "it has no function that returns a Trainer.Config")
     if wanted is None and len(names) > 1:

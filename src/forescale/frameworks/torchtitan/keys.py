@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -249,37 +249,9 @@ CONVERTER_KEYS: Final = {
 LORA_KEYS: Final = {"rank": "lora.rank", "target_modules": "lora.target_modules"}
 
 
-KEYS: Final[Mapping[str, str]] = {
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "vocab_size": "vocab_size",
-    "enable_weight_tying": "tie_word_embeddings",
-    "hidden_dim": "intermediate_size",
-    "inter_dim": "intermediate_size",
-    "dense_hidden_dim": "intermediate_size",
-    "moe_inter_dim": "moe_intermediate_size",
-    "moe_hidden_dim": "moe_intermediate_size",
-    "num_experts": "num_experts",
-    "top_k": "num_experts_per_tok",
-    "router_top_k": "num_experts_per_tok",
-    "num_shared_experts": "n_shared_experts",
-    "n_dense_layers": "first_k_dense_replace",
-    "num_expert_groups": "n_group",
-    "num_limited_groups": "topk_group",
-    "router_num_expert_groups": "n_group",
-    "router_num_limited_groups": "topk_group",
-    **{
-        name: name
-        for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    },
-}
+FACTS: Final = packaged("torchtitan", "builders")
+KEYS: Final[Mapping[str, str]] = FACTS["keys"]
 """torchtitan's words by Hugging Face's keys."""
-ATTENTION: Final = ("dim", "n_layers", "n_heads", "n_kv_heads")
-LATENT: Final = ("dim", "n_layers", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-                 "v_head_dim", "n_dense_layers")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,64 +261,18 @@ class Builder:
     name: str
     module: str
     """torchtitan's model whose code trains it."""
-    types: tuple[str, ...]
+    types: Sequence[str]
     """Architectures that it can build."""
-    words: tuple[str, ...]
-    inside: tuple[str, ...] = ()
+    words: Sequence[str]
+    inside: Sequence[str] = ()
     """Words of moe_args, of models with experts."""
     model: str = ""
     """Class of the whole model, where the builder makes layers only."""
 
 
 BUILDERS: Final[Mapping[str, tuple[Builder, ...]]] = {
-        "0.2": (
-            Builder(
-                name="Qwen3ModelArgs",
-                module="qwen3",
-                types=("llama", "qwen3", "mixtral", "qwen3_moe"),
-                words=(*ATTENTION, "head_dim", "hidden_dim", "vocab_size", "enable_weight_tying", "moe_inter_dim"),
-                inside=("num_experts", "top_k"),
-            ),
-            Builder(
-                name="DeepSeekV3ModelArgs",
-                module="deepseek_v3",
-                types=("deepseek_v3", "deepseek_v2"),
-                words=(*LATENT, "inter_dim", "moe_inter_dim", "vocab_size"),
-                inside=("num_experts", "num_shared_experts", "top_k", "num_expert_groups", "num_limited_groups"),
-            ),
-        ),
-        "0.3": (
-            Builder(
-                name="_build_llama3_layers",
-                module="llama3",
-                types=("llama",),
-                words=(*ATTENTION, "hidden_dim"),
-                model="Llama3Model",
-            ),
-            Builder(
-                name="_build_qwen3_layers",
-                module="qwen3",
-                types=("qwen3",),
-                words=(*ATTENTION, "head_dim", "hidden_dim"),
-                model="Qwen3Model",
-            ),
-            Builder(
-                name="_build_qwen3_moe_layers",
-                module="qwen3",
-                types=("qwen3_moe",),
-                words=(*ATTENTION, "head_dim", "moe_hidden_dim", "num_experts", "top_k"),
-                model="Qwen3Model",
-            ),
-            Builder(
-                name="_build_dsv3_layers",
-                module="deepseek_v3",
-                types=("deepseek_v3", "deepseek_v2"),
-                words=(*LATENT, "dense_hidden_dim", "moe_hidden_dim", "num_experts", "num_shared_experts",
-                       "router_top_k", "router_num_expert_groups", "router_num_limited_groups"),
-                model="DeepSeekV3Model",
-            ),
-        ),
-    }  # fmt: skip
+    release: tuple(Builder(**row) for row in rows) for release, rows in FACTS["builders"].items()
+}
 SCORES: Final = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid"}
 """How routers score experts: DeepSeek-V3's keep a bias per expert beside it."""
 
@@ -369,7 +295,7 @@ class Sized:
         """Whether there are experts."""
         return "num_experts_per_tok" in self.config
 
-    def words(self, names: tuple[str, ...]) -> dict[str, Any]:
+    def words(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the sizes under torchtitan's words, those that the model does not have left out."""
         config = dict(self.config)
         config["num_experts"] = next((config[key] for key in COUNTS if key in config), None)

@@ -164,11 +164,9 @@ def _model(settings: Settings, options: Options) -> Model:
     known = flavors()
     own = known["aliases"].get(name, name)
     if own not in known["flavors"]:
-        kind = f"model.name in {settings.where}"
-        raise UnknownNameError(kind, name, known["flavors"])
+        raise UnknownNameError(f"model.name in {settings.where}", name, known["flavors"])
     if flavor not in known["flavors"][own]:
-        kind = f"flavor of {name} in {settings.where}"
-        raise UnknownNameError(kind, flavor, known["flavors"][own])
+        raise UnknownNameError(f"flavor of {name} in {settings.where}", flavor, known["flavors"][own])
     sees = own in known["images"] or flavor in known["images"]
     if sees:
         settings.note(f"{name} {flavor}: one image of each sequence is taken; --images says otherwise")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from forescale.errors import SpecError
-from forescale.frameworks.torchtitan.keys import SCORES, Sized, converter, flavor_of, sized
+from forescale.frameworks.torchtitan.keys import FACTS, SCORES, Sized, converter, flavor_of, sized
 from forescale.frameworks.torchtitan.layout import (
     CP_KINDS,
     LOSS_COMPONENT,
@@ -193,26 +193,6 @@ def compile_words(question: Question, *, compiled: bool, python: bool) -> dict[s
 
 
 JOB: Final = "plan.py"
-IMPORTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "torchtitan.components.lora": ("LoRAConverter",),
-    "torchtitan.components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
-    "torchtitan.components.optimizer": ("default_adamw",),
-    "torchtitan.components.quantization": (
-        "Float8GroupedExpertsConverter", "Float8LinearConverter", "MXFP8GroupedExpertsConverter",
-        "MXFP8LinearConverter", "NVFP4LinearConverter",
-    ),
-    "torchtitan.config": ("CompileConfig", "DebugConfig", "ParallelismConfig", "TrainingConfig"),
-    "torchtitan.distributed.activation_checkpoint": ("FullAC", "SelectiveAC"),
-    "torchtitan.hf_datasets.text_datasets": ("HuggingFaceTextDataLoader",),
-    "torchtitan.models": ("deepseek_v3", "gpt_oss", "llama3", "qwen3"),
-    "torchtitan.models.common": ("ComplexRoPE", "CosSinRoPE", "Embedding", "Linear", "RMSNorm"),
-    "torchtitan.models.common.config_utils": ("decoder_vocab_size",),
-    "torchtitan.models.deepseek_v3.model": ("DeepSeekV3Model",),
-    "torchtitan.models.llama3.model": ("Llama3Model",),
-    "torchtitan.models.qwen3.model": ("Qwen3Model",),
-    "torchtitan.trainer": ("Trainer",),
-}  # fmt: skip
-"""Where the names of a job configuration come from (torchtitan 0.3.0)."""
 CONVERTERS: Final = {
     "fp8": ("Float8LinearConverter", "Float8GroupedExpertsConverter"),
     "mxfp8": ("MXFP8LinearConverter", "MXFP8GroupedExpertsConverter"),
@@ -264,7 +244,7 @@ def _imports(code: str) -> str:
     """Return the lines that import what the code names."""
     used = set(re.findall(r"\w+", code))
     lines = ["import dataclasses", ""] if "dataclasses" in used else []
-    for module, names in IMPORTS.items():
+    for module, names in FACTS["imports"].items():
         if found := [name for name in names if name in used]:
             lines.append(f"from {module} import {', '.join(found)}")
     return "\n".join(lines)

@@ -344,11 +344,10 @@ class Almodel:
 def refuse(strategy: Strategy, preset: str) -> None:
     """Raise if the layout has something that the analysis does not know."""
     if strategy.recompute.granularity == "selective":
-        msg = (
+        raise SpecError(
             f"preset {preset}: the analysis does not say what is kept with recompute 'selective'; use none "
             f"(save_all), full, or a policy such as save_out_proj"
         )
-        raise SpecError(msg)
     if strategy.dp_shard % strategy.ep:
         msg = f"preset {preset}: dp_shard is FSDP × EP there, but ep {strategy.ep} does not divide {strategy.dp_shard}"
         raise SpecError(msg)

@@ -79,11 +79,10 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
         and attention.head_dim * attention.num_heads == model.hidden_size
     )
     if not (known and isinstance(attention, FullAttention) and isinstance(ffn, DenseFfn)):
-        msg = (
+        raise SpecError(
             f"model {model.name}: preset subramanian2024 knows only equal layers of multi-head attention and an "
             "ungated feed-forward, as in gpt3-1t, vit-era5 and gpt3-175b"
         )
-        raise SpecError(msg)
     return Shape(
         seq_len=length,
         hidden_size=model.hidden_size,

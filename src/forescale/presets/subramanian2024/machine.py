@@ -137,10 +137,9 @@ def machine_of(cluster: Cluster) -> Machine:
         msg = f"cluster {cluster.name}: preset subramanian2024 needs a rate for fp16; {device.name} has none"
         raise SpecError(msg)
     if len(cluster.tiers) < 2:
-        msg = (
+        raise SpecError(
             f"cluster {cluster.name}: preset subramanian2024 needs a fast and a slow network tier; it has one"
         )
-        raise SpecError(msg)
     fast, slow = cluster.tiers[:2]
     efficiency = assumed["network_efficiency_by_device"].get(device.name, assumed["network_efficiency"])
     links = {
