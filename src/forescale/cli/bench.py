@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -22,53 +23,28 @@ Suite: TypeAlias = Literal["device", "memory"]
 SECONDS = 30.0
 SHOWN = 3
 """Proposals that are shown after a bench."""
-_measuring = "Bench"
+_bench = partial(option, panel="Bench")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """What is measured, on what, for how long."""
 
-    devices_here: int | None = option(
+    devices_here: int | None = _bench(
         "Devices of this machine; all by default.",
-        panel=_measuring,
         flag="--devices-here --benchmark-gpus",
         check=bounded(DEVICES),
     )
-    seconds: float = option(
-        "Time for repeating; models are built beside.",
-        "S",
-        panel=_measuring,
-        default=SECONDS,
-        check=bounded(TIME, whole=False),
+    seconds: float = _bench(
+        "Time for repeating; models are built beside.", "S", default=SECONDS, check=bounded(TIME, whole=False)
     )
-    save: Path | None = option(
-        "What was measured.",
-        "FILE.json",
-        panel=_measuring,
-        flag="--save --save-benchmark",
-        check=writable,
+    save: Path | None = _bench(
+        "What was measured.", "FILE.json", flag="--save --save-benchmark", check=writable
     )
-    suite: Suite | None = option(
-        "Calibrate a device, or memory without one.",
-        panel=_measuring,
-    )
-    check: Path | None = option(
-        "Run all of it: how far off is its projection?",
-        "FILE.json",
-        panel=_measuring,
-    )
-    known: list[Path] | None = option(
-        "What to time next; with --save, timed.",
-        "FILE.json",
-        panel=_measuring,
-        flag="--next",
-    )
-    merge: list[Path] | None = option(
-        "Put files into one, --save. Repeatable.",
-        "FILE.json",
-        panel=_measuring,
-    )
+    suite: Suite | None = _bench("Calibrate a device, or memory without one.")
+    check: Path | None = _bench("Run all of it: how far off is its projection?", "FILE.json")
+    known: list[Path] | None = _bench("What to time next; with --save, timed.", "FILE.json", flag="--next")
+    merge: list[Path] | None = _bench("Put files into one, --save. Repeatable.", "FILE.json")
 
     @property
     def jobs(self) -> dict[str, object]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.inputs import read_question
 from forescale.cli.options import JsonFlag, Priced, grouped, option
+from forescale.cli.render.words import table
 from forescale.numeric import Array
 from forescale.schedule.traces import read_run
 from forescale.units import GIB
@@ -72,19 +72,17 @@ def _document(found: Partitioned) -> dict[str, Any]:
 
 def _print(found: Partitioned) -> None:
     cut, given, now = found.partition, found.even, found.projection
-    table = Table(box=None, pad_edge=False)
-    for title in ("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations"):
-        table.add_column(title, justify="right")
+    rows = table("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations")
     most = cut.bounds[-1] - 2
     for stage, (low, high) in enumerate(pairwise(cut.bounds)):
-        table.add_row(
+        rows.add_row(
             str(stage),
             str(max(0, min(high - 1, most) - max(low - 1, 0))),
             str(len(cut.recomputed[stage])),
             f"{cut.stage_time[stage] * 1e3:.4g} ms",
             f"{cut.stage_memory[stage] / GIB:.4g} GiB",
         )
-    console().print(table)
+    console().print(rows)
     say(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / GIB:.4g} GiB")
     chosen = found.strategy
     if now is given:

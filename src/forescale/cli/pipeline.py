@@ -32,6 +32,7 @@ from forescale.cli.pipeline_options import (
     schedule_name,
     schedule_of,
 )
+from forescale.cli.render import words
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import TABLES, read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE, Interval
@@ -68,12 +69,12 @@ def list_schedules(*, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json({"schema": SCHEMA, "schedules": [_family_row(each) for each in families()]})
         return
-    table = Table(box=None, pad_edge=False)
+    rows = Table(box=None, pad_edge=False)
     for title in ("schedule", "vpp", "constraints", "idle", "peak (micro-batches)"):
-        table.add_column(title, overflow="fold")
+        rows.add_column(title, overflow="fold")
     for each in families():
-        table.add_row(each.name, _vpp_text(each), each.constraint, each.idle, each.peak)
-    console().print(table)
+        rows.add_row(each.name, _vpp_text(each), each.constraint, each.idle, each.peak)
+    console().print(rows)
     say("p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources.")
 
 
@@ -333,12 +334,11 @@ def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step
 
 
 def _print_results(results: Sequence[Step]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("schedule")
-    for title in ("vpp", "makespan", "bubble", "longest span", "bubble", "peak", "messages", "valid"):
-        table.add_column(title, justify="right")
+    shown = words.table(
+        "<schedule", "vpp", "makespan", "bubble", "longest span", "bubble", "peak", "messages", "valid"
+    )
     for each in results:
-        table.add_row(
+        shown.add_row(
             each.schedule.name,
             f"{each.schedule.placement.vpp:g}",
             f"{each.makespan:.6g}",
@@ -349,7 +349,7 @@ def _print_results(results: Sequence[Step]) -> None:
             str(each.num_messages),
             "yes" if each.report.valid else "no",
         )
-    console().print(table)
+    console().print(shown)
     for each in results:
         for violation in each.report.violations:
             say(f"{each.schedule.name}: {violation.message}")
@@ -360,14 +360,12 @@ def _print_ranks(result: Step) -> None:
     if ranks > MOST_RANKS_PRINTED:
         say(f"--json has the start, end, busy time and peak of each of the {ranks} ranks")
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("rank", "start", "end", "busy", "peak"):
-        table.add_column(title, justify="right")
+    rows = words.table("rank", "start", "end", "busy", "peak")
     timing = result.timing
     columns = (timing.first_start, timing.last_end, timing.busy, result.peak_activations)
     for rank, values in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
-        table.add_row(str(rank), *(f"{value:.6g}" for value in values))
-    console().print(table)
+        rows.add_row(str(rank), *(f"{value:.6g}" for value in values))
+    console().print(rows)
 
 
 def _beside(

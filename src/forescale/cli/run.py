@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from forescale.question import Question
     from forescale.whole_run import Phase, Prices
 
-SERVICE = Rare("Money and dice")
+_service = partial(option, panel=Rare("Money and dice"))
 RAMP = "rampup_batch_size"
 """Word of a phase whose batch grows, as Megatron-LM calls it."""
 SEED = Interval(ge=0, le=2**32 - 1)
@@ -37,35 +38,28 @@ class PhaseOptions:
         "WORDS",
         flag="--phase",
     )
-    seed: int = option("Of the runs that are drawn.", "N", check=bounded(SEED), default=0, panel=SERVICE)
+    seed: int = _service("Of the runs that are drawn.", "N", check=bounded(SEED), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceOptions:
     """What it costs."""
 
-    price: float | None = option(
-        "Of one device for one hour.",
-        "AMOUNT",
-        check=bounded(Interval(ge=0, le=1e6), whole=False),
-        panel=SERVICE,
+    price: float | None = _service(
+        "Of one device for one hour.", "AMOUNT", check=bounded(Interval(ge=0, le=1e6), whole=False)
     )
-    pue: float | None = option(
+    pue: float | None = _service(
         "What the data centre draws over its devices.",
         "RATIO",
         check=bounded(Interval(ge=1, le=10), whole=False),
-        panel=SERVICE,
     )
-    carbon: str = option(
+    carbon: str = _service(
         "Where the electricity is from, such as us-2023 or france-2023, or kg of CO2 per MWh.",
         "NAME|KG",
         default="us-2023",
-        panel=SERVICE,
     )
-    prices: Path | None = option(
-        "Prices, PUE and intensities of one's own, over the catalogue's (JSON, TOML or YAML).",
-        "FILE",
-        panel=SERVICE,
+    prices: Path | None = _service(
+        "Prices, PUE and intensities of one's own, over the catalogue's (JSON, TOML or YAML).", "FILE"
     )
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from forescale.evidence.scoreboard import Group, Scoreboard
 
 
+NUMBERS = ("rows", "median", "90 %", "bias", "naive", "naive 90 %", "memory")
+"""Columns of the groups."""
+
+
 @grouped
 def validate_command(
     *,
@@ -129,23 +133,18 @@ def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
 def _table(groups: list[Group], by: str) -> Table:
     from rich.table import Column, Table
 
-    table = Table(
-        Column("group", no_wrap=True),
-        title=f"Step time of core rows, by {by}",
-        title_justify="left",
-        box=None,
-    )
-    for column in ("rows", "median", "90 %", "bias", "naive", "naive 90 %", "memory"):
-        table.add_column(column, justify="right")
+    right = (Column(name, justify="right") for name in NUMBERS)
+    found = Table(Column("group", no_wrap=True), *right, title=f"Step time of core rows, by {by}", box=None)
+    found.title_justify = "left"
     for group in groups:
-        table.add_row(
+        found.add_row(
             group.name,
             str(group.time.count),
             *(_percent(value) for value in (group.time.median_abs, group.time.p90_abs, group.time.bias)),
             *(_percent(value) for value in (group.naive.median_abs, group.naive.p90_abs)),
             _percent(group.memory.median_abs),
         )
-    return table
+    return found
 
 
 def _percent(value: float | None) -> str:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from forescale.errors import ForescaleError, ReaderError, SpecError
+from forescale.evidence.tables import table
 from forescale.files import Row, Table, read_table
 from forescale.limits import AMOUNT, COUNT, DEVICES, EXTENT, LAYERS, Interval, within
 
@@ -26,75 +27,31 @@ class Column:
     """What the cells of a column hold."""
 
     meaning: str
-    numbers: Interval | None = None
-    """Numbers that they may be; None is text."""
-    whole: bool = True
-    flag: bool = False
-    """y or n."""
+    holds: str = "text"
+    """Text, a flag (y or n), or one of `NUMBERS`."""
+
+    @property
+    def flag(self) -> bool:
+        """Whether it is y or n."""
+        return self.holds == "flag"
+
+    @property
+    def numbers(self) -> Interval | None:
+        """Numbers that they may be; None is text."""
+        return NUMBERS.get(self.holds)
+
+    @property
+    def whole(self) -> bool:
+        """Whether numbers are whole."""
+        return self.holds not in ("amount", "percent")
 
 
-def _measured(meaning: str) -> Column:
-    return Column(meaning, AMOUNT, whole=False)
-
-
+NUMBERS: Mapping[str, Interval] = {
+    "layers": LAYERS, "extent": EXTENT, "optional": _OPTIONAL, "devices": DEVICES, "count": COUNT, "amount": AMOUNT,
+    "percent": Interval(gt=0, le=100),
+}  # fmt: skip
 COLUMNS: Mapping[str, Column] = MappingProxyType(
-    {
-        "id": Column("name of the row, no two alike; `SMX-001` is of source SMX"),
-        "source": Column(
-            "where it was published; says which framework's record fills in what a row leaves open"
-        ),
-        "model": Column("name; of a catalogue model it completes the shape"),
-        "family": Column("`dense` or `moe`"),
-        "layers": Column("decoder layers", LAYERS),
-        "hidden": Column("hidden size", EXTENT),
-        "ffn": Column("feed-forward size", EXTENT),
-        "heads": Column("attention heads", EXTENT),
-        "kv_heads": Column("key/value heads", EXTENT),
-        "head_dim": Column("width of a head", EXTENT),
-        "vocab": Column("entries of the vocabulary", EXTENT),
-        "num_experts": Column("routed experts; 0 has none", _OPTIONAL),
-        "topk": Column("experts of a token", _OPTIONAL),
-        "moe_ffn": Column("feed-forward size of an expert", _OPTIONAL),
-        "n_shared_experts": Column("experts that every token sees", _OPTIONAL),
-        "first_k_dense": Column("layers before the first with experts", _OPTIONAL),
-        "mla": Column("whether attention is latent (MLA)", flag=True),
-        "params_b": Column("billions of parameters, for the reader", AMOUNT, whole=False),
-        "hardware": Column("device or cluster, as people write it"),
-        "gpus_per_node": Column("devices in a node", DEVICES),
-        "n_gpus": Column("devices", DEVICES),
-        "tp": Column("tensor parallel", DEVICES),
-        "sp": Column("whether norms are split over tp", flag=True),
-        "cp": Column("context parallel", DEVICES),
-        "pp": Column("pipeline parallel", DEVICES),
-        "vpp": Column("model chunks of a pipeline rank", DEVICES),
-        "ep": Column("expert parallel", DEVICES),
-        "etp": Column("tensor parallel of experts", DEVICES),
-        "dp": Column("data parallel; by default what is left of the devices", DEVICES),
-        "zero_or_fsdp": Column("ZeRO stage 0 to 3, `fsdp` or `hsdp`; 1 by default"),
-        "seq_len": Column("tokens of a sequence; 4,096 by default", COUNT),
-        "micro_batch": Column("sequences of a micro-batch", COUNT),
-        "global_batch": Column("sequences of a step", COUNT),
-        "grad_accum": Column("micro-batches of a step", COUNT),
-        "recompute": Column("`none`, `full` or `selective(core_attn, …)`"),
-        "compute_dtype": Column("`bf16`, `fp16`, `fp8 (delayed scaling)`, …"),
-        "schedule": Column("pipeline schedule"),
-        "attention": Column("its kernel: `flash`, `unfused`, …"),
-        "optimizer": Column("`adam`, `muon`, …"),
-        "measured_step_s": _measured("seconds of a step"),
-        "measured_tflops_per_gpu": _measured("TFLOP/s of a device"),
-        "tflops_convention": Column("what the FLOPs of that rate, or of the MFU, count"),
-        "measured_mfu_pct": Column(
-            "model FLOPs over the peak, in percent", Interval(gt=0, le=100), whole=False
-        ),
-        "measured_tokens_per_s_per_gpu": _measured("tokens per second and device"),
-        "measured_peak_mem_gb": _measured(
-            "peak memory of a device in GB, or GiB where the source means that"
-        ),
-        "measured_published": Column("which of these the source prints, for the reader"),
-        "confidence": Column("how sure the row is, for the reader"),
-        "notes": Column("free text; settings that no column has are looked for here"),
-        "core": Column("whether every field is known (`y`)", flag=True),
-    }
+    {name: Column(**row) for name, row in table("columns").items()}
 )
 
 

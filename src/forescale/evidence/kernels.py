@@ -21,6 +21,7 @@ from forescale.cost.timings import KernelBatch, KernelRow, batches
 from forescale.errors import SpecError
 from forescale.evidence.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
+from forescale.evidence.tables import table
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
@@ -40,53 +41,16 @@ class Parameter:
     high: float
 
 
-GEMM = (
-    Parameter(name="fraction", start=0.75, low=0.3, high=1.0),
-    Parameter(name="fill_k", start=64.0, low=0.0, high=1500.0),
-    Parameter(name="tail", start=0.05, low=0.0, high=1.0),
-    Parameter(name="launch_s", start=3e-6, low=1e-6, high=6e-6),
+def _parameters(family: str) -> tuple[Parameter, ...]:
+    rows = table("bounds")["kernels"][family].items()
+    return tuple(Parameter(name=name, start=start, low=low, high=high) for name, (start, low, high) in rows)
+
+
+GEMM, POWER, GROUPED, TILE, MEMORY, UNFUSED = map(
+    _parameters, ("gemm", "power", "grouped", "tile", "memory", "unfused")
 )
-POWER = (
-    Parameter(name="lasting", start=0.7, low=0.4, high=1.0),
-    Parameter(name="burst_s", start=2e-4, low=0.0, high=2e-3),
-)
-GROUPED = (
-    Parameter(name="fraction", start=0.9, low=0.3, high=1.0),
-    Parameter(name="group_s", start=1e-6, low=0.0, high=1e-5),
-    Parameter(name="contract_m", start=0.85, low=0.3, high=1.0),
-)
-ATTENTION = (
-    Parameter(name="fraction", start=0.75, low=0.1, high=1.0),
-    Parameter(name="softmax_flops", start=150.0, low=0.0, high=1500.0),
-    Parameter(name="fill", start=100.0, low=0.0, high=1000.0),
-    Parameter(name="tail", start=0.3, low=0.0, high=1.0),
-    Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
-)
-PADDING = Parameter(name="padding", start=0.5, low=0.0, high=1.0)
-TILE = (
-    Parameter(name="fraction", start=0.8, low=0.3, high=1.0),
-    Parameter(name="l2_bytes_per_clock", start=60.0, low=16.0, high=128.0),
-    Parameter(name="fill_s", start=5e-7, low=0.0, high=3e-6),
-    Parameter(name="tail", start=0.3, low=0.0, high=1.0),
-    Parameter(name="epilogue", start=0.1, low=0.0, high=1.0),
-    Parameter(name="launch_s", start=2e-6, low=1e-6, high=6e-6),
-)
-TILE_ATTENTION = (
-    Parameter(name="fraction", start=0.8, low=0.1, high=1.0),
-    Parameter(name="exp_per_clock", start=12.0, low=2.0, high=32.0),
-    Parameter(name="overlap", start=0.5, low=0.0, high=1.0),
-    Parameter(name="fill", start=1.0, low=0.0, high=8.0),
-    Parameter(name="tail", start=0.5, low=0.0, high=1.0),
-    Parameter(name="launch_s", start=4e-6, low=2e-6, high=1e-5),
-)
-MEMORY = (
-    Parameter(name="bandwidth", start=0.75, low=0.05, high=1.0),
-    Parameter(name="launch_s", start=3e-6, low=5e-7, high=5e-5),
-)
-UNFUSED = (
-    Parameter(name="forward_bytes", start=12.0, low=4.0, high=60.0),
-    Parameter(name="backward_bytes", start=12.0, low=4.0, high=60.0),
-)
+ATTENTION, TILE_ATTENTION = _parameters("attention"), _parameters("tile_attention")
+(PADDING,) = _parameters("padding")
 """What is fitted of each family; bounds are physical (no rate above the peak, no negative cost)."""
 
 

@@ -21,15 +21,14 @@ from forescale.evidence.tables import table
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options, Reading
-from forescale.limits import AMOUNT, DEVICES
 
 COLUMNS = ("test_case", "golden", "platform", "all_args")
 """Columns by which such a table is known."""
 NUMBERS = {
-    "nodes": Column("nodes", DEVICES),
-    "gpus": Column("devices of a node", DEVICES),
-    "iteration_time_s_median": Column("seconds of a step", AMOUNT, whole=False),
-    "mem_max_allocated_bytes": Column("peak of the last rank", AMOUNT, whole=False),
+    "nodes": Column("nodes", "devices"),
+    "gpus": Column("devices of a node", "devices"),
+    "iteration_time_s_median": Column("seconds of a step", "amount"),
+    "mem_max_allocated_bytes": Column("peak of the last rank", "amount"),
 }
 DESCRIBED = (
     "test_group", "layers", "hidden", "ffn", "heads", "kv_groups", "seq_len", "micro_batch", "global_batch", "tp", "pp",

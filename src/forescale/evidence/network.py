@@ -20,26 +20,13 @@ from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, 
 from forescale.errors import SpecError
 from forescale.evidence.entries import FEWEST, Checked, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
+from forescale.evidence.tables import table
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Array
 from forescale.spec import Cluster
 from forescale.units import counted
 
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    "launch": (5e-7, 5e-4),
-    "hop_factor": (1e-3, 20.0),
-    "efficiency": (0.01, 1.0),
-    "member_half": (1e-3, 2.0),
-    "tree_efficiency": (0.3, 1.0),
-    "tree_hop_factor": (0.2, 10.0),
-    "reduction_efficiency": (0.2, 1.0),
-    "reduction_launch": (5e-7, 3e-4),
-    "exchange_efficiency": (0.1, 1.0),
-    "exchange_launch": (5e-7, 3e-4),
-    "peer_latency": (1e-9, 2e-5),
-    "copy_bandwidth": (5e10, 1e13),
-    "exchange_copy_bandwidth": (5e10, 1e13),
-}
+BOUNDS: Mapping[str, tuple[float, float]] = table("bounds")["links"]
 """Physical bounds: no efficiency above 1, no time below what a launch or a hop takes."""
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import cache
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from forescale.errors import ScheduleError
+from forescale.files import packaged
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, Order, as_codes
 from forescale.schedule.model import Placement, Schedule, bidirectional, loop, wave
@@ -179,6 +181,19 @@ class Family:
             orders=tuple(each if isinstance(each, Order) else tuple(each) for each in self.orders(request)),
             num_splits=request.num_splits if self.splits_sequences else 1,
         )
+
+
+def described(name: str, **built: Any) -> Family:  # noqa: ANN401  (fields of a family)
+    """Return a family of the catalogue (`schedules.json`) with what builds and bounds it."""
+    words: dict[str, Any] = {
+        key: tuple(each) if isinstance(each, list) else each for key, each in _catalogue()[name].items()
+    }
+    return Family(name=name, **words, **built)
+
+
+@cache
+def _catalogue() -> dict[str, dict[str, Any]]:
+    return packaged("schedules")  # type: ignore[no-any-return]
 
 
 def keep_first(orders: Orders, num_microbatches: int) -> Orders:

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from forescale.cli.render.words import table
 from forescale.cost.timings import Part
 from forescale.formula import number_of
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
@@ -40,28 +41,24 @@ def bench_view(found: BenchArtifact) -> Group:
 
 def check_view(found: Checked) -> Table:
     """Return what was projected beside what it really took."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "projected", "measured", "off by"):
-        table.add_column(title, justify="right")
+    rows = table("", "projected", "measured", "off by")
     for name, said, took, write in (
         ("step", found.projected_s, found.measured_s, format_seconds),
         ("memory", found.projected_bytes, found.measured_bytes, format_bytes),
         ("allocated", found.projected_allocated_bytes, found.measured_allocated_bytes, format_bytes),
     ):
-        table.add_row(name, write(said), write(took), f"{said / took - 1.0:+.1%}")
-    return table
+        rows.add_row(name, write(said), write(took), f"{said / took - 1.0:+.1%}")
+    return rows
 
 
 def next_view(found: Sequence[Proposed]) -> Table | str:
     """Return what to measure next, what is most at stake first."""
     if not found:
         return "nothing is left to time: what a step takes was measured, or lies between what was"
-    table = Table(box=None, pad_edge=False)
-    for title in ("to time next", "of", "on", "takes", "of the step", "known within", "at stake"):
-        table.add_column(title, justify="left" if title in ("to time next", "of") else "right")
+    rows = table("<to time next", "<of", "on", "takes", "of the step", "known within", "at stake")
     for each in found:
         origin = each.provenance
-        table.add_row(
+        rows.add_row(
             _words(each.primitive),
             each.operator,
             counted(each.num_ranks, "device"),
@@ -70,7 +67,7 @@ def next_view(found: Sequence[Proposed]) -> Table | str:
             f"× {origin.low:.2f} to {origin.high:.2f}",
             f"{each.at_stake:.1%}",
         )
-    return table
+    return rows
 
 
 def next_values(found: Sequence[Proposed]) -> list[dict[str, Any]]:
@@ -114,21 +111,18 @@ def _cut(found: BenchArtifact) -> Iterator[str]:
 
 
 def _blocks(found: BenchArtifact) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("block")
-    for title in (*(part.replace("_", " ") for part in PARTS), "kept"):
-        table.add_column(title, justify="right")
+    rows = table("<block", *(part.replace("_", " ") for part in PARTS), "kept")
     seconds = {(row.kind, row.part): row.seconds for row in found.blocks}
     kept = {row.kind: row.activation_bytes for row in found.layers}
     for kind in dict.fromkeys((*(row.kind for row in found.blocks), *kept)):
         times = [seconds.get((kind, part)) for part in PARTS]
         size = kept.get(kind)
-        table.add_row(
+        rows.add_row(
             kind,
             *("" if time is None else format_seconds(time) for time in times),
             "" if size is None else format_bytes(size),
         )
-    return table
+    return rows
 
 
 def _lines(found: BenchArtifact) -> Iterator[str]:

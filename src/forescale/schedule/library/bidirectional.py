@@ -9,7 +9,7 @@ steps of the published code.
 from __future__ import annotations
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import MOST_IN_FULL, Family, Orders, Request, one_per_rank
+from forescale.schedule.family import MOST_IN_FULL, Orders, Request, described, one_per_rank
 from forescale.schedule.library.emit import opposite_ways
 from forescale.units import counted
 
@@ -42,19 +42,7 @@ def _odd(request: Request) -> str:
     return ""
 
 
-CHIMERA = Family(
-    name="chimera",
-    title="Chimera",
-    placement="bidirectional",
-    constraint="p even, m even",
-    idle="(p-2)/2 (tf+tb+tw) where tf = tb+tw",
-    peak="p/2+1 to p",
-    source="Li and Hoefler 2021, arXiv:2107.06925",
-    orders=_crossing,
-    most_actions=MOST_IN_FULL,
-    refusal=_odd,
-    parameter_copies=2,
-)
+CHIMERA = described("chimera", orders=_crossing, most_actions=MOST_IN_FULL, refusal=_odd)
 
 
 def _bidirectional(request: Request) -> Orders:
@@ -91,35 +79,9 @@ def _few(request: Request) -> str:
     return ""
 
 
-DUALPIPE = Family(
-    name="dualpipe",
-    aliases=("ScheduleDualPipe",),
-    title="DualPipe",
-    placement="bidirectional",
-    constraint="p even, m even, m >= 2p",
-    idle="(p/2-1)(F&B+B-3W)",
-    peak="p+1",
-    source="DeepSeek-AI 2024, arXiv:2412.19437",
-    orders=_bidirectional,
-    most_actions=MOST_IN_FULL,
-    held=one_per_rank,
-    refusal=_odd_or_few,
-    splits_backward=True,
-    parameter_copies=2,
+DUALPIPE = described(
+    "dualpipe", orders=_bidirectional, most_actions=MOST_IN_FULL, held=one_per_rank, refusal=_odd_or_few
 )
-DUALPIPE_V = Family(
-    name="dualpipev",
-    aliases=("dualpipe-v", "ScheduleDualPipeV"),
-    title="DualPipeV",
-    placement="V",
-    vpp=(2, 2),
-    constraint="m >= 2p",
-    idle="2(p-1) chunk passes at equal times",
-    peak="p+1/2",
-    source="deepseek-ai/DualPipe; torch.distributed.pipelining",
-    orders=_folded,
-    most_actions=MOST_IN_FULL,
-    held=one_per_rank,
-    refusal=_few,
-    splits_backward=True,
+DUALPIPE_V = described(
+    "dualpipev", orders=_folded, most_actions=MOST_IN_FULL, held=one_per_rank, refusal=_few
 )

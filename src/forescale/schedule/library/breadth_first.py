@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.family import Family, Orders, Request, every_microbatch
+from forescale.schedule.family import Orders, Request, described, every_microbatch
 from forescale.schedule.library.emit import passes
 
 
@@ -19,24 +19,5 @@ def _breadth_first(request: Request) -> Orders:
     return [Order(np.concatenate((each | Kind.F, each[::-1] | Kind.B), axis=None)) for each in forward]
 
 
-GPIPE = Family(
-    name="gpipe",
-    aliases=("afab", "ScheduleGPipe"),
-    title="GPipe / all forward, all backward",
-    idle="(p-1)(tf+tb+tw)",
-    peak="m",
-    source="Huang et al. 2019, arXiv:1811.06965",
-    orders=_breadth_first,
-    held=every_microbatch,
-)
-LOOPED_BFS = Family(
-    name="looped-bfs",
-    aliases=("breadth-first", "ScheduleLoopedBFS", "loopedbfs"),
-    title="Looped breadth-first",
-    vpp=(1, None),
-    idle="(p-1)(tf+tb+tw)/v for m >= p",
-    peak="m",
-    source="Lamy-Poirier 2022, arXiv:2211.05953",
-    orders=_breadth_first,
-    held=every_microbatch,
-)
+GPIPE = described("gpipe", orders=_breadth_first, held=every_microbatch)
+LOOPED_BFS = described("looped-bfs", orders=_breadth_first, held=every_microbatch)

@@ -16,19 +16,16 @@ from forescale.numeric import Numeric
 from forescale.schedule.actions import KIND_BITS, STAGE_SHIFT, Kind, pack, unpack
 from forescale.schedule.family import (
     MOST_IN_FULL,
-    Family,
     Held,
     Orders,
     RankShape,
     Request,
+    described,
     filled,
     nothing_sure,
     twice_filled,
 )
 from forescale.schedule.library.emit import depth_first, one_forward_one_backward, passes
-
-INTERLEAVED = "Narayanan et al. 2021, arXiv:2104.04473"
-ZERO_BUBBLE = "Qi et al. 2023, arXiv:2401.10241"
 
 
 def _orders(*, ahead: int, delay: int | None = None) -> Callable[[Request], Orders]:
@@ -66,107 +63,21 @@ def _far_group(request: Request) -> str:
     return ""
 
 
-ONE_F_ONE_B = Family(
-    name="1f1b",
-    aliases=("basic-1f1b", "Schedule1F1B", "pipedream-flush", "dapple"),
-    title="1F1B",
-    idle="(p-1)(tf+tb+tw)",
-    peak="min(m, p-r) on rank r",
-    source=INTERLEAVED,
-    orders=_orders(ahead=1),
-    held=filled,
-)
-EAGER = Family(
-    name="eager-1f1b",
-    aliases=("1f1b-eager",),
-    title="Eager 1F1B",
-    idle="(p-1)(tf+tb+tw)",
-    peak="min(m, 2(p-1-r)+1) on rank r",
-    source="Zhuang et al. 2022, arXiv:2211.05322",
-    orders=_orders(ahead=2),
-    held=twice_filled,
-)
-INTERLEAVED_1F1B = Family(
-    name="interleaved-1f1b",
-    aliases=("1f1b-interleaved", "interleaved", "ScheduleInterleaved1F1B", "interleaved1f1b", "vpp"),
-    title="Interleaved 1F1B (depth-first)",
-    vpp=(2, None),
-    constraint="any m; group size >= p",
-    idle="(p-1)(tf+tb+tw)/v",
-    peak="p+(p-1)/v",
-    source=INTERLEAVED,
-    orders=_orders(ahead=2),
-    held=filled,
-    refusal=_short_group,
-)
-LEAN = Family(
-    name="interleaved-zero-offset",
-    aliases=("interleaved-lean",),
-    title="Interleaved 1F1B, zero offset",
-    vpp=(2, None),
-    constraint="any m; group size >= p",
-    idle="simulate",
-    peak="p on rank 0, less on later ranks",
-    source="Qi et al. 2024, arXiv:2405.15362",
-    orders=_orders(ahead=1),
-    held=filled,
-    refusal=_short_group,
-)
+ONE_F_ONE_B = described("1f1b", orders=_orders(ahead=1), held=filled)
+EAGER = described("eager-1f1b", orders=_orders(ahead=2), held=twice_filled)
+INTERLEAVED_1F1B = described("interleaved-1f1b", orders=_orders(ahead=2), held=filled, refusal=_short_group)
+LEAN = described("interleaved-zero-offset", orders=_orders(ahead=1), held=filled, refusal=_short_group)
 """Less memory than interleaved 1F1B, but its messages are exposed."""
-ZB_H1 = Family(
-    name="zb-h1",
-    aliases=("zbh1", "zerobubble", "zero-bubble", "ScheduleZeroBubble"),
-    title="ZB-H1",
-    idle="(p-1)(tf+tb-tw)",
-    peak="min(m, p)",
-    source=ZERO_BUBBLE,
-    orders=_orders(ahead=1, delay=1),
-    held=filled,
-    waits=_put_off(filled, delay=1),
-    splits_backward=True,
-)
+ZB_H1 = described("zb-h1", orders=_orders(ahead=1, delay=1), held=filled, waits=_put_off(filled, delay=1))
 """Section 2.1; for tw <= tb."""
-ZB_H2 = Family(
-    name="zb-h2",
-    aliases=("zbh2",),
-    title="ZB-H2",
-    idle="(p-1)tf; span (p-1)(tf+tb-2tw)",
-    peak="min(m, 2p-1)",
-    source=ZERO_BUBBLE,
-    orders=_orders(ahead=2, delay=2),
-    held=twice_filled,
-    waits=_put_off(twice_filled, delay=2),
-    splits_backward=True,
+ZB_H2 = described(
+    "zb-h2", orders=_orders(ahead=2, delay=2), held=twice_filled, waits=_put_off(twice_filled, delay=2)
 )
 """Section 2.2: no bubble in any rank's own span; m >= 2p - 1 fill it."""
-INTERLEAVED_ZB = Family(
-    name="interleaved-zb",
-    aliases=("interleaved-zero-bubble", "zbb", "ScheduleInterleavedZeroBubble", "interleavedzerobubble"),
-    title="Interleaved zero bubble",
-    vpp=(2, None),
-    constraint="any m; group size >= p",
-    idle="(p-1)(tf+tb-tw)/v",
-    peak="p",
-    source=f"{ZERO_BUBBLE}; torch.distributed.pipelining",
-    orders=_orders(ahead=1, delay=1),
-    held=filled,
-    refusal=_short_group,
-    splits_backward=True,
+INTERLEAVED_ZB = described(
+    "interleaved-zb", orders=_orders(ahead=1, delay=1), held=filled, refusal=_short_group
 )
-GIS = Family(
-    name="gis",
-    aliases=("pipeoffload-gis",),
-    title="GIS (generalised interleaved)",
-    vpp=(2, None),
-    constraint="any m; ceil(p/2) <= group size <= p",
-    idle="(p-1)(tf+tb)/v + (p-g)(v-1) passes",
-    peak="(g(v-1)+p)/v",
-    source="Wan et al. 2025, arXiv:2503.01328",
-    orders=_orders(ahead=1, delay=0),
-    held=filled,
-    refusal=_far_group,
-    splits_backward=True,
-)
+GIS = described("gis", orders=_orders(ahead=1, delay=0), held=filled, refusal=_far_group)
 """Split backward with W not put off; PipeOffload is made of it (table 1 there)."""
 
 
@@ -191,18 +102,7 @@ def _no_piece(request: Request) -> str:
     return "" if request.num_splits >= 1 else f"it needs at least one piece; got {request.num_splits}"
 
 
-SEQ1F1B = Family(
-    name="seq1f1b",
-    aliases=("seq-1f1b",),
-    title="Seq1F1B",
-    idle="(p-1)(tf+tb+tw)/k, k pieces per sequence",
-    peak="(p-r+k-1)/k on rank r",
-    source="Ao et al. 2024, arXiv:2406.03488",
-    orders=_in_pieces,
-    most_actions=MOST_IN_FULL,
-    refusal=_no_piece,
-    splits_sequences=True,
-)
+SEQ1F1B = described("seq1f1b", orders=_in_pieces, most_actions=MOST_IN_FULL, refusal=_no_piece)
 
 
 MIN_GAP = 4
@@ -240,18 +140,6 @@ def with_offload(order: Sequence[int], num_stages: int) -> tuple[int, ...]:
     return tuple(placed)
 
 
-PIPEOFFLOAD = Family(
-    name="pipeoffload",
-    aliases=("pipe-offload",),
-    title="PipeOffload (GIS with host offload)",
-    vpp=(2, None),
-    constraint="any m; ceil(p/2) <= group size <= p",
-    idle="as GIS while copies hide",
-    peak="simulate",
-    source="Wan et al. 2025, arXiv:2503.01328",
-    orders=_offloaded,
-    most_actions=MOST_IN_FULL,
-    held=nothing_sure,
-    refusal=GIS.refusal,
-    splits_backward=True,
+PIPEOFFLOAD = described(
+    "pipeoffload", orders=_offloaded, most_actions=MOST_IN_FULL, held=nothing_sure, refusal=GIS.refusal
 )

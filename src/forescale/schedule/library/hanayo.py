@@ -11,7 +11,7 @@ import heapq
 from typing import TypeAlias
 
 from forescale.schedule.actions import Kind, pack
-from forescale.schedule.family import Family, Orders, Request
+from forescale.schedule.family import Orders, Request, described
 from forescale.schedule.library.timed import never_worse
 from forescale.schedule.model import Placement, wave
 
@@ -81,16 +81,8 @@ class _Greedy:
             self._arrive(following[0], following[1], unit, end + late)
 
 
-FAMILY = Family(
-    name="hanayo",
-    aliases=("hanayo-wave", "wave"),
-    title="Hanayo waves",
-    placement="wave",
-    vpp=(2, None),
-    constraint="any m; vpp even",
-    idle="simulate",
-    peak="simulate",
-    source="Liu et al. 2023, arXiv:2308.15762",
+FAMILY = described(
+    "hanayo",
     orders=never_worse(orders, wave),
     most_actions=1 << 20,
     refusal=lambda request: "" if request.vpp % 2 == 0 else f"vpp must be even; got {request.vpp}",

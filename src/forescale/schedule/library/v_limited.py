@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, Kind, Order, pack
-from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, Request, keep_first
+from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, Request, described, keep_first
 from forescale.schedule.library.emit import in_turn, passes
 from forescale.schedule.library.timed import SLACKS, WeightsByTime, at_equal_times, never_worse
 from forescale.schedule.model import wave
@@ -74,20 +74,7 @@ def _all_ranks(of: RankShape) -> Numeric:
     return np.where(np.asarray(of.num_microbatches) >= 2.0 * of.pp - 1.0, of.pp, 1.0)
 
 
-ZBV = Family(
-    name="zbv",
-    aliases=("zb-v", "zbv-formatted", "ScheduleZBVFormatted", "ScheduleZBVZeroBubble", "zbvzerobubble"),
-    title="ZBV",
-    placement="V",
-    vpp=(2, 2),
-    constraint="any m (native m >= 2p-1)",
-    idle="tb >= tf: (p-1)tb/2; span (p-1)(tb-tw)",
-    peak="p",
-    source="Qi et al. 2023, arXiv:2401.10241",
-    orders=zbv_orders,
-    held=_all_ranks,
-    splits_backward=True,
-)
+ZBV = described("zbv", orders=zbv_orders, held=_all_ranks)
 
 
 MOST_RANKS = 64
@@ -397,7 +384,7 @@ def v_min_limit_chunks(pp: Numeric) -> Numeric:
     return 2 * ((pp + 4) // 3)
 
 
-def _family(name: str, limit: Callable[[Numeric], Numeric], **words: Any) -> Family:  # noqa: ANN401  (of Family)
+def _family(name: str, limit: Callable[[Numeric], Numeric]) -> Family:
     """Return the family whose ranks hold `limit(pp)` chunks, or what a request allows."""
 
     def allowed(request: Request) -> int:
@@ -422,41 +409,10 @@ def _family(name: str, limit: Callable[[Numeric], Numeric], **words: Any) -> Fam
     def held(of: RankShape) -> Numeric:
         return np.minimum(of.num_microbatches / 2.0, limit(of.pp) // 2)
 
-    return Family(
-        name=name,
-        placement="V",
-        vpp=(2, 2),
-        source="Qi et al. 2024, arXiv:2405.15362",
-        orders=never_worse(orders, wave, others),
-        most_actions=MOST_IN_FULL,
-        held=held,
-        refusal=refusal,
-        splits_backward=True,
-        **words,
-    )
+    built = never_worse(orders, wave, others)
+    return described(name, orders=built, most_actions=MOST_IN_FULL, held=held, refusal=refusal)
 
 
-V_HALF = _family(
-    "v-half",
-    v_half_limit_chunks,
-    title="V-Half",
-    aliases=("vhalf", "zbv-greedy-half"),
-    idle="unit times: 3p-7 (even p), 3p-4 (odd) chunk passes",
-    peak="floor((p+2)/2)",
-)
-V_MIN = _family(
-    "v-min",
-    v_min_limit_chunks,
-    title="V-Min",
-    aliases=("vmin", "zbv-greedy-min"),
-    idle="unit times: at most 4p-{7,5,6}[p mod 3] chunk passes",
-    peak="floor((p+4)/3)",
-)
-V_ZB = _family(
-    "v-zb",
-    lambda pp: 2 * pp,
-    title="V-ZB (any memory limit)",
-    aliases=("v-limited", "zbv-greedy", "ScheduleZBVGreedy"),
-    idle="unit times: about max(p-1, 6p-1-3k) chunk passes at k chunks",
-    peak="the limit given; p by default",
-)
+V_HALF, V_MIN = _family("v-half", v_half_limit_chunks), _family("v-min", v_min_limit_chunks)
+V_ZB = _family("v-zb", lambda pp: 2 * pp)
+"""V schedules under any memory limit."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, Order
-from forescale.schedule.family import Family, Orders, Request, filled
+from forescale.schedule.family import Family, Orders, Request, described, filled
 from forescale.schedule.library.emit import passes
 from forescale.schedule.library.timed import never_worse
 from forescale.schedule.model import loop
@@ -264,7 +264,7 @@ def orders_within(request: Request, limit: float) -> Orders:
     return best[1]
 
 
-def _family(name: str, factor: int | None, usual: str, alias: tuple[str, ...]) -> Family:
+def _family(name: str, factor: int | None) -> Family:
     def orders(request: Request) -> Orders:
         own = request.num_microbatches if factor is None else factor * request.pp
         return orders_within(request, own if request.memory_limit is None else request.memory_limit)
@@ -274,20 +274,7 @@ def _family(name: str, factor: int | None, usual: str, alias: tuple[str, ...]) -
             return f"the memory limit must be at least one micro-batch; got {request.memory_limit:g}"
         return ""
 
-    return Family(
-        name=name,
-        aliases=alias,
-        title=f"{name.upper()} (automatic, memory limit {usual})",
-        idle="simulate",
-        peak=f"{usual}, or the limit given",
-        source="Qi et al. 2023, arXiv:2401.10241",
-        orders=never_worse(orders, loop),
-        held=filled,
-        refusal=refusal,
-        splits_backward=True,
-    )
+    return described(name, orders=never_worse(orders, loop), held=filled, refusal=refusal)
 
 
-ZB_1P = _family("zb-1p", 1, "p", ("zb1p",))
-ZB_2P = _family("zb-2p", 2, "2p", ("zb2p",))
-ZB_UNLIMITED = _family("zb-unlimited", None, "m", ("zerobubble-heuristic", "zero-bubble-heuristic"))
+ZB_1P, ZB_2P, ZB_UNLIMITED = _family("zb-1p", 1), _family("zb-2p", 2), _family("zb-unlimited", None)
