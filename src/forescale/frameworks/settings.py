@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn, overload
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeVar, overload
 
 from forescale.errors import ReaderError, shown
 from forescale.frameworks.shell import is_unset
 from forescale.limits import COUNT, EXTENT, LAYERS, whole_of
 from forescale.units import counted
 
+T = TypeVar("T")
 LONG = frozenset(
     ("seq_length", "global_batch_size", "train_samples", "train_iters", "max_position_embeddings")
 )
@@ -121,12 +122,16 @@ class Settings:
             self.refuse(f"{self.spell(key)} must be true or false, got {shown(value)}")
         return known
 
-    def choice(self, key: str, default: str, choices: Mapping[str, str]) -> str:
+    def choice(self, key: str, default: str, choices: Mapping[str, T]) -> T:
         """Return what `choices` makes of the value; `default` (a key of it) if it is not given."""
+        return choices[self.one_of(key, default, choices)]
+
+    def one_of(self, key: str, default: str, known: Collection[str]) -> str:
+        """Return the value, which must be one of the `known` words; `default` if it is not given."""
         value = self.text(key, default)
-        if value not in choices:
-            self.refuse(f"{self.spell(key)} must be one of {', '.join(choices)}, got {shown(value)}")
-        return choices[value]
+        if value not in known:
+            self.refuse(f"{self.spell(key)} must be one of {', '.join(known)}, got {shown(value)}")
+        return value
 
     def text(self, key: str, default: str = "") -> str:
         """Return one word or line; `default` if it is not given, empty or switched off."""

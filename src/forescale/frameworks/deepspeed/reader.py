@@ -191,7 +191,7 @@ def _place(config: Settings, part: str, old: str) -> str:
     if key in config:
         config.refuse(f'{key} must be a table, such as {{"device": "cpu"}}, got {shown(config.get(key))}')
     usual = "cpu" if config.flag(f"{ZERO}.{old}") else "none"
-    return config.choice(f"{key}.device", usual, {each: each for each in ("none", "cpu", "nvme")})
+    return config.one_of(f"{key}.device", usual, ("none", "cpu", "nvme"))
 
 
 def _offload(config: Settings, zero: int) -> Offload:

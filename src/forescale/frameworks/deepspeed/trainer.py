@@ -33,7 +33,6 @@ TABLES: Final[Mapping[str, list[str]]] = packaged("deepspeed", "accelerate")["ta
 """Keys of Accelerate's launch files, and of the tables in them by their names."""
 DEGREES: Final = "parallelism_config_"
 CP_KINDS: Final[dict[str, ContextKind]] = {"allgather": "all_gather", "alltoall": "ring"}
-CP_COMM: Final = (f"{DEGREES}cp_comm_strategy", "allgather", {name: name for name in CP_KINDS})
 
 
 class AccelerateReader:
@@ -114,7 +113,7 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
             if device not in (None, "none"):
                 zero[f"offload_{part}"] = {"device": device}
         content = {"zero_optimization": zero}
-        kind = settings.choice("mixed_precision", "no", {word: word for word in ("no", "bf16", "fp16")})
+        kind = settings.one_of("mixed_precision", "no", ("no", "bf16", "fp16"))
         if kind != "no":
             content = {**content, kind: {"enabled": True}}
         if "gradient_accumulation_steps" in settings:
@@ -149,7 +148,9 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         tp=degree["tp"],
         sp=False,
         cp=cp,
-        cp_kind="ulysses" if degree["sp"] > 1 else CP_KINDS[settings.choice(*CP_COMM)],
+        cp_kind="ulysses"
+        if degree["sp"] > 1
+        else settings.choice(f"{DEGREES}cp_comm_strategy", "allgather", CP_KINDS),
         dp_replicate=replicas if zero else dp,
         dp_shard=dp // replicas if zero else 1,
         zero=zero,
@@ -190,10 +191,9 @@ def _stage(settings: Settings) -> tuple[int, bool]:
         return 0, False
     if settings.count("fsdp_version", 1) == 2:
         return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)
-    numbers = {str(number): name for number, name in enumerate(SHARDING, start=1)}
+    numbers = {str(number): kind for number, kind in enumerate(SHARDING.values(), start=1)}
     key = "fsdp_sharding_strategy" if "fsdp_sharding_strategy" in settings else "fsdp_reshard_after_forward"
-    name = settings.choice(key, "FULL_SHARD", {name: name for name in SHARDING} | numbers)
-    return SHARDING[name]
+    return settings.choice(key, "FULL_SHARD", SHARDING | numbers)
 
 
 MICRO: Final = "per_device_train_batch_size"

@@ -184,9 +184,7 @@ def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Strategy:
     replicas = mesh.degree("data", "diloco")
     sharded = shards > 1 or cp > 1
     over_data = settings.flag("shard_optimizer_over_data") and not sharded
-    kind = STRATEGIES[
-        settings.choice("context_parallel_strategy", "all_gather", {name: name for name in STRATEGIES})
-    ]
+    kind = settings.choice("context_parallel_strategy", "all_gather", STRATEGIES)
     recompute, offload = _recompute(settings), _offload(settings, sharded=sharded)
     return Strategy(
         tp=tp,
@@ -453,8 +451,7 @@ def _frozen(settings: Settings) -> dict[str, str]:
 
 def _types(settings: Settings) -> dict[str, Any]:
     """Return the data types; fp32 weights with bf16 products are what the framework's record knows."""
-    kinds = {name: name for name in STORAGE}
-    kind, weights = (STORAGE[settings.choice(key, "bfloat16", kinds)] for key in ("dtype", "weight_dtype"))
+    kind, weights = (settings.choice(key, "bfloat16", STORAGE) for key in ("dtype", "weight_dtype"))
     if kind == "fp32":
         return {"compute": "fp32"}
     words: dict[str, Any] = {"compute": kind}
@@ -477,5 +474,5 @@ def _types(settings: Settings) -> dict[str, Any]:
     if first in STORAGE and STORAGE[first] != weights:
         settings.note(f"the moments are kept in {STORAGE[first]} and {weights}; both are taken as the second")
     if settings.get("grad_dtype") not in ("float32", None):
-        words["gradients"] = STORAGE[settings.choice("grad_dtype", "float32", kinds)]
+        words["gradients"] = settings.choice("grad_dtype", "float32", STORAGE)
     return words

@@ -44,7 +44,7 @@ OFFLOADED: dict[str, tuple[OffloadName, ...]] = {
     name: tuple(kept) for name, kept in WORDS["offloaded"].items()
 }
 """Modules of --offload-modules. The fused experts' products and their activation save what both save apart."""
-FSDP_LEVELS = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
+FSDP_LEVELS = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu")
 """Gated activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
 
@@ -220,8 +220,7 @@ def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
         _check_torch_fsdp2(settings, pp=pp, ep=ep, distributed=distributed)
         return 3, _replicas(settings, replicas, dp, "data_parallel_replicate_degree")
     if settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp"):
-        level = settings.choice("data_parallel_sharding_strategy", "optim_grads_params", FSDP_LEVELS)
-        zero = int(level)
+        zero = settings.choice("data_parallel_sharding_strategy", "optim_grads_params", FSDP_LEVELS)
         return zero, _replicas(settings, instances, dp, "num_distributed_optimizer_instances") if zero else 1
     settings.get("data_parallel_sharding_strategy")
     if distributed:
@@ -391,7 +390,7 @@ KERNELS = (
 
 def _kernels(settings: Settings) -> Kernels:
     """Return which kernels train; Megatron-LM drops out a tenth of attention and hidden states unless told."""
-    implementation = settings.choice("cross_entropy_fusion_impl", "native", {"native": "native", "te": "te"})
+    implementation = settings.one_of("cross_entropy_fusion_impl", "native", ("native", "te"))
     loss: CrossEntropy = "vocab_parallel"
     if settings.flag("cross_entropy_loss_fusion"):
         loss = "fused" if implementation == "te" else "native"
@@ -418,7 +417,7 @@ def _rate(settings: Settings, key: str) -> float:
 
 
 NONE, WHOLE_STEP = "none", "full_iteration"
-IMPLEMENTATIONS = {name: name for name in (NONE, "local", "transformer_engine", WHOLE_STEP)}
+IMPLEMENTATIONS = (NONE, "local", "transformer_engine", WHOLE_STEP)
 """--cuda-graph-impl of 0.15 and later; full_iteration is one since 0.18, a scope before."""
 SWITCHES = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
 """Switches of 0.11 and later, and the implementation that each stands for."""
@@ -458,5 +457,5 @@ def read_graphs(settings: Settings) -> LaunchGraphs:
     switched = [name for key, name in SWITCHES.items() if settings.flag(key)]
     if switched and (len(switched) > 1 or "cuda_graph_impl" in settings):
         settings.refuse("--enable-cuda-graph, --external-cuda-graph and --cuda-graph-impl exclude each other")
-    implementation = settings.choice("cuda_graph_impl", switched[0] if switched else usual, IMPLEMENTATIONS)
+    implementation = settings.one_of("cuda_graph_impl", switched[0] if switched else usual, IMPLEMENTATIONS)
     return launch_graphs(implementation, scope, padded=settings.flag("moe_pad_expert_input_to_capacity"))

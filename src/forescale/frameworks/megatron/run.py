@@ -80,8 +80,8 @@ def _language(settings: Settings) -> Mapping[str, Any]:
 
 
 def _entry(settings: Settings, key: str, usual: str, table: str) -> Mapping[str, Any]:
-    known = packaged("megatron", "vision")[table]
-    return known[settings.choice(key, usual, {name: name for name in known})]  # type: ignore[no-any-return]
+    known: Mapping[str, Mapping[str, Any]] = packaged("megatron", "vision")[table]
+    return settings.choice(key, usual, known)
 
 
 def read_tower(settings: Settings, text: Model) -> Vision | None:
@@ -209,7 +209,7 @@ RECIPES: dict[str, Recipe] = {
     "blockwise": "blockwise",
     "mxfp8": "mxfp8",
 }
-FP8_FORMATS = {name: name for name in ("e4m3", "hybrid", "True", "true")}
+FP8_FORMATS = ("e4m3", "hybrid", "True", "true")
 STORAGE: dict[str, StorageType] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 _WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
@@ -299,7 +299,7 @@ def read_precision(settings: Settings) -> Precision:
 def _compute(settings: Settings, base: StorageType) -> tuple[ComputeType, Recipe]:
     fp4, fp8 = settings.get("fp4"), settings.get("fp8")
     if fp8:
-        settings.choice("fp8", "hybrid", FP8_FORMATS)
+        settings.one_of("fp8", "hybrid", FP8_FORMATS)
     named = settings.text("fp8_recipe", "delayed")
     if fp4 and fp8:
         settings.refuse(f"{settings.spell('fp4')} and {settings.spell('fp8')} cannot both be set")
@@ -338,5 +338,5 @@ def _moments(settings: Settings) -> StorageType:
 
 def _main(settings: Settings, key: str) -> StorageType:
     """Return a type that counts only with the precision-aware optimizer."""
-    kind = STORAGE[settings.choice(key, "fp32", {name: name for name in STORAGE})]
+    kind = settings.choice(key, "fp32", STORAGE)
     return kind if settings.flag("use_precision_aware_optimizer") else "fp32"

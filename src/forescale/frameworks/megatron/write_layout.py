@@ -204,7 +204,7 @@ def _sharding(strategy: Strategy) -> Settings:
         "use_distributed_optimizer": True,
         "num_distributed_optimizer_instances": replicas,
         "use_megatron_fsdp": True,
-        "data_parallel_sharding_strategy": _key_of(FSDP_LEVELS, str(strategy.zero)),
+        "data_parallel_sharding_strategy": _key_of(FSDP_LEVELS, strategy.zero),
         "ckpt_format": "fsdp_dtensor",
     }
 

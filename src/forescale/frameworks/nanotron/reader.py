@@ -204,7 +204,7 @@ MODES: Mapping[str, str] = {
 
 
 def _engine(settings: Settings) -> str:
-    return settings.choice("parallelism.pp_engine", "afab", {name: name for name in ENGINES})
+    return settings.one_of("parallelism.pp_engine", "afab", ENGINES)
 
 
 def _check_heads(settings: Settings, tp: int) -> None:
@@ -291,7 +291,7 @@ def _check_stages(settings: Settings, length: int) -> None:
 
 def _types(settings: Settings) -> dict[str, Any]:
     """Return the data types; without sums in fp32 the optimizer updates the weights themselves (helpers.py)."""
-    kind: StorageType = STORAGE[settings.choice("model.dtype", "bfloat16", {name: name for name in STORAGE})]
+    kind: StorageType = settings.choice("model.dtype", "bfloat16", STORAGE)
     if kind == "fp32" or settings.flag("optimizer.accumulate_grad_in_fp32"):
         return {"compute": kind, "gradients": "fp32"}
     return {"compute": kind, "gradients": kind, "master": "none", "moments": kind}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from forescale.errors import ReaderError, ScheduleError
 from forescale.files import read_text
@@ -121,7 +121,7 @@ def _schedule(settings: Settings, csv: object) -> str:
     if csv:
         return str(csv)
     named = next((name for name in SCHEDULES if name.lower() == given.lower()), None)
-    return named or settings.choice(key, "1F1B", {name: name for name in SCHEDULES})
+    return named or settings.one_of(key, "1F1B", SCHEDULES)
 
 
 def _named(settings: Settings, parts: object, num_layers: int) -> tuple[int, ...]:
@@ -152,7 +152,6 @@ def _check_stages(settings: Settings, num_stages: int, pp: int, schedule: str) -
         settings.refuse(f"{settings.spell(f'{PP}_schedule')} {schedule} takes two stages a rank or more")
 
 
-T = TypeVar("T")
 LEFT = ("software", "flash_attention", "allocator", "routing", "axis_order", "placement")
 """What no setting says."""
 CP_KINDS: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
@@ -215,7 +214,7 @@ def _strategy(
         tp=tp,
         sp=settings.flag("parallelism.enable_sequence_parallel", default=True),
         cp=cp,
-        cp_kind=_picked(settings, "parallelism.context_parallel_rotate_method", CP_KINDS),
+        cp_kind=settings.choice("parallelism.context_parallel_rotate_method", "allgather", CP_KINDS),
         cp_balanced=settings.get("parallelism.context_parallel_load_balancer") != NOTHING,
         ep=ep,
         etp=etp,
@@ -227,7 +226,7 @@ def _strategy(
         micro_batch_size=_batch(settings, replicate * shard, pp)[0],
         stage_layers=layers,
         recompute=_recompute(settings, layers or (model.num_layers,), pp, compiled=compiled, python=python),
-        reshard=_picked(settings, "parallelism.fsdp_reshard_after_forward", RESHARD),
+        reshard=settings.choice("parallelism.fsdp_reshard_after_forward", "default", RESHARD),
         overlap=Overlap(
             tensor=_async_tensor(settings, compiled=compiled), expert=_overlaps(settings, schedule)
         ),
@@ -236,16 +235,11 @@ def _strategy(
             deterministic=settings.flag("debug.deterministic"),
             narrow_experts=any("group" in name.lower() for name in settings.words("model.converters")),
         ),
-        dispatcher=_picked(settings, BACKENDS[BACKENDS[0] not in settings], DISPATCHERS),
+        dispatcher=settings.choice(BACKENDS[BACKENDS[0] not in settings], "standard", DISPATCHERS),
         offload=Offload(parameters=settings.flag("training.enable_cpu_offload")),
         graphs=_graphs(settings, pp, python=python),
     )
     return found, schedule
-
-
-def _picked(settings: Settings, key: str, choices: dict[str, T]) -> T:
-    """Return what a word stands for; the first is what goes without."""
-    return choices[settings.choice(key, next(iter(choices)), {word: word for word in choices})]
 
 
 def _experts(settings: Settings, model: Model, tp: int) -> tuple[int, int]:
@@ -366,7 +360,7 @@ def _recompute(
     settings: Settings, layers: tuple[int, ...], pp: int, *, compiled: bool, python: bool
 ) -> Recompute:
     """Return what is recomputed; selective "2" is every second layer that a rank wraps, whole (0.2)."""
-    mode = settings.choice("activation_checkpoint.mode", "selective", {name: name for name in MODES})
+    mode = settings.one_of("activation_checkpoint.mode", "selective", MODES)
     early = settings.flag("activation_checkpoint.early_stop")
     if mode == "none":
         return Recompute()
@@ -445,8 +439,8 @@ def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN40
 
 def _precision(settings: Settings, strategy: Strategy, *, python: bool) -> dict[str, Any]:
     """Return the types; without FSDP, 0.2 computes in fp32 wherever there is tensor parallelism or a pipeline."""
-    compute = TYPES[settings.choice("training.mixed_precision_param", "bfloat16", {t: t for t in TYPES})]
-    whole = settings.choice("training.dtype", "float32", {t: t for t in TYPES})
+    compute = settings.choice("training.mixed_precision_param", "bfloat16", TYPES)
+    whole = settings.one_of("training.dtype", "float32", TYPES)
     settings.get("training.mixed_precision_reduce")
     alone = not python and strategy.zero == 0 and (strategy.tp > 1 or strategy.pp > 1)
     if whole == "bfloat16":
