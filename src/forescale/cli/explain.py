@@ -18,18 +18,14 @@ from forescale.cli.options import (
     Priced,
     RunOptions,
     bounded,
+    completing,
     grouped,
     output_option,
 )
 from forescale.errors import SpecError
 from forescale.limits import REST
 
-
-def complete_quantities(incomplete: str) -> list[str]:
-    """Return the quantities that start with what was typed."""
-    from forescale.explain import quantity_names
-
-    return [name for name in quantity_names() if name.startswith(incomplete)]
+complete_quantities = completing("explain", "quantity_names")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
@@ -143,34 +144,20 @@ def refuse(options: Any, why: str) -> None:  # noqa: ANN401 (any group of option
         raise SpecError(f"{flag} {why}")
 
 
-def complete_models(incomplete: str) -> list[str]:
-    """Return the catalogue models that start with what was typed."""
-    from forescale.catalogue.models import model_names
+def completing(module: str, names: str) -> Callable[[str], list[str]]:
+    """Return what completes a name of those that a function of a module returns; it is loaded when it is asked."""
 
-    return [name for name in model_names() if name.startswith(incomplete)]
+    def complete(incomplete: str) -> list[str]:
+        known = getattr(import_module(f"forescale.{module}"), names)()
+        return [name for name in known if name.startswith(incomplete)]
 
-
-def complete_clusters(incomplete: str) -> list[str]:
-    """Return the catalogue clusters that start with what was typed."""
-    from forescale.catalogue.clusters import cluster_names
-
-    return [name for name in cluster_names() if name.startswith(incomplete)]
+    return complete
 
 
-def complete_frameworks(incomplete: str) -> list[str]:
-    """Return the frameworks that start with what was typed."""
-    from forescale.catalogue.frameworks import framework_names
-
-    return [name for name in framework_names() if name.startswith(incomplete)]
-
-
-def complete_presets(incomplete: str) -> list[str]:
-    """Return the presets that start with what was typed."""
-    from forescale.presets import preset_names
-
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
+complete_models = completing("catalogue.models", "model_names")
+complete_clusters = completing("catalogue.clusters", "cluster_names")
+complete_frameworks = completing("catalogue.frameworks", "framework_names")
+complete_presets = completing("presets", "preset_names")
 MODEL_HELP = "Catalogue name, Hugging Face config.json or folder, or a framework's own config file."
 ModelArgument: TypeAlias = Annotated[
     str | None,

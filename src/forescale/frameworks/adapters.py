@@ -8,45 +8,14 @@ from typing import Any, Final, NoReturn
 
 from forescale.errors import shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, Reading, unknown_of
+from forescale.frameworks.reading import Options, Reading, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import key_lines
-from forescale.spec.workload import ALL_LINEAR, LoraTarget
+from forescale.spec.workload import LoraTarget
 from forescale.syntax import parse_mapping
 
-PLACES: Mapping[str, tuple[LoraTarget, ...]] = {
-    **{name: (name,) for name in (*ALL_LINEAR, "qkv_proj", "gate_up_proj")},
-    "all-linear": ALL_LINEAR,
-    "q_a_proj": ("q_proj",),
-    "q_b_proj": ("q_proj",),
-    "kv_a_proj_with_mqa": ("k_proj",),
-    "kv_b_proj": ("k_proj",),
-    "query_key_value": ("qkv_proj",),
-    "c_attn": ("qkv_proj",),
-    "w1": ("gate_proj",),
-    "w2": ("down_proj",),
-    "w3": ("up_proj",),
-    "linear_qkv": ("qkv_proj",),
-    "linear_proj": ("o_proj",),
-    "linear_fc1": ("gate_up_proj",),
-    "linear_fc2": ("down_proj",),
-    "linear_q": ("q_proj",),
-    "linear_k": ("k_proj",),
-    "linear_v": ("v_proj",),
-    "linear_fc1_gate": ("gate_proj",),
-    "linear_fc1_up": ("up_proj",),
-    "linear_q_down_proj": ("q_proj",),
-    "linear_q_up_proj": ("q_proj",),
-    "linear_kv_down_proj": ("k_proj",),
-    "linear_kv_up_proj": ("k_proj",),
-    "query": ("q_proj",),
-    "key": ("k_proj",),
-    "value": ("v_proj",),
-    "out": ("o_proj",),
-    "wi_0": ("gate_proj",),
-    "wi_1": ("up_proj",),
-    "wo": ("down_proj",),
-}
+PEFT: Final = packaged("huggingface", "peft")
+PLACES: Mapping[str, tuple[LoraTarget, ...]] = {name: tuple(each) for name, each in PEFT["places"].items()}
 """Our targets by what Hugging Face, Megatron-Bridge and MaxText call them."""
 WHOLE: Mapping[str, str] = {"embed_tokens": "embedding", "lm_head": "head", "wte": "embedding"}
 """Parts by the modules that PEFT trains whole."""
@@ -93,25 +62,9 @@ def lora_words(
     }
 
 
-BY_LAYER = (
-    "rank_pattern",
-    "layers_to_transform",
-    "layer_replication",
-    "target_parameters",
-    "exclude_modules",
-)
+BY_LAYER: Final[list[str]] = PEFT["by_layer"]
 """Keys that give layers, or weights, adapters of their own."""
-KEYS: Final = (
-    *("alora_invocation_tokens", "alpha_pattern", "arrow_config", "auto_mapping"),
-    *("base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying", "eva_config"),
-    *("exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights"),
-    *("layer_replication", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha"),
-    *("lora_bias", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core"),
-    *("modules_to_save", "monteclora_config", "peft_type", "peft_version", "qalora_group_size"),
-    *("r", "rank_pattern", "revision", "runtime_config", "target_modules", "target_parameters"),
-    *("task_type", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora"),
-    *("use_rslora", "velora_config"),
-)
+KEYS: Final[list[str]] = PEFT["keys"]
 """Keys of LoraConfig (peft 0.18 and main, tuners/lora/config.py and config.py)."""
 
 
