@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -102,7 +102,7 @@ def _check(
     plot: list[str] | None,
     restart: bool,
     metric: str | None,
-    known: dict[str, str],
+    known: Mapping[str, str],
 ) -> None:
     from forescale.errors import UnknownNameError
 

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.escaping import xml
 from forescale.sweep.definition import Plot, Sweep, varies
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, Factor
-from forescale.sweep.result import COMMUNICATION, METRICS, VARIED, Row, SweepResult
+from forescale.sweep.result import COMMUNICATION, FIXED, METRICS, VARIED, Row, SweepResult
 from forescale.units import GIB, counted, format_count
 from forescale.view.axes import Axis, data_axis, round_step, value_axis, word_axis
 from forescale.view.bars import Bar, BarChart
@@ -25,28 +25,6 @@ from forescale.written import write_text, writing
 Unit: TypeAlias = str
 """What a column is measured in: "factor", "share", "count", "text", "plain" or a unit."""
 _SCALES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-_TITLES = {
-    "step_time_s": "step time",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_per_device": "tokens/s per device",
-    "mfu": "MFU",
-    "hfu": "HFU",
-    "mfu_full_attention": "MFU, attention unmasked",
-    "peak_bytes": "peak memory",
-    "num_devices": "devices",
-    "global_batch_size": "global batch",
-    "seq_len": "sequence length",
-    "training_days": "training days, if nothing failed",
-    "calendar_days": "days on the calendar",
-    "calendar_cost": "cost of all days",
-    "calendar_mwh": "MWh",
-    "cost_per_million_tokens": "cost per million tokens",
-    "energy_per_token_max_j": "energy per token (upper bound)",
-    "communication_share": "exposed communication",
-    "bubble_share": "bubble",
-    "device_flops": "matrix rate",
-    "scale_up_devices": "scale-up domain",
-}
 _SHARES = frozenset(
     {"mfu", "hfu", "mfu_full_attention", "communication_share", "bubble_share", "efficiency", "goodput"}
 )
@@ -55,7 +33,8 @@ _SHARES = frozenset(
 def title(name: str) -> str:
     """Return a column's name for people."""
     plain = name.removeprefix(VARIED)
-    return _TITLES.get(plain, plain if "." in plain else plain.replace("_", " "))
+    said = FIXED[plain].title if plain in FIXED else ""
+    return said or (plain if "." in plain else plain.replace("_", " "))
 
 
 def unit_of(sweep: Sweep, name: str) -> Unit:

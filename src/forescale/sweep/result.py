@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -45,55 +47,23 @@ class Column:
     """One column and the kind of its values; any value but `index` and `status` may be missing."""
 
     name: str
-    kind: Kind
+    kind: Kind = "number"
+    title: str = ""
+    """What people call it, where that is not its name with spaces."""
+    best: Literal["least", "most", ""] = ""
+    """Which value is better, where points may be compared by it."""
 
 
-_ASKED: dict[str, Kind] = {
-    "model": "text",
-    "cluster": "text",
-    "device": "text",
-    "num_devices": "whole",
-    "seq_len": "whole",
-    "global_batch_size": "whole",
-    "precision": "text",
-    "device_flops": "number",
-    "device_hbm_bytes": "number",
-    "device_hbm_bandwidth": "number",
-    "scale_up_devices": "whole",
-    "scale_up_bandwidth": "number",
-    "scale_up_latency_s": "number",
-    "scale_out_bandwidth": "number",
-    "scale_out_latency_s": "number",
-}
-_FOUND: dict[str, Kind] = {
-    "step_time_low_s": "number",
-    "step_time_high_s": "number",
-    "tokens_per_s": "number",
-    "mfu_full_attention": "number",
-    "training_days": "number",
-    "calendar_days_low": "number",
-    "calendar_days": "number",
-    "calendar_days_high": "number",
-    "goodput": "number",
-    "calendar_cost": "number",
-    "calendar_mwh": "number",
-    "cost_per_million_tokens": "number",
-    "cost": "number",
-    "energy_per_token_max_j": "number",
-    "communication_share": "number",
-    "bubble_share": "number",
-    "dominant": "text",
-}
-_PROJECTED: dict[str, Kind] = {
-    "num_microbatches": "whole",
-    "step_time_s": "number",
-    "tokens_per_s_per_device": "number",
-    "mfu": "number",
-    "hfu": "number",
-    "peak_bytes": "number",
-    "verdict": "text",
-    **{f"{part}_s": "number" for part in TIME_PARTS},
-}
+def _fixed() -> Iterator[Column]:
+    """Yield the columns of every table after those of the point itself: `columns.json`, and parts of the step."""
+    content = (resources.files("forescale.sweep") / "columns.json").read_text(encoding="utf-8")
+    for section, rows in json.loads(content).items():
+        yield from (Column(name=name, **row) for name, row in rows.items())
+        if section == "projected":
+            yield from (Column(name=f"{part}_s") for part in TIME_PARTS)
+
+
+FIXED = {column.name: column for column in _fixed()}
 
 
 def columns(axes: Axes) -> tuple[Column, ...]:
@@ -104,9 +74,9 @@ def columns(axes: Axes) -> tuple[Column, ...]:
         for place, name in enumerate(axes.names)
     ]
     layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in strategy_row(Strategy()).items()}
-    fixed: dict[str, Kind] = {"status": "text", "problem": "text", **_ASKED, **_PROJECTED, **_FOUND, **layout}
-    rest = [Column(name=name, kind=kind) for name, kind in fixed.items()]
-    return (Column(name="index", kind="whole"), *varied, *rest)
+    told = [Column(name=name, kind="text") for name in ("status", "problem")]
+    known = FIXED | {name: Column(name=name, kind=kind) for name, kind in layout.items()}
+    return (Column(name="index", kind="whole"), *varied, *told, *known.values())
 
 
 def column_names(axes: Axes) -> tuple[str, ...]:
@@ -243,22 +213,7 @@ def _as(kind: Kind, value: object) -> object:
 
 
 SCHEMA = "forescale.sweep/1"
-METRICS = {
-    "step_time_s": "least",
-    "tokens_per_s_per_device": "most",
-    "tokens_per_s": "most",
-    "mfu": "most",
-    "hfu": "most",
-    "peak_bytes": "least",
-    "training_days": "least",
-    "calendar_days": "least",
-    "goodput": "most",
-    "calendar_cost": "least",
-    "calendar_mwh": "least",
-    "cost_per_million_tokens": "least",
-    "cost": "least",
-    "energy_per_token_max_j": "least",
-}
+METRICS = {name: column.best for name, column in FIXED.items() if column.best}
 """What points may be compared by, and which is better."""
 _EQUAL_WORK = ("model", "num_devices", "seq_len", "global_batch_size")
 """Where one of these varies, steps are different work."""
@@ -383,7 +338,7 @@ class SweepResult(Brief):
             "best": None if best is None else best["index"],
             "axes": [{"name": name, "values": self._values(name)} for name in self.sweep.axes.names],
             "exponents": None if exponents is None else asdict(exponents),
-            "columns": [asdict(column) for column in self.columns],
+            "columns": [{"name": column.name, "kind": column.kind} for column in self.columns],
             "rows": list(self.rows),
         }
 
