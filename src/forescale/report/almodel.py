@@ -16,7 +16,7 @@ from forescale.presets.almodel.step import (
     almodel_state_bytes,
     sequence_flops,
 )
-from forescale.report.document import Bullets, Column, Content, Heading, Paragraph, Report, Section, Table
+from forescale.report.document import Bullets, Column, Content, Paragraph, Report, Section, Table, headed
 from forescale.report.layouts import (
     Layouts,
     P,
@@ -222,8 +222,8 @@ def _headers(found: AlmodelResult) -> tuple[Section, ...]:
 
 def _policies() -> Table:
     """Return the analysis's short names of policies."""
-    rows = tuple((label, "save_all" if name == "none" else name) for name, label in LABELS.items())
-    return Table((Heading("Remat", "left"), Heading("Policy", "left")), rows)
+    rows = [(label, "save_all" if name == "none" else name) for name, label in LABELS.items()]
+    return headed("<Remat", "<Policy", rows=rows)
 
 
 def _rates(terms: Terms) -> str:
@@ -299,14 +299,8 @@ def _memory(found: AlmodelResult, one: Ranked) -> Table:
         ("XLA reserve", memory.overhead, f"{found.preset.terms.reserve:.0%} of everything modelled"),
         ("Total", memory.total, f"of {count:g} GiB HBM ({float(memory.total) / GIB / count:.0%} used)"),
     )
-    return Table(
-        (
-            Heading("Component", "left"),
-            Heading("Size (GB)"),
-            Heading("Detail", "left"),
-        ),
-        tuple((name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows),
-    )
+    shown = [(name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows]
+    return headed("<Component", "Size (GB)", "<Detail", rows=shown)
 
 
 def _weights(found: AlmodelResult, one: Ranked) -> str:
@@ -353,15 +347,7 @@ def _communication(found: AlmodelResult, one: Ranked) -> Table:
             f"memory-bound, {terms.optimizer_bytes_per_parameter:g}B/param, HBM={device.hbm_bandwidth / GB:,.0f}GB/s",
         ),
     )
-    return Table(
-        (
-            Heading("Type", "left"),
-            Heading("Volume (GB)"),
-            Heading("Time (s)"),
-            Heading("Note", "left"),
-        ),
-        rows,
-    )
+    return headed("<Type", "Volume (GB)", "Time (s)", "<Note", rows=rows)
 
 
 def _row(name: str, message: Message, note: str) -> tuple[str, ...]:

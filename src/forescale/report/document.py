@@ -55,6 +55,12 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
+def headed(*headings: str, rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return rows under headings; words under a heading with `<` stand left, numbers right."""
+    tops = (Heading(each.removeprefix("<"), "left" if each[:1] == "<" else "right") for each in headings)
+    return Table(tuple(tops), tuple(rows))
+
+
 @dataclass(frozen=True, slots=True)
 class Paragraph:
     """Running text."""
@@ -140,12 +146,12 @@ def legend(columns: Sequence[Column[E]]) -> Table:
             rows[-1] = (f"{rows[-1][0]} / {column.heading}", column.meaning)
         else:
             rows.append((column.heading, column.meaning))
-    return Table((Heading("Column", "left"), Heading("Meaning", "left")), tuple(rows))
+    return headed("<Column", "<Meaning", rows=rows)
 
 
 def properties(rows: Sequence[tuple[str, str]], *, name: str = "Property") -> Table:
     """Return a table of names and values."""
-    return Table((Heading(name, "left"), Heading("Value", "left")), tuple(rows))
+    return headed(f"<{name}", "<Value", rows=rows)
 
 
 def to_markdown(report: Report) -> str:

@@ -13,12 +13,12 @@ from forescale.report.document import (
     Bullets,
     Column,
     Content,
-    Heading,
     Paragraph,
     Picture,
     Report,
     Section,
     Table,
+    headed,
     legend,
     properties,
     ranking,
@@ -438,14 +438,7 @@ def _memory(one: Projection) -> Table:
     rows.append(
         ("peak", f"{stage.peak_bytes / GIB:.2f}", f"{used}; stage {stage.stage} of {one.strategy.pp}")
     )
-    return Table(
-        (
-            Heading("Component", "left"),
-            Heading("GiB"),
-            Heading("Detail", "left"),
-        ),
-        tuple(rows),
-    )
+    return headed("<Component", "GiB", "<Detail", rows=rows)
 
 
 def _batch(one: Projection) -> Table:
@@ -468,10 +461,7 @@ def _times(one: Projection) -> Table:
         for name in TIME_PARTS
         if one.time_s[name]
     ]
-    return Table(
-        (Heading("Part", "left"), Heading("Seconds"), Heading("Share")),
-        (*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")),
-    )
+    return headed("<Part", "Seconds", "Share", rows=[*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")])
 
 
 def _performance(one: Projection) -> Bullets:
