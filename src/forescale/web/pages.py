@@ -1,4 +1,4 @@
-"""What a worker answers, as text: pages and their parts, and documents. Each gets how to tell news, and a question."""
+"""What a worker answers, as text: pages and their parts, and documents. Each gets a question, some how to tell news."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ def _dot(point: Point) -> Dot:
 
 
 Tell: TypeAlias = Callable[[object], None]
+TELLING = ("search", "search_document")
+"""What tells how far it is, before its answer."""
 TARGETS = tuple(name for writer in WRITERS for name in writer.frameworks)
 WHAT_IF = (
     ("devices", "more devices"),
@@ -135,42 +137,37 @@ def _projection(query: Query) -> Projection:
     return _projected(tuple(told(query)))
 
 
-def form(tell: Tell, query: Query) -> str:
+def form(query: Query) -> str:
     """Return the whole page; a question that cannot be asked stands in the form with what is wrong."""
     said = told(query) if query else told(opened())
     try:
         answer = _answer(said)
     except ForescaleError as error:
         answer = {"error": str(error), "query": said}
-    del tell
     return filled("page.html", **answer, fields=FIELDS, said=dict(said), version=__version__, config=CONFIG)
 
 
-def answer(tell: Tell, query: Query) -> str:
+def answer(query: Query) -> str:
     """Return the answer alone, after a change of the form."""
-    del tell
     return filled("answer.html", **_answer(told(query)))
 
 
-def document(tell: Tell, query: Query) -> str:
+def document(query: Query) -> str:
     """Return what `forescale project --json` prints."""
-    del tell
     found, asked = _projection(query), question(query)
     return json.dumps({**found.to_json(), "question": question_values(asked)})
 
 
-def pictures(tell: Tell, query: Query) -> str:
+def pictures(query: Query) -> str:
     """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
-    del tell
     points = list(_varied(query))
     curves = (curve([each for each in points if each.what == what], words) for what, words in WHAT_IF)
     shown = [figure(each) for each in curves if each]
     return filled("pictures.html", curves=shown, drawn=drawings(question(query)))
 
 
-def compare(tell: Tell, query: Query, kept: Query) -> str:
+def compare(query: Query, kept: Query) -> str:
     """Return how the question differs from the one that was kept."""
-    del tell
     found = compared(_projection(kept), _projection(query), name_a="kept", name_b="now")
     parts = found.to_json()
     memory = [parts["memory"]["peak_bytes"], *parts["memory"]["parts_bytes"]]
@@ -188,9 +185,8 @@ def compare(tell: Tell, query: Query, kept: Query) -> str:
     )
 
 
-def explain(tell: Tell, query: Query, quantity: str, stage: str) -> str:
+def explain(query: Query, quantity: str, stage: str) -> str:
     """Return the tree of one number."""
-    del tell
     asked = question(query)
     return filled(
         "explain.html",
@@ -203,30 +199,26 @@ def explain(tell: Tell, query: Query, quantity: str, stage: str) -> str:
     )
 
 
-def explain_document(tell: Tell, query: Query, quantity: str, stage: str) -> str:
+def explain_document(query: Query, quantity: str, stage: str) -> str:
     """Return what `forescale explain --json` prints."""
-    del tell
     return json.dumps(_tree(question(query), quantity, stage).to_json())
 
 
-def launch(tell: Tell, query: Query, to: str) -> str:
+def launch(query: Query, to: str) -> str:
     """Return the layout as a framework's files, to read."""
-    del tell
     return filled("launch.html", found=export(question(query), to), to=to, address=address(query))
 
 
-def launch_file(tell: Tell, query: Query, to: str, file: str) -> str:
+def launch_file(query: Query, to: str, file: str) -> str:
     """Return one of a framework's files."""
-    del tell
     texts = export(question(query), to).texts
     if file not in texts:
         raise UnknownNameError("file", file[:80], tuple(texts))
     return texts[file]
 
 
-def fit(tell: Tell, query: Query) -> str:
+def fit(query: Query) -> str:
     """Return what would make the layout fit."""
-    del tell
     found = fitted(question(query), pairs=False)
     rows = [
         {**fix.row(), "verdict": fix.verdict, "address": _layout(query, fix.projection)}
@@ -235,9 +227,8 @@ def fit(tell: Tell, query: Query) -> str:
     return filled("fit.html", rows=rows)
 
 
-def read(tell: Tell, query: Query, name: str, text: str) -> str:
+def read(query: Query, name: str, text: str) -> str:
     """Return what a framework's file asks, as fields of the form, with what is to be known of it."""
-    del tell
     return json.dumps(uploaded(name, text, dict(told(query))))
 
 
@@ -249,9 +240,8 @@ def search(tell: Tell, query: Query, limit: float) -> str:
     return filled("search.html", found=found, address=address(query), charts=shown, rows=rows)
 
 
-def front(tell: Tell, query: Query) -> str:
+def front(query: Query) -> str:
     """Return the layouts none of which is beaten in step time and memory, beside that of the question."""
-    del tell
     price = price_of(query)
     found = pareto_search(search_question(query))
     try:

@@ -159,9 +159,8 @@ def _serve(there: Connection, nice: int) -> None:
             except EOFError:
                 return
             try:
-                there.send(
-                    ("found", getattr(pages, work)(lambda news: there.send(("news", news)), *question))
-                )
+                told = (lambda news: there.send(("news", news)),) if work in pages.TELLING else ()
+                there.send(("found", getattr(pages, work)(*told, *question)))
             except ForescaleError as error:
                 there.send(("refused", ForescaleError(str(error))))
             except MemoryError:

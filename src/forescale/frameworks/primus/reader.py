@@ -27,6 +27,7 @@ from forescale.frameworks.reading import Options, Reading, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.reader import read_tables
 from forescale.positions import keys_of_yaml
+from forescale.schedule.library import family
 from forescale.spec.model import MoeFfn
 from forescale.spec.workload import Trainable
 from forescale.syntax import deep_merge, parse_mapping, parse_yaml
@@ -387,24 +388,13 @@ COSTS = ("pp_cost_f", "pp_cost_b", "pp_cost_w")
 
 def _check_chunks(reading: Reading, path: Path) -> None:
     """Refuse a schedule with a number of virtual stages that Primus does not run it with."""
-    wanted = CHUNKS.get(reading.schedule or "")
+    wanted = None if reading.schedule is None else family(reading.schedule).fixed_vpp
     given = reading.strategy.vpp if reading.strategy is not None else wanted
     if wanted is not None and given != wanted:
         problem = f"the schedule {reading.schedule!r} takes {counted(wanted, 'virtual stage')} per rank, got {given}"
         raise ReaderError(path, problem)
 
 
-CHUNKS: Mapping[str, int] = {
-    "1f1b": 1,
-    "zb-h1": 1,
-    "zb-1p": 1,
-    "zb-2p": 1,
-    "zb-unlimited": 1,
-    "zbv": 2,
-    "v-half": 2,
-    "v-min": 2,
-}
-"""Virtual stages per rank of the schedules that fix them."""
 V_SCHEDULES: Mapping[str, str] = {"half": "v-half", "min": "v-min", "zb": "zbv"}
 
 
