@@ -159,7 +159,10 @@ def test_states_spread_over_all_devices_are_less_than_any_layout_holds(model):
 
 
 def test_remedies_that_states_alone_rule_out_are_what_a_search_rules_out(monkeypatch):
-    asked = question_of(moe(), cluster(8, hbm_gb=0.5), workload())
+    few = Space(
+        recompute=(Recompute(), Recompute(granularity="full")), cp=(1,), micro_batch_size=(1,), sp=(True,)
+    )
+    asked = question_of(moe(), cluster(8, hbm_gb=0.5), workload(), space=few)
     found = remedies(asked)
     monkeypatch.setattr(relax, "least_states", lambda _: 0.0)
     assert remedies(asked) == found

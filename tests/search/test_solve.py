@@ -14,6 +14,7 @@ from forescale.search.incumbent import Goal, Incumbent
 from forescale.search.relax import memory_limits
 from forescale.search.solve import NodeQueue, OpenNodes, Progress, Solver
 from forescale.search.tree import enumerate_cells, enumerate_layouts
+from forescale.spec import Recompute
 from forescale.spec.space import Space
 from forescale.units import format_bytes
 
@@ -279,7 +280,8 @@ def test_every_layout_is_evaluated_or_counted_for_its_reason(objective):
 
 @pytest.mark.parametrize("safe", [False, True])
 def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
-    space = Space(schedule=(None, "zb-h1"), tp=(1, 2))
+    few = {"recompute": (Recompute(), Recompute(granularity="full")), "zero": (1,)}
+    space = Space(schedule=(None, "zb-h1"), tp=(1, 2), **few)
     question = Question(model=moe(4), cluster=cluster(16), workload=WORK, safe=safe, space=space)
     monkeypatch.undo()  # in steps as large as they are
     plain = search(question).to_json()
