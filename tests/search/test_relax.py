@@ -159,10 +159,15 @@ def test_states_spread_over_all_devices_are_less_than_any_layout_holds(model):
 
 
 def test_remedies_that_states_alone_rule_out_are_what_a_search_rules_out(monkeypatch):
-    few = Space(
-        recompute=(Recompute(), Recompute(granularity="full")), cp=(1,), micro_batch_size=(1,), sp=(True,)
+    first, *others = moe(4).layers
+    many = tuple(replace(each, ffn=replace(each.ffn, num_experts=256)) for each in others)
+    few = {"recompute": (Recompute(), Recompute(granularity="full")), "micro_batch_size": (1,), "sp": (True,)}
+    asked = question_of(
+        replace(moe(4), layers=(first, *many)),
+        cluster(8, hbm_gb=2.5),  # of states 3.8 GB on 8 devices, 2.6 on 12; 32 suffice
+        workload(512, 256),
+        space=Space(cp=(1,), pp=(1,), **few),
     )
-    asked = question_of(moe(), cluster(8, hbm_gb=0.5), workload(), space=few)
     found = remedies(asked)
     monkeypatch.setattr(relax, "least_states", lambda _: 0.0)
     assert remedies(asked) == found
