@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forescale.errors import ForescaleError
+from forescale.sweep.store import made
 from forescale.written import replacing, writable, write_text
 
 
@@ -79,6 +80,16 @@ def test_a_place_that_takes_no_file_is_a_sentence(tmp_path, monkeypatch, ask, na
         ask(tmp_path / name)
     assert names(tmp_path) == before
     assert (tmp_path / "guarded").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("ask", [writable, lambda path: write_text(path, "mine"), made])
+def test_what_is_meant_for_standard_output_goes_into_no_file(tmp_path, monkeypatch, ask):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ForescaleError, match="cannot write -: it stands for no file, nor for standard output"
+    ):
+        ask(Path("-"))
+    assert names(tmp_path) == []
 
 
 def test_links_rights_and_devices_stay_what_they_are(tmp_path):

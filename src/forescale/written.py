@@ -44,7 +44,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in a sentence that `path` cannot be written."""
+    """Say in a sentence that `path` cannot be written; - is no name: whoever gives it means standard output."""
+    if str(path) == "-":
+        raise ForescaleError(
+            "cannot write -: it stands for no file, nor for standard output; give a file's name"
+        )
     try:
         yield
     except (OSError, RuntimeError) as error:  # Python 3.11 raises the latter for links in a circle

@@ -296,6 +296,7 @@ WRONG = (
     ("Megatron table", "--bf16: true", "--bf16: [1, 2]", "--bf16 takes no value, got [1, 2]", 10),
     ("Megatron-Bridge", "model.hidden_size", "model.hiden_size", "did you mean hidden_size", 5),
     ("Megatron-Bridge", "hidden_size = 512", 'hidden_size = "wide"', "must be a whole number", 5),
+    ("Megatron-Bridge", "cfg.model.hidden_size", "cfg.model.num_moe_experts = 8\n    cfg.model.moe_router_topk = 0\n    cfg.model.hidden_size", "model.moe_router_topk must be 1 to 8, the experts there are, got 0", 6),
     ("Primus", "hidden_size: 512", "hiden_size: 512", "did you mean", 7),
     ("Primus", "hidden_size: 512", "hidden_size: 512\n      hidden_size: 64", "given twice", 8),
     ("Primus", "hidden_size: 512", "hidden_size: -512", "hidden_size", 7),

@@ -104,6 +104,14 @@ def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_pat
     ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "there.sh")
     assert (ran.code, ran.out) == (2, "")
     assert "exists; give another --output, or --force" in ran.err
+    for to, name, own in (
+        ("megatron", "x.toml", ".sh"),
+        ("torchtitan@0.2", "x.py", ".toml"),
+        ("maxtext", "-", ""),
+    ):
+        ran = forescale("search", *SEARCH, "--emit", to, "--output", name)
+        assert (ran.code, ran.out) == (2, "")
+        assert (f"give a name that ends in {own}, got {name}" if own else "cannot write -") in ran.err
 
 
 def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):

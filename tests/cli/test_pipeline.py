@@ -105,6 +105,26 @@ def test_draw_in_the_terminal():
         run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "csv")
 
 
+def test_of_several_schedules_each_takes_the_options_that_it_knows():
+    alone, pieces = run("draw", "-s", "1f1b"), run("draw", "-s", "1f1b", "-s", "seq1f1b", "--splits", "4")
+    assert alone.rstrip().splitlines()[0] in pieces
+    assert pieces != run("draw", "-s", "1f1b", "-s", "seq1f1b")
+    longer = as_json("compare", *SHAPE, "--group-size", "8")["schedules"]
+    peaks = {each["schedule"]: each["peak_activations"] for each in as_json("compare", *SHAPE)["schedules"]}
+    changed = {each["schedule"] for each in longer if each["peak_activations"] != peaks[each["schedule"]]}
+    assert {"interleaved-1f1b", "interleaved-zb"} <= changed
+    assert changed.isdisjoint({"1f1b", "gpipe", "seq1f1b"})
+
+
+@pytest.mark.parametrize("option", ["--vpp", "--splits", "--group-size"])
+def test_what_a_file_or_a_run_says_is_not_said_again(option, tmp_path):
+    run("draw", "-s", "zbv", "-f", "csv", "-o", str(tmp_path / "a.csv"))
+    with pytest.raises(ForescaleError, match=f"says which schedule and shape; leave {option} out"):
+        run("simulate", str(tmp_path / "a.csv"), option, "2")
+    with pytest.raises(ForescaleError, match=f"says which schedule and shape; leave {option} out"):
+        run("draw", "--trace", str(TRACE), option, "2")
+
+
 def test_several_schedules_are_one_picture():
     root = ElementTree.fromstring(run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "svg"))
     assert root.tag.endswith("svg")
@@ -291,6 +311,21 @@ SHAPE = ("--pp", "4", "-m", "8")
         (("optimise", *SHAPE, "--stage-forward", "1,2,3,-4"), "forward: give numbers from 0 to"),
         (("optimise", *SHAPE, "--comm", "inf"), "comm: give numbers from 0 to"),
         (("optimise", "--pp", "100000", "-m", "1000000"), "too many to optimise"),
+        (
+            ("simulate", "-s", "1f1b", *SHAPE, "--splits", "2"),
+            "--splits means nothing to 1f1b; it shapes seq1f1b",
+        ),
+        (
+            ("simulate", "-s", "zb-h1", *SHAPE, "--group-size", "4"),
+            "it shapes interleaved-1f1b, .*pipeoffload$",
+        ),
+        (("simulate", "-s", "gis", "--vpp", "2", *SHAPE, "--group-size", "0"), "2 to 4; got 0"),
+        (("draw", "-s", "1f1b", "-s", "gpipe", *SHAPE, "--splits", "4"), "means nothing to 1f1b, gpipe"),
+        (("draw", "-s", "1f1b", *SHAPE, "--vpp", "2"), "1f1b: vpp must be 1; got 2"),
+        (
+            ("optimise", *SHAPE, "--group-size", "4"),
+            "the optimiser orders passes itself; leave --group-size out",
+        ),
         (("optimise", *SHAPE, "--vpp", "100000"), "too many to optimise"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from pathlib import PurePath
 from typing import Any
 
 from forescale.export import Export, export
@@ -48,7 +49,12 @@ def _checked(question: Question, unsaid: set[str]) -> Export:
     result = export(question)
     said = {each.word for each in result.unsaid}
     assert said <= unsaid, f"{said - unsaid} could not be said of {question.layout}"
-    files = writer_of(question.framework).write(question)
+    writer = writer_of(question.framework)
+    files = writer.write(question)
+    own = [end for start, end in writer.endings.items() if question.framework.release.startswith(start)]
+    assert own == [PurePath(files.main).suffix] if own else len(files.texts) > 1, (
+        "a search refuses other names"
+    )
     main = result.texts[files.main]
     assert reader_of(main, "") is reader_of(files.texts[files.main], ""), "its head makes it another format"
     stripped = replace(files, texts={name: _bare(files, name, text) for name, text in result.texts.items()})

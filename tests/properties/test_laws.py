@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from tests.laws import broken, space_of
@@ -12,7 +15,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import InfeasibleError, SpecError
 from forescale.project import project
 from forescale.search import search
-from forescale.spec import Precision, Strategy, Workload
+from forescale.spec import Kernels, Precision, Strategy, Workload
 from forescale.spec.strategy import Offload, Routing
 
 SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -91,6 +94,12 @@ FOUND = {
         Strategy(tp=4, ep=8, pp=2, dp_shard=8, routing=Routing(capacity_factor=0.5)),
         Workload(seq_len=2048, global_batch_size=256),
     ),
+    "bucket-of-deepspeed": (
+        "llama-3.2-1b",
+        ("h100-sxm", 16),
+        Strategy(tp=8, dp_shard=2, zero=1, kernels=Kernels(bucket_elements=5e8)),
+        Workload(seq_len=1024, global_batch_size=2),
+    ),
 }
 
 
@@ -101,3 +110,16 @@ def test_layouts_that_broke_a_law_break_none(name):
         model=load_model(model), cluster=load_cluster(*network), strategy=strategy, workload=workload
     )
     assert broken(asked) == []
+
+
+def test_stage_1_costs_its_bucket_and_no_more(monkeypatch):
+    model, network, strategy, workload = FOUND["bucket-of-deepspeed"]
+    asked = Asked(
+        model=load_model(model), cluster=load_cluster(*network), strategy=strategy, workload=workload
+    )
+    before, after = (project(*replace(asked, strategy=replace(strategy, zero=z)).arguments) for z in (1, 0))
+    assert before.memory.peak_bytes > after.memory.peak_bytes, "else nothing is excused"
+    buffers = importlib.import_module("forescale.memory.buffers")
+    own = buffers.bucket_bytes
+    monkeypatch.setattr(buffers, "bucket_bytes", lambda **given: 1.5 * own(**given))
+    assert [name for name, _ in broken(asked)] == ["memory: smaller_zero"]

@@ -141,3 +141,21 @@ def test_offload_lowers_the_peak():
         peak_activations(family(name).build(request)).max() for name in ("gis", "pipeoffload")
     )
     assert offloaded < 0.75 * plain
+
+
+@pytest.mark.parametrize("each", families(), ids=lambda each: each.name)
+def test_a_family_says_which_options_shape_it(each):
+    vpp = max(2, each.vpp[0]) if each.fixed_vpp is None else each.fixed_vpp
+    plain = Request(pp=2, num_microbatches=12, vpp=vpp)
+
+    def orders(request):
+        return [list(order) for order in each.build(request).orders]
+
+    def other(**given):
+        try:
+            return orders(replace(plain, **given)) != orders(plain)
+        except ScheduleError:  # it looks at what it is given
+            return True
+
+    assert any(other(group_size=size) for size in (1, 3, 4)) == each.groups_microbatches
+    assert other(num_splits=3) == each.splits_sequences

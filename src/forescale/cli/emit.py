@@ -39,7 +39,7 @@ class EmitOptions:
         if self.emit is not None and self.output is not None:
             from forescale.export import check_place
 
-            check_place(self.output, force=self.force)
+            check_place(self.output, force=self.force, to=self.emit)
 
     def refuse(self, why: str) -> None:
         """Refuse it where there is no one best layout."""

@@ -42,10 +42,8 @@ from forescale.schedule import (
     LoweredSchedule,
     Schedule,
     Step,
-    build_schedule,
     check,
     families,
-    family,
     simulate,
 )
 from forescale.schedule.difference import Difference
@@ -181,7 +179,7 @@ def draw(
     if trace is None:
         request = passes.request(pp, microbatches)
         names = schedule or ["1f1b"]
-        built = [build_schedule(name, request, vpp=family(name).fixed_vpp or passes.vpp) for name in names]
+        built = passes.build(names, request)
         difference, timelines = None, [passes.picture(each).timeline for each in built]
     else:
         step = measured_step(trace, iteration)
@@ -374,12 +372,13 @@ def _beside(
     """Return schedules beside a measured step, what tells it from its own simulation, and the pictures."""
     ran = step.schedule
     if not names:
+        passes.refuse_shape("the run in the folder says which schedule and shape")
         simulated = passes.picture(ran) if passes.times_given else step.simulated()
         difference = Difference(step=step, simulation=simulated)
         return [ran], difference, [difference.timeline, simulated.timeline]
     request = passes.request(ran.num_ranks, ran.num_microbatches)
     vpp = len(ran.placement.rank_of_stage) // ran.num_ranks
-    built = [build_schedule(name, request, vpp=family(name).fixed_vpp or vpp) for name in names]
+    built = passes.build(names, request, vpp=vpp)
     others = [
         passes.picture(each) if passes.times_given else simulate(each, *stage_times_for(step, each))
         for each in built

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from forescale.limits import DEVICES, Interval
 from forescale.numeric import Array
 from forescale.schedule import (
     ActivationSizes,
+    Family,
     LinkTimes,
     LoweredSchedule,
     Request,
@@ -31,6 +32,7 @@ from forescale.schedule import (
     Step,
     build_schedule,
     compile_schedule,
+    families,
     family,
     from_share,
     simulate,
@@ -61,6 +63,13 @@ schedule_name = partial(option, "Name or alias; see `pipeline list`.", flag="--s
 memory_held = partial(option, "Most micro-batches (of a full share) a rank may hold.")
 
 
+SHAPED: dict[str, Callable[[Family], bool]] = {
+    "--group-size": lambda family: family.groups_microbatches,
+    "--splits": lambda family: family.splits_sequences,
+}
+"""Options that shape some schedules only, and which."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOptions:
     """Durations of one micro-batch through a device's full share, and how the share is cut."""
@@ -80,7 +89,7 @@ class PassOptions:
         default=1.0,
     )
     group_size: int | None = option("Micro-batches per group (interleaved).")
-    splits: int = option("Pieces per sequence (seq1f1b).", default=2)
+    splits: int | None = option("Pieces per sequence (seq1f1b); 2 by default.")
     transport: str | None = option(
         "Overheads as measured with gloo or rccl where nothing else is said; times are milliseconds."
     )
@@ -97,7 +106,7 @@ class PassOptions:
 
     def request(self, pp: int, microbatches: int) -> Request:
         """Return the request behind the options; its vpp is set by `build`."""
-        return Request(
+        request = Request(
             pp=pp,
             num_microbatches=microbatches,
             forward=self.forward,
@@ -107,8 +116,35 @@ class PassOptions:
             memory_limit=self.memory_limit,
             weight_part=self.weight_part,
             group_size=self.group_size,
-            num_splits=self.splits,
         )
+        return request if self.splits is None else replace(request, num_splits=self.splits)
+
+    def build(self, names: Sequence[str], request: Request, *, vpp: int | None = None) -> list[Schedule]:
+        """Return schedules by name; of several, each takes of the options what it knows, and `vpp` unless they say.
+
+        Raises
+        ------
+        ScheduleError
+            If a schedule cannot be built so, or none of them knows an option that is given.
+        """
+        known = [family(name) for name in names]
+        for flag, takes in SHAPED.items():
+            if flag in given(self) and not any(map(takes, known)):
+                able = ", ".join(each.name for each in families() if takes(each))
+                message = (
+                    f"{flag} means nothing to {', '.join(each.name for each in known)}; it shapes {able}"
+                )
+                raise ScheduleError(message)
+        if len(known) == 1 and self.vpp is not None:
+            return [build_schedule(known[0].name, request, vpp=self.vpp)]
+        vpp = vpp if self.vpp is None else self.vpp
+        return [build_schedule(each.name, request, vpp=each.fixed_vpp or vpp) for each in known]
+
+    def refuse_shape(self, what: str) -> None:
+        """Raise if options shape a schedule that `what` says already."""
+        for flag in ("--vpp", *SHAPED):
+            if flag in given(self):
+                raise ScheduleError(f"{what}; leave {flag} out")
 
     @property
     def times_given(self) -> bool:
@@ -233,6 +269,9 @@ class StageOptions:
         if passes.comm_mode != "overlapped":
             message = f"the optimiser takes messages that only delay; got --comm-mode {passes.comm_mode}"
             raise ScheduleError(message)
+        for flag in SHAPED:
+            if flag in given(passes):
+                raise ScheduleError(f"the optimiser orders passes itself; leave {flag} out")
         vpp = passes.vpp or 1
         wanted = placement or ("V" if vpp == 2 else "loop")
         where = wave(pp, vpp) if wanted == "V" else loop(pp, vpp)
@@ -448,11 +487,12 @@ def schedule_of(
         if pp is not None or microbatches is not None:
             message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"
             raise ForescaleError(message)
+        passes.refuse_shape(f"{file} says which schedule and shape")
         found, with_messages = read_schedule(file, name)
         return with_messages or found
     if name is None or pp is None or microbatches is None:
         raise ForescaleError("give --schedule, --pp and --microbatches, or a file of a schedule")
-    return build_schedule(name, passes.request(pp, microbatches), vpp=passes.vpp)
+    return passes.build([name], passes.request(pp, microbatches))[0]
 
 
 def _show(difference: Difference, before: MeasuredStep | None) -> None:

@@ -24,7 +24,7 @@ from forescale.export.text import SLURM, Unsaid, headed, slurm_script, words_of
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.frameworks.writers import writer_of
-from forescale.frameworks.writing import Files
+from forescale.frameworks.writing import Files, check_ending
 from forescale.io.line import told_words
 from forescale.io.question import build_question
 from forescale.io.reading import said
@@ -69,20 +69,26 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
                 shutil.rmtree(draft)
 
 
-def check_place(path: Path, *, force: bool) -> None:
-    """Refuse a place that takes no export: asked before the work, not after it.
+def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
+    """Refuse a place that takes no export, `to` such a framework if it is known: asked before the work, not after it.
 
     Raises
     ------
     SpecError
-        If something is there already and `force` is not given.
+        If something is there already and `force` is not given, or it is the name of another kind of file.
     ForescaleError
         If it cannot be written.
     """
     if os.path.lexists(path) and not force:
         raise SpecError(f"{path} exists; give another --output, or --force to replace it")
-    if not path.is_dir():
-        writable(path)
+    if path.is_dir():
+        return
+    writable(path)
+    if to is not None:
+        framework = load_framework(to)
+        for release, ending in writer_of(framework).endings.items():
+            if framework.release.startswith(release):
+                check_ending(path.name, ending)
 
 
 def _fill(folder: Path, export: Export) -> None:

@@ -69,15 +69,20 @@ class Files:
         SpecError
             If the name is that of another kind of file, which neither the framework nor a reader takes.
         """
-        own, other = PurePath(self.main).suffix, PurePath(name).suffix.lower()
-        if other in KINDS and KINDS[other] != KINDS[own]:
-            raise SpecError(f"what is written is {KINDS[own]}: give a name that ends in {own}, got {name}")
+        check_ending(name, PurePath(self.main).suffix)
         launch = re.sub(
             rf"(?<![\w./-]){re.escape(self.main)}(?![\w./-])", lambda _: shlex.quote(name), self.launch
         )
         module = re.escape(PurePath(self.main).stem)
         launch = re.sub(rf"--module {module}(?!\S)", lambda _: f"--module {PurePath(name).stem}", launch)
         return replace(self, texts={name: self.texts[self.main]}, main=name, launch=launch)
+
+
+def check_ending(name: str, own: str) -> None:
+    """Refuse a name of another kind of file than what is written, whose own names end in `own`."""
+    other = PurePath(name).suffix.lower()
+    if other in KINDS and KINDS[other] != KINDS[own]:
+        raise SpecError(f"what is written is {KINDS[own]}: give a name that ends in {own}, got {name}")
 
 
 EXPANDABLE: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -110,6 +115,10 @@ class Writer(Protocol):
     @property
     def blind(self) -> str:
         """Why no model with a vision tower is written, in words; empty where some are."""
+
+    @property
+    def endings(self) -> Mapping[str, str]:
+        """How the name of the one file ends, by what names of releases start with; empty where it is a folder."""
 
     def write(self, question: Question) -> Files:
         """Return the configuration of one layout, of which `question.framework` says release and name.

@@ -119,6 +119,8 @@ class Family:
     splits_backward: bool = False
     splits_sequences: bool = False
     """Whether actions are of pieces of sequences, `Request.num_splits` each."""
+    groups_microbatches: bool = False
+    """Whether chunks take turns after `Request.group_size` micro-batches."""
     parameter_copies: int = 1
     most_actions: int = MOST_ACTIONS
     """Actions beyond which a request is refused: what it builds in seconds."""

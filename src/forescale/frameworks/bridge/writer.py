@@ -26,6 +26,7 @@ class BridgeWriter:
     title: Final = "Megatron-Bridge recipe in Python"
     frameworks: Final = ("megatron-bridge", "nemo")
     blind: Final = ""
+    endings: Final = {"": ".py"}
 
     def write(self, question: Question) -> Files:
         """Return the recipe; what the container has no field for is left out."""

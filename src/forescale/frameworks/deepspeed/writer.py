@@ -35,6 +35,7 @@ class DeepSpeedWriter:
     title: Final = "DeepSpeed configuration with the Hugging Face Trainer's arguments"
     frameworks: Final = ("deepspeed-zero",)
     blind: Final = "the Trainer's program that is written, run_clm.py, trains text alone"
+    endings: Final[dict[str, str]] = {}
 
     def write(self, question: Question) -> Files:
         """Return the three files; what their keys have no word for is left out."""

@@ -237,6 +237,7 @@ class MaxTextWriter:
     title: Final = "MaxText configuration in YAML"
     frameworks: Final = ("maxtext",)
     blind: Final = ""
+    endings: Final = {"": ".yml"}
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what MaxText has no key for is left out."""

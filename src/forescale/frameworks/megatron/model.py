@@ -199,9 +199,15 @@ def _dense_ffn(settings: Settings, hidden: int) -> DenseFfn:
 
 def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
     """Return the experts, which are like `dense` where the settings do not say otherwise."""
+    key, num_experts = "moe_router_topk", settings.size("num_experts")
+    top_k = settings.count(key, 2)
+    if not 1 <= top_k <= num_experts:
+        settings.refuse(
+            f"{settings.spell(key)} must be 1 to {num_experts}, the experts there are, got {top_k}"
+        )
     return MoeFfn(
-        num_experts=settings.size("num_experts"),
-        top_k=settings.count("moe_router_topk", 2),
+        num_experts=num_experts,
+        top_k=top_k,
         ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
         gated=dense.gated,
         bias=dense.bias,

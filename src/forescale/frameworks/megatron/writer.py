@@ -31,6 +31,7 @@ class MegatronWriter:
     title: Final = "Megatron-LM launch script"
     frameworks: Final = ("megatron-core",)
     blind: Final = "Megatron-LM's programs on images (examples/multimodal) have towers of their own"
+    endings: Final = {"": ".sh"}
 
     def write(self, question: Question) -> Files:
         """Return the script; what its flags have no word for is left out."""

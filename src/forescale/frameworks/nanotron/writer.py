@@ -44,6 +44,7 @@ class NanotronWriter:
     title: Final = "nanotron configuration in YAML"
     frameworks: Final = ("nanotron",)
     blind: Final = "nanotron has no class with a vision tower"
+    endings: Final = {"": ".yaml"}
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what nanotron has no key for is left out."""

@@ -23,6 +23,7 @@ class PrimusWriter:
     title: Final = "Primus experiment in YAML"
     frameworks: Final = ("primus",)
     blind: Final = "what is written for Primus are its pre-trainings of text"
+    endings: Final = {"": ".yaml"}
 
     def write(self, question: Question) -> Files:
         """Return the experiment; what its keys have no word for is left out."""

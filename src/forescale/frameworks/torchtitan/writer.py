@@ -370,6 +370,7 @@ class TorchtitanWriter:
     title: Final = "torchtitan job configuration, TOML (0.2) or Python (0.3)"
     frameworks: Final = ("torchtitan",)
     blind: Final = "what is written for torchtitan are its models of text"
+    endings: Final = {"0.2": ".toml", "0.3": ".py"}
 
     def write(self, question: Question) -> Files:
         """Return the files of the release; what its keys have no word for is left out."""

@@ -57,7 +57,7 @@ def _short_group(request: Request) -> str:
 
 def _far_group(request: Request) -> str:
     """Return the same of GIS."""
-    low, group = -(-request.pp // 2), request.group_size or request.pp
+    low, group = -(-request.pp // 2), request.pp if request.group_size is None else request.group_size
     if not low <= group <= request.pp:
         return f"the micro-batch group size must be ceil(p/2) to p, {low} to {request.pp}; got {group}"
     return ""
