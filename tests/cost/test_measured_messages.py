@@ -71,3 +71,11 @@ def test_it_says_what_it_covers():
     assert not MODEL.covers(kind="all_reduce", group=Group(size=8.0, stride=8.0))
     assert not MODEL.covers(kind="all_gather", group=NODE)
     assert MODEL.timed == "all_reduce among 8 ranks, 8 a node, 1,000,000 to 1,000,000,000 bytes"
+
+
+def test_ranks_of_a_group_and_ranks_of_a_node_are_told_apart():
+    row = MeasuredCollective(kind="all_reduce", num_bytes=1e8, num_ranks=16, ranks_per_node=8, seconds=2e-3)
+    model = Measurements(source="nccl.txt", collectives=(row,)).messages(BASE, CLUSTER)
+    assert price(model, 1e8, Group(size=16.0)) == 2e-3
+    for group in (NODE, Group(size=16.0, stride=2.0)):
+        assert price(model, 1e8, group) == price(BASE, 1e8, group)

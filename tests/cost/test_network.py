@@ -111,3 +111,24 @@ def test_collectives_that_take_as_long_are_one_line():
         "p2p",
     ]
     assert [label for _, label in bandwidth.y.ticks] == ["0.1", "1", "10", "100"]
+
+
+def test_pictures_are_of_the_prices_in_milliseconds_and_gigabytes_per_second():
+    near = price_network(H100, ranks=[8], sizes=[MIB, 64 * MIB], kinds=["all_reduce"])
+    (line,), (rate,) = (each.lines for each in near.pictures())
+    assert [dot.x for dot in line.dots] == [1.0, 64.0]
+    assert [dot.y for dot in line.dots] == [1000.0 * each.seconds for each in near.prices]
+    assert [dot.y for dot in rate.dots] == [each.bus_bandwidth / 1e9 for each in near.prices]
+    assert "ranks side by side" in near.pictures()[0].note
+    apart = price_network(H100, ranks=[8], stride=8, sizes=[MIB], kinds=["all_reduce"])
+    assert "8 devices from rank to rank" in apart.pictures()[0].note
+
+
+def test_usual_groups_are_those_of_a_node_and_of_the_cluster():
+    assert list(price_network(H100, sizes=[MIB]).shared) == [8, 64]
+    assert list(price_network(H100, sizes=[MIB], stride=3).shared) == [2, 21]
+    assert list(price_network(H100, sizes=[MIB], stride=8).shared) == [2, 8]
+    with pytest.raises(SpecError, match=r"2 to 64 ranks on 64 devices; got 65"):
+        price_network(H100, ranks=[65])
+    with pytest.raises(SpecError, match=r"2 to 32 ranks that are 2 devices apart on 64"):
+        price_network(H100, ranks=[33], stride=2)

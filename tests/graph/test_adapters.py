@@ -10,11 +10,12 @@ from forescale.errors import SpecError
 from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, model_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.ops import Collective, Gemm, GroupedGemm
+from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.spec import Model, Strategy
 from forescale.spec.workload import Precision, Trainable
 
 QUERY_VALUE = ("q_proj", "v_proj")
+PASSES = ("forward", "backward_input", "backward_weight")
 
 
 def lora(rank, **more):
@@ -88,9 +89,10 @@ def test_flops_of_frozen_weights_are_two_thirds():
     )
 
 
-def block_of(model: Model, trainable: Trainable, **layout):
+def block_of(model: Model, trainable: Trainable, precision: Precision | None = None, **layout):
     degrees, choices = split_strategy(Strategy(**layout))
-    lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=trainable)
+    types = precision or Precision()
+    lay = Layout(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=trainable)
     return layer_block(model, model.layers[-1], lay)
 
 
@@ -136,3 +138,50 @@ def test_frozen_experts_multiply_twice_and_keep_nothing():
 def test_contradictions_are_refused(given, said):
     with pytest.raises(SpecError, match=said):
         Trainable(**given)
+
+
+def test_products_of_adapters_on_two_tensor_ranks():
+    """Of a column product the rank is cut for down and the outputs for up; of a row product the inputs, then outputs.
+
+    Scaling a result reads and writes it once, adding it reads two and writes one: two kernels. In backward a gradient is
+    scaled, and that of the input added to the other's.
+    """
+    block = block_of(dense(), lora(8, lora_targets=("q_proj", "down_proj")), tp=2, sp=True)
+    operators = {each.name: each for each in block.operators}
+    h, ffn, rows, rank = 1024, 4096, 256, 8
+    for name, inputs, low in (("attention.qkv.q_proj", h, rank / 2), ("ffn.down.lora", ffn / 2, rank)):
+        one = operators[name]
+        sizes = [[(e.m, e.n, e.k) for e in getattr(one, each) if isinstance(e, Gemm)] for each in PASSES]
+        assert sizes == [
+            [(rows, low, inputs), (rows, h / 2, rank)],
+            [(rows, rank, h / 2), (rows, inputs, low)],
+            [(h / 2, rank, rows), (low, inputs, rows)],
+        ]
+        moved = [(e.bytes_moved, e.kernels) for e in one.primitives if isinstance(e, Elementwise)]
+        added = rows * h / 2
+        assert moved == [(2 * 5 * added, 2), (2 * (2 * added + 3 * rows * inputs), 2)]
+        local = {each.name: each.local_elements for each in block.parameters}
+        assert (local[f"{name}.down"], local[f"{name}.up"]) == (inputs * low, rank * h / 2)
+    kept = [block.tensors[each] for each in operators["attention.qkv.q_proj"].saves]
+    assert sum(each.elements * each.element_bytes for each in kept) == 2 * rows * (h + rank)
+
+
+def test_quantised_weights_are_read_narrow_and_written_wide_before_each_product():
+    """NF4: 4 bits and one fp32 constant per 64 elements (arXiv:2305.14314); products are of bf16."""
+    model = moe()
+    spec, h = model.moe, model.hidden_size
+    assert spec is not None
+    made = (4 + 32 / 64) / 8 + 2
+    for of, name, weights in (
+        (dense(), "ffn.up", 2 * h * 4096),
+        (dense(), "ffn.down", h * 4096),
+        (model, "moe.up", spec.num_experts * h * 2 * spec.ffn_hidden_size),
+        (model, "moe.down", spec.num_experts * h * spec.ffn_hidden_size),
+    ):
+        block = block_of(of, lora(8, lora_experts="none"), precision=Precision(frozen="nf4"))
+        operator = next(each for each in block.operators if each.name == name)
+        casts = [
+            [e.bytes_moved for e in getattr(operator, each) if isinstance(e, Elementwise)] for each in PASSES
+        ]
+        assert casts == [[made * weights], [made * weights], []]
+        assert block.tensors[f"{name}.wide_weight"].elements == weights

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.small import sees
 
 from forescale.catalogue.models import load_model
 from forescale.graph.counts import count_parameters, count_trained, model_flops, whole_blocks
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.ops import Collective, Gemm
+from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.parts import build_blocks
 from forescale.graph.recompute import keep
 from forescale.spec import Kernels, Recompute, Strategy
-from forescale.spec.model import Images
+from forescale.spec.model import Images, Tiles, Vision
 from forescale.spec.workload import Precision, Trainable
 
 GEMMA = load_model("gemma-3-4b")
@@ -111,3 +112,105 @@ def test_images_change_nothing_of_a_model_without_a_tower():
     one, two = (whole_blocks(GEMMA.text, images=Images(count=count)) for count in (1, 2))
     assert [block.tensors for block, _ in one] == [block.tensors for block, _ in two]
     assert replace(GEMMA, vision=None) == GEMMA.text
+
+
+SMALL = sees()
+assert SMALL.vision is not None
+
+
+def projector(vision: Vision, **layout):
+    """Return the products of a projector as (rows, inputs, outputs), its elementwise bytes, and its weights.
+
+    An image is 32 x 32 patches of 512, which 256 tokens of 4 x 512 or of 512 are made from.
+    """
+    degrees, choices = split_strategy(Strategy(**layout))
+    given = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
+    block = build_blocks(replace(SMALL, vision=vision), given).vision[-1][1]
+    work = [(own.name.removeprefix("projector."), each) for own in block.operators for each in own.forward]
+    products = {name: (each.m, each.k, each.n) for name, each in work if isinstance(each, Gemm)}
+    passes = {name: each.bytes_moved for name, each in work if isinstance(each, Elementwise)}
+    weights = {each.name.removeprefix("projector."): each.local_elements for each in block.parameters}
+    return products, passes, weights, block
+
+
+def test_a_projector_has_activations_between_its_layers():
+    products, passes, weights, _ = projector(SMALL.vision)
+    assert products == {"0": (256, 2048, 2048), "1": (256, 2048, 1024)}
+    assert {name: moved for name, moved in passes.items() if "activation" in name} == {
+        "0.activation": 2 * 2 * 256 * 2048
+    }
+    assert weights == {
+        "vision.norm.weight": 512,
+        "vision.norm.bias": 512,
+        "0.weight": 2048**2,
+        "1.weight": 2048 * 1024,
+    }
+
+
+def test_of_two_layers_in_a_row_one_is_cut_by_outputs_and_the_next_by_inputs():
+    products, _, weights, block = projector(SMALL.vision, tp=2, sp=True, kernels=CUT)
+    assert products == {"0": (256, 2048, 1024), "1": (256, 1024, 1024)}
+    assert (weights["0.weight"], weights["1.weight"]) == (2048 * 1024, 1024 * 1024)
+    sent = {
+        (own.name, each): [(e.kind, e.num_bytes) for e in getattr(own, each) if isinstance(e, Collective)]
+        for own in block.operators
+        for each in ("forward", "backward_input")
+    }
+    assert {where: what for where, what in sent.items() if what} == {
+        ("projector.1.scatter", "forward"): [("all_reduce", 2 * 256 * 1024)],
+        ("projector.0.gather", "backward_input"): [("all_reduce", 2 * 256 * 2048)],
+    }
+
+
+def test_a_layer_that_merges_patches_has_no_activation_behind_it_and_a_bias_of_its_own():
+    """Mistral3MultiModalProjector of transformers: merging_layer, linear_1, act, linear_2."""
+    merging = replace(SMALL.vision, projector=(512, 1024, 1024), projector_merges=True)
+    for merged, others in ((False, True), (True, False)):
+        products, passes, weights, _ = projector(replace(merging, merging_bias=merged, projector_bias=others))
+        assert products == {"0": (256, 2048, 512), "1": (256, 512, 1024), "2": (256, 1024, 1024)}
+        assert [name for name in passes if "activation" in name] == ["1.activation"]
+        assert [f"{place}.bias" in weights for place in range(3)] == [merged, others, others]
+
+
+def test_patches_are_averaged_in_one_pass():
+    products, passes, _, _ = projector(replace(SMALL.vision, pools=True, projector=(1024,)))
+    assert products == {"0": (256, 512, 1024)}
+    assert passes["pool"] == 2 * (1024 * 512 + 256 * 512)
+    assert not any("activation" in name for name in passes)
+
+
+@pytest.mark.parametrize(("merged", "rows", "width"), [(False, 1024, 512), (True, 256, 2048)])
+def test_a_norm_is_over_patches_or_over_what_they_become(merged, rows, width):
+    """A layer norm has two statistics per row."""
+    _, _, weights, block = projector(replace(SMALL.vision, projector_norm="layer", norms_merged=merged))
+    assert (weights["norm.weight"], weights["norm.bias"]) == (width, width)
+    assert block.tensors["projector.normed.statistics"].elements == 2 * rows
+
+
+def test_layers_that_are_tapped_have_projectors_of_their_own():
+    """Qwen3-VL: results of two layers, merged, beside the last's; all three go into the text's stream."""
+    vision = replace(SMALL.vision, projector_norm="layer", norms_merged=True, num_deepstack=2)
+    products, _, weights, block = projector(vision)
+    for before in ("", "deepstack_0.", "deepstack_1."):
+        assert products[f"{before}0"] == (256, 2048, 2048)
+        assert products[f"{before}1"] == (256, 2048, 1024)
+        assert weights[f"{before}norm.weight"] == 2048
+    assert block.tensors["projector.deepstack_1.input"].elements == 256 * 2048
+    assert block.tensors["vision.tokens"].elements == 3 * 256 * 1024
+
+
+def test_a_gated_network_behind_a_projector():
+    """GLM-4.1V's patch merger: linear, layer norm, activation, and a gated feed-forward."""
+    vision = replace(SMALL.vision, projector=(1024,), projector_merges=True, projector_ffn=3000)
+    products, passes, weights, _ = projector(vision)
+    assert list(products.values()) == [(256, 2048, 1024), (256, 1024, 6000), (256, 3000, 1024)]
+    assert passes["activation"] == 2 * 2 * 256 * 1024
+    own = {name: size for name, size in weights.items() if not name.startswith("vision.")}
+    assert sum(own.values()) == 2048 * 1024 + 2 * 1024 + 3 * 1024 * 3000
+
+
+def test_rows_of_tiles_end_in_a_learned_vector():
+    tiles = Tiles(grids=((2, 2),), fits="resolution", rows_end=True)
+    with_ends = projector(replace(SMALL.vision, tiles=tiles))[2]
+    assert with_ends["row_end"] == 1024
+    assert "row_end" not in projector(replace(SMALL.vision, tiles=replace(tiles, rows_end=False)))[2]
