@@ -13,6 +13,7 @@ from forescale.cost.calibration import (
     RunFactors,
     calibration_names,
     calibration_of,
+    differing,
     load_calibration,
     read_calibration,
 )
@@ -150,3 +151,19 @@ def test_unknown_attention_kernels_are_refused():
         read_calibration("hopper").with_attention("flash-9")
     with pytest.raises(SpecError, match="known are none"):
         read_calibration("generic").with_attention("flash-1")
+
+
+def test_what_a_calibration_changes_is_what_is_written():
+    base = read_calibration("hopper")
+    assert differing(base, "hopper") == {"base": "hopper"}
+    assert differing(replace(base, power_exponent=0.25), "hopper") == {
+        "base": "hopper",
+        "power_exponent": 0.25,
+    }
+
+
+def test_matrix_rates_follow_power_only_where_both_are_known():
+    """Half the watts at the square root: dynamic power grows as clock times voltage squared."""
+    known = replace(read_calibration("hopper"), reference_power_w=700.0, power_exponent=0.5)
+    assert known.power_share(350.0) == pytest.approx(0.5**0.5)
+    assert known.power_share(0.0) == replace(known, reference_power_w=0.0).power_share(350.0) == 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.small import dense, moe
 
@@ -11,7 +13,7 @@ from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, 
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
-from forescale.spec import Model, Strategy
+from forescale.spec import Kernels, Model, Strategy
 from forescale.spec.workload import Precision, Trainable
 
 QUERY_VALUE = ("q_proj", "v_proj")
@@ -185,3 +187,51 @@ def test_quantised_weights_are_read_narrow_and_written_wide_before_each_product(
         ]
         assert casts == [[made * weights], [made * weights], []]
         assert block.tensors[f"{name}.wide_weight"].elements == weights
+
+
+def products_of(block, name):
+    (operator,) = [each for each in block.operators if each.name == name]
+    return [each for each in operator.forward if isinstance(each, Gemm | GroupedGemm)]
+
+
+@pytest.mark.parametrize("kernels", ["one", "each"])
+def test_adapters_of_experts_on_four_ranks(kernels):
+    """16 experts over ep 4: four local ones, each with h x 8 and 8 x 2f; every rank gets as many rows as it sends."""
+    given = lora(8, lora_targets=("gate_up_proj",))
+    layout = {"ep": 4, "dp_shard": 4, "kernels": Kernels(expert_kernels=kernels)}
+    block = block_of(moe(), given, **layout)
+    rows = 256 * 4
+    for product, extents in zip(
+        products_of(block, "moe.up.lora"), ((rows, 8, 1024), (rows, 2 * 512, 8)), strict=True
+    ):
+        assert isinstance(product, GroupedGemm)
+        assert (product.m, product.n, product.k) == extents
+        assert (product.groups, product.together) == (4, kernels == "one")
+    local = {each.name: each.local_elements for each in block.parameters}
+    assert local["moe.up.lora.down"] == 4 * 1024 * 8
+    assert local["moe.up.lora.up"] == 4 * 8 * 2 * 512
+    shared = products_of(block_of(moe(), replace(given, lora_experts="shared"), **layout), "moe.up.lora")
+    assert [(each.m, each.n, each.k) for each in shared if isinstance(each, Gemm)] == [
+        (rows, 8, 1024),
+        (rows, 1024, 8),
+    ]
+
+
+def test_one_adapter_of_queries_keys_and_values_on_two_ranks():
+    block = block_of(dense(), lora(8, lora_targets=("qkv_proj",)), tp=2)
+    down, up = products_of(block, "attention.qkv.qkv_proj")
+    assert (down.n, up.n) == (4, (1024 + 2 * 256) / 2)
+    result = block.tensors["attention.qkv.qkv_proj.result"]
+    assert result.elements == 2 * 256 * up.n, "what is added stands beside what it is scaled from"
+
+
+def test_dropout_before_an_adapter_keeps_what_is_left_and_a_mask_of_bytes():
+    block = block_of(dense(), lora(8, lora_targets=("q_proj",), lora_dropout=True))
+    (operator,) = [each for each in block.operators if each.name == "attention.qkv.q_proj"]
+    kept = {each: block.tensors[each] for each in operator.saves}
+    assert kept["attention.qkv.q_proj.dropped"].num_bytes == 2 * 256 * 1024
+    mask = kept["attention.qkv.q_proj.mask"]
+    assert (mask.num_bytes, mask.differentiable) == (256 * 1024, False)
+    first = operator.forward[0]
+    assert isinstance(first, Elementwise)
+    assert first.bytes_moved == (2 + 2 + 1) * 256 * 1024

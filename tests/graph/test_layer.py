@@ -48,3 +48,27 @@ def test_masks_of_dropout_have_no_gradient():
     for half in ("attention", "ffn"):
         mask = found[f"{half}.dropout_mask"]
         assert (mask.elements, mask.element_bytes, mask.differentiable) == (256 * 1024, 1.0, False)
+
+
+def test_learned_factors_of_a_half_s_result():
+    """LayerScale (Touvron et al. 2021, arXiv:2103.17239): one factor per channel; backward reads result and gradient."""
+    model = replace(dense(), branch_scales=True)
+    block = layer_block(model, DENSE_LAYER, toy.layout(Strategy(), 256.0))
+    stream = 2 * 256 * 1024
+    for half in ("attention", "ffn"):
+        assert toy.counted(block, toy.BYTES)[f"{half}.scale"] == (2 * stream, 3 * stream, 0)
+        (weight,) = [each for each in block.parameters if each.name == f"{half}.scale.weight"]
+        assert (weight.elements, weight.shape) == (1024, (1024,))
+        (operator,) = [each for each in block.operators if each.name == f"{half}.scale"]
+        assert operator.saves == (f"{half}.result",)
+
+
+def test_under_summa_rows_of_the_table_turn_into_tokens():
+    """All tokens of a column are looked up in a part of the hidden size, which cp ranks then exchange for their own."""
+    layout = toy.layout(Strategy(tp=2, cp=4, tp_kind="summa"), 256.0)
+    sent = toy.messages(build_blocks(dense(), layout).embedding, layout)
+    turned = [each for each in sent if each[0] == "embedding.turn"]
+    assert turned == [
+        ("embedding.turn", "forward", "all_to_all", "cp", 2 * 256 / 4 * 1024 / 2),
+        ("embedding.turn", "backward_input", "all_to_all", "cp", 2 * 256 / 4 * 1024 / 2),
+    ]

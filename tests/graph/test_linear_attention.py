@@ -10,7 +10,7 @@ from tests import small, toy
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Elementwise
-from forescale.graph.recompute import keep
+from forescale.graph.recompute import awaited, keep
 from forescale.spec import Layer, LinearAttention, Precision, Recompute, Strategy
 
 TOKENS = 512.0
@@ -81,3 +81,25 @@ def test_decays_of_heads_are_kept_in_fp32():
     block = layer_block(small.dense(), layer, toy.layout(Strategy(), TOKENS))
     decay = block.tensors["attention.decay"]
     assert (decay.elements, decay.element_bytes) == (TOKENS * 32, 4.0)
+
+
+def test_only_products_with_weights_wait_for_their_gradients():
+    """Qi et al. 2023, arXiv:2401.10241: what the recurrence multiplies has no weight and goes with the input gradient."""
+    layer = Layer(attention=replace(MAMBA, fused_scan=False), ffn=None, num_norms=1)
+    waiting = dict(awaited(layer_block(small.dense(), layer, toy.layout(Strategy(), TOKENS))))
+    products = ("query", "key", "value", "gate", "decay", "result")
+    gradients = {name for name in waiting if name.startswith("∂")}
+    assert len(gradients) == len(products)
+    assert not any("core" in name for name in gradients)
+
+
+def test_gradients_that_wait_for_8_bit_products_wait_in_8_bits():
+    """Transformer Engine's WeightGradStore keeps what the product reads."""
+    wide, narrow = (
+        dict(
+            awaited(layer_block(small.dense(), small.DENSE_LAYER, toy.layout(Strategy(), TOKENS, precision)))
+        )
+        for precision in (Precision(), Precision(compute="fp8"))
+    )
+    assert wide["∂ffn.up"] == 2 * TOKENS * 2 * 4096
+    assert narrow["∂ffn.up"] == wide["∂ffn.up"] / 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from forescale.graph.stages import Picker, StagePlan, stack_plans, sum_over_stages
+from forescale.graph.parts import Parts
+from forescale.graph.stages import Picker, StagePlan, greatest, over_stages, stack_plans, sum_over_stages
 
 PLAN = StagePlan(
     counts=np.array([[1.0], [2.0]]),
@@ -40,3 +43,30 @@ def test_a_sum_over_stages_is_of_whole_parts_of_the_largest_that_stands():
 
 def summed(values, multiplicity):
     return float(sum_over_stages(values=np.array(values), multiplicity=np.array(multiplicity)))
+
+
+PARTS = Parts(
+    layers=(2.0, 3.0), embedding=10.0, head=20.0, mtp=7.0, vision=((1, 100.0), (5, 1000.0), (1, 10000.0))
+)
+
+
+def test_ends_stand_on_the_first_and_the_last_stage():
+    """Layers of two kinds on two stages; the tower of 1 + 5 + 1 blocks before them, two tokens more behind them."""
+    plan = replace(PLAN, counts=np.array([[1.0, 2.0], [3.0, 4.0]]))
+    found = over_stages(plan, PARTS, lambda each: each, num_mtp=2)
+    assert np.asarray(found).tolist() == [10 + (2 + 9) + (100 + 5000 + 10000), 20 + (4 + 12) + 2 * 7]
+    ends = over_stages(plan, PARTS, lambda each: each, num_mtp=2, layers=False)
+    assert np.asarray(ends).tolist() == [10 + 15100, 20 + 14]
+
+
+def test_a_tower_has_an_end_on_either_side_of_its_layers():
+    found = PARTS.map_vision(layer=lambda each: f"layer {each:g}", end=lambda each: f"end {each:g}")
+    assert found == ((1, "end 100"), (5, "layer 1000"), (1, "end 10000"))
+
+
+def test_moments_that_no_other_exceeds():
+    """Of equal moments the first; a rank with fewer than others repeats its first."""
+    first = [[1.0, 2.0], [2.0, 1.0], [1.0, 1.0], [2.0, 1.0]]
+    second = [[1.0, 1.0], [1.0, 2.0], [3.0, 3.0], [3.0, 2.0]]
+    held = np.stack([first, second], axis=1)
+    assert greatest(held).tolist() == [[0, 2], [1, 2]]
