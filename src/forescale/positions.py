@@ -81,7 +81,7 @@ def with_line(
 def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str, int]) -> int | None:
     """Return the line of the first key that a message names, else that of the section that it is about."""
     if isinstance(error, UnknownNameError):
-        return _row_with(error.name, text) if error.name else None
+        return _row_with(error.name, text) if error.name else lines.get(error.kind)
     head, _, problem = str(error).partition(where)[2].partition(": ")
     if not problem:
         head, problem = "", str(error)

@@ -211,7 +211,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         if strategy is None
         else build_strategy(strategy, cluster.num_devices, where=where, sites=sites),
         framework=framework,
-        preset=str(values.get("preset", "default")),
+        preset=_preset(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
         operations=build_operations(
             values.get("operations", {}), where=f"{where}, operations", folder=folder
@@ -531,6 +531,16 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping | Strategy | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
+    work = values["workload"]
+    types = work.get("precision", {}) if isinstance(work, Mapping) else {}
+    if not isinstance(types, Mapping | Precision):
+        raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(types)}")
+
+
+def _preset(name: object) -> str:
+    from forescale.presets import load_preset
+
+    return "default" if name == "default" else load_preset(str(name)).name
 
 
 def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
