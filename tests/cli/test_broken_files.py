@@ -274,6 +274,7 @@ WRONG = (
     ("plan", "llama-3.2-1b", "llama-3.2-1c", "did you mean llama-3.2-1b", 1),
     ("plan", 'compute = "bf16"', 'compute = "bf61"', "must be", 14),
     ("plan", "seq_len = 2048", 'seq_len = 2048\nprecision = "bf16"', "precision must be a table ([precision]), got 'bf16'", 11),
+    ("plan", 'compute = "bf16"', "compute = []", "precision.compute must be a name, got []", 14),
     ("plan", "[strategy]", 'preset = "primos"\n[strategy]', "unknown preset 'primos'; did you mean primus", 4),
     ("plan", "[strategy]", 'preset = ""\n[strategy]', "unknown preset ''", 4),
     ("plan", "llama-3.2-1b", "", "unknown model ''", 1),

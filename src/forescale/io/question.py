@@ -535,6 +535,10 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
     types = work.get("precision", {}) if isinstance(work, Mapping) else {}
     if not isinstance(types, Mapping | Precision):
         raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(types)}")
+    for table in (types, values.get("precision", {})):
+        for name, value in table.items() if isinstance(table, Mapping) else ():
+            if isinstance(value, Mapping | list):  # a framework completes them before they are checked
+                raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
 
 
 def _preset(name: object) -> str:
