@@ -47,7 +47,7 @@ from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
-from forescale.io.reading import uncontradicted
+from forescale.io.reading import check_names, uncontradicted
 from forescale.limits import DEVICES, MEMORY, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -211,7 +211,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         if strategy is None
         else build_strategy(strategy, cluster.num_devices, where=where, sites=sites),
         framework=framework,
-        preset=_preset(values.get("preset", "default")),
+        preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
         operations=build_operations(
             values.get("operations", {}), where=f"{where}, operations", folder=folder
@@ -531,20 +531,7 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping | Strategy | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
-    work = values["workload"]
-    types = work.get("precision", {}) if isinstance(work, Mapping) else {}
-    if not isinstance(types, Mapping | Precision):
-        raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(types)}")
-    for table in (types, values.get("precision", {})):
-        for name, value in table.items() if isinstance(table, Mapping) else ():
-            if isinstance(value, Mapping | list):  # a framework completes them before they are checked
-                raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
-
-
-def _preset(name: object) -> str:
-    from forescale.presets import load_preset
-
-    return "default" if name == "default" else load_preset(str(name)).name
+    check_names(values, where)
 
 
 def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from forescale.errors import ReaderError
+from forescale.errors import ReaderError, SpecError, shown
 from forescale.frameworks.reading import Reading
 from forescale.positions import says_lines
 from forescale.spec.space import NAMES
+from forescale.spec.workload import Precision
 
 
 def said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
@@ -77,3 +78,25 @@ def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
             said = f"recompute.{word} goes with the granularity {' or '.join(kinds)}; it is {kind}"
             raise ReaderError(path, f"strategy: {said}")
     return values
+
+
+def check_names(values: Mapping[str, Any], where: str) -> None:
+    """Refuse a preset that there is not, and types that are no names: a framework completes them unread.
+
+    Raises
+    ------
+    SpecError
+        If one of them is not.
+    """
+    if (preset := values.get("preset", "default")) != "default":
+        from forescale.presets import load_preset
+
+        load_preset(str(preset))
+    work = values["workload"]
+    own = work.get("precision", {}) if isinstance(work, Mapping) else {}
+    if not isinstance(own, Mapping | Precision):
+        raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(own)}")
+    for table in (own, values.get("precision", {})):
+        for name, value in table.items() if isinstance(table, Mapping) else ():
+            if isinstance(value, Mapping | list):
+                raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")

@@ -161,6 +161,7 @@ def test_what_is_not_expressed_comes_first(read):
         ({"model/model_config/hidden_size": 2050}, r"hidden_size \(line \d+\) 2050 does not divide over"),
         ({"model/model_config": None}, "model.model_config must be a table"),
         ({"optimizer/optimizer_factory/name": "lion"}, r"name \(line \d+\) must be adamW or sgd, got 'lion'"),
+        ({"data_stages": 3}, r"data_stages( \(line \d+\))? must be a list of stages, got 3"),
         ({"model/dtype": "int8"}, r"model.dtype \(line \d+\) must be one of bfloat16, float16, float32"),
     ],
 )  # fmt: skip

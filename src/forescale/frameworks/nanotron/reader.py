@@ -281,6 +281,8 @@ def _workload(settings: Settings, strategy: Strategy) -> dict[str, Any]:
 def _check_stages(settings: Settings, length: int) -> None:
     """Note the stages of training whose sequences have another length."""
     stages = settings.get("data_stages")
+    if not isinstance(stages or [], list):
+        settings.refuse(f"{settings.spell('data_stages')} must be a list of stages, got {shown(stages)}")
     lengths = [stage.get("sequence_length") for stage in stages or () if isinstance(stage, dict)]  # type: ignore[attr-defined]
     others = sorted({str(other) for other in lengths if other not in (None, length)})
     if others:
