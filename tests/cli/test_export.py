@@ -114,6 +114,24 @@ def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_pat
         assert (f"give a name that ends in {own}, got {name}" if own else "cannot write -") in ran.err
 
 
+@pytest.mark.parametrize(
+    ("to", "place", "said"),
+    [
+        ("megatron", "folder", "is a folder; one file is written for megatron"),
+        ("deepspeed-zero", "file", "is a file; several are written for deepspeed-zero: give a folder's name"),
+    ],
+)
+def test_a_folder_for_a_file_is_refused_before_the_search(forescale, tmp_path, monkeypatch, to, place, said):
+    """One is no place for the other, --force or not."""
+    monkeypatch.setattr(import_module("forescale.search.rank"), "search", None)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    ran = forescale("search", *SEARCH, "--emit", to, "--output", tmp_path / place, "--force")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{tmp_path / place} {said}" in ran.err
+    assert not list((tmp_path / "folder").iterdir())
+
+
 def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):
     folder = tmp_path / "job"
     assert "give a folder" in forescale("export", *MEGATRON, "--slurm").err

@@ -14,6 +14,7 @@ from forescale.schedule import families
 from forescale.schedule.traces import read_run
 
 TRACE = Path(__file__).parents[1] / "data/schedules"
+ONE = ("--schedule", "1f1b", "--pp", 2, "-m", 2)
 RUNNER = CliRunner()
 
 
@@ -271,6 +272,8 @@ def test_a_table_of_schedules(tmp_path):
     assert "formatted" in run("simulate", str(path))
     with pytest.raises(ForescaleError, match="leave those options out"):
         run("simulate", str(path), "--forward", "2")
+    with pytest.raises(ForescaleError, match="leave --jitter out"):
+        run("simulate", str(path), "--jitter", "0.1")
 
 
 SHAPE = ("--pp", "4", "-m", "8")
@@ -327,6 +330,20 @@ SHAPE = ("--pp", "4", "-m", "8")
             "the optimiser orders passes itself; leave --group-size out",
         ),
         (("optimise", *SHAPE, "--vpp", "100000"), "too many to optimise"),
+        (("optimise", *SHAPE, "--transport", "gloo"), "only delay, as --comm says; leave --transport out"),
+        (("optimise", *SHAPE, "--sends", "early"), "leave --sends out"),
+        (("optimise", *SHAPE, "--jitter", "0.5"), "pipeline simulate; leave --jitter out"),
+        (("optimise", *SHAPE, "--measured", str(TRACE), "--comm", "1"), "leave other durations out"),
+        (("compare", *SHAPE, "--jitter", "0.5"), "pipeline simulate; leave --jitter out"),
+        (("draw", "--jitter", "0.5"), "pipeline simulate; leave --jitter out"),
+        (("draw", "--iteration", "2"), "give the run's folder with --trace"),
+        (("draw", "-f", "svg", "--width", "80"), "terminal's picture, and svg is written; leave it out"),
+        (("draw", "--trace", str(TRACE), "--pp", "2"), "says which shape; leave --pp and --microbatches out"),
+        (
+            ("draw", "--trace", str(TRACE), "--comm", "1"),
+            "the run in the folder measured.*; leave --comm out",
+        ),
+        (("draw", "--trace", str(TRACE), "-s", "gpipe", "--sends", "early"), "measured.*; leave --sends out"),
     ],
 )
 def test_what_cannot_run_is_refused_before_work_begins(arguments, says):
@@ -373,6 +390,13 @@ def test_files_of_any_size_are_refused_in_time(tmp_path):
             "a picture is FILE.html, FILE.svg or FILE.json",
         ),
         (("--schedule", "1f1b", "--pp", 99, "-m", 2), "up to 64 processes"),
+        ((*ONE, "--jitter", 0.5), "messages are sent, not simulated; leave --jitter out"),
+        ((*ONE, "--stage-forward", "1,2"), "stages of --model sleep take such times, those of toy their own"),
+        ((*ONE, "--nodes", 2), "--nodes 2 goes into the script that --slurm FILE writes"),
+        (
+            (*ONE, "--model", "sleep", "--measured", TRACE, "--stage-forward", "1,2"),
+            "says how long stages take; leave --stage-forward",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(forescale, words, said):

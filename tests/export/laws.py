@@ -55,6 +55,7 @@ def _checked(question: Question, unsaid: set[str]) -> Export:
     assert own == [PurePath(files.main).suffix] if own else len(files.texts) > 1, (
         "a search refuses other names"
     )
+    assert writer.several or len(files.texts) == 1, "a search refuses folders"
     main = result.texts[files.main]
     assert reader_of(main, "") is reader_of(files.texts[files.main], ""), "its head makes it another format"
     stripped = replace(files, texts={name: _bare(files, name, text) for name, text in result.texts.items()})

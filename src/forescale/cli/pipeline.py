@@ -18,6 +18,9 @@ from forescale.cli.options import JsonFlag, bounded, command_line, grouped, opti
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     FILE,
+    ONE_SPREADS,
+    SIMULATED,
+    SPREAD,
     WRITTEN,
     DrawFormat,
     PassOptions,
@@ -55,6 +58,8 @@ from forescale.units import counted
 from forescale.written import writable, write_text
 
 MOST_RANKS_PRINTED = 32
+RANKS, MICROBATCHES = 4, 8
+"""Of a picture, where nothing says them."""
 
 app = Commands(help="Pipeline schedules: build, check, time, draw and optimise.", no_args_is_help=True)
 app.command("partition")(partition_command)
@@ -100,6 +105,7 @@ def simulate_schedule(
         if schedule is not None or pp is not None or microbatches is not None or passes.says_what:
             message = f"{table} says which schedules, shapes and durations; leave those options out"
             raise ForescaleError(message)
+        passes.refuse(SPREAD, ONE_SPREADS)
         results = [passes.listed(each) for each in read_schedule_table(table)]
         if as_json:
             print_json({"schema": SCHEMA, "schedules": [each.to_json() for each in results]})
@@ -139,6 +145,7 @@ def compare(
 
     Schedules that run with any vpp use --vpp, or 2.
     """
+    passes.refuse(SPREAD, ONE_SPREADS)
     results, refused = _compare(passes, pp, microbatches)
     if not results:
         name, reason = next(iter(refused.items()))
@@ -158,8 +165,8 @@ def draw(
     *,
     context: typer.Context,
     schedule: list[str] | None = option("Name; repeat to draw several.", flag="--schedule -s"),
-    pp: int = pipeline_ranks(default=4),
-    microbatches: int = microbatches_of_step(default=8),
+    pp: int = pipeline_ranks(default=RANKS),
+    microbatches: int = microbatches_of_step(default=MICROBATCHES),
     passes: PassOptions,
     wanted: DrawFormat | None = option(
         "What to write; by default what the name of the file says, else for the terminal.", flag="--format -f"
@@ -176,12 +183,17 @@ def draw(
     With --trace, a measured step is drawn above the simulation of the order that ran (or of --schedule) with what was
     measured (or with --forward, --input-grad, --weight-grad), and it says which passes, messages and pauses differ.
     """
+    passes.refuse(SPREAD, ONE_SPREADS)
     if trace is None:
+        if iteration is not None:
+            raise ForescaleError("--iteration is one of a run: give the run's folder with --trace")
         request = passes.request(pp, microbatches)
         names = schedule or ["1f1b"]
         built = passes.build(names, request)
         difference, timelines = None, [passes.picture(each).timeline for each in built]
     else:
+        if (pp, microbatches) != (RANKS, MICROBATCHES):
+            raise ForescaleError(f"{trace} says which shape; leave --pp and --microbatches out")
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)
     by_name = None if output is None else WRITTEN.get(output.suffix)
@@ -190,6 +202,8 @@ def draw(
             f"--output {output} is the name of {by_name}, and --format says {wanted}; give one of them"
         )
     wanted = wanted or by_name or "terminal"
+    if width is not None and wanted != "terminal":
+        raise ForescaleError(f"--width is of the terminal's picture, and {wanted} is written; leave it out")
     if wanted == "csv":
         if len(built) > 1:
             raise ForescaleError("csv holds one schedule; draw one, or use html")
@@ -371,6 +385,10 @@ def _beside(
 ) -> tuple[list[Schedule], Difference | None, list[Timeline]]:
     """Return schedules beside a measured step, what tells it from its own simulation, and the pictures."""
     ran = step.schedule
+    if not passes.times_given:
+        own = ("--comm", "--weight-part", "--memory-limit") if not names else ()
+        why = "without --forward and its like all is as the run in the folder measured it"
+        passes.refuse(("--comm-mode", "--measured", *SIMULATED, *own), why)
     if not names:
         passes.refuse_shape("the run in the folder says which schedule and shape")
         simulated = passes.picture(ran) if passes.times_given else step.simulated()

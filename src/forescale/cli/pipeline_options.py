@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,11 @@ SHAPED: dict[str, Callable[[Family], bool]] = {
     "--splits": lambda family: family.splits_sequences,
 }
 """Options that shape some schedules only, and which."""
+SIMULATED = ("--transport", "--sends")
+"""Options of a simulation's messages that shape no schedule."""
+SPREAD = ("--jitter",)
+"""Options of how steps spread."""
+ONE_SPREADS = "how steps spread is told of one schedule, by pipeline simulate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +147,19 @@ class PassOptions:
 
     def refuse_shape(self, what: str) -> None:
         """Raise if options shape a schedule that `what` says already."""
-        for flag in ("--vpp", *SHAPED):
+        self.refuse(("--vpp", *SHAPED), what)
+
+    def refuse(self, flags: Iterable[str], why: str) -> None:
+        """Raise if one of these options is given where it would change nothing."""
+        for flag in flags:
             if flag in given(self):
-                raise ScheduleError(f"{what}; leave {flag} out")
+                raise ScheduleError(f"{why}; leave {flag} out")
+
+    def refuse_durations(self) -> None:
+        """Raise if options say what a measured run does."""
+        if self.measured is not None and (self.times_given or self.comm or self.transport):
+            message = f"{self.measured} says how long passes and messages take; leave other durations out"
+            raise ScheduleError(message)
 
     @property
     def times_given(self) -> bool:
@@ -206,9 +221,7 @@ class PassOptions:
     def durations(self, schedule: Schedule) -> tuple[StageTimes, LinkTimes]:
         """Return how long passes and messages of a schedule take: as measured, or as the options say."""
         if self.measured is not None:
-            if self.times_given or self.comm or self.transport:
-                message = f"{self.measured} says how long passes and messages take; leave other durations out"
-                raise ScheduleError(message)
+            self.refuse_durations()
             return stage_times_for(read_run(self.measured).typical, schedule)
         times = from_share(
             forward=self.forward,
@@ -247,20 +260,26 @@ class StageOptions:
     stage_input_grad: str | None = option("Input gradient of each stage.")
     stage_weight_grad: str | None = option("Weight gradient of each stage.")
 
+    def refuse(self, why: str) -> None:
+        """Raise if options say what single stages take where something else does."""
+        if given(self):
+            raise ScheduleError(f"{why}; leave --stage-forward and its like out")
+
     def seconds(self, schedule: Schedule, passes: PassOptions) -> tuple[tuple[float, float, float], ...]:
         """Return forward, input and weight gradient of each stage on a micro-batch, given in milliseconds."""
         count, vpp = schedule.num_stages, schedule.placement.vpp
         if passes.measured is not None:
+            self.refuse(f"{passes.measured} says how long stages take")
             times, _ = passes.durations(schedule)
             taken = np.stack((times.forward, times.input_grad, times.weight_grad), axis=1)
             return tuple(map(tuple, (1e-3 / schedule.num_splits * taken).tolist()))
-        given = (
+        said = (
             _numbers(self.stage_forward, count, passes.forward / vpp),
             _numbers(self.stage_input_grad, count, passes.input_grad / vpp),
             _numbers(self.stage_weight_grad, count, passes.weight_grad / vpp),
         )
         share = 1e-3 / schedule.num_splits
-        return tuple((share * f, share * i, share * w) for f, i, w in zip(*given, strict=True))
+        return tuple((share * f, share * i, share * w) for f, i, w in zip(*said, strict=True))
 
     def problem(
         self, pp: int, microbatches: int, passes: PassOptions, placement: PlacementName | None
@@ -269,18 +288,16 @@ class StageOptions:
         if passes.comm_mode != "overlapped":
             message = f"the optimiser takes messages that only delay; got --comm-mode {passes.comm_mode}"
             raise ScheduleError(message)
-        for flag in SHAPED:
-            if flag in given(passes):
-                raise ScheduleError(f"the optimiser orders passes itself; leave {flag} out")
+        passes.refuse(SHAPED, "the optimiser orders passes itself")
+        passes.refuse(SIMULATED, "the optimiser takes messages that only delay, as --comm says")
+        passes.refuse(SPREAD, ONE_SPREADS)
         vpp = passes.vpp or 1
         wanted = placement or ("V" if vpp == 2 else "loop")
         where = wave(pp, vpp) if wanted == "V" else loop(pp, vpp)
         stages = pp * vpp
         if passes.measured is not None:
-            if any((self.stage_forward, self.stage_input_grad, self.stage_weight_grad)):
-                raise ScheduleError(
-                    f"{passes.measured} says how long stages take; leave --stage-forward and its like out"
-                )
+            passes.refuse_durations()
+            self.refuse(f"{passes.measured} says how long stages take")
             return measured_problem(
                 read_run(passes.measured).typical,
                 where,
@@ -405,6 +422,11 @@ def run_command(
     except ModuleNotFoundError as error:
         message = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
         raise ForescaleError(message) from error
+    passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
+    if model == "toy":
+        stages.refuse("stages of --model sleep take such times, those of toy their own")
+    if nodes != 1 and slurm is None:
+        raise ForescaleError(f"--nodes {nodes} goes into the script that --slurm FILE writes; there is none")
     what = schedule_of(file, schedule, pp, microbatches, passes)
     asked = what.schedule if isinstance(what, LoweredSchedule) else what
     before = None if passes.measured is None else measured_step(passes.measured)

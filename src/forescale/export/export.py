@@ -75,20 +75,30 @@ def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
     Raises
     ------
     SpecError
-        If something is there already and `force` is not given, or it is the name of another kind of file.
+        If something is there already and `force` is not given, or it is the name of another kind of file,
+        or a folder where one file is written, or the other way round.
     ForescaleError
         If it cannot be written.
     """
     if os.path.lexists(path) and not force:
         raise SpecError(f"{path} exists; give another --output, or --force to replace it")
-    if path.is_dir():
-        return
-    writable(path)
     if to is not None:
-        framework = load_framework(to)
-        for release, ending in writer_of(framework).endings.items():
-            if framework.release.startswith(release):
-                check_ending(path.name, ending)
+        _check_kind(path, load_framework(to))
+    if not path.is_dir():
+        writable(path)
+
+
+def _check_kind(path: Path, framework: Framework) -> None:
+    """Refuse a folder where one file is written for a framework, a file where it is a folder, and a wrong ending."""
+    writer = writer_of(framework)
+    if path.is_file() and not writer.endings:
+        raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
+    for release, ending in writer.endings.items():
+        if framework.release.startswith(release) and not path.is_dir():
+            check_ending(path.name, ending)
+        elif path.is_dir() and not writer.several:
+            fix = f"give a file's name, such as {path / f'run{ending}'}"
+            raise SpecError(f"{path} is a folder; one file is written for {framework.name}: {fix}")
 
 
 def _fill(folder: Path, export: Export) -> None:

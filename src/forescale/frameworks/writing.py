@@ -120,6 +120,10 @@ class Writer(Protocol):
     def endings(self) -> Mapping[str, str]:
         """How the name of the one file ends, by what names of releases start with; empty where it is a folder."""
 
+    @property
+    def several(self) -> bool:
+        """Whether some layouts take more files than one."""
+
     def write(self, question: Question) -> Files:
         """Return the configuration of one layout, of which `question.framework` says release and name.
 

@@ -27,6 +27,7 @@ class BridgeWriter:
     frameworks: Final = ("megatron-bridge", "nemo")
     blind: Final = ""
     endings: Final = {"": ".py"}
+    several: Final = False
 
     def write(self, question: Question) -> Files:
         """Return the recipe; what the container has no field for is left out."""

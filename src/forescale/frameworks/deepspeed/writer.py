@@ -36,6 +36,7 @@ class DeepSpeedWriter:
     frameworks: Final = ("deepspeed-zero",)
     blind: Final = "the Trainer's program that is written, run_clm.py, trains text alone"
     endings: Final[dict[str, str]] = {}
+    several: Final = True
 
     def write(self, question: Question) -> Files:
         """Return the three files; what their keys have no word for is left out."""

@@ -238,6 +238,7 @@ class MaxTextWriter:
     frameworks: Final = ("maxtext",)
     blind: Final = ""
     endings: Final = {"": ".yml"}
+    several: Final = False
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what MaxText has no key for is left out."""

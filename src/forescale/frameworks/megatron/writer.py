@@ -32,6 +32,7 @@ class MegatronWriter:
     frameworks: Final = ("megatron-core",)
     blind: Final = "Megatron-LM's programs on images (examples/multimodal) have towers of their own"
     endings: Final = {"": ".sh"}
+    several: Final = False
 
     def write(self, question: Question) -> Files:
         """Return the script; what its flags have no word for is left out."""

@@ -45,6 +45,7 @@ class NanotronWriter:
     frameworks: Final = ("nanotron",)
     blind: Final = "nanotron has no class with a vision tower"
     endings: Final = {"": ".yaml"}
+    several: Final = False
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what nanotron has no key for is left out."""

@@ -24,6 +24,7 @@ class PrimusWriter:
     frameworks: Final = ("primus",)
     blind: Final = "what is written for Primus are its pre-trainings of text"
     endings: Final = {"": ".yaml"}
+    several: Final = False
 
     def write(self, question: Question) -> Files:
         """Return the experiment; what its keys have no word for is left out."""

@@ -371,6 +371,7 @@ class TorchtitanWriter:
     frameworks: Final = ("torchtitan",)
     blind: Final = "what is written for torchtitan are its models of text"
     endings: Final = {"0.2": ".toml", "0.3": ".py"}
+    several: Final = True
 
     def write(self, question: Question) -> Files:
         """Return the files of the release; what its keys have no word for is left out."""
