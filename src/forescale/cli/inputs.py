@@ -84,6 +84,7 @@ def read_question(
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
+    from forescale.cli.unused import unused_notes
     from forescale.io.question import read_plan_values, with_overrides
 
     asked = _asked_in(asked)
@@ -117,7 +118,8 @@ def read_question(
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question))
+    unused = unused_notes(asked.run, layout, question)
+    notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question), *unused)
     return replace(question, notes=notes)
 
 
