@@ -10,10 +10,12 @@ it. Parameters come from all machines listed; the interval comes from leaving on
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,6 +43,7 @@ MACHINES = {
 }  # fmt: skip
 NAMES = {
     "AICG": "aiconfigurator linear layers (ai-dynamo/aiconfigurator @095f58a51)",
+    "AICL": "aiconfigurator linear layers in long loops (ai-dynamo/aiconfigurator @095f58a51)",
     "AICA": "aiconfigurator prefill attention (ai-dynamo/aiconfigurator @095f58a51)",
     "SMGEMM": "SimuMax products (MooreThreads/SimuMax @4dcaae5)",
     "SMGROUP": "SimuMax grouped products (MooreThreads/SimuMax @4dcaae5)",
@@ -61,6 +64,30 @@ NAMES = {
 }
 
 
+def serving_loop(row: KernelRow) -> tuple[float, float] | None:
+    """Return the seconds of load and of timing of a linear layer of aiconfigurator (its sources at the revision above).
+
+    `collector/trtllm/collect_gemm.py` calls up to five copies of the layer in turn, until their weights fill the L2
+    cache; `collector/helper.py` replays these 3 times and then times 6 replays, or as many as last 1 s (0.3 s where a
+    replay takes less than 0.1 ms; 3000 at most) where it takes the power as well, and leaves the device idle in between.
+    """
+    if not isinstance(op := row.ops[0], Gemm) or not row.library.startswith("TensorRT-LLM 1.3"):
+        return None
+    weights = float(op.n * op.k) * {"bf16": 2.0, "nvfp4": 0.5}.get(op.dtype, 1.0)
+    replay_s = row.seconds * max(1, min(5, math.ceil(row.device.l2_bytes / weights)))
+    runs = min(3000, int((0.3 if replay_s < 1e-4 else 1.0) / replay_s) + 1) if row.table == "AICL" else 6
+    return 3 * replay_s, max(6, runs) * replay_s
+
+
+def sweep_loop(row: KernelRow) -> tuple[float, float]:
+    """Return the same of SimuMax (`simu_tools/efficency_test`), which times 75 of 100 calls, of experts 40 of 50, shape
+    after shape without a pause: a second stands for what went before."""
+    return 1.0, (75 if row.table == "SMGEMM" else 40) * row.seconds
+
+
+LOOPS = {"AICG": serving_loop, "AICL": serving_loop, "SMGEMM": sweep_loop, "SMGROUP": sweep_loop}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """Which rows: tables, machines, and a condition on the row."""
@@ -78,6 +105,17 @@ class Rows:
     @property
     def text(self) -> str:
         return "; ".join(NAMES[t] for t in self.tables) + " on " + ", ".join(self.machines)
+
+
+Wanted: TypeAlias = Callable[[KernelRow], bool]
+UNSEEN = "each machine predicted from the others"
+SWING_S = 0.15
+"""Period of the swings of SimuMax's B200 between its full clock and two thirds of it, as its rows in order show."""
+
+
+def settled(when: Wanted) -> Wanted:
+    """Keep what a source timed from idle or for longer than a swing: of others it is chance in which phase they fell."""
+    return lambda row: when(row) and (row.loop is None or row.loop[0] < 1.0 or row.loop[1] >= SWING_S)
 
 
 def products(dtype: str) -> Callable[[KernelRow], bool]:
@@ -117,6 +155,10 @@ class Step:
     """Of those timed forward and backward together: how much faster their products are in forward."""
     widen: float = 1.0
     """Factor on the logarithmic interval where no other machine could check it."""
+    judged: Mapping[str, Callable[[Wanted], Wanted]] = field(
+        default_factory=lambda: {UNSEEN: lambda when: when}
+    )
+    """Which of the rows a fit to the other machines is judged by; the first are what the interval is of."""
 
 
 def roofline(calibration: Calibration, device: Device) -> Roofline:
@@ -162,17 +204,19 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
     own = entries.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
     held: list[Residual] = []
     if len(step.train.machines) > 1:
-        logs = [
-            evaluate(
-                fitted_to(step.train.without(name)),
-                replace(step.train, machines=(name,)),
-                rows,
-                True,
-                step.model,
-            )
-            for name in step.train.machines
-        ]
-        held.append(entries.residual(np.concatenate(logs), source="each machine predicted from the others"))
+        others = {name: fitted_to(step.train.without(name)) for name in step.train.machines}
+        for source, kept in step.judged.items():
+            one = [
+                evaluate(
+                    others[name],
+                    replace(step.train, machines=(name,), when=kept(step.train.when)),
+                    rows,
+                    True,
+                    step.model,
+                )
+                for name in others
+            ]
+            held.append(entries.residual(np.concatenate(one), source=source))
     interval = held[0] if held else replace(own, p10=own.p10 * step.widen, p90=own.p90 * step.widen)
     for check in step.checks:
         logs = evaluate(fitted, check, rows, False, step.model)
@@ -230,13 +274,17 @@ def show(name: str, step: Step, fitted: fit.Fitted, own: Residual, held: list[Re
 
 def gemm_step(
     keys: tuple[str, ...], machines: tuple[str, ...], checks: tuple[Rows, ...] = (), widen: float = 1.0,
-    looped: tuple[str, ...] = (),
+    looped: tuple[str, ...] = (), capped: bool = False,
 ) -> Step:  # fmt: skip
-    """Fit products of serving tables and of those `looped`, whose long kernels show what the board's power leaves."""
+    """Fit products of serving tables and of those `looped` for longer; `capped`: with what the board's power leaves."""
     train = Rows(tables=("AICG", *looped), machines=machines, when=products(keys[0]))
-    parameters = (*fit.GEMM, *fit.POWER) if looped else fit.GEMM
+    parameters = (*fit.GEMM, *fit.POWER) if capped else fit.GEMM
+    judged = {
+        UNSEEN: lambda when: when,
+        **({f"{UNSEEN}, loops within a swing of power left out": settled} if looped else {}),
+    }
     return Step(entry=fit.Entry(section="gemm", keys=keys), parameters=parameters, train=train, calls=("AICG",),
-                checks=checks, widen=widen)  # fmt: skip
+                checks=checks, widen=widen, judged=judged)  # fmt: skip
 
 
 def attention_step(key: str, train: Rows, checks: tuple[Rows, ...] = (), calls: tuple[str, ...] = (), widen: float = 1.0,
@@ -467,7 +515,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             Transfer(like="ampere", scaled=True),
         )),
         "hopper": ({"reference_power_w": 700.0}, (
-            gemm_step(("bf16", "fp16"), hopper, (best("h100-sxm", "gh200"),)),
+            gemm_step(("bf16", "fp16"), hopper, (best("h100-sxm", "gh200"),), capped=True),
             gemm_step(("fp8",), hopper, (best(*hopper, "gh200", dtype="fp8"),)),
             gemm_step(("fp8_blockwise",), hopper,
                       (Rows(tables=("DGEMM",), machines=("h800-sxm",), when=products("fp8_blockwise")),)),
@@ -479,7 +527,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
                     source="Transformer Engine multiplies expert by expert with cuBLAS on several streams here, too, and with CUTLASS on request only (NVIDIA/TransformerEngine @d0067d0d, transformer_engine/common/gemm/cublaslt_gemm.cu: NVTE_USE_CUTLASS_GROUPED_GEMM)"),
         )),
         "blackwell": ({"reference_power_w": 1000.0, "power_exponent": 0.75}, (
-            gemm_step(("bf16", "fp16"), black, (best(*black),), looped=("SMGEMM",)),
+            gemm_step(("bf16", "fp16"), black, (best(*black),), looped=("AICL", "SMGEMM"), capped=True),
             gemm_step(("fp8", "mxfp8"), black, (best(*black, dtype="fp8"),)),
             gemm_step(("fp8_blockwise",), black), gemm_step(("nvfp4",), black),
             attention_step("forward", Rows(tables=("AICA",), machines=black, when=forward),
@@ -527,7 +575,8 @@ def main(paths: list[str]) -> None:
 
 def read_rows(paths: Sequence[str | Path]) -> list[KernelRow]:
     machines = {hardware: load_device(name) for hardware, name in MACHINES.items()}
-    return [row for path in paths for row in kernels.read_kernels(Path(path), machines)]
+    rows = [row for path in paths for row in kernels.read_kernels(Path(path), machines)]
+    return [replace(row, loop=LOOPS.get(row.table, lambda row: None)(row)) for row in rows]
 
 
 def document(name: str, rows: list[KernelRow]) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,38 @@ def test_products_that_were_timed_in_loops_are_those_of_a_board_at_its_power(row
     logs = errors(batches(of_table), Fitted(calibration=read_calibration("blackwell")), roofline)
     assert logs.size > 80
     assert np.median(np.abs(logs)) <= bound
+
+
+def test_products_that_were_timed_alike_sustain_alike(rows):
+    """Of the same shapes on GB200, loops of a second lose what the board's power takes, a dozen calls nothing."""
+
+    def misses(table, loops):
+        of_table = [row for row in rows if row.table == table and row.device.name == "gb200" and bf16(row)]
+        stacked = batches(row if loops else replace(row, loop=None) for row in of_table)
+        return errors(stacked, Fitted(calibration=read_calibration("blackwell")), roofline)
+
+    def bf16(row):
+        return isinstance(row.ops[0], Gemm) and row.ops[0].dtype == "bf16"
+
+    assert np.median(np.abs(misses("AICL", loops=True))) <= 0.04
+    assert np.median(misses("AICL", loops=False)) < -0.10
+    assert np.median(np.abs(misses("AICG", loops=True) - misses("AICG", loops=False))) < 1e-9
+
+
+def test_a_serving_loop_lasts_as_its_collector_says(rows):
+    """A weight of 16 MiB is copied 5 times, one of 512 MiB not: 3 replays go before 6, or before a second of them."""
+
+    def loop(table, n, k):
+        row = next(r for r in rows if r.table == table and (r.ops[0].n, r.ops[0].k) == (n, k) and r.ops[0].dtype == "bf16"
+                   and r.device.name == "gb200")  # fmt: skip
+        return tuple(each / row.seconds for each in row.loop), row.loop[1]
+
+    assert loop("AICG", 2048.0, 4096.0)[0] == pytest.approx((15.0, 30.0))
+    assert loop("AICG", 16384.0, 16384.0)[0] == pytest.approx((3.0, 6.0))
+    before, timed_s = loop("AICL", 16384.0, 16384.0)
+    assert before[0] == pytest.approx(3.0)
+    assert 1.0 <= timed_s < 1.01
+    assert all(row.loop == (1.0, 75 * row.seconds) for row in rows if row.table == "SMGEMM")
 
 
 def test_what_follows_another_generations_experts_has_its_figures():

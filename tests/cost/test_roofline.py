@@ -23,12 +23,12 @@ from forescale.cost.roofline import (
     Roofline,
     attention_seconds,
     attention_work,
-    capped_rate,
     gemm_bytes,
     gemm_seconds,
     gemm_tile_flops,
     memory_bound_seconds,
     peak_rate,
+    sustained_share,
 )
 from forescale.cost.tile import TileModel
 from forescale.errors import SpecError
@@ -101,23 +101,31 @@ def test_roofline_takes_the_slower_of_arithmetic_and_traffic():
     ) == pytest.approx(1e-2)
 
 
-def test_a_long_kernel_in_a_loop_slows_down_to_what_the_board_sustains():
-    """Half the rate after 2 s: 5 s of work at the full rate take 2 + 3 / 0.5."""
-    limits = {"rate": 10.0, "lasting": 0.5, "burst_s": 2.0}
-    assert capped_rate(flops=20.0, **limits) == 10.0
-    assert capped_rate(flops=50.0, **limits) == pytest.approx(50.0 / 8.0)
+def test_a_loop_slows_down_to_what_the_board_sustains():
+    """2 s at the full rate: of 4 s after 1 s of load 3 run at half of it."""
+    limits = {"lasting": 0.5, "burst_s": 2.0}
+    assert sustained_share(loaded_s=0.0, timed_s=2.0, **limits) == 1.0
+    assert sustained_share(loaded_s=1.0, timed_s=4.0, **limits) == pytest.approx((1.0 + 3.0 * 0.5) / 4.0)
+    assert sustained_share(loaded_s=9.0, timed_s=1.0, **limits) == 0.5
     product = Gemm(m=4096.0, n=4096.0, k=4096.0)
     kernels = toy.calibration()
     limited = replace(kernels.gemm["bf16"], lasting=0.25, burst_s=1.0)
     kernels = replace(kernels, gemm={"bf16": limited}, reference_power_w=100.0)
-    device = replace(toy.device(rate=product.flops / 3.0), power_w=400.0)  # 4 times the watts, twice the rate
 
-    def seconds(**run):
+    def seconds(power_w=400.0, loop=(9.0, 1.0), **run):
+        device = replace(toy.device(rate=product.flops / 3.0), power_w=power_w)
         calibration = replace(kernels, run=RunFactors(**run))
-        return Roofline(device=device, calibration=calibration).seconds(product)
+        return Roofline(device=device, calibration=calibration, loop=loop).seconds(product)
 
-    alone = seconds(sustained={"bf16": 1.0})
-    assert seconds() == pytest.approx(1.0 + (alone - 1.0) / 0.5)
+    alone = seconds(loop=None)
+    assert seconds() == pytest.approx(alone / 0.5), "4 times the watts, twice the rate"
+    assert seconds(100.0) == pytest.approx(alone / 0.25)
+    assert seconds(loop=(0.0, 1.0)) == pytest.approx(alone), (
+        "a short loop is over before the board slows down"
+    )
+    assert seconds(25.0) == pytest.approx(seconds(25.0, loop=None) / 0.25), (
+        "watts that are lacking count once"
+    )
     assert seconds(sustained={"bf16": 0.8}) == pytest.approx(alone / 0.8), "what runs sustain says it all"
 
 

@@ -103,10 +103,10 @@ class GemmParameters:
     tiles: tuple[tuple[int, int], ...]
     """Macro tiles to choose from, rows x columns of the output."""
     lasting: Share = 1.0
-    """Of its rate, what the board's power leaves a kernel that is timed in a loop once it has run for `burst_s`; what
-    runs sustain (`RunFactors`) counts instead where it is given. SimuMax's B200 multiplies as fast as others up to
-    0.1 ms and at 0.7 of that from 1 ms on."""
+    """Of its rate, what the board's power leaves once the device has been under load for `burst_s`, in kernels that are
+    timed in loops; what runs sustain (`RunFactors`) counts instead where it is given."""
     burst_s: Seconds = 0.0
+    """How long a device that idled before multiplies at its full clock: some 30 ms on Hopper and on Blackwell."""
     fit: Fit = field(default_factory=Fit)
 
 

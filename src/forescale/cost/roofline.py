@@ -94,11 +94,11 @@ def gemm_seconds(
     return launch_s + larger(products + shown_bytes / bandwidth, num_bytes / bandwidth)
 
 
-@formula(unit="FLOP/s", source=ROOFLINE)
-def capped_rate(*, rate: Numeric, flops: Numeric, lasting: float, burst_s: float) -> Numeric:
-    """Mean rate of a kernel that runs at `rate` for its first `burst_s`, and at `lasting` of it from then on."""
-    seconds = flops / rate
-    return flops / (seconds + larger(seconds - burst_s, 0.0) * (1.0 / lasting - 1.0))
+@formula(unit="1", source="definition: power controllers act on a mean over tens of milliseconds")
+def sustained_share(*, loaded_s: Numeric, timed_s: Numeric, lasting: float, burst_s: float) -> Numeric:
+    """Mean rate over `timed_s` after `loaded_s` of load: all until `burst_s` of load, `lasting` from then on."""
+    slow_s = smaller(larger(loaded_s + timed_s - burst_s, 0.0), timed_s)
+    return 1.0 - slow_s / timed_s * (1.0 - lasting)
 
 
 @formula(unit="1", source=FLASH)
@@ -151,6 +151,8 @@ class Roofline:
     calibration: Calibration
     clock_hz: float | None = None
     """Clock to predict for; the device's own unless given. Rates of cores and caches follow it."""
+    loop: tuple[Numeric, Numeric] | None = None
+    """Seconds that the device was under load before kernels were timed, and that they were timed for."""
 
     def seconds(self, op: Compute) -> Numeric:
         """Return the duration of `op` [s]."""
@@ -239,12 +241,16 @@ class Roofline:
         )
 
     def _sustained(self, op: Gemm, rate: Numeric) -> Numeric:
-        """Return the rate of `op` that lasts: in a run, or else alone in a loop."""
+        """Return the rate of `op` that lasts: in a run, or else in the loop that it was timed in."""
         run, fitted = self.calibration.run, self._parameters(op.dtype)
-        if op.dtype in run.sustained or fitted.lasting == 1.0:
+        if op.dtype in run.sustained or self.loop is None:
             return rate * run.rate(op.dtype)
-        lasting = min(1.0, fitted.lasting * self.calibration.power_share(self.device.power_w))
-        return capped_rate(rate=rate, flops=op.flops, lasting=lasting, burst_s=fitted.burst_s)
+        more = max(1.0, self.calibration.power_share(self.device.power_w))  # `rate` knows of less
+        lasting = min(1.0, fitted.lasting * more)
+        loaded_s, timed_s = self.loop
+        return rate * sustained_share(
+            loaded_s=loaded_s, timed_s=timed_s, lasting=lasting, burst_s=fitted.burst_s
+        )
 
     def _attention(self, op: AttentionCore, dtype: str) -> Numeric:
         fitted = self._flash(op)

@@ -228,6 +228,8 @@ class KernelRow:
     extra: tuple[Elementwise, ...]
     """What the benchmark timed besides."""
     seconds: float
+    loop: tuple[float, float] | None = None
+    """Seconds of load before it was timed, and that it was timed for; None is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +242,7 @@ class KernelBatch:
     ops: tuple[Compute, ...]
     extra: tuple[Elementwise, ...]
     seconds: Array
+    loop: tuple[Array, Array] | None = None
 
 
 def read_kernels(path: Path, devices: Mapping[str, Device]) -> list[KernelRow]:
@@ -394,7 +397,8 @@ def batches(rows: Iterable[KernelRow]) -> list[KernelBatch]:
     """Stack rows that differ in extents only."""
     groups: dict[object, list[KernelRow]] = defaultdict(list)
     for row in rows:
-        groups[row.table, row.device.name, *(flags_of(op) for op in (*row.ops, *row.extra))].append(row)
+        flags = (flags_of(op) for op in (*row.ops, *row.extra))
+        groups[row.table, row.device.name, row.loop is None, *flags].append(row)
     return [
         KernelBatch(
             device=group[0].device,
@@ -403,6 +407,12 @@ def batches(rows: Iterable[KernelRow]) -> list[KernelBatch]:
             ops=tuple(stacked([row.ops[index] for row in group]) for index in range(len(group[0].ops))),
             extra=tuple(stacked([row.extra[index] for row in group]) for index in range(len(group[0].extra))),
             seconds=np.array([row.seconds for row in group]),
+            loop=_loops(group),
         )
         for group in groups.values()
     ]
+
+
+def _loops(rows: Sequence[KernelRow]) -> tuple[Array, Array] | None:
+    known = [row.loop for row in rows if row.loop is not None]
+    return (np.array([each[0] for each in known]), np.array([each[1] for each in known])) if known else None

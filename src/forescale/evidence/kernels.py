@@ -27,7 +27,7 @@ from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.units import counted
 
-ModelOf: TypeAlias = Callable[[Calibration, Device], ComputeModel]
+ModelOf: TypeAlias = Callable[[Calibration, Device], Roofline]
 """Builds the cost model of a device from a calibration."""
 
 
@@ -130,7 +130,7 @@ def errors(rows: Sequence[KernelBatch], fitted: Fitted, model: ModelOf) -> Array
     """Return ln(predicted / measured) of all rows."""
     logs = []
     for batch in rows:
-        seconds = predicted(batch, model(fitted.calibration, batch.device))
+        seconds = predicted(batch, replace(model(fitted.calibration, batch.device), loop=batch.loop))
         logs.append(np.log((seconds + fitted.call_s.get(batch.table, 0.0)) / batch.seconds))
     return np.concatenate(logs) if logs else np.zeros(0)
 
