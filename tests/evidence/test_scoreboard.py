@@ -132,6 +132,7 @@ def test_the_page_names_every_skipped_row_and_every_source(cases, projector):
     assert "## Choice of layout" in page
     assert "| SMX | allocated |" in page
     assert "The same by architecture." in page
+    assert "| blackwell | bf16 | b200, gb200 | all | 714 |" in page
     assert page.count("\n## ") == 14
 
 
