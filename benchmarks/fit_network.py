@@ -28,7 +28,7 @@ from forescale.cost.timings import (
     stack,
 )
 from forescale.evidence.entries import residual
-from forescale.evidence.network import fit_link
+from forescale.evidence.network import fit_link, parameters_of, with_parameters
 from forescale.io.measurements import read_nccl_tests
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +47,10 @@ EXCHANGE = ["exchange_efficiency", "exchange_launch", "exchange_copy_bandwidth"]
 def protocols(*values: tuple[float, float, float]) -> tuple[WireProtocol, ...]:
     names = ("LL", "LL128", "Simple")
     return tuple(
-        WireProtocol(name=n, launch=v[0], hop_factor=v[1], efficiency=v[2])
+        # NCCL, src/include/collectives.h: Simple has two slices in a chunk, the others forward whole steps.
+        WireProtocol(
+            name=n, launch=v[0], hop_factor=v[1], efficiency=v[2], slices=2.0 if n == "Simple" else 1.0
+        )
         for n, v in zip(names, values, strict=True)
     )
 
@@ -86,6 +89,8 @@ class Recipe:
     pull: float = 0.1
     inner: str = ""
     """Calibration of the innermost tier when an outer one is fitted."""
+    hops: str = ""
+    """Calibration, of more nodes, whose hop of Simple counts: between few nodes it is told from no launch."""
 
 
 def read(name: str) -> LinkCalibration:
@@ -125,10 +130,14 @@ def check(sets: Sets, link: LinkCalibration, recipe: Recipe, source: str) -> Res
 
 
 def cook(recipe: Recipe) -> None:
-    link, place = recipe.start, placed(recipe)
+    link, place, names = recipe.start, placed(recipe), recipe.names
+    if recipe.hops:
+        hop = "Simple.hop_factor"
+        link = with_parameters(link, {hop: parameters_of(read(recipe.hops), [hop])[hop]})
+        names = [name for name in names if name != hop]
     sets = recipe.fitted()
     plain = [(cluster, collectives(rows)) for cluster, rows in sets]
-    link = fit_link(batches(plain), place, link, recipe.names, pull=recipe.pull)
+    link = fit_link(batches(plain), place, link, names, pull=recipe.pull)
     across = [(cluster, exchanges(rows)) for cluster, rows in sets]
     if any(rows for _, rows in across):
         link = fit_link(batches(across), place, link, EXCHANGE, pull=recipe.pull)
@@ -258,7 +267,8 @@ RECIPES = {
         tier=1,
         names=OUTER,
         source="nccl-tests, NCCL 2.26 all-reduce on 2 and 4 nodes of 8 H100 with 400 Gb/s InfiniBand "
-        "(NVIDIA/nccl-tests issue 309, 2025)",
+        "(NVIDIA/nccl-tests issue 309, 2025); hops of Simple as on up to 32 nodes of Perlmutter",
+        hops="slingshot",
         fitted=lambda: [("h100-sxm", log("h100_2_nodes_all_reduce", 2) + log("h100_4_nodes_all_reduce", 4))],
         held_out={
             "8 nodes of 8 H100 of another site": lambda: [("h100-sxm", log("h100_8_nodes_all_reduce", 8))]

@@ -49,6 +49,23 @@ def test_one_rank_per_node_has_one_link():
     assert seconds("ring", "all_gather", 8, stride=8) == pytest.approx(expected)
 
 
+def test_slices_hide_the_hops_of_a_ring():
+    """Half of a transfer hides hops: all of them where it is long, half where it is as long as they are, else none."""
+    wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0, slices=2.0)
+    link = LinkCalibration(name="ideal", protocols=(wire,), algorithms=("ring",))
+    built = AlphaBeta(cluster=two_level(), calibration=NetworkCalibration(links=(link, link)))
+    hops, group = 7 * ALPHA_FAST, Group(size=8.0)
+
+    def taken(kind, transfer):
+        return float(built.seconds(kind=kind, num_bytes=transfer * FAST * 8 / 7, group=group))
+
+    assert taken("all_gather", 2 * hops) == pytest.approx(2 * hops + hops / 2)
+    assert taken("all_reduce", 2 * hops) == pytest.approx(2 * taken("reduce_scatter", 2 * hops))
+    assert taken("all_gather", 1e-6 * hops) == pytest.approx(hops, rel=1e-5)
+    assert taken("all_gather", 1e3 * hops) == pytest.approx(1e3 * hops, rel=3e-3)
+    assert taken("broadcast", 2 * hops * 7 / 8) == pytest.approx(3 * hops)
+
+
 def test_broadcast_pipes_the_whole_message():
     assert seconds("ring", "broadcast", 8) == pytest.approx(7 * ALPHA_FAST + VOLUME / FAST)
 

@@ -21,11 +21,15 @@ Cost: TypeAlias = tuple[Numeric, Numeric, Numeric]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Time of one way to do a collective: fixed + bytes·seconds_per_byte."""
+    """Time of one way to do a collective: fixed + bytes·seconds_per_byte, and what that does not hide of `latency`."""
 
     label: str
     fixed: Numeric
     seconds_per_byte: Numeric
+    latency: Numeric = 0.0
+    """Seconds of hops that run while parts of the message are still sent."""
+    hiding: float = 0.0
+    """Share of the transfer that hides them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,8 @@ class Algorithm:
     """Whether it runs over every wire protocol; else the one for long messages counts, if any does."""
     usable: Callable[[Route], Numeric | None] | None = None
     """1 where it can serve a group, else 0, None on a network without what it needs; it can everywhere by default."""
+    sliced: frozenset[CollectiveKind] = frozenset()
+    """The collectives whose chunks a rank forwards slice by slice."""
 
     def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
         """Yield a line per wire protocol; infinite where the algorithm cannot serve a group."""
@@ -50,10 +56,15 @@ class Algorithm:
             return
         for protocol, wire in route.protocols if self.by_protocol else route.protocols[-1:]:
             launch, latency, beta = self.cost(kind, route, protocol)
+            label = f"{self.name} {wire}" if self.by_protocol else self.name
+            slices = route.slices(protocol) if kind in self.sliced else 1.0
+            if slices > 1.0:
+                hops, share = passes(kind) * latency, 1.0 - 1.0 / slices
+                yield Line(label=label, fixed=launch, seconds_per_byte=beta, latency=hops, hiding=share)
+                continue
             fixed = fixed_seconds(launch=launch, passes=passes(kind), latency=latency)
             if usable is not None:
                 fixed = where_usable(seconds=fixed, usable=usable)
-            label = f"{self.name} {wire}" if self.by_protocol else self.name
             yield Line(label=label, fixed=fixed, seconds_per_byte=beta)
 
 
@@ -384,7 +395,7 @@ _EXCHANGES: frozenset[CollectiveKind] = frozenset(("all_to_all",))
 _TO_ALL: frozenset[CollectiveKind] = frozenset(("all_reduce",))
 _MESSAGES: frozenset[CollectiveKind] = frozenset(("p2p",))
 ALGORITHMS: tuple[Algorithm, ...] = (
-    Algorithm(name="ring", kinds=_SUMS | {"broadcast", "reduce"}, cost=_ring),
+    Algorithm(name="ring", kinds=_SUMS | {"broadcast", "reduce"}, cost=_ring, sliced=_SUMS),
     Algorithm(name="tree", kinds=_TO_ALL, cost=_tree),
     Algorithm(name="halving_doubling", kinds=_SUMS, cost=_halving_doubling),
     Algorithm(name="bruck", kinds=_SUMS, cost=_bruck),

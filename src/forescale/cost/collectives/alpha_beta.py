@@ -17,7 +17,7 @@ from forescale.cost.model import Prices, Provenance
 from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator, smaller
+from forescale.numeric import Numeric, indicator, larger, smaller
 from forescale.spec.cluster import Cluster
 
 
@@ -25,6 +25,16 @@ from forescale.spec.cluster import Cluster
 def message_seconds(*, num_bytes: Numeric, fixed: Numeric, seconds_per_byte: Numeric) -> Numeric:
     """V·beta, and what a message of no length takes."""
     return fixed + num_bytes * seconds_per_byte
+
+
+@formula(
+    unit="s",
+    source="NCCL, src/device/all_gather.h, src/include/collectives.h: a rank forwards a slice, half of a chunk, while "
+    "it receives the next; a step of a ring takes max(chunk, hop + slice)",
+)
+def beyond_transfer(*, latency: Numeric, transfer: Numeric, share: float) -> Numeric:
+    """Latency²/(latency + share·transfer): hops vary, so what is as long as their mean hides half of them."""
+    return latency * latency / larger(latency + share * transfer, 1e-30)
 
 
 @formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
@@ -65,12 +75,15 @@ class Lines:
         return _winner(self._choices(num_bytes))
 
     def _choices(self, num_bytes: Numeric) -> dict[str, Numeric]:
-        return {
-            line.label: message_seconds(
-                num_bytes=num_bytes, fixed=line.fixed, seconds_per_byte=line.seconds_per_byte
-            )
-            for line in self.lines
-        }
+        return {line.label: _seconds(line, num_bytes) for line in self.lines}
+
+
+def _seconds(line: Line, num_bytes: Numeric) -> Numeric:
+    seconds = message_seconds(num_bytes=num_bytes, fixed=line.fixed, seconds_per_byte=line.seconds_per_byte)
+    if not line.hiding:
+        return seconds
+    transfer = num_bytes * line.seconds_per_byte
+    return seconds + beyond_transfer(latency=line.latency, transfer=transfer, share=line.hiding)
 
 
 def _winner(choices: Mapping[str, Numeric]) -> str:

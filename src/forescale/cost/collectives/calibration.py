@@ -10,7 +10,7 @@ from typing import Any
 from forescale.cost.calibration import Fit
 from forescale.errors import SpecError
 from forescale.files import packaged, packaged_names
-from forescale.limits import Amount, Measure, Seconds, Share
+from forescale.limits import Amount, Factor, Measure, Seconds, Share
 from forescale.records import record
 from forescale.spec.cluster import Cluster, Tier
 
@@ -26,6 +26,8 @@ class WireProtocol:
     """Time per hop through the library in latencies of the tier."""
     efficiency: Share
     """Share of the link's bandwidth that a long message reaches; at most 1."""
+    slices: Factor = 1.0
+    """Parts of a chunk that a ring forwards while it receives the next: the time of all but one hides hops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

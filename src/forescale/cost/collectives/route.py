@@ -104,6 +104,10 @@ class Route:
         most = max((leg.link for leg in self.legs), key=lambda link: len(link.protocols))
         return tuple((index, wire.name) for index, wire in enumerate(most.protocols))
 
+    def slices(self, protocol: int) -> float:
+        """Parts of a chunk that every tier forwards apart."""
+        return min(leg.link.wire(protocol).slices for leg in self.legs)
+
     def launch(self, protocol: int) -> Numeric:
         """Seconds before the first byte moves."""
         return self._started([leg.link.wire(protocol).launch for leg in self.legs])
