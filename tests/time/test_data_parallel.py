@@ -123,6 +123,7 @@ class Messages:
         "ends": 11.0,
         "stage": 13.0,
         "cp": 17.0,
+        "data": 19.0,
     }
     EACH: ClassVar = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.5, "broadcast": 4.0}
 
@@ -281,12 +282,22 @@ def test_tensors_in_the_share_of_a_rank():
 def test_every_owner_broadcasts_its_tensors():
     """18 ranks own the 7 + 7 + 1 tensors of stage 0 one each; all own some of stage 1's."""
     found = traffic(broadcasts_updates=True)
-    assert columns(found.reduce_scatter) == both(2.0)
     expected = [
         owners * (SHARDS + 4 * 2 * dense / owners) + owners * (COPIES + 4 * 2 * expert / owners)
         for owners, dense, expert in zip((15, 18), DENSE, EXPERT, strict=True)
     ]
     assert columns(found.all_gather) == pytest.approx(expected)
+
+
+def test_where_owners_broadcast_one_sum_runs_over_all_ranks():
+    """Gradients of what each of the 6 x cp 3 x 2 replicas hold, summed once; no sum of shards among replicas."""
+    found = traffic(broadcasts_updates=True)
+    assert columns(found.replicas) == [0.0, 0.0]
+    every = 19 * 36
+    expected = [
+        every + 2 * 4 * one + COPIES + 2 * 4 * other for one, other in zip(DENSE, EXPERT, strict=True)
+    ]
+    assert columns(found.reduce_scatter) == pytest.approx(expected)
 
 
 ONCE = DataTraffic(

@@ -178,6 +178,7 @@ def groups(
         "dp": _group(placed["dp"]),
         "dp_cp": _group(shards if tp_kind == "summa" else [*placed["cp"], *shards]),
         "dp_replicate": _group(replicas),
+        "data": _group(placed["dp"] if tp_kind == "summa" else [*placed["cp"], *placed["dp"]]),
         "tp_cp": _group([*placed["tp"], *placed["cp"]]),
         "stage": _group([*placed["tp"], *placed["cp"], *placed["dp"]]),
     }

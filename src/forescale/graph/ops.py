@@ -34,6 +34,7 @@ MeshAxis: TypeAlias = Literal[
     "dp_replicate",
     "expert_dp",
     "dp_cp",
+    "data",
 ]
 
 

@@ -95,18 +95,19 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
             reduce=both("reduce_scatter", *gradients),
         )
 
-    shard = dense * gradient / state_shards(sharded.degrees, choices.tp_kind)
+    each, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
+    scattered = each("reduce_scatter", *sums)
+    shard = sums[0] / state_shards(sharded.degrees, choices.tp_kind)
     replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
+    if choices.kernels.broadcasts_updates:  # once over all ranks, however few of them share the states
+        scattered, replicas = both("all_reduce", *sums, axis="data"), 0.0 * replicas
     if choices.tp_kind == "summa":
         copied = _summed(setting, sharded, lambda block: block.vectors)
         size = copied * gradient / sharded.degrees.dp_shard
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
-    each = _in_groups(setting, sharded, pricing)
-    all_reduce = each("all_reduce", dense * gradient, expert * gradient)
-    whole = choices.kernels.broadcasts_updates
     return DataTraffic(
-        reduce_scatter=all_reduce if whole else each("reduce_scatter", dense * gradient, expert * gradient),
-        all_reduce=all_reduce,
+        reduce_scatter=scattered,
+        all_reduce=each("all_reduce", *sums),
         replicas=replicas,
         all_gather=_updated(setting, sharded, pricing, each),
         ties=_ties(setting.model, held, pricing, gradient),
@@ -204,10 +205,14 @@ def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange
 
 
 def _both_groups(
-    pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
+    pricing: Pricing,
+    kind: CollectiveKind,
+    dense_bytes: Numeric,
+    expert_bytes: Numeric,
+    axis: MeshAxis = "dp_cp",
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters, then over experts."""
-    seconds = pricing.seconds(Collective(kind=kind, axis="dp_cp", num_bytes=dense_bytes))
+    seconds = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=dense_bytes))
     if isinstance(expert_bytes, float) and expert_bytes == 0.0:
         return seconds
     return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
