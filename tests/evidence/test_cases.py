@@ -45,6 +45,12 @@ def test_what_was_measured(cases):
     assert case.tokens_per_step == 16 * 4096
 
 
+@pytest.mark.parametrize(("source", "stage"), [("nanotron v0.5", "first"), ("torchtitan", "fullest")])
+def test_nanotrons_first_rank_writes_the_peak(row, source, stage):
+    (case,) = express([row(source=source, measured_peak_mem_gb=40)])
+    assert (case.measured.peak_measure, case.measured.peak_stage) == ("reserved", stage)
+
+
 @pytest.mark.parametrize(
     ("identifier", "reference", "source"),
     [

@@ -35,6 +35,13 @@ def test_gpt_is_ungated_with_biases_and_tied_embeddings(row):
     assert model.learned_positions == 4096
 
 
+@pytest.mark.parametrize(("name", "tied"), [("1.34B", True), ("3.57B", True), ("8.86B", False)])
+def test_small_models_of_nanotrons_benchmark_tie_their_embeddings(row, name, tied):
+    model, _ = build(row(model=f"nanotron-Llama-{name}"))
+    assert model.tied_embeddings is tied
+    assert model.layer_kinds[0].ffn.gated
+
+
 def test_routed_layers_follow_the_first_dense_ones(row):
     model, _ = build(
         row(
