@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests import small
@@ -120,6 +122,19 @@ def test_attention_on_padded_batches_copies_its_operands():
     assert moved("forward") == moved("backward_input") == 0
     assert moved("forward", unpads_attention=True) == 2 * inputs + 3 * result
     assert moved("backward_input", unpads_attention=True) == 3 * inputs + 2 * result
+
+
+@pytest.mark.parametrize(("kv_heads", "copies"), [(16, 2), (4, 0)])
+def test_queries_hold_the_keys_and_values_that_were_copied(kv_heads, copies):
+    """nanotron: of 16 heads, keys and values of each stay beside those that attention reads; of groups none."""
+    attention = replace(small.DENSE_LAYER.attention, num_kv_heads=kv_heads)
+    layer = replace(small.DENSE_LAYER, attention=attention)
+
+    def kept(**kernels: object) -> float:
+        block = layer_block(small.dense(), layer, layout(**kernels))
+        return float(keep(block, Recompute()).num_bytes)
+
+    assert kept(copies_keys_values=True) - kept() == copies * 2 * TOKENS * 16 * 64
 
 
 def test_losses_by_what_they_hold():

@@ -222,6 +222,9 @@ class Kernels:
     unpads_attention: bool = False
     """Queries, keys and values are copied out of a padded batch, full or not, and attention's result back into it
     (flash-attn's bert_padding around its kernels for varied lengths)."""
+    copies_keys_values: bool = False
+    """Where each query head has its own, keys and values are copied once more before they are rotated; queries, a view
+    of all three as the product left them, keep the first copy too (nanotron)."""
     fused: bool = True
     """Norms and activations keep their inputs only; False is eager PyTorch, whose every step keeps its own."""
     fused_activations: bool = True

@@ -198,7 +198,8 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
         elements = b.tensors[output].elements
         output = b.tensor(f"{output}.narrow", elements, E5M6_ROW_BYTES, copy_of=output)
     if lay.choices.flash_attention:
-        return output, b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
+        statistics = b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
+        return output, statistics, *_first_copies(b, shape)
     pairs = tokens * lay.seq_len
     kept = [b.tensor("attention.probabilities", pairs)]
     if not lay.choices.kernels.fused:
@@ -206,6 +207,13 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
     if lay.choices.kernels.dropout:
         kept += [b.tensor("attention.probability_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
     return tuple(kept)
+
+
+def _first_copies(b: Builder, shape: CoreShape) -> tuple[str, ...]:
+    """Return the keys and values that queries hold beside those that the core reads, where they are copied."""
+    if not b.layout.choices.kernels.copies_keys_values or shape.heads != shape.kv_heads:
+        return ()
+    return tuple(b.tensor(f"{name}.copied", b.tensors[name].elements) for name in QKV[1:])
 
 
 SOFTMAX_BYTES = 4.0, 6.0
