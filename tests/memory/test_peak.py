@@ -372,8 +372,9 @@ def test_gradients_of_the_update_that_find_no_room_are_lost():
 
 @pytest.mark.parametrize("bucket", [1e3, 1e9])
 @pytest.mark.parametrize("waits", [False, True])
-def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, waits):
-    """DeepSpeed, at zero 1 and 2: 2 bytes of all parameters of a device; of one round, where the host waits for each.
+@pytest.mark.parametrize("flat", [False, True])
+def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, waits, flat):
+    """DeepSpeed and nanotron, at zero 1 and 2: 2 bytes of all parameters of a device; of one round, where the host waits for each.
 
     Rounds are of at least a bucket. A host that does not wait has queued them all before the first is over.
     """
@@ -385,7 +386,7 @@ def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, wa
                 replace(
                     layout,
                     kernels=Kernels(
-                        flat_update=True,
+                        flat_update=flat,
                         receives_copies=on,
                         bucket_elements=bucket,
                         blocking_launches=waits,

@@ -275,7 +275,7 @@ def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
     ratio = float(held.fragmentation.expected)
     zero = inputs.degrees.zero
     flat = flat_gradient_bytes(update=states.update, activations=activations, zero=zero)
-    lost = largest(first=flat, second=states.received) if kernels.flat_update else 0.0
+    lost = largest(first=flat, second=states.received) if kernels.flat_update else states.received
     weights = states.weights + states.narrow
     allocated = weights + states.gradients + states.optimizer + activations + buffers
     overhead = {

@@ -181,6 +181,7 @@ def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, 
 @formula(
     unit="byte",
     source="DeepSpeed, runtime/zero/stage_1_and_2.py and bf16_optimizer.py: rounds of at least allgather_bucket_size; "
+    "nanotron, distributed.py, all_gather_coalesced: one round; "
     "PyTorch, ProcessGroupNCCL::allgather: a list of outputs is received in one flat tensor and copied out; it is "
     "recorded on NCCL's stream, so the allocator has it back when that stream is through (CUDACachingAllocator)",
 )

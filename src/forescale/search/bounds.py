@@ -363,12 +363,11 @@ def beside(setting: Setting, states: StateBytes, *, safe: bool) -> Numeric:
     Of these the allocator loses pieces, and at the upper end of its range (`safe`) formulas are off besides: they stand
     for more.
     """
-    held, kernels = setting.overhead, setting.choices.kernels
+    held = setting.overhead
     if held.measured is not None:
         return 0.0
     ratio = held.fragmentation
-    lost = states.received if kernels.flat_update else 0.0
-    return (lost + states.aside) / (
+    return (states.received + states.aside) / (
         float(ratio.high) * float(load_residual().high) if safe else float(ratio.expected)
     )
 

@@ -286,8 +286,8 @@ class Kernels:
     """Elements of reduction buckets from stage 1 on, in the type of gradients (DeepSpeed's reduce_bucket_size), and of
     updated parameters received at once (allgather_bucket_size)."""
     receives_copies: bool = False
-    """Under zero 1 and 2 such an update receives updated parameters in flat tensors, too, and copies them out
-    (DeepSpeed before 2023-12); False receives them where they are."""
+    """Under zero 1 and 2 updated parameters are received in flat tensors, for which there is no room, and copied out
+    (DeepSpeed before 2023-12, nanotron); False receives them where they are."""
     loads_all_kernels: bool = False
     """The driver's context holds every kernel of the libraries (CUDA before lazy loading); False those that ran."""
     gathers_after_update: bool = False
