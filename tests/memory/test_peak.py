@@ -412,6 +412,26 @@ def test_a_single_replica_receives_nothing():
             assert (one.overhead_bytes > other.overhead_bytes) is receives
 
 
+@pytest.mark.parametrize(("queued", "layers"), [(0, 0), (1, 1), (9, 2)])
+@pytest.mark.parametrize("sp", [False, True])
+def test_what_sums_over_tp_read_stays_reserved_while_the_host_is_ahead(queued, layers, sp):
+    """A whole stream of 2 bytes of each layer in the queue, of the two of a stage at most; of one with two chunks."""
+    for tp, vpp, waits, held in (
+        (1, 1, False, 0),
+        (2, 1, False, layers),
+        (2, 2, False, min(layers, 1)),
+        (2, 1, True, 0),
+    ):
+        layout = replace(PIPELINE, tp=tp, sp=sp and tp > 1, vpp=vpp)
+        ahead, plain = (
+            stages(replace(layout, kernels=Kernels(queued_layers=count, blocking_launches=waits)))
+            for count in (queued, 0)
+        )
+        for one, other in zip(ahead, plain, strict=True):
+            assert one.overhead_bytes - other.overhead_bytes == pytest.approx(held * 2 * TOKENS * HIDDEN)
+            assert one.allocated_bytes == other.allocated_bytes
+
+
 def test_layers_that_are_replayed_together_are_there_together():
     """Units of two: inputs of three of six layers, and at work another layer's tensors and one more result."""
     layout = Strategy(dp_shard=5, micro_batch_size=2, recompute=Recompute(granularity="full", unit=2))

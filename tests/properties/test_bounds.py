@@ -300,6 +300,15 @@ CASES = {
         asked(uniform(4), cluster(4), replace(SHORT, precision=Precision(gradients="bf16"))),
         space(**ALONE, pp=(1,)),
     ),
+    "a host that is ahead": (
+        asked(uniform(4), cluster(4), SHORT, safe=True),
+        space(
+            cp=(1,),
+            zero=(0, 1),
+            recompute=(Recompute(), FULL),
+            kernels=Kernels(queued_layers=2, receives_copies=True, copies_keys_values=True),
+        ),
+    ),
     "graphs": (asked(uniform(4), cluster(4), SHORT), space(**ALONE, graphs="partial")),
     "at the upper end": (
         asked(latent(), cluster(8), safe=True),
@@ -385,6 +394,7 @@ FLOORS = {
     "gathered for the loss": (0.780, 0.780, 0.853, 0.853, 1.000, 1.000, 1.000),
     "gathered for the head's gradient": (0.390, 0.390, 0.540, 0.540, 1.000, 1.000, 1.000),
     "an update that takes more than all before": (0.553, 0.553, 0.862, 0.862, 1.000, 1.000, 1.000),
+    "a host that is ahead": (0.686, 0.686, 0.935, 0.935, 0.981, 0.996, 0.996),
     "graphs": (0.483, 0.483, 0.855, 0.855, 1.000, 1.000, 1.000),
     "at the upper end": (0.808, 0.808, 0.985, 0.985, 1.000, 1.000, 1.000),
     "pieces of sequences": (0.742, 0.742, 0.982, 0.982, 0.758, 0.758, 0.758),

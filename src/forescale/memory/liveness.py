@@ -11,6 +11,7 @@ import numpy as np
 
 from forescale.formula import Term, as_term, formula, named, total, value_of
 from forescale.graph.operator import Block, Operator
+from forescale.graph.ops import Collective, Primitive
 from forescale.graph.recompute import Kept, awaited, offloaded_bytes
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import OffloadName
@@ -258,6 +259,8 @@ class BlockBytes:
     """At work for a moment after that, beside what is held."""
     stranded: Numeric = 0.0
     """Freed by the time it peaks, in pieces in which nothing fits."""
+    summed: Numeric = 0.0
+    """What forward frees as soon as its sum over tp is asked for, whatever the policy."""
     captured: tuple[Numeric, Numeric] | None = None
     """Working sets beyond what is kept, of launches in graphs and of others, where graphs capture some."""
     forward: Numeric
@@ -299,6 +302,7 @@ def block_bytes(
         held=_sum_of(block, "held"),
         afterwards=_sum_of(block, "afterwards"),
         stranded=_sum_of(block, "stranded"),
+        summed=_summed_bytes(block),
         captured=_pools(block, kept, moments) if captured else None,
         forward=moments.forward_bytes,
         backward=moments.backward_bytes,
@@ -309,6 +313,20 @@ def _sum_of(block: Block, field: Literal["held", "afterwards", "stranded"]) -> N
     names = dict.fromkeys(name for operator in block.operators for name in getattr(operator, field))
     sizes = {name: block.tensors[name].num_bytes for name in names}
     return total(sizes, name=f"{field}_bytes", unit="byte") if sizes else 0.0
+
+
+def _summed_bytes(block: Block) -> Numeric:
+    saved = {name for operator in block.operators for name in operator.saves}
+    sums = [operator for operator in block.operators if list(map(_sums, operator.forward)) == [True]]
+    names = dict.fromkeys(name for operator in sums for name in operator.reads if name not in saved)
+    sizes = {name: block.tensors[name].num_bytes for name in names}
+    return total(sizes, name="summed_bytes", unit="byte") if sizes else 0.0
+
+
+def _sums(each: Primitive) -> bool:
+    return (
+        isinstance(each, Collective) and each.axis == "tp" and each.kind in ("reduce_scatter", "all_reduce")
+    )
 
 
 def _pools(block: Block, kept: Kept, moments: BlockMoments) -> tuple[Numeric, Numeric]:

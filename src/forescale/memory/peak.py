@@ -10,6 +10,7 @@ import numpy as np
 
 from forescale.cost.anchor import Residual
 from forescale.formula import formula, number_of, total, value_of
+from forescale.graph.layout import several
 from forescale.graph.parts import kept_message_bytes, message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.in_flight import Holding
@@ -25,7 +26,7 @@ from forescale.memory.overhead import (
     load_residual,
     overhead_of,
 )
-from forescale.numeric import Numeric, smaller
+from forescale.numeric import Numeric, larger, smaller, summed
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
 from forescale.units import format_bytes
@@ -284,6 +285,7 @@ def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
         "flat tensors of the update that find no room": lost,
         "memory of the gathering stream": states.aside,
         "freed logits in whose room nothing fits": work.stranded,
+        "freed tensors that messages still read": _queued(setting, inputs),
     }
     if (measured := held.measured) is not None:
         overhead = {
@@ -303,6 +305,30 @@ def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
         frozen=states.frozen,
         host=states.host + work.host,
     )
+
+
+def _queued(setting: Setting, inputs: Resident) -> Numeric:
+    """Return what sums over tp read and the allocator does not have again, of the layers that the host is ahead."""
+    degrees, stages, kernels = inputs.degrees, inputs.stages, setting.choices.kernels
+    if not kernels.queued_layers or kernels.blocking_launches:
+        return 0.0
+    blocks = zip(stages.counts, inputs.blocks.layers, strict=True)
+    return several(degree=degrees.tp) * queued_bytes(
+        freed=summed(count * block.taken.summed for count, block in blocks),
+        layers=summed(stages.counts),
+        queued=float(kernels.queued_layers),
+        vpp=degrees.vpp,
+    )
+
+
+@formula(
+    unit="byte",
+    source="PyTorch before 2.8 (pull request 148590), ProcessGroupNCCL.cpp: what a collective uses is recorded on its "
+    "stream; CUDACachingAllocator.cpp, insert_events: freed, they are had again once that stream is through",
+)
+def queued_bytes(*, freed: Numeric, layers: Numeric, queued: float, vpp: Numeric) -> Numeric:
+    """Bytes of all layers × min(layers of a pass, queued) / layers: the fullest moment is a forward's end."""
+    return freed * smaller(layers / vpp, queued) / larger(layers, 1.0)
 
 
 def _measured_gap(measured: Residual, allocated: Numeric) -> Numeric:

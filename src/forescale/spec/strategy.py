@@ -340,6 +340,10 @@ class Kernels:
     """Sums of input gradients over tp, and inputs gathered again, run behind the next product of backward (Megatron-LM
     since 2022, Korthikanti et al. 2022, section 4.2.2); False waits for each (Megatron-LM before, DeepSpeed's fork of
     it, PyTorch's DTensor), unless tensor-parallel collectives are pipelined with their products."""
+    queued_layers: OptionalExtent = 0
+    """Layers whose forward the host has launched when the device begins the first. So many stay reserved of the tensors
+    that sums over tp read last: their memory is had again once the stream of messages is through with them (PyTorch's
+    record_stream). 0 has them at once."""
     runs_ahead: bool = False
     """The pipeline engine queues its messages and goes on (DeepSpeed); False waits for each exchange with a
     neighbouring stage, so that nothing hides what the engine itself does (Megatron-LM synchronises after it)."""
