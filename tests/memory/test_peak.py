@@ -8,6 +8,7 @@ import pytest
 from tests import toy
 
 from forescale.files import packaged
+from forescale.memory.peak import stranded_bytes
 from forescale.project import project
 from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Recompute, Strategy, Workload
 from forescale.spec.strategy import Kernels
@@ -231,7 +232,10 @@ def test_a_small_vocabulary_leaves_the_most_to_gather_to_a_layer():
 
 
 def test_16_bit_logits_of_an_eager_loss_leave_room_for_nothing():
-    """Its fp32 tensors are larger: the allocator holds 2 bytes of each logit beside them."""
+    """Its fp32 tensors are larger: the allocator holds 2 bytes of each logit beside them, and no other piece of them.
+
+    What the loss holds is its three fp32 tensors and the head's input, its norm's result and statistic.
+    """
     eager, fused = (
         stages(replace(PIPELINE, kernels=Kernels(cross_entropy=kind))) for kind in ("eager", "fused")
     )
@@ -242,7 +246,14 @@ def test_16_bit_logits_of_an_eager_loss_leave_room_for_nothing():
         - (ratio - 1) * (one.allocated_bytes - other.allocated_bytes)
         for one, other in zip(eager, fused, strict=True)
     ]
-    assert lost == pytest.approx([0.0, 0.0, 2 * TOKENS * VOCAB], abs=1.0)
+    loss = TOKENS * (2 * HIDDEN + 2 * HIDDEN + 4 + 3 * 4 * VOCAB)
+    assert lost == pytest.approx([0.0, 0.0, 2 * TOKENS * VOCAB - (ratio - 1) * loss], abs=1.0)
+
+
+def test_pieces_never_count_more_than_the_room_that_is_lost():
+    """At a ratio of 1.2 the pieces of a loss of 12 bytes a logit would be 2.4 bytes, more than the 2 that are lost."""
+    assert stranded_bytes(freed=2.0, loss=12.0, ratio=1.2) == 0.0
+    assert stranded_bytes(freed=2.0, loss=12.0, ratio=1.05) == pytest.approx(1.4)
 
 
 def test_gpipe_holds_the_losses_of_all_micro_batches():

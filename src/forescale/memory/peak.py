@@ -80,7 +80,10 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
     if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
         own = most(stages) / degrees.vpp - head.held - head.afterwards
         activations = largest(first=activations, second=beside_loss - stages.last * own)
-    beyond, stranded = _beyond(inputs, activations, (at_layers, at_loss, beside_loss))
+    lost = stages.last * stranded_bytes(
+        freed=head.stranded, loss=part * loss, ratio=float(setting.overhead.fragmentation.expected)
+    )
+    beyond, stranded = _beyond(inputs, activations, (at_layers, at_loss, beside_loss), lost)
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
@@ -91,11 +94,10 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
 
 
 def _beyond(
-    inputs: Resident, most: Numeric, moments: tuple[Numeric, Numeric, Numeric]
+    inputs: Resident, most: Numeric, moments: tuple[Numeric, Numeric, Numeric], lost: Numeric
 ) -> tuple[Numeric, Numeric]:
-    """Return what is gathered beyond the least at the fullest moment, and what the loss leaves that nothing takes."""
+    """Return what is gathered beyond the least at the fullest moment, and what of `lost` stands there besides."""
     states, (layers, loss, head) = inputs.states, moments
-    lost = inputs.stages.last * inputs.blocks.head.taken.stranded
     beyond: Numeric = 0.0
     if any(np.any(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
         together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
@@ -103,6 +105,16 @@ def _beyond(
     if not np.any(value_of(lost)):
         return beyond, 0.0
     return beyond, largest(first=loss + states.at_loss + lost - most - beyond, second=0.0 * lost)
+
+
+@formula(
+    unit="byte",
+    source="PyTorch, c10/cuda/CUDACachingAllocator.cpp: a tensor of GiB has a segment of its own and comes back whole; "
+    "measured ratios are of runs whose losses are fused",
+)
+def stranded_bytes(*, freed: Numeric, loss: Numeric, ratio: float) -> Numeric:
+    """max(freed − (ratio − 1) × loss, 0): room of freed logits beyond pieces that `ratio` counts of the loss."""
+    return np.maximum(freed - (ratio - 1.0) * loss, 0.0)
 
 
 def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeric:
