@@ -70,20 +70,17 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
     forward, backward = (part * each for each in _working_sets(setting, inputs))
     held = Holding(whole=most, waiting=awaited, work=(forward, backward))
     saved, beside_loss = in_flight.most(degrees, stages, count, held)
-    loss = stages.last * largest(first=head.forward, second=head.backward)
+    loss = part * (stages.last * largest(first=head.forward, second=head.backward))
     other = stages.last * in_flight.other_losses * head.kept
     work = largest(first=forward, second=backward)
     if setting.choices.kernels.logged_losses:
         work = work + stages.last * head.held
-    at_layers, at_loss = _with_losses(saved, inputs) + work, beside_loss + part * loss + other
+    at_layers, at_loss = _with_losses(saved, inputs) + work, beside_loss + loss + other
     activations: Numeric = largest(first=at_layers, second=at_loss)
     if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
         own = most(stages) / degrees.vpp - head.held - head.afterwards
         activations = largest(first=activations, second=beside_loss - stages.last * own)
-    lost = stages.last * stranded_bytes(
-        freed=head.stranded, loss=part * loss, ratio=float(setting.overhead.fragmentation.expected)
-    )
-    beyond, stranded = _beyond(inputs, activations, (at_layers, at_loss, beside_loss), lost)
+    beyond, stranded = _beyond(setting, inputs, activations, (at_layers, at_loss, beside_loss), loss)
     host: Numeric = 0.0
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
@@ -94,10 +91,16 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
 
 
 def _beyond(
-    inputs: Resident, most: Numeric, moments: tuple[Numeric, Numeric, Numeric], lost: Numeric
+    setting: Setting,
+    inputs: Resident,
+    most: Numeric,
+    moments: tuple[Numeric, Numeric, Numeric],
+    of_loss: Numeric,
 ) -> tuple[Numeric, Numeric]:
-    """Return what is gathered beyond the least at the fullest moment, and what of `lost` stands there besides."""
+    """Return what is gathered beyond the least at the fullest moment, and what the loss leaves that nothing takes."""
     states, (layers, loss, head) = inputs.states, moments
+    ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.taken.stranded
+    lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0
     if any(np.any(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
         together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
