@@ -37,6 +37,10 @@ def test_a_release_goes_over_what_it_starts_from():
     eager = load_framework("torchtitan@2024-eager")
     assert (eager.software, eager.microbatches_per_stage) == ("torch-eager", 1)
     assert load_framework("nemo@24.07").master == "bf16"
+    losses = {
+        each: load_framework(f"nemo@{each}").kernels.cross_entropy for each in ("24.11", "25.04", "25.05")
+    }
+    assert losses == {"24.11": "native", "25.04": "native", "25.05": "fused"}
     own = Kernels(cuts_vision=True, gathers_ends_apart=True, limits_within=False, scales_rotary=False)
     assert load_framework("megatron-core").kernels == own
     assert load_framework("primus@moe").kernels.limits_within
