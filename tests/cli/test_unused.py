@@ -35,3 +35,9 @@ def test_what_changes_nothing_is_said_and_nothing_else(forescale, words, under, 
     assert idle["memory"] == plain["memory"]
     works = figures(forescale("project", *DENSE, *LAYOUT, *words, *with_it, "--json"))
     assert not any("changes nothing here" in each["text"] for each in works["notes"])
+
+
+def test_a_whole_run_says_so_once(forescale):
+    ran = forescale("run", *DENSE, *LAYOUT, "--tokens", "1T", "--reshard", "never")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("--reshard changes nothing here: it goes with --zero 3") == 1

@@ -40,10 +40,9 @@ def run_view(result: RunProjection) -> Group:
 
 
 def _apart(*found: Projection) -> list[Text]:
-    """Return what is said of sites that train by themselves, once."""
-    return words.notes(
-        list(dict.fromkeys(each for one in found for each in one.notes if each.topic == "sites"))
-    )
+    """Return what is said of sites that train by themselves, and of options that change nothing, once."""
+    said = [each for one in found for each in one.notes if each.topic in ("sites", "layout")]
+    return words.notes(list(dict.fromkeys(said)))
 
 
 def _too_large(result: RunProjection) -> list[Text]:
