@@ -84,6 +84,8 @@ def test_compute_slowed_behind_a_longer_message_costs_nothing():
 def test_a_collective_in_chunks_shows_its_last_one():
     assert pipelined_time(communication=4.0, cover=10.0, chunks=4.0) == 1.0
     assert pipelined_time(communication=14.0, cover=10.0, chunks=4.0) == 4.0
+    # 2 s of 8 before any work; the other 6 lengthen 20 s of work by a quarter of themselves: it ends after 23.5.
+    assert pipelined_time(communication=8.0, cover=20.0, chunks=4.0, contention=0.25) == 3.5
 
 
 def test_asynchronous_tensor_parallelism_hides_both_ways():

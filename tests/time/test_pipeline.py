@@ -17,7 +17,7 @@ from forescale.schedule import Request, build_schedule
 from forescale.schedule.memory import peak_activations
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy, Tier, Workload
 from forescale.spec.strategy import Overlap
-from forescale.time.pipeline import lay_out, pipeline_of
+from forescale.time.pipeline import interleaved_stages, lay_out, pipeline_of
 
 
 def seconds(name, pp, count, *, hop=0.0, vpp=1, model=None, **passes):
@@ -239,3 +239,13 @@ def test_automatic_schedules_count_what_waits_for_weight_gradients_as_their_auth
     part = counted_weight_part(model, 1024)
     same = pipeline_of(model, "zb-2p", 8, 1, 24, weight_part=part)
     assert found.in_flight.held.tolist() == same.in_flight.held.tolist()
+
+
+def test_ranks_of_interleaved_1f1b_hold_their_warm_up_and_one_pass_more():
+    """2 (p − 1 − r) + (v − 1) p + 1 passes of two layers each: 5 on the first rank of two, 3 on the last."""
+    plan = interleaved_stages(dense(8), pp=2, vpp=2)
+    held = np.max([each.counts.sum(axis=1) for each in plan.moments], axis=0)
+    assert held[np.argsort(plan.index)].tolist() == [10.0, 6.0]
+    assert not interleaved_stages(dense(8), pp=2, vpp=1).moments, (
+        "all layers of a rank are in flight equally often"
+    )
