@@ -149,13 +149,19 @@ def test_more_links_out_of_a_node_never_slow_long_gathers_down(name, data, num_b
 @given(data=st.data(), name=names, kind=kinds, num_bytes=volumes)
 @settings(max_examples=60, deadline=None)
 def test_a_collective_takes_what_its_fastest_algorithm_takes_alone(data, name, kind, num_bytes):
-    """And in no case less than its own parts: a line is what starts it and what each byte takes."""
+    """And in no case less than its own parts: what starts it, what each byte takes, and hops that bytes do not hide."""
     group, model = data.draw(groups(CLUSTERS[name])), MODELS[name]
     if group.size == 1:
         return
     lines = model.lines(kind=kind, route=model.route(group)).lines
-    each = [float(line.fixed) + num_bytes * float(line.seconds_per_byte) for line in lines]
-    assert min(map(min, [(float(line.fixed), float(line.seconds_per_byte)) for line in lines])) >= 0.0
+    parts = [
+        tuple(map(float, (line.fixed, line.seconds_per_byte, line.latency, line.hiding))) for line in lines
+    ]
+    each = [
+        fixed + num_bytes * beta + (hops * hops / (hops + share * num_bytes * beta) if hops else 0.0)
+        for fixed, beta, hops, share in parts
+    ]
+    assert min(map(min, parts)) >= 0.0
     assert float(model.seconds(kind=kind, num_bytes=num_bytes, group=group)) == pytest.approx(
         min(each), rel=1e-12
     )
