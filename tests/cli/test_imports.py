@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-from forescale.cli import THREADS
 
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "scipy", "sympy", "pint", "pyarrow", "ortools")
 SEARCH = (
@@ -62,25 +58,6 @@ def test_a_projection_loads_no_library_of_schedules_and_no_timeline():
         "forescale.memory.anchored",
         "forescale.io.bench",
     }
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not list threads")
-@pytest.mark.parametrize("said", [None, "2"])
-def test_numpy_starts_no_threads_unless_told_and_the_environment_stays(said):
-    program = (
-        "import os\nfrom forescale.cli import THREADS, main\n"
-        "try: main(['--version'])\nexcept SystemExit: pass\n"
-        "print(len(os.listdir('/proc/self/task')), os.environ.get(THREADS))"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != THREADS}
-    if said is not None:
-        environment[THREADS] = said
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    )
-    threads, left = done.stdout.splitlines()[-1].split()
-    assert left == str(said)
-    assert said is not None or threads == "1"
 
 
 @pytest.mark.parametrize("command", ["project", "search", "explain"])
