@@ -385,6 +385,9 @@ def picture_writable(path: Path | None) -> Path | None:
     return writable(path)
 
 
+TORCH_NEEDED = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
+
+
 @grouped
 def run_command(
     *,
@@ -420,8 +423,7 @@ def run_command(
     try:
         from forescale.runtime.job import Job, run_job
     except ModuleNotFoundError as error:
-        message = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
-        raise ForescaleError(message) from error
+        raise ForescaleError(TORCH_NEEDED) from error
     passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
     if model == "toy":
         stages.refuse("stages of --model sleep take such times, those of toy their own")
@@ -437,11 +439,7 @@ def run_command(
         write_text(slurm, _slurm_script(asked, words, nodes))
         say(f"wrote {slurm}; sbatch {slurm} runs it")
         return
-    if trace is not None:
-        _check_folder(trace, asked.num_ranks)
-    if asked.num_ranks > MOST_RANKS:
-        message = f"{asked.name} has {asked.num_ranks} ranks; this machine is asked for up to {MOST_RANKS} processes"
-        raise ForescaleError(message)
+    _check_ranks(asked, trace)
     seconds = None if model == "toy" else stages.seconds(asked, passes)
     timed = run_job(Job(what=what, steps=steps, seconds=seconds))
     if not timed:  # another rank of torchrun says what was found
@@ -457,6 +455,14 @@ def run_command(
         return
     _show(difference, before)
     _wrote(output, trace)
+
+
+def _check_ranks(asked: Schedule, trace: Path | None) -> None:
+    if trace is not None:
+        _check_folder(trace, asked.num_ranks)
+    if asked.num_ranks > MOST_RANKS:
+        message = f"{asked.name} has {asked.num_ranks} ranks; this machine is asked for up to {MOST_RANKS} processes"
+        raise ForescaleError(message)
 
 
 def _wrote(*files: Path | None) -> None:
