@@ -41,6 +41,8 @@ def test_a_release_goes_over_what_it_starts_from():
         each: load_framework(f"nemo@{each}").kernels.cross_entropy for each in ("24.11", "25.04", "25.05")
     }
     assert losses == {"24.11": "native", "25.04": "native", "25.05": "fused"}
+    queued = [load_framework(each).kernels.queued_layers for each in ("nanotron", "nanotron@2025-torch-2.8")]
+    assert (queued[0] > 0, queued[1]) == (True, 0)
     own = Kernels(cuts_vision=True, gathers_ends_apart=True, limits_within=False, scales_rotary=False)
     assert load_framework("megatron-core").kernels == own
     assert load_framework("primus@moe").kernels.limits_within

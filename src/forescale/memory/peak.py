@@ -338,7 +338,7 @@ def _queued(setting: Setting, inputs: Resident) -> Numeric:
 
 @formula(
     unit="byte",
-    source="PyTorch before 2.8 (pull request 148590), ProcessGroupNCCL.cpp: what a collective uses is recorded on its "
+    source="PyTorch before 2.8 (pull request 150398), ProcessGroupNCCL.cpp: what a collective uses is recorded on its "
     "stream; CUDACachingAllocator.cpp, insert_events: freed, they are had again once that stream is through",
 )
 def queued_bytes(*, freed: Numeric, layers: Numeric, queued: float, vpp: Numeric) -> Numeric:
