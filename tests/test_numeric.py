@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forescale.formula import Term
-from forescale.numeric import joined, larger, mapped, quantiles, smaller, taking
+from forescale.numeric import joined, larger, mapped, smaller, taking
 
 NUMBERS = st.floats(allow_nan=False)
 
@@ -16,14 +16,6 @@ NUMBERS = st.floats(allow_nan=False)
 def test_extremes_of_numbers_are_those_of_arrays(first, second):
     assert larger(first, second) == np.maximum(np.array([first]), second)[0]
     assert smaller(first, second) == np.minimum(np.array([first]), second)[0]
-
-
-@given(
-    st.lists(st.floats(min_value=-1e300, max_value=1e300), min_size=1, max_size=40),
-    st.lists(st.floats(min_value=0.0, max_value=1.0), max_size=4),
-)
-def test_quantiles_are_those_of_numpy(values, shares):
-    assert quantiles(np.array(values), shares) == np.quantile(values, shares).tolist()
 
 
 def test_extremes_are_elementwise_and_recorded():

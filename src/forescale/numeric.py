@@ -39,18 +39,6 @@ def summed(values: Iterable[Numeric]) -> Numeric:
     return reduce(add, values, 0.0)
 
 
-def quantiles(values: Array, shares: Sequence[float]) -> list[float]:
-    """Return what `np.quantile` does, to the bit, which loads all of numpy's masked arrays to do so."""
-    ordered, found = np.sort(values, axis=None).tolist(), []
-    for share in shares:
-        place = (len(ordered) - 1) * share
-        below = int(place)
-        low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-        part, step = place - below, high - low
-        found.append(low + step * part if part < 0.5 else high - step * (1.0 - part))
-    return found
-
-
 def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of `number`, ascending."""
     small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]

@@ -11,7 +11,8 @@ IDLE = [
     (("--sequence-pieces", 4), "schedules that cut sequences (seq1f1b)", ("--schedule", "seq1f1b")),
     (("--cp-inner", 2), "--cp-kind hierarchical", ("--cp", 2, "--cp-kind", "hierarchical")),
     (("--no-cp-balanced",), "cp of 2 or more", ("--cp", 2)),
-    (("--reshard", "never"), "--zero 3", ("--zero", 3)),
+    (("--reshard", "never"), "--zero 2 or 3", ("--zero", 3)),
+    (("--reshard", "always"), "--zero 2 or 3", ("--zero", 2)),
     (("--summa-panels", 2), "--tp-kind summa", ("--tp-kind", "summa", "--cp", 2)),
     (("--fp8-recipe", "delayed"), "--precision fp8", ("--precision", "fp8")),
 ]
@@ -40,4 +41,12 @@ def test_what_changes_nothing_is_said_and_nothing_else(forescale, words, under, 
 def test_a_whole_run_says_so_once(forescale):
     ran = forescale("run", *DENSE, *LAYOUT, "--tokens", "1T", "--reshard", "never")
     assert ran.code == 0, ran.err
-    assert ran.out.count("--reshard changes nothing here: it goes with --zero 3") == 1
+    assert ran.out.count("--reshard changes nothing here: it goes with --zero 2 or 3") == 1
+
+
+def test_a_whole_run_says_it_only_of_what_changes_nothing_in_any_phase(forescale):
+    """The option works in the second phase, though not in the first."""
+    phases = ("--phase", "tokens=1B", "--phase", "tokens=1B cp=2")
+    ran = forescale("run", *DENSE, *LAYOUT, "--no-cp-balanced", *phases)
+    assert ran.code == 0, ran.err
+    assert "changes nothing here" not in ran.out

@@ -96,12 +96,19 @@ def test_a_table_of_subramanian2024():
     assert rows in (PAGES / "subramanian2024" / "tables.md").read_text()
 
 
+@pytest.mark.xfail(
+    strict=True, reason="28.8 ms of 32.1: weight gradients blockwise on both sides are priced as others"
+)
+def test_a_layer_of_deepseek_v3_is_projected_within_a_tenth():
+    layer = deepseek_v3.layer_ms(deepseek_v3.published())
+    assert layer == pytest.approx(deepseek_v3.LAYER_MS, rel=0.1)
+
+
 def test_published_runs_are_projected_within_a_tenth(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["deepseek_v3.py", str(tmp_path)])
     deepseek_v3.main()
     assert {path.stem for path in tmp_path.glob("*.json")} == set(deepseek_v3.PICTURES)
     question = deepseek_v3.published()
-    assert deepseek_v3.layer_ms(question) == pytest.approx(deepseek_v3.LAYER_MS, rel=0.11)
     ours = deepseek_v3.kernels(question)
     for name, seconds in deepseek_v3.deepep_seconds(question).items():
         assert ours[f"{name}, forward"] == pytest.approx(1e3 * seconds, rel=0.1)

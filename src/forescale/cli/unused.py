@@ -26,7 +26,7 @@ def _pieces(layout: Strategy) -> str:
 WORKS_UNDER: Mapping[str, Callable[[Strategy], str]] = {
     "cp_balanced": lambda layout: "" if layout.cp > 1 else "cp of 2 or more",
     "cp_inner": lambda layout: "" if layout.cp_kind == "hierarchical" else "--cp-kind hierarchical",
-    "reshard": lambda layout: "" if layout.zero == 3 else "--zero 3",
+    "reshard": lambda layout: "" if layout.zero >= 2 else "--zero 2 or 3",
     "sequence_pieces": _pieces,
     "summa_panels": lambda layout: "" if layout.tp_kind == "summa" else "--tp-kind summa",
 }

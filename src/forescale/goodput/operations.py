@@ -11,7 +11,7 @@ from forescale.errors import SpecError, UnknownNameError
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.goodput.expected import NEVER, Case, daly_interval, expected, slowest_share
-from forescale.numeric import Array, Numeric, quantiles
+from forescale.numeric import Array, Numeric
 from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Calendar, Interval
 from forescale.spec import Cluster, Workload
 from forescale.spec.operations import Counted, Failures, Operations
@@ -58,7 +58,7 @@ def calendar(
         )
     errors, rates = drawn(failures, DRAWS, np.random.default_rng(0))
     days = walls(case, step, errors, rates) / SECONDS_PER_DAY
-    low, high = quantiles(days, (0.1, 0.9))
+    low, high = np.quantile(days, (0.1, 0.9))
     return Calendar(
         days=Interval(low=float(min(low, total)), expected=total, high=float(max(high, total))),
         parts_days=found,

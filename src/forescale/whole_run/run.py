@@ -31,7 +31,7 @@ from forescale.goodput.operations import (
     stretched,
 )
 from forescale.limits import Amount, Count
-from forescale.numeric import Array, Numeric, quantiles
+from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Interval, Projection
 from forescale.question import Question
@@ -389,5 +389,5 @@ def _drawn(
 
 
 def _interval(values: Array) -> Interval:
-    low, high = quantiles(values, (0.1, 0.9))
-    return Interval(low=low, expected=float(values.mean()), high=high)
+    low, high = np.quantile(values, (0.1, 0.9))
+    return Interval(low=float(low), expected=float(values.mean()), high=float(high))

@@ -40,9 +40,11 @@ def run_view(result: RunProjection) -> Group:
 
 
 def _apart(*found: Projection) -> list[Text]:
-    """Return what is said of sites that train by themselves, and of options that change nothing, once."""
-    said = [each for one in found for each in one.notes if each.topic in ("sites", "layout")]
-    return words.notes(list(dict.fromkeys(said)))
+    """Return once what is said of sites that train by themselves, and of the layout in every phase."""
+    said = dict.fromkeys(each for one in found for each in one.notes if each.topic in ("sites", "layout"))
+    return words.notes(
+        [each for each in said if each.topic == "sites" or all(each in one.notes for one in found)]
+    )
 
 
 def _too_large(result: RunProjection) -> list[Text]:
