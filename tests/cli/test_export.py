@@ -132,6 +132,52 @@ def test_a_folder_for_a_file_is_refused_before_the_search(forescale, tmp_path, m
     assert not list((tmp_path / "folder").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("to", "own"), [("torchtitan", "plan.py"), ("torchtitan@0.2", "train.toml"), ("torchtitan", "mine.py")]
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_one_file_of_a_framework_that_may_take_several_stands_in_the_folder(
+    forescale, tmp_path, to, own, there
+):
+    """Whether the folder is there or not; a name with an ending is the file's."""
+    mine = own == "mine.py"
+    place = tmp_path / own if mine else tmp_path / "job"
+    if there and not mine:
+        place.mkdir()
+    ran = forescale("search", *SEARCH, "--emit", to, "--output", place, *["--force"] * there)
+    assert ran.code == 0, ran.err
+    folder = tmp_path if mine else place
+    assert [each.name for each in folder.iterdir()] == [own]
+    assert f"wrote {folder / own} (" in ran.out
+    assert f"cd {folder} && " in ran.out
+
+
+def test_a_file_is_written_beside_the_document(forescale, tmp_path):
+    """What is written is said on standard error: standard output is one document."""
+    searched = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "a.sh", "--json")
+    exported = forescale("export", *MEGATRON, "--output", tmp_path / "b.sh", "--json")
+    for ran, name in ((searched, "a.sh"), (exported, "b.sh")):
+        assert ran.code == 0
+        json.loads(ran.out)
+        assert f"wrote {tmp_path / name} " in ran.err
+        assert (tmp_path / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("search", *SEARCH, "--output", "x.sh"), "--output is where --emit writes"),
+        (("search", *SEARCH, "--emit", "megatron", "--force"), "--force replaces what --output names"),
+        (("export", *MEGATRON, "--force"), "--force replaces what --output names"),
+        (("export", *MEGATRON, "--output", "."), "is a folder; one file is written for megatron"),
+    ],
+)
+def test_what_writes_nothing_is_refused(forescale, words, said):
+    ran = forescale(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
 def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):
     folder = tmp_path / "job"
     assert "give a folder" in forescale("export", *MEGATRON, "--slurm").err

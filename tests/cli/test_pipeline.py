@@ -126,6 +126,17 @@ def test_what_a_file_or_a_run_says_is_not_said_again(option, tmp_path):
         run("draw", "--trace", str(TRACE), option, "2")
 
 
+@pytest.mark.parametrize("words", [("--pp", "4", "-m", "8"), ("-m", "8")])
+def test_a_run_says_its_shape_also_where_the_usual_one_is_given(words):
+    with pytest.raises(ForescaleError, match="says which shape; leave --pp and --microbatches out"):
+        run("draw", "--trace", str(TRACE), *words)
+
+
+def test_a_schedule_where_a_file_stands_is_told_its_option():
+    with pytest.raises(ForescaleError, match="no file zb_h1, but a schedule of that name: -s zb_h1"):
+        run("simulate", "zb_h1", "--pp", "4", "-m", "8")
+
+
 def test_several_schedules_are_one_picture():
     root = ElementTree.fromstring(run("draw", "-s", "1f1b", "-s", "zb-h1", "-f", "svg"))
     assert root.tag.endswith("svg")
@@ -392,7 +403,8 @@ def test_files_of_any_size_are_refused_in_time(tmp_path):
         (("--schedule", "1f1b", "--pp", 99, "-m", 2), "up to 64 processes"),
         ((*ONE, "--jitter", 0.5), "messages are sent, not simulated; leave --jitter out"),
         ((*ONE, "--stage-forward", "1,2"), "stages of --model sleep take such times, those of toy their own"),
-        ((*ONE, "--nodes", 2), "--nodes 2 goes into the script that --slurm FILE writes"),
+        (("zb-h1", "--pp", 2, "-m", 2), "there is no file zb-h1, but a schedule of that name: -s zb-h1"),
+        ((*ONE, "--nodes", 1), "--nodes 1 goes into the script that --slurm FILE writes"),
         (
             (*ONE, "--model", "sleep", "--measured", TRACE, "--stage-forward", "1,2"),
             "says how long stages take; leave --stage-forward",

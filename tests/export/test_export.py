@@ -102,7 +102,7 @@ def test_remarks_that_quote_commands_do_not_change_what_a_file_is(to: str, tmp_p
     found = export(asked)
     assert "--micro-batch-size 2" in found.texts[found.main]
     place(found, tmp_path / "out")
-    file = tmp_path / "out" if len(found.texts) == 1 else tmp_path / "out" / found.main
+    file = tmp_path / "out" / found.main if (tmp_path / "out").is_dir() else tmp_path / "out"
     read = read_file(file, Options(num_devices=16, vocabulary_of=vocabulary_of, model_of=load_model))
     assert read.strategy is not None
     assert read.strategy.micro_batch_size == 2

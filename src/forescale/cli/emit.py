@@ -35,7 +35,10 @@ class EmitOptions:
     force: bool = output_option("Replace what is there.", default=False)
 
     def check(self) -> None:
-        """Refuse a place that takes no file before anything is searched."""
+        """Refuse a place that takes no file, or that nothing is written to, before anything is searched."""
+        if self.emit is None and self.output is not None:
+            raise SpecError("--output is where --emit writes; say for which framework, such as --emit megatron")
+        refuse_idle_force(self.output, force=self.force)
         if self.emit is not None and self.output is not None:
             from forescale.export import check_place
 
@@ -49,14 +52,24 @@ class EmitOptions:
 
 def emitted(question: Question, best: Projection, options: EmitOptions) -> Export:
     """Return the best layout of a search as --emit asks for it."""
-    from forescale.export import export
+    from forescale.export import export, file_name
 
+    assert options.emit is not None
     asked = replace(question, strategy=best.strategy, workload=best.workload)
-    return export(asked, options.emit, name=None if options.output is None else options.output.name)
+    return export(asked, options.emit, name=file_name(options.output, options.emit))
 
 
-def put(result: Export, output: Path | None, *, force: bool) -> None:
-    """Print the one file of an export, or write it where it is asked for and say what comes next."""
+def refuse_idle_force(output: Path | None, *, force: bool) -> None:
+    """Raise if --force has nothing to replace."""
+    if force and output is None:
+        raise SpecError("--force replaces what --output names; give it, or leave --force out")
+
+
+def put(result: Export, output: Path | None, *, force: bool, aside: bool = False) -> None:
+    """Print the one file of an export, or write it where it is asked for and say what comes next.
+
+    It is said on standard error where a document stands on standard output, `aside`.
+    """
     from forescale.export import place
 
     if output is None:
@@ -66,9 +79,10 @@ def put(result: Export, output: Path | None, *, force: bool) -> None:
         say(result.texts[result.main].rstrip("\n"))
         return
     place(result, output, force=force)
-    folder = output if len(result.texts) > 1 else output.parent
-    lost = _lost(result.unsaid)
-    say(f"wrote {output} ({lost}; its head says more); on every node: cd {folder} && {result.launch}")
+    folder = output if output.is_dir() else output.parent
+    written = output / result.main if output.is_dir() and len(result.texts) == 1 else output
+    said = f"wrote {written} ({_lost(result.unsaid)}; its head says more)"
+    say(f"{said}; on every node: cd {folder} && {result.launch}", error=aside)
 
 
 def _lost(unsaid: Sequence[Unsaid]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forescale.cli.console import print_json
-from forescale.cli.emit import put
+from forescale.cli.emit import put, refuse_idle_force
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import JsonFlag, Priced, complete_frameworks, grouped, output_option
 
@@ -37,15 +37,16 @@ def export_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a layout as a framework's own configuration, and what it cannot say there."""
-    from forescale.export import check_place, export
+    from forescale.export import check_place, export, file_name
 
-    if target.output is not None and not as_json:
-        check_place(target.output, force=target.force)
+    refuse_idle_force(target.output, force=target.force)
+    if target.output is not None:
+        check_place(target.output, force=target.force, to=None if target.slurm else target.to)
     question = read_question(asked, framework=target.to)
     refuse_presets(question, "export")
-    name = None if target.output is None else target.output.name
+    name = file_name(target.output, target.to)
     result = export(question, target.to, slurm=target.slurm, name=name)
     if as_json:
         print_json(result.to_json())
-        return
-    put(result, target.output, force=target.force)
+    if target.output is not None or not as_json:
+        put(result, target.output, force=target.force, aside=as_json)

@@ -165,8 +165,10 @@ def draw(
     *,
     context: typer.Context,
     schedule: list[str] | None = option("Name; repeat to draw several.", flag="--schedule -s"),
-    pp: int = pipeline_ranks(default=RANKS),
-    microbatches: int = microbatches_of_step(default=MICROBATCHES),
+    pp: int | None = option(f"Pipeline ranks, {RANKS} by default."),
+    microbatches: int | None = option(
+        f"Micro-batches per step, {MICROBATCHES} by default.", flag="--microbatches -m"
+    ),
     passes: PassOptions,
     wanted: DrawFormat | None = option(
         "What to write; by default what the name of the file says, else for the terminal.", flag="--format -f"
@@ -187,12 +189,14 @@ def draw(
     if trace is None:
         if iteration is not None:
             raise ForescaleError("--iteration is one of a run: give the run's folder with --trace")
-        request = passes.request(pp, microbatches)
+        request = passes.request(
+            RANKS if pp is None else pp, MICROBATCHES if microbatches is None else microbatches
+        )
         names = schedule or ["1f1b"]
         built = passes.build(names, request)
         difference, timelines = None, [passes.picture(each).timeline for each in built]
     else:
-        if (pp, microbatches) != (RANKS, MICROBATCHES):
+        if (pp, microbatches) != (None, None):
             raise ForescaleError(f"{trace} says which shape; leave --pp and --microbatches out")
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)

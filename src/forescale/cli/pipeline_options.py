@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 
 from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, UnknownNameError
 from forescale.io.schedule_table import Listed, read_schedule
 from forescale.limits import DEVICES, Interval
 from forescale.numeric import Array
@@ -411,7 +412,7 @@ def run_command(
     ),
     trace: Path | None = option("Write every timed step into this folder, for draw --trace."),
     slurm: Path | None = option("Write a Slurm script that runs this, and run nothing.", check=writable),
-    nodes: int = option("Nodes that the Slurm script asks for.", check=bounded(DEVICES), default=1),
+    nodes: int | None = option("Nodes that the Slurm script asks for, 1 by default.", check=bounded(DEVICES)),
     as_json: JsonFlag = False,
 ) -> None:
     """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.
@@ -427,7 +428,7 @@ def run_command(
     passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
     if model == "toy":
         stages.refuse("stages of --model sleep take such times, those of toy their own")
-    if nodes != 1 and slurm is None:
+    if nodes is not None and slurm is None:
         raise ForescaleError(f"--nodes {nodes} goes into the script that --slurm FILE writes; there is none")
     what = schedule_of(file, schedule, pp, microbatches, passes)
     asked = what.schedule if isinstance(what, LoweredSchedule) else what
@@ -436,7 +437,7 @@ def run_command(
         options = {"--steps": steps, "--model": model, "--output": output, "--trace": trace}
         shape = {"--schedule": schedule, "--pp": pp, "--microbatches": microbatches, **options}
         words = [*([str(file)] if file else []), *_options(shape | given(passes) | given(stages))]
-        write_text(slurm, _slurm_script(asked, words, nodes))
+        write_text(slurm, _slurm_script(asked, words, nodes or 1))
         say(f"wrote {slurm}; sbatch {slurm} runs it")
         return
     _check_ranks(asked, trace)
@@ -512,6 +513,9 @@ def schedule_of(
 ) -> Schedule | LoweredSchedule:
     """Return the schedule of a file, or of that name and shape."""
     if file is not None:
+        with suppress(UnknownNameError):
+            if not file.exists() and family(str(file)):
+                raise ForescaleError(f"there is no file {file}, but a schedule of that name: -s {file}")
         if pp is not None or microbatches is not None:
             message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"
             raise ForescaleError(message)

@@ -194,7 +194,7 @@ def _answer(
     if not as_json and (written is None or aside):
         say(f"again: forescale {line_of('project', question, result.best[0], 'best.json#1')}")
     if written is not None and (aside or not as_json):
-        put(written, emission.output, force=emission.force)
+        put(written, emission.output, force=emission.force, aside=as_json)
 
 
 def _with_what_cannot_run(question: Question, found: Projection) -> Projection:

@@ -52,7 +52,8 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
         If it cannot be written.
     """
     check_place(path, force=force)
-    if len(export.texts) == 1:
+    framework = export.question.framework
+    if len(export.texts) == 1 and (framework is None or not _is_folder(path, framework)):
         write_text(path, export.texts[export.main])
         return
     with writing(path):
@@ -69,6 +70,16 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
                 shutil.rmtree(draft)
 
 
+def file_name(path: Path | None, to: str) -> str | None:
+    """Return the name of the one file written `to` a framework at `path`; None where that is the writer's own."""
+    return None if path is None or _is_folder(path, load_framework(to)) else path.name
+
+
+def _is_folder(path: Path, framework: Framework) -> bool:
+    """Return whether files stand in `path`: it is a folder, or, where some layouts take several, has no ending."""
+    return path.is_dir() or (writer_of(framework).several and not (path.suffix or path.exists()))
+
+
 def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
     """Refuse a place that takes no export, `to` such a framework if it is known: asked before the work, not after it.
 
@@ -80,10 +91,10 @@ def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
     ForescaleError
         If it cannot be written.
     """
-    if os.path.lexists(path) and not force:
-        raise SpecError(f"{path} exists; give another --output, or --force to replace it")
     if to is not None:
         _check_kind(path, load_framework(to))
+    if os.path.lexists(path) and not force:
+        raise SpecError(f"{path} exists; give another --output, or --force to replace it")
     if not path.is_dir():
         writable(path)
 
@@ -94,7 +105,7 @@ def _check_kind(path: Path, framework: Framework) -> None:
     if path.is_file() and not writer.endings:
         raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
     for release, ending in writer.endings.items():
-        if framework.release.startswith(release) and not path.is_dir():
+        if framework.release.startswith(release) and not _is_folder(path, framework):
             check_ending(path.name, ending)
         elif path.is_dir() and not writer.several:
             fix = f"give a file's name, such as {path / f'run{ending}'}"
