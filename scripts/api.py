@@ -173,7 +173,7 @@ PLAN = {
 }
 SPACES = """## Space files
 
-`--space FILE` of `search`, `advise` and `report` ([example](../examples/space.toml)).
+`--space FILE` of `search` and `report` ([example](../examples/space.toml)).
 
 | key | meaning |
 |---|---|

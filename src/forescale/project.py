@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ from forescale.projection.result import (
 )
 from forescale.question import Note, Question, question_of
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import Model, MoeFfn
+from forescale.spec.model import LatentAttention, Model, MoeFfn
 from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.blocks import BlockSeconds
@@ -443,6 +443,10 @@ def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, 
             f"{model.moe.num_experts} experts a token; {most:g} was used"
         )
         notes.append(Note(topic="experts", text=text))
+    notes += [Note(topic="model", text=text) for text in _absent(model, strategy, workload)]
+    if workload.document_len is not None and workload.document_len > workload.seq_len:
+        text = f"documents of {workload.document_len} tokens are cut at seq_len {workload.seq_len}"
+        notes.append(Note(topic="sequence", text=f"{text}: document_len changes nothing"))
     if model.max_seq_len and workload.seq_len > model.max_seq_len:
         notes.append(
             Note(
@@ -451,3 +455,17 @@ def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, 
             )
         )
     return tuple(notes)
+
+
+def _absent(model: Model, strategy: Strategy, workload: Workload) -> Iterator[str]:
+    """Yield what is recomputed or frozen of parts that a model does not have."""
+    latent = any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
+    shared = model.moe is not None and model.moe.shared_ffn_hidden_size > 0
+    has = {"moe": model.is_moe, "moe_act": model.is_moe, "shared_experts": shared, "mla_up_proj": latent}
+    has |= {"vision": model.vision is not None, "projector": model.vision is not None}
+    for what, names in (
+        ("recompute.modules", strategy.recompute.modules),
+        ("trainable.frozen", workload.trainable.frozen),
+    ):
+        if absent := [name for name in names if not has.get(name, True)]:
+            yield f"{model.name} has no {', '.join(absent)}: {what} changes nothing there"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 CASE = ("llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "16", "--seq-len", "4096", "--global-batch-size", "64")  # fmt: skip
 
 
@@ -42,6 +44,24 @@ def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
         assert body["advised"]["memory"]["peak_bytes"] <= limit
         assert body["best"]["memory"]["peak_bytes"] <= limit
         assert body["best"]["step_time_s"] <= body["advised"]["step_time_s"]
+
+
+def test_what_is_not_searched_counts_in_every_step(forescale):
+    """The framework's kernels and words of the layout hold in what is tried as in what the search finds."""
+    words = ("--framework", "torchtitan", "--set", "strategy.overlap.grad_reduce=false")
+    body = json.loads(forescale("advise", *CASE, *words, "--json").out)
+    for layout in (body["advised"]["strategy"], body["best"]["strategy"]):
+        assert layout["kernels"]["cross_entropy"] != "vocab_parallel"
+        assert layout["overlap"]["grad_reduce"] is False
+    usual = json.loads(forescale("advise", *CASE, "--json").out)
+    assert body["advised"]["step_time_s"] != usual["advised"]["step_time_s"]
+
+
+@pytest.mark.parametrize("command", ["advise", "fit"])
+def test_no_more_memory_is_asked_for_than_a_device_has(forescale, command):
+    ran = forescale(command, *CASE, "--max-memory", "200GiB")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--max-memory limits what a device has; h100-sxm has 79.65 GiB, got 200GiB" in ran.err
 
 
 def test_presets_are_refused(forescale):

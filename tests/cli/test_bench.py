@@ -43,6 +43,20 @@ def test_what_was_merged_can_be_printed_as_json(files, capsys):
     assert json.loads(capsys.readouterr().out)["schema"] == "forescale.bench/1"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--merge", "a.json", "--seconds", "3"), "--seconds changes nothing under --merge"),
+        (("llama-3.1-8b", "--merge", "a.json"), "--merge puts files together and asks nothing; leave MODEL"),
+        (("--check", "a.json", "--save", "b.json"), "--save changes nothing under --check"),
+        (("--suite", "memory", "--seconds", "3"), "--seconds changes nothing under --suite memory"),
+    ],
+)
+def test_what_a_job_does_not_read_is_refused(words, said, capsys):
+    assert run(["bench", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_what_to_time_next_is_shown_without_torch(capsys):
     example = Path(__file__).parents[2] / "examples" / "bench.json"
     asked = (

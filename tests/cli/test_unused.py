@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli.questions import DENSE, LAYOUT
+from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
+CUT = "a schedule that cuts sequences, such as seq1f1b"
 IDLE = [
-    (("--sequence-pieces", 4), "schedules that cut sequences (seq1f1b)", ("--schedule", "seq1f1b")),
-    (("--cp-inner", 2), "--cp-kind hierarchical", ("--cp", 2, "--cp-kind", "hierarchical")),
+    (("--sequence-pieces", 4), CUT, ("--schedule", "seq1f1b")),
+    (("--cp-inner", 2), "cp_kind hierarchical", ("--cp", 2, "--cp-kind", "hierarchical")),
     (("--no-cp-balanced",), "cp of 2 or more", ("--cp", 2)),
-    (("--reshard", "never"), "--zero 2 or 3", ("--zero", 3)),
-    (("--reshard", "always"), "--zero 2 or 3", ("--zero", 2)),
-    (("--summa-panels", 2), "--tp-kind summa", ("--tp-kind", "summa", "--cp", 2)),
+    (("--set", "strategy.cp_balanced=false"), "cp of 2 or more", ("--cp", 2)),
+    (("--reshard", "never"), "zero 2 or 3", ("--zero", 3)),
+    (("--reshard", "always"), "zero 2 or 3", ("--zero", 2)),
+    (("--summa-panels", 2), "tp_kind summa", ("--tp-kind", "summa", "--cp", 2)),
     (("--fp8-recipe", "delayed"), "--precision fp8", ("--precision", "fp8")),
+]
+SHAPED = [
+    (("--tp", 1), ("--no-sp",), "tp of 2 or more"),
+    (("--placement", "tp=4,dp=2"), ("--axis-order", "tp,cp,pp,dp"), "no placement"),
+]
+SEARCHED = [
+    (("--fix", "summa_panels=2"), "--fix summa_panels", "tp_kind summa"),
+    (("--fix", "etp=1"), "--fix etp", "a model with experts"),
+    (("--fix", "dispatcher=deepep"), "--fix dispatcher", "a model with experts"),
+    (("--allow", "ep=2"), "--allow ep", "a model with experts"),
+    (("--set", "strategy.cp_balanced=false"), "--set strategy.cp_balanced", "cp of 2 or more"),
+    (("--set", "strategy.sequence_pieces=4"), "--set strategy.sequence_pieces", CUT),
 ]
 
 
@@ -23,12 +37,16 @@ def figures(ran):
     return json.loads(ran.out)
 
 
+def written(words):
+    return f"--set {words[1].partition('=')[0]}" if words[0] == "--set" else words[0].replace("--no-", "--")
+
+
 @pytest.mark.parametrize(("words", "under", "with_it"), IDLE, ids=lambda each: str(each[0]))
 def test_what_changes_nothing_is_said_and_nothing_else(forescale, words, under, with_it):
     """The figures are those without the option; where it works, no note is made."""
     plain = figures(forescale("project", *DENSE, *LAYOUT, "--json"))
     idle = figures(forescale("project", *DENSE, *LAYOUT, *words, "--json"))
-    flag = words[0].replace("--no-", "--")
+    flag = written(words)
     said = {"topic": "layout", "text": f"{flag} changes nothing here: it goes with {under}"}
     assert said in idle["notes"]
     assert said not in plain["notes"]
@@ -38,10 +56,47 @@ def test_what_changes_nothing_is_said_and_nothing_else(forescale, words, under, 
     assert not any("changes nothing here" in each["text"] for each in works["notes"])
 
 
+@pytest.mark.parametrize(("shape", "words", "under"), SHAPED, ids=lambda each: str(each[0]))
+def test_what_the_shape_leaves_nothing_to_do_is_said(forescale, shape, words, under):
+    plain = figures(forescale("project", *DENSE, *LAYOUT, *shape, "--json"))
+    idle = figures(forescale("project", *DENSE, *LAYOUT, *shape, *words, "--json"))
+    text = f"{written(words)} changes nothing here: it goes with {under}"
+    assert text in [each["text"] for each in idle["notes"]]
+    assert (idle["step_time_s"], idle["memory"]) == (plain["step_time_s"], plain["memory"])
+
+
+@pytest.mark.parametrize(("words", "flag", "under"), SEARCHED, ids=str)
+def test_a_search_says_what_changes_nothing_in_its_space(forescale, words, flag, under):
+    plain = figures(forescale("search", *SEARCH, "--json"))
+    idle = figures(forescale("search", *SEARCH, *words, "--json"))
+    said = {"topic": "layout", "text": f"{flag} changes nothing here: it goes with {under}"}
+    assert said in idle["best"][0]["notes"]
+    assert idle["best"][0]["step_time_s"] == plain["best"][0]["step_time_s"]
+    wider = forescale("search", *DENSE, "--fix", "micro_batch_size=1", "--fix", "cp=2", "--top", 1, *words)
+    assert "cp of 2 or more" not in wider.out
+
+
+@pytest.mark.parametrize("command", [("search", *SEARCH), ("report", *SEARCH), ("advise", *DENSE)])
+def test_set_of_what_is_searched_is_refused(forescale, command):
+    ran = forescale(*command, "--set", "strategy.tp=4")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--set strategy.tp changes nothing: tp is what is searched; hold it with" in ran.err
+
+
+def test_parts_that_a_model_does_not_have_are_named(forescale):
+    words = ("--freeze", "moe,vision,norm", "--recompute-modules", "moe,mlp", "--document-len", 9999)
+    said = [
+        each["text"] for each in figures(forescale("project", *DENSE, *LAYOUT, *words, "--json"))["notes"]
+    ]
+    assert "llama-3.1-8b has no moe: recompute.modules changes nothing there" in said
+    assert "llama-3.1-8b has no moe, vision: trainable.frozen changes nothing there" in said
+    assert "documents of 9999 tokens are cut at seq_len 4096: document_len changes nothing" in said
+
+
 def test_a_whole_run_says_so_once(forescale):
     ran = forescale("run", *DENSE, *LAYOUT, "--tokens", "1T", "--reshard", "never")
     assert ran.code == 0, ran.err
-    assert ran.out.count("--reshard changes nothing here: it goes with --zero 2 or 3") == 1
+    assert ran.out.count("--reshard changes nothing here: it goes with zero 2 or 3") == 1
 
 
 def test_a_whole_run_says_it_only_of_what_changes_nothing_in_any_phase(forescale):

@@ -15,7 +15,8 @@ from forescale.question import Question
 from forescale.search.compare import Comparison
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
+from forescale.spec.space import DEGREE_NAMES, default_recompute
+from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 
 
@@ -30,6 +31,21 @@ class Case:
         """Devices on the fastest network, such as one node's."""
         cluster = self.question.cluster
         return min(cluster.tiers[0].size or cluster.num_devices, cluster.num_devices)
+
+    @property
+    def start(self) -> Strategy:
+        """The layout of which nothing is chosen yet: one device, with what is not searched as the space has it."""
+        own = Strategy()
+        chosen = {name: getattr(own, name) for name in (*DEGREE_NAMES, "recompute")}
+        return replace(self.question.space.base, **chosen)
+
+    @property
+    def policies(self) -> tuple[Recompute, ...]:
+        """Kinds of recompute that are tried, which end where those of the framework do."""
+        model, framework = self.question.model, self.question.framework
+        usual = default_recompute(model)
+        early = framework is not None and framework.stops_early
+        return tuple(replace(each, stops_early=early and each.granularity == "full") for each in usual)
 
     def filled(self, layout: Strategy) -> Strategy | None:
         """Return `layout` with all remaining devices as data-parallel shards; None if they do not divide."""

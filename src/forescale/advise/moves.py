@@ -10,7 +10,6 @@ from forescale.advise.advice import Case
 from forescale.advise.changes import recompute_text
 from forescale.numeric import divisors
 from forescale.search.layouts import virtual_stages
-from forescale.spec.space import default_recompute
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.units import counted
 
@@ -31,7 +30,7 @@ def reliefs(case: Case, layout: Strategy, *, before: Strategy) -> Iterator[tuple
 
     Recompute that the move `before` -> `layout` has just dropped does not come back.
     """
-    cheap = default_recompute(case.question.model)[1]
+    cheap = case.policies[1]
     sharded = replace(layout, zero=2)
     if layout.zero < 2:
         yield "zero 2", sharded
@@ -46,7 +45,7 @@ def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
     for zero in range(4):
         if zero != layout.zero:
             yield f"zero {zero}", replace(layout, zero=zero)
-    for recompute in default_recompute(case.question.model):
+    for recompute in case.policies:
         if recompute != layout.recompute:
             yield recompute_text(recompute), replace(layout, recompute=recompute)
     most = case.question.workload.global_batch_size // layout.dp
@@ -97,7 +96,7 @@ def tree(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]
     parallelism up to the fast domain; beyond it stages, or context parallelism where activations outweigh the
     states. Less memory for more compute, recompute, comes last.
     """
-    for recompute in default_recompute(case.question.model):
+    for recompute in case.policies:
         for what, layout in _without(case, recompute, activations_lead=activations_lead):
             filled = case.filled(layout)
             if filled is not None:
@@ -114,16 +113,17 @@ def _without(case: Case, recompute: Recompute, *, activations_lead: bool) -> Ite
 
 
 def _rungs(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]]:
+    start = case.start
     for zero, stage in enumerate(STAGES):
-        yield f"data parallel, zero {zero}: {stage}", Strategy(zero=zero)
+        yield f"data parallel, zero {zero}: {stage}", replace(start, zero=zero)
     for tp in doubling(2, case.domain):
-        yield f"tensor parallel {tp}", Strategy(tp=tp, zero=1)
+        yield f"tensor parallel {tp}", replace(start, tp=tp, zero=1)
     inside = doubling(1, case.domain)[-1]
     most = case.question.cluster.num_devices // inside
     beyond = [(cp, pp) for cp in doubling(1, most) for pp in doubling(1, most // cp) if cp * pp > 1]
     for cp, pp in sorted(beyond, key=lambda pair: _rank(pair, activations_lead=activations_lead)):
         parts = [f"context parallel {cp}"] * (cp > 1) + [f"{pp} stages"] * (pp > 1)
-        yield f"tensor parallel {inside}, {', '.join(parts)}", Strategy(tp=inside, cp=cp, pp=pp, zero=1)
+        yield f"tensor parallel {inside}, {', '.join(parts)}", replace(start, tp=inside, cp=cp, pp=pp, zero=1)
 
 
 def _rank(pair: tuple[int, int], *, activations_lead: bool) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from forescale.cli.console import console, print_json, show
-from forescale.cli.inputs import read_question, refuse_presets
+from forescale.cli.inputs import limited, read_question, refuse_presets
 from forescale.cli.options import (
     Asked,
     CostOptions,
@@ -15,9 +15,9 @@ from forescale.cli.options import (
     Priced,
     bounded,
     grouped,
-    memory_limit,
     option,
 )
+from forescale.cli.space import SpaceOptions, spaced
 from forescale.limits import SHOWN
 
 
@@ -37,8 +37,7 @@ def advise_command(
 
     question = read_question(replace(asked, cost=cost), operated=operated)
     refuse_presets(question, "advise")
-    if (limit := memory_limit(max_memory)) is not None:
-        question = replace(question, max_memory=limit)
+    question = spaced(limited(question, max_memory), SpaceOptions(), sized=True, sets=asked.plan.sets)
     result = advise(question, exact=exact)
     if as_json:
         print_json(result.to_json())
@@ -74,7 +73,6 @@ def fit_command(
 
     question = read_question(asked)
     refuse_presets(question, "fit")
-    if (limit := memory_limit(change.max_memory)) is not None:
-        question = replace(question, max_memory=limit)
+    question = limited(question, change.max_memory)
     result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs)
     show(result, partial(fit_view, most=change.top), as_json=as_json, question=question)

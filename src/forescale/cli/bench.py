@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.inputs import read_question
-from forescale.cli.options import JsonFlag, LaidOut, bounded, grouped, option
+from forescale.cli.options import JsonFlag, LaidOut, bounded, given, grouped, option
 from forescale.errors import ForescaleError, SpecError
 from forescale.limits import DEVICES, TIME
 from forescale.written import writable
@@ -23,6 +23,12 @@ Suite: TypeAlias = Literal["device", "memory"]
 SECONDS = 30.0
 SHOWN = 3
 """Proposals that are shown after a bench."""
+IDLE = {
+    "--merge": ("--devices-here", "--seconds"),
+    "--check": ("--devices-here", "--save"),
+    "--suite memory": ("--seconds",),
+}
+"""Options that a job does not read."""
 _bench = partial(option, panel="Bench")
 
 
@@ -51,6 +57,17 @@ class BenchOptions:
         """Jobs other than a bench by option, None where not asked for."""
         return {"suite": self.suite, "check": self.check, "next": self.known, "merge": self.merge}
 
+    def refuse_idle(self, asked: LaidOut) -> None:
+        """Raise if two jobs are asked for, or one with options that it does not read."""
+        jobs = [f"--{name}" for name, value in self.jobs.items() if value is not None]
+        if len(jobs) > 1:
+            raise SpecError(f"{jobs[0]} and {jobs[1]} are two jobs; ask for one at a time")
+        job = f"--suite {self.suite}" if self.suite else (jobs or [""])[0]
+        for flag in given(self).keys() & IDLE.get(job, ()):
+            raise SpecError(f"{flag} changes nothing under {job}; leave it out")
+        if job == "--merge" and asked != LaidOut():
+            raise SpecError("--merge puts files together and asks nothing; leave MODEL and its options out")
+
 
 @grouped
 def bench_command(
@@ -64,9 +81,7 @@ def bench_command(
     The layout is cut to the devices at hand; what is given up is said and, with the file loaded, restored. Needs torch
     and transformers (the extra `bench`).
     """
-    jobs = [f"--{name}" for name, value in bench.jobs.items() if value is not None]
-    if len(jobs) > 1:
-        raise SpecError(f"{jobs[0]} and {jobs[1]} are two jobs; ask for one at a time")
+    bench.refuse_idle(asked)
     if bench.merge is not None:
         from forescale.io.bench import merged, read_bench
 

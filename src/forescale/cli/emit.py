@@ -37,7 +37,9 @@ class EmitOptions:
     def check(self) -> None:
         """Refuse a place that takes no file, or that nothing is written to, before anything is searched."""
         if self.emit is None and self.output is not None:
-            raise SpecError("--output is where --emit writes; say for which framework, such as --emit megatron")
+            raise SpecError(
+                "--output is where --emit writes; say for which framework, such as --emit megatron"
+            )
         refuse_idle_force(self.output, force=self.force)
         if self.emit is not None and self.output is not None:
             from forescale.export import check_place

@@ -16,12 +16,14 @@ from forescale.cli.options import (
     OperationsOptions,
     PlanOptions,
     RunOptions,
+    memory_limit,
     refuse,
 )
 from forescale.errors import ReaderError, SpecError, nearest, shown
 from forescale.files import place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located
+from forescale.units import format_bytes
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, Reading
@@ -72,6 +74,17 @@ def refuse_presets(question: Question, command: str, *, works_under: str = "the 
     raise SpecError(f"{command} works under {works_under} only; {who} {name}")
 
 
+def limited(question: Question, max_memory: str | None) -> Question:
+    """Return the question with the limit of --max-memory, which is no more than the device has."""
+    limit, device = memory_limit(max_memory), question.cluster.device
+    if limit is None:
+        return question
+    if limit > device.hbm_bytes:
+        has = f"{device.name} has {format_bytes(device.hbm_bytes)}"
+        raise SpecError(f"--max-memory limits what a device has; {has}, got {max_memory}")
+    return replace(question, max_memory=limit)
+
+
 def read_question(
     asked: Asked,
     *,
@@ -118,7 +131,7 @@ def read_question(
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    unused = unused_notes(asked.run, layout, question)
+    unused = unused_notes(asked.run, layout, plan.sets, question)
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question), *unused)
     return replace(question, notes=notes)
 

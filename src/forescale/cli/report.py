@@ -75,7 +75,8 @@ def report_command(
         report = _study(question, choice, top=top, details=details, worst=worst)
     else:
         refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
-        found = ranked(spaced(question, choice, sized=True), top=top, all_variants=all_variants)
+        question = spaced(question, choice, sized=True, sets=asked.plan.sets)
+        found = ranked(question, top=top, all_variants=all_variants)
         report = _search(found, details=details, worst=worst)
     if html is not None:
         write_text(html.path, to_html(report, command=html.command))

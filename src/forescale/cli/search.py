@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import say, show
 from forescale.cli.emit import EmitOptions, emitted, put
-from forescale.cli.inputs import line_of, read_question, refuse_presets
+from forescale.cli.inputs import limited, line_of, read_question, refuse_presets
 from forescale.cli.options import (
     Asked,
     CostOptions,
@@ -21,7 +21,6 @@ from forescale.cli.options import (
     OperationsOptions,
     bounded,
     grouped,
-    memory_limit,
     option,
     output_option,
     refuse,
@@ -32,7 +31,6 @@ from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_leng
 from forescale.errors import InfeasibleError, SpecError
 from forescale.limits import SHOWN, TIME
 from forescale.results import Result
-from forescale.units import format_bytes
 from forescale.written import writable
 
 if TYPE_CHECKING:
@@ -132,7 +130,8 @@ def search_command(
     refuse(study, f"belongs to --preset {STUDY}")
     refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
     _refuse_unused(scan, effort, answer, emission, question.objective)
-    question = spaced(question, choice, sized=not (scan.device_counts or scan.has_target or scan.of_run))
+    sized = not (scan.device_counts or scan.has_target or scan.of_run)
+    question = spaced(question, choice, sized=sized, sets=asked.plan.sets)
     if scan.wanted:
         _scanned(question, scan, goal.top, as_json=as_json, files=files)
     else:
@@ -211,17 +210,9 @@ def _with_what_cannot_run(question: Question, found: Projection) -> Projection:
 
 def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
     """Return the question with the limits that flags give; where they are silent those of the plan stay."""
-    flags = {
-        "max_memory": memory_limit(goal.max_memory),
-        "objective": goal.objective,
-        "safe": safe or None,
-    }
+    flags = {"objective": goal.objective, "safe": safe or None}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    device, most = question.cluster.device, flags["max_memory"]
-    if isinstance(most, float) and most > device.hbm_bytes:
-        has = f"{device.name} has {format_bytes(device.hbm_bytes)}"
-        raise SpecError(f"--max-memory limits what a device has; {has}, got {goal.max_memory}")
-    return replace(question, **given)
+    return replace(limited(question, goal.max_memory), **given)
 
 
 def _refuse_unused(

@@ -39,12 +39,19 @@ class SpaceOptions:
     )
 
 
-def spaced(question: Question, options: SpaceOptions, *, sized: bool) -> Question:
-    """Return the question with a space instead of a layout; its number of devices is known where it is `sized`."""
+def spaced(
+    question: Question, options: SpaceOptions, *, sized: bool, sets: Sequence[str] | None = None
+) -> Question:
+    """Return the question with a space instead of a layout; its number of devices is known where it is `sized`.
+
+    What `--set` says of a layout, `sets`, is refused where it is searched.
+    """
     from forescale.catalogue.frameworks import load_framework
+    from forescale.cli.unused import idle_notes, refuse_chosen, told_fields
     from forescale.io.space import held_space, read_space, wider_space
     from forescale.spec.framework import replayed, searched
 
+    refuse_chosen(sets)
     space = question.space if question.strategy is None else replace(question.space, base=question.strategy)
     limits = None if options.limits is None else load_framework(options.limits)
     if question.framework is not None:
@@ -54,6 +61,9 @@ def spaced(question: Question, options: SpaceOptions, *, sized: bool) -> Questio
     elif limits is not None:
         space = searched(limits, space, limited=True)
     held = words("--fix", options.fix or ())
+    for name in () if question.model.is_moe else ("ep", "etp"):
+        if "1" not in held.get(name, "1"):
+            raise SpecError(f"{question.model.name} has no experts; leave --fix {name} out")
     space = held_space(space, held, question.model, where="--fix", framework=limits)
     allowed = words("--allow", options.allow or ())
     space = wider_space(space, allowed, question.model, where="--allow", framework=limits)
@@ -65,7 +75,9 @@ def spaced(question: Question, options: SpaceOptions, *, sized: bool) -> Questio
         _refuse_idle_devices(space, held, question.cluster.num_devices)
     if question.framework is not None:
         space = replayed(question.framework, space, question.model)
-    return replace(question, strategy=None, space=space)
+    flags = {name: f"--allow {name}" for name in allowed} | {name: f"--fix {name}" for name in held}
+    notes = (*question.notes, *idle_notes(told_fields(sets) | flags, space, question.model))
+    return replace(question, strategy=None, space=space, notes=notes)
 
 
 def framework_of(options: SpaceOptions) -> str | None:

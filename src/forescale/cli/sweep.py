@@ -32,8 +32,8 @@ class WorkerOptions:
         "Who answers: this machine, or a Ray cluster.", default="local"
     )
     jobs: int | None = _workers("Points worked on at once; by default one per core.", check=bounded(JOBS))
-    ray_address: str = _workers(
-        "The Ray cluster: auto, HOST:PORT, or local for one of its own.", "ADDRESS", default="auto"
+    ray_address: str | None = _workers(
+        "The Ray cluster: auto (the default), HOST:PORT, or local for one of its own.", "ADDRESS"
     )
 
 
@@ -42,8 +42,8 @@ class TableOptions:
     """Where the answers go, and how they are shown."""
 
     output: Path | None = output_option("Keep points, table and pictures here; goes on where it was.", "DIR")
-    table_format: Literal["parquet", "csv"] = output_option(
-        "Of the table.", flag="--format", default="parquet"
+    table_format: Literal["parquet", "csv"] | None = output_option(
+        "Of the table; parquet by default.", flag="--format"
     )
     restart: bool = output_option("Discard the points that DIR holds.", default=False)
     plot: list[str] | None = output_option(
@@ -72,7 +72,11 @@ def sweep_command(
     from forescale.sweep.reading import parse_plot
     from forescale.sweep.result import METRICS, column_names
 
-    _check(output=table.output, plot=table.plot, restart=table.restart, metric=table.metric, known=METRICS)
+    _check(table, METRICS)
+    if workers.ray_address is not None and workers.executor != "ray":
+        raise SpecError("--ray-address goes with --executor ray")
+    if dry_run and as_json:
+        raise SpecError("--dry-run prints what would be asked, no document; leave --json out")
     sweep = _read(file, sets)
     plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in table.plot or ())
     if dry_run:
@@ -81,9 +85,9 @@ def sweep_command(
     with _resumable(table.output), _progress(sweep) as progress:
         result = run(
             sweep,
-            executor=_executor(workers.executor, workers.jobs, workers.ray_address),
+            executor=_executor(workers.executor, workers.jobs, workers.ray_address or "auto"),
             output=table.output,
-            table_format=table.table_format,
+            table_format=table.table_format or "parquet",
             restart=table.restart,
             progress=progress,
         )
@@ -96,20 +100,15 @@ def sweep_command(
         console().print(sweep_view(result, pictures))
 
 
-def _check(
-    *,
-    output: Path | None,
-    plot: list[str] | None,
-    restart: bool,
-    metric: str | None,
-    known: Mapping[str, str],
-) -> None:
+def _check(table: TableOptions, known: Mapping[str, str]) -> None:
     from forescale.errors import UnknownNameError
 
-    if output is None and (plot or restart):
-        raise SpecError(f"{'--plot' if plot else '--restart'} goes with --output")
-    if metric is not None and metric not in known:
-        raise UnknownNameError("metric", metric, known)
+    kept = {"--plot": table.plot, "--restart": table.restart, "--format": table.table_format}
+    for flag in (flag for flag, value in kept.items() if value):
+        if table.output is None:
+            raise SpecError(f"{flag} goes with --output")
+    if table.metric is not None and table.metric not in known:
+        raise UnknownNameError("metric", table.metric, known)
 
 
 def _read(file: Path, sets: list[str] | None) -> Sweep:

@@ -1,51 +1,99 @@
-"""Options that a command takes and that change nothing in the layout asked for: each is said in a note."""
+"""Options that a command takes and that change nothing in what is asked for: each is said in a note."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forescale.errors import SpecError
 from forescale.question import Note
+from forescale.schedule.library import cuts_sequences
+from forescale.spec.space import NAMES
 
 if TYPE_CHECKING:
     from forescale.cli.options import LayoutOptions, RunOptions
     from forescale.question import Question
-    from forescale.spec import Strategy
+    from forescale.spec import Model, Strategy
+    from forescale.spec.space import Space
 
 
-def _pieces(layout: Strategy) -> str:
-    from forescale.schedule import families
-    from forescale.schedule.library import cuts_sequences
+class Condition(NamedTuple):
+    """What a field of a layout works under: another one with such a value, as it is said."""
 
-    if cuts_sequences(layout.schedule):
-        return ""
-    return f"schedules that cut sequences ({', '.join(each.name for each in families() if each.splits_sequences)})"
+    field: str
+    holds: Callable[[Any], bool]
+    words: str
 
 
-WORKS_UNDER: Mapping[str, Callable[[Strategy], str]] = {
-    "cp_balanced": lambda layout: "" if layout.cp > 1 else "cp of 2 or more",
-    "cp_inner": lambda layout: "" if layout.cp_kind == "hierarchical" else "--cp-kind hierarchical",
-    "reshard": lambda layout: "" if layout.zero >= 2 else "--zero 2 or 3",
-    "sequence_pieces": _pieces,
-    "summa_panels": lambda layout: "" if layout.tp_kind == "summa" else "--tp-kind summa",
+def _several(ranks: int) -> bool:
+    return ranks > 1
+
+
+WORKS_UNDER: Mapping[str, Condition] = {
+    "axis_order": Condition("placement", lambda placed: placed in (None, "orders"), "no placement"),
+    "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
+    "cp_inner": Condition("cp_kind", lambda kind: kind == "hierarchical", "cp_kind hierarchical"),
+    "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),
+    "sequence_pieces": Condition(
+        "schedule", cuts_sequences, "a schedule that cuts sequences, such as seq1f1b"
+    ),
+    "sp": Condition("tp", _several, "tp of 2 or more"),
+    "summa_panels": Condition("tp_kind", lambda kind: kind == "summa", "tp_kind summa"),
 }
-"""What an option of the layout works under, where a layout is not so; empty where it is."""
+"""By field of a layout; where what it works under is not so, the field is read by no formula."""
+
+OF_EXPERTS = ("ep", "etp", "dispatcher")
 
 
-def unused_notes(run: RunOptions, layout: LayoutOptions | None, question: Question) -> tuple[Note, ...]:
+def _works(condition: Condition, asked: Strategy | Space) -> bool:
+    """Return whether a condition holds of a layout, or of any of a space; None is every value there is."""
+    value = getattr(asked, condition.field)
+    if hasattr(asked, "base"):
+        return value is None or any(map(condition.holds, value))
+    return condition.holds(value)
+
+
+def _note(written: str, under: str) -> Note:
+    return Note(topic="layout", text=f"{written} changes nothing here: it goes with {under}")
+
+
+def told_fields(sets: Iterable[str] | None) -> dict[str, str]:
+    """Return the fields of a layout that `--set` says, with how it is written."""
+    keys = (text.partition("=")[0].strip().split(".") for text in sets or ())
+    return {key[1]: f"--set {'.'.join(key)}" for key in keys if key[0] == "strategy" and len(key) > 1}
+
+
+def idle_notes(
+    written: Mapping[str, str], asked: Strategy | Space, model: Model | None = None
+) -> tuple[Note, ...]:
+    """Return what of a layout, or of a space of `model`, was `written`, by field, and changes nothing."""
+    conditions = ((text, WORKS_UNDER[name]) for name, text in written.items() if name in WORKS_UNDER)
+    found = [_note(text, each.words) for text, each in conditions if not _works(each, asked)]
+    if model is not None and not model.is_moe:
+        found += [_note(text, "a model with experts") for name, text in written.items() if name in OF_EXPERTS]
+    return tuple(found)
+
+
+def unused_notes(
+    run: RunOptions, layout: LayoutOptions | None, sets: Iterable[str] | None, question: Question
+) -> tuple[Note, ...]:
     """Return what was given on the command line and changes nothing, with what it would work under."""
-    found: dict[str, str] = {}
+    found: list[Note] = []
     types = asdict(question.workload.precision).values()
     if run.fp8_recipe not in (None, "none") and not {"fp8", "mxfp8"}.intersection(types):
-        found["fp8_recipe"] = "--precision fp8"
+        found.append(_note("--fp8-recipe", "--precision fp8"))
     if layout is not None and question.strategy is not None:
-        strategy = question.strategy
-        found |= {
-            name: works(strategy) for name, works in WORKS_UNDER.items() if getattr(layout, name) is not None
-        }
-    return tuple(
-        Note(topic="layout", text=f"--{name.replace('_', '-')} changes nothing here: it goes with {under}")
-        for name, under in found.items()
-        if under
-    )
+        flags = {name: f"--{name.replace('_', '-')}" for name in WORKS_UNDER}
+        given = {name: flag for name, flag in flags.items() if getattr(layout, name) is not None}
+        found += idle_notes(told_fields(sets) | given, question.strategy)
+    return tuple(found)
+
+
+def refuse_chosen(sets: Iterable[str] | None) -> None:
+    """Raise if `--set` says of a layout what a search chooses."""
+    for name, written in told_fields(sets).items():
+        if name in NAMES:
+            raise SpecError(
+                f"{written} changes nothing: {name} is what is searched; hold it with --set 'space.{name}=[…]'"
+            )

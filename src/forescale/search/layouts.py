@@ -299,9 +299,9 @@ def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
 
 def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
     """Return the (ep, etp) pairs that fold over the devices of one stage."""
-    if model.moe is None:
-        return [(1, 1)]
-    possible_ep, possible_etp = divisors(model.moe.num_experts), divisors(model.moe.ffn_hidden_size)
+    moe = model.moe
+    possible_ep = (1,) if moe is None else divisors(moe.num_experts)
+    possible_etp = (1,) if moe is None else divisors(moe.ffn_hidden_size)
     return [
         (ep, etp)
         for ep in options(space.ep, possible_ep)
