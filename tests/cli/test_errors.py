@@ -127,6 +127,12 @@ BAD = {
     "ranks of nothing": (("calibrate", "--collectives", "x.log", "--cluster", "h100-sxm", "-o", "x.json", "--num-ranks", 0), "--num-ranks must be a whole number of 1 or more"),
     "unknown preset of a corpus": (("validate", "nowhere.csv", "--preset", "zz"), "unknown preset 'zz'"),
     "nothing that is frozen": (("project", *DENSE, "--freeze", ""), "--freeze is empty; give it a value, or leave it out"),
+    "a word for a number": (("project", *DENSE, "--tp", "four"), "--tp takes a whole number; got 'four'"),
+    "a float for a count": (("project", *DENSE, "--pp", "1e3"), "--pp takes a whole number; got '1e3'"),
+    "a word for a share": (("project", *DENSE, "--offload-optimizer", "half"), "--offload-optimizer takes a number; got 'half'"),
+    "a name that nothing has": (("catalogue", "models", "qwen9"), "no name of models contains 'qwen9'"),
+    "a bench of a preset": (("bench", *DENSE, "--preset", "almodel"), "bench works under the preset default only"),
+    "a picture of no kind": (("pipeline", "draw", "-o", "x.png"), "--output x.png ends in none of .html, .svg, .json, .csv"),
     "nothing among several": (("project", *DENSE, "--set", " "), "--set is empty; give it a value, or leave it out"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),
 }  # fmt: skip

@@ -83,6 +83,12 @@ def test_set_of_what_is_searched_is_refused(forescale, command):
     assert "--set strategy.tp changes nothing: tp is what is searched; hold it with" in ran.err
 
 
+def test_an_explanation_says_it_too(forescale):
+    model, *asked = DENSE
+    ran = forescale("explain", model, "mfu", *asked, *LAYOUT, "--no-cp-balanced")
+    assert ran.out.rstrip().endswith("--cp-balanced changes nothing here: it goes with cp of 2 or more")
+
+
 def test_parts_that_a_model_does_not_have_are_named(forescale):
     words = ("--freeze", "moe,vision,norm", "--recompute-modules", "moe,mlp", "--document-len", 9999)
     said = [

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.inputs import read_question
+from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import JsonFlag, LaidOut, bounded, given, grouped, option
 from forescale.errors import ForescaleError, SpecError
 from forescale.limits import DEVICES, TIME
@@ -88,6 +88,7 @@ def bench_command(
         _give(merged({str(file): read_bench(file) for file in bench.merge}), bench.save, as_json=as_json)
         return
     question = read_question(asked)
+    refuse_presets(question, "bench")
     if bench.check is not None:
         _check(question, bench.check, bench.seconds, as_json=as_json)
         return

@@ -10,6 +10,7 @@ import typer
 from forescale.cli.console import console, print_json
 from forescale.cli.help import Commands
 from forescale.cli.options import JsonFlag
+from forescale.errors import SpecError, shown
 
 SCHEMA = "forescale.catalogue/1"
 catalogue_app = Commands(
@@ -25,7 +26,7 @@ def models_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
     """List models."""
     from forescale.cli.render.catalogue import model_rows
 
-    _show("models", model_rows(text or ""), as_json=as_json)
+    _show("models", model_rows(text or ""), text, as_json=as_json)
 
 
 @catalogue_app.command("devices")
@@ -33,7 +34,7 @@ def devices_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
     """List devices."""
     from forescale.cli.render.catalogue import device_rows
 
-    _show("devices", device_rows(text or ""), as_json=as_json)
+    _show("devices", device_rows(text or ""), text, as_json=as_json)
 
 
 @catalogue_app.command("clusters")
@@ -41,7 +42,7 @@ def clusters_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
     """List clusters."""
     from forescale.cli.render.catalogue import cluster_rows
 
-    _show("clusters", cluster_rows(text or ""), as_json=as_json)
+    _show("clusters", cluster_rows(text or ""), text, as_json=as_json)
 
 
 @catalogue_app.command("frameworks")
@@ -67,10 +68,12 @@ def frameworks_command(
     console().print(catalogue.framework_view(framework))
 
 
-def _show(kind: str, rows: list[dict[str, object]], *, as_json: bool) -> None:
+def _show(kind: str, rows: list[dict[str, object]], text: str | None = None, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": SCHEMA, kind: rows})
         return
+    if text is not None and not rows:
+        raise SpecError(f"no name of {kind} contains {shown(text)}; forescale catalogue {kind} lists all")
     from forescale.cli.render.catalogue import catalogue_view
 
     console().print(catalogue_view(kind, rows))

@@ -74,7 +74,7 @@ def explain_command(
         print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))
         return
     from forescale.cli.render.explain import explanation_view
-    from forescale.cli.render.words import left_out
+    from forescale.cli.render.words import left_out, notes
 
     view = explanation_view(node, depth=tree.depth, cite=tree.cite)
-    console().print(*left_out(question.model), view, sep="\n")
+    console().print(*left_out(question.model), view, *notes(question.notes), sep="\n")

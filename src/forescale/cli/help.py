@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from forescale.errors import SpecError
+from forescale.errors import SpecError, shown
 from forescale.limits import whole_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +26,8 @@ KINDS = {
     "<str>": "TEXT",
 }
 """Short words for kinds of values that have no name of their own."""
+NUMBERS = {int: "a whole number", float: "a number"}
+"""Kinds of values that a text may fail to be, in words."""
 
 
 class Rare(str):
@@ -118,10 +120,21 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
         if value is None and not parameter.required:
             plain: Any = () if parameter.multiple or parameter.nargs == -1 else None
         elif (plain := _plain(kind, value)) is None:
+            if kind in NUMBERS and isinstance(value, str) and not _is_number(value, whole=kind is int):
+                name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
+                raise SpecError(f"{name} takes {NUMBERS[kind]}; got {shown(value)}")
             return usual(ctx, value)
         return plain if parameter.callback is None else parameter.callback(ctx, parameter, plain)
 
     parameter.process_value = process
+
+
+def _is_number(text: str, *, whole: bool) -> bool:
+    """Return whether a text is a number, which may be beyond what is allowed."""
+    try:
+        return (int if whole else float)(text) is not None
+    except ValueError:
+        return False
 
 
 def _plain(kind: Any, value: object) -> object:  # noqa: ANN401  (an annotation)

@@ -201,6 +201,11 @@ def draw(
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)
     by_name = None if output is None else WRITTEN.get(output.suffix)
+    if output is not None and not by_name and output.suffix not in ("", ".txt"):
+        known = ", ".join(WRITTEN)
+        raise ForescaleError(
+            f"--output {output} ends in none of {known}, nor in .txt for the terminal's picture"
+        )
     if wanted is not None and by_name not in (None, wanted):
         raise ForescaleError(
             f"--output {output} is the name of {by_name}, and --format says {wanted}; give one of them"

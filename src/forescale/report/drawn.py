@@ -56,7 +56,7 @@ def placement(strategy: Strategy, cluster: Cluster) -> str:
         *(part for row, (name, group) in enumerate(axes) for part in _axis(name, group, cluster, left, row)),
     ]
     more = cluster.num_devices - count
-    tail = f"{counted(more, 'further device')} not drawn" if more else "all devices"
+    tail = f"{counted(more, 'further device')} not drawn" if more else "all devices drawn"
     height = 22 + ROW * len(axes) + 18
     return "\n".join(
         [
