@@ -130,6 +130,7 @@ BAD = {
     "a word for a number": (("project", *DENSE, "--tp", "four"), "--tp takes a whole number; got 'four'"),
     "a float for a count": (("project", *DENSE, "--pp", "1e3"), "--pp takes a whole number; got '1e3'"),
     "a word for a share": (("project", *DENSE, "--offload-optimizer", "half"), "--offload-optimizer takes a number; got 'half'"),
+    "a length that is none": (("project", *DENSE, "--seq-len", "8x"), "takes a whole number of tokens, such as 8192 or 128k; got '8x'"),
     "a name that nothing has": (("catalogue", "models", "qwen9"), "no name of models contains 'qwen9'"),
     "a bench of a preset": (("bench", *DENSE, "--preset", "almodel"), "bench works under the preset default only"),
     "a picture of no kind": (("pipeline", "draw", "-o", "x.png"), "--output x.png ends in none of .html, .svg, .json, .csv"),

@@ -232,3 +232,10 @@ def test_replicas_and_shards_are_told_apart():
     assert replicas(Strategy(dp_replicate=2, dp_shard=1)) == "2×1"
     assert replicas(Strategy(dp_replicate=1, dp_shard=2)) == "2"
     assert replicas(Strategy(dp_replicate=2, dp_shard=8)) == "2×8"
+
+
+def test_a_space_file_with_degrees_that_leave_devices_idle_is_refused(forescale, tmp_path):
+    (tmp_path / "space.toml").write_text("[fix]\ntp = [3]\n")
+    ran = forescale("search", *SEARCH, "--space", tmp_path / "space.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "the space has tp=3: the number of devices, 16, is no multiple of 3" in ran.err

@@ -120,21 +120,16 @@ def _hasten(parameter: Any) -> None:  # noqa: ANN401  (whichever click typer has
         if value is None and not parameter.required:
             plain: Any = () if parameter.multiple or parameter.nargs == -1 else None
         elif (plain := _plain(kind, value)) is None:
-            if kind in NUMBERS and isinstance(value, str) and not _is_number(value, whole=kind is int):
+            try:
+                return usual(ctx, value)
+            except typer.BadParameter as error:
+                if kind not in NUMBERS or "unable to parse" not in str(error):
+                    raise
                 name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-                raise SpecError(f"{name} takes {NUMBERS[kind]}; got {shown(value)}")
-            return usual(ctx, value)
+                raise SpecError(f"{name} takes {NUMBERS[kind]}; got {shown(value)}") from error
         return plain if parameter.callback is None else parameter.callback(ctx, parameter, plain)
 
     parameter.process_value = process
-
-
-def _is_number(text: str, *, whole: bool) -> bool:
-    """Return whether a text is a number, which may be beyond what is allowed."""
-    try:
-        return (int if whole else float)(text) is not None
-    except ValueError:
-        return False
 
 
 def _plain(kind: Any, value: object) -> object:  # noqa: ANN401  (an annotation)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forescale.spec.space import Space
 
 _space = partial(option, panel="Space")
-PLACED = frozenset({"tp", "cp", "pp", "dp_replicate", "dp_shard"})
+PLACED = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Degrees that must divide the devices."""
 
 
@@ -102,10 +102,12 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _refuse_idle_devices(space: Space, held: dict[str, list[str]], num_devices: int) -> None:
-    """Refuse degrees none of which divides the devices."""
-    for name, texts in held.items():
-        if name in PLACED and all(num_devices % degree for degree in getattr(space, name)):
-            values = ",".join(texts)
+    """Refuse degrees, held by --fix or elsewhere, none of which divides the devices."""
+    for name in PLACED:
+        degrees = getattr(space, name)
+        if degrees and all(num_devices % degree for degree in degrees):
+            values = ",".join(map(str, degrees))
             raise SpecError(
-                f"--fix {name}={values}: the number of devices, {num_devices}, is no multiple of {values}"
+                f"{'--fix ' if name in held else 'the space has '}{name}={values}: the number of devices, "
+                f"{num_devices}, is no multiple of {values}"
             )
