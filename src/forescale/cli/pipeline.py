@@ -200,19 +200,7 @@ def draw(
             raise ForescaleError(f"{trace} says which shape; leave --pp and --microbatches out")
         step = measured_step(trace, iteration)
         built, difference, timelines = _beside(step, schedule or [], passes)
-    by_name = None if output is None else WRITTEN.get(output.suffix)
-    if output is not None and not by_name and output.suffix not in ("", ".txt"):
-        known = ", ".join(WRITTEN)
-        raise ForescaleError(
-            f"--output {output} ends in none of {known}, nor in .txt for the terminal's picture"
-        )
-    if wanted is not None and by_name not in (None, wanted):
-        raise ForescaleError(
-            f"--output {output} is the name of {by_name}, and --format says {wanted}; give one of them"
-        )
-    wanted = wanted or by_name or "terminal"
-    if width is not None and wanted != "terminal":
-        raise ForescaleError(f"--width is of the terminal's picture, and {wanted} is written; leave it out")
+    wanted = _format(wanted, output, width)
     if wanted == "csv":
         if len(built) > 1:
             raise ForescaleError("csv holds one schedule; draw one, or use html")
@@ -231,6 +219,24 @@ def draw(
     else:
         write_text(output, text)
         say(f"wrote {output}")
+
+
+def _format(wanted: DrawFormat | None, output: Path | None, width: int | None) -> DrawFormat:
+    """Return what is drawn: as asked for, or as the file's name says; refuse names and widths of other kinds."""
+    by_name = None if output is None else WRITTEN.get(output.suffix)
+    if output is not None and not by_name and output.suffix not in ("", ".txt"):
+        known = ", ".join(WRITTEN)
+        raise ForescaleError(
+            f"--output {output} ends in none of {known}, nor in .txt for the terminal's picture"
+        )
+    if wanted is not None and by_name not in (None, wanted):
+        raise ForescaleError(
+            f"--output {output} is the name of {by_name}, and --format says {wanted}; give one of them"
+        )
+    found = wanted or by_name or "terminal"
+    if width is not None and found != "terminal":
+        raise ForescaleError(f"--width is of the terminal's picture, and {found} is written; leave it out")
+    return found
 
 
 @app.command("check")
