@@ -23,8 +23,8 @@ def question_of(values):
     return build_question(values, where="the case")
 
 
-def verdict(question, layout):
-    memory = project(question.of(layout)).memory
+def verdict(question, projection):
+    memory = projection.memory
     return verdict_of(
         point_bytes=memory.peak_low_bytes,
         upper_bytes=memory.peak_high_bytes,
@@ -35,9 +35,10 @@ def verdict(question, layout):
 def check(question, found):
     first = found.first
     assert first is not None
-    assert verdict(question, first.projection.strategy) == "FITS"
+    assert verdict(question, project(question.of(first.projection.strategy))) == "FITS"
     singles = {changed(question, (each,)) for each in changes(question)} - {None}
-    steps = [project(question.of(each)).step_time_s for each in singles if verdict(question, each) == "FITS"]
+    projected = [project(question.of(each)) for each in singles]
+    steps = [each.step_time_s for each in projected if verdict(question, each) == "FITS"]
     assert first.projection.step_time_s <= min(steps, default=np.inf)
     assert len(first.changes) == (1 if steps else 2)
 

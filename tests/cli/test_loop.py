@@ -32,16 +32,25 @@ QUESTIONS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def known():
+    """What searches printed: each is asked once."""
+    return {}
+
+
 @pytest.fixture
-def asked(forescale, tmp_path):
+def asked(forescale, tmp_path, known):
     """Return what a search prints, as text and as the file of its document."""
 
     def ask(*question):
-        text = forescale("search", *question)
-        assert text.code == 0, text.err
+        if question not in known:
+            text = forescale("search", *question)
+            assert text.code == 0, text.err
+            known[question] = text.out, forescale("search", *question, "--json").out
+        text, document = known[question]
         path = tmp_path / "best.json"
-        path.write_text(forescale("search", *question, "--json").out, encoding="utf-8")
-        return text.out, path
+        path.write_text(document, encoding="utf-8")
+        return text, path
 
     return ask
 
@@ -94,11 +103,10 @@ def test_commands_read_a_row(forescale, asked, command):
     assert ran.out
 
 
-def test_a_plan_file_is_a_question_too(forescale, tmp_path):
+def test_a_plan_file_is_a_question_too(forescale, asked, tmp_path):
     from forescale import read_question, write_question
 
-    path = tmp_path / "best.json"
-    path.write_text(forescale("search", *SEARCH, "--json").out, encoding="utf-8")
+    _, path = asked(*SEARCH)
     plan = tmp_path / "plan.toml"
     write_question(read_question(f"{path}#3"), plan)
     texts = [forescale("project", *words).out for words in ((plan,), ("--plan", plan), (f"{path}#3",))]

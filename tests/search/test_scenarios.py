@@ -19,8 +19,16 @@ from forescale.spec.space import Space
 MODEL, DEVICES = moe(3), cluster(8)
 WORK = workload(seq_len=1024, global_batch_size=16)
 SMALL = Space(zero=(1,), micro_batch_size=(1, 2), cp=(1,), axis_order=Space().axis_order[:1])
-WIDE = replace(
+FEW = replace(
     SMALL,
+    tp=(1, 2),
+    pp=(1, 2),
+    vpp=(1,),
+    ep=(1, 2),
+    recompute=(Recompute(), Recompute(granularity="full")),
+)
+WIDE = replace(
+    FEW,
     precision=(None, ("fp8", "delayed")),
     overlap=(None, ("tensor", "expert")),
     optimizer_offload=(None, 0.5),
@@ -41,7 +49,7 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
             DEVICES,
             replace(WORK, precision=precision),
             space=replace(
-                SMALL, base=Strategy(overlap=overlap, offload=replace(Strategy().offload, optimizer=share))
+                FEW, base=Strategy(overlap=overlap, offload=replace(Strategy().offload, optimizer=share))
             ),
             objective=objective,
             top=12,
@@ -63,8 +71,7 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
 
 @pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
 def test_variants_fold_over_all_questions(objective):
-    few = {"pp": (1, 2), "ep": (1, 2), "vpp": (1,), "recompute": (Recompute(), Recompute(granularity="full"))}
-    space = replace(SMALL, tp=(1, 2), **few, precision=(("fp8", "delayed"), None))
+    space = replace(FEW, precision=(("fp8", "delayed"), None))
     asked = {"space": space, "objective": objective}
     every = search(MODEL, DEVICES, WORK, **asked, top=10**4, all_variants=True)
     value = {"step_time": lambda one: one.step_time_s, "peak_memory": lambda one: one.memory.peak_bytes}
@@ -145,7 +152,8 @@ def as_told(name, types, zero=(0, 1), model=MODEL, **space):
 @pytest.mark.parametrize("name", ["nemo", "deepseek", "deepspeed-zero", "maxtext"])
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
-    question, told = as_told(name, Precision(compute=compute), pp=(1, 2), vpp=(1,), tp=(1,))
+    held = {name: getattr(FEW, name) for name in ("pp", "vpp", "ep", "recompute")}
+    question, told = as_told(name, Precision(compute=compute), tp=(1,), **held)
     found = search(question, top=100, all_variants=True)
     assert {one.strategy.zero for one in found.best} == {0, 1}
     for one in found.best:

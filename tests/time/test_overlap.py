@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests import toy
 
 from forescale.project import project
 from forescale.spec import DenseFfn, Layer, Model, Strategy, Workload
 from forescale.spec.strategy import Overlap
+from forescale.time.overlap import Covers
 
 TOKENS, HIDDEN = 2 * 512, 512
 
@@ -52,3 +55,45 @@ def test_messages_in_four_chunks_show_one_of_them_or_what_the_product_leaves(wid
     behind = max(GATHER - up[1], 0) + max(GATHER - up[0], 0)
     assert seconds(width, tensor=True) == pytest.approx(chunked(up[0]) + 2 * chunked(down[0]) + behind)
     assert seconds(width) == pytest.approx(3 * GATHER + behind)
+
+
+def priced(name, passes, messages, reads=(), writes=(), behind=None):
+    """An operator of seconds of forward, input and weight gradient, with messages in all of them or in none."""
+    forward, backward_input, backward_weight = ((each, messages) for each in passes)
+    operator = SimpleNamespace(reads=reads, writes=writes, hidden_behind=behind, panels=None, part="mlp")
+    return name, SimpleNamespace(
+        operator=operator, forward=forward, backward_input=backward_input, backward_weight=backward_weight
+    )
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "split", "behind", "forward", "backward_input", "backward_weight"),
+    [
+        (True, False, "up", (0.5, 2.0), (0.25 + 5.0, 0.0), (0.125 + 3.0, 0.0)),
+        (True, True, "up", (0.5, 2.0), (0.25, 3.0), (0.125, 0.0)),
+        (False, True, "up", (0.5, 0.0), (0.25, 0.0), (0.125, 0.0)),
+        (
+            True,
+            False,
+            None,
+            (0.5, 7.0),
+            (0.25, 11.0),
+            (0.125, 0.0),
+        ),  # of the product that wrote what it reads
+    ],
+)
+def test_what_messages_may_run_behind(asynchronous, split, behind, forward, backward_input, backward_weight):
+    """The whole other half of backward of the product they feed; in chunks the product itself."""
+    up, down = (
+        priced("up", (2.0, 3.0, 5.0), {}, writes=("wide",)),
+        priced("down", (7.0, 11.0, 13.0), {}, writes=("parts",)),
+    )
+    scatter = priced(
+        "scatter", (0.5, 0.25, 0.125), {"tensor_comm": 1.0}, reads=("parts", "wide"), behind=behind
+    )
+    models = SimpleNamespace(run=SimpleNamespace(contention=0.0))
+    block = SimpleNamespace(operators=dict((up, down, scatter)), pricing=SimpleNamespace(models=models))
+    covers, own = Covers(block, asynchronous=asynchronous, split=split), scatter[1]
+    assert covers.of_forward(own) == forward
+    assert covers.of_backward_input(own) == backward_input
+    assert covers.of_backward_weight(own) == backward_weight

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log, sqrt
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests import toy
 
@@ -16,7 +18,15 @@ from forescale.cost.run_calibration import SharedFactors, SoftwareFactors
 from forescale.project import project
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
 from forescale.spec.strategy import Kernels, Overlap
-from forescale.time.step import bubble_time, exposed_pipeline_time, stage_waits
+from forescale.time.step import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    _least_waiting,
+    bubble_time,
+    exposed_pipeline_time,
+    stage_waits,
+)
 
 RATE, HBM = 100e12, 1e12
 
@@ -478,3 +488,23 @@ def test_throughput_utilisation_and_days():
     assert result.tokens_per_s_per_device == pytest.approx(24 * 512 / step / 12)
     assert result.training_days == pytest.approx(1000 * step / 86400)
     assert result.mfu == pytest.approx(result.model_flops_per_step / (100e12 * 12 * step))
+
+
+@pytest.mark.parametrize(("splits", "bubble"), [(True, 1 + 4 * (1 + 2) + 9 - 16), (False, 1 + 16 + 7 - 16)])
+def test_the_least_that_ranks_wait_under_any_schedule(splits, bubble):
+    """Of two ranks with 4 micro-batches of 4 s the second starts after 1 s; what follows it ends 7 s later, or, where
+    weight gradients can wait, 9 s after its forwards of 1 and input gradients of 2 s.
+    """
+    own = {FORWARD: np.array([[1.0], [1.0]]), INPUT_GRADIENT: np.array([[2.0], [2.0]])}
+    before = {FORWARD: [[0.0], [1.0]], BACKWARD: [[0.0], [7.0]], INPUT_GRADIENT: [[0.0], [9.0]]}
+
+    class Sums(dict):
+        def total(self, _, part):
+            return np.asarray(self[part])
+
+        def on(self, _):
+            return Sums(before)
+
+    stage_time, pipeline = np.full((2, 1), 4.0), SimpleNamespace(before=None, splits_backward=splits)
+    found = _least_waiting(SimpleNamespace(seconds=None), pipeline, Sums(own), stage_time, 4.0, 16.0)
+    assert found["bubble"].tolist() == [bubble]

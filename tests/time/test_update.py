@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests import toy
@@ -16,6 +17,7 @@ from forescale.search import search
 from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
+from forescale.time.update import host_waits
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
 
@@ -244,6 +246,44 @@ def test_shards_of_parameters_come_with_every_pass_and_gradients_leave(overlap):
     assert stage_memory.host_bytes == pytest.approx((2 + 12 + 4) * parameters / 4)
     kept = offloaded(layout, Offload(parameters=True, optimizer=0.0, master=False)).memory.stages[0]
     assert kept.host_bytes == pytest.approx((2 + 8 + 8) * parameters / 4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "passes"),
+    [
+        (Strategy(dp_shard=4, zero=3, reshard="never"), 0),  # kept whole, they come once
+        (Strategy(pp=2, dp_shard=2, zero=3), 0),  # as of several stages by default
+        (Strategy(pp=2, dp_shard=2, zero=3, schedule="dualpipe", reshard="always"), 4),  # one of two replicas
+    ],
+)
+def test_parameters_come_with_every_pass_unless_they_are_kept_whole(layout, passes):
+    """A quarter of all, of dualpipe half of each of two stages' shards: 2 bytes twice and gradients of 4 once."""
+    result = offloaded(layout, Offload(parameters=True, overlap=False))
+    parameters = 6 * (HIDDEN + 3 * HIDDEN * WIDTH) + HIDDEN + 2 * 8 * HIDDEN
+    assert result.time_s["host_comm"] == pytest.approx(passes * (2 + 2 + 4) * parameters / 4 / LINK)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "split", "shown"),
+    [
+        (True, False, (5 - 3, 6 - 4, 0)),
+        (True, True, (5 - 3, 5 - 4, 6 - 2)),
+        (False, False, (5, 6 + 5, 0)),
+        (False, True, (5, 5, 6)),
+    ],
+)
+def test_copies_of_parameters_behind_passes(overlap, split, shown):
+    """Weights of 5 s back before passes of 3 and 4 s, gradients of 6 s out behind 4 s, or 2 s of weight gradients."""
+    setting = SimpleNamespace(
+        choices=Strategy(reshard="always", offload=Offload(parameters=True, overlap=overlap)),
+        cluster=toy.cluster(1),
+    )
+    states = SimpleNamespace(host_weights=2 * 5 * LINK, host_gradients=2 * 6 * LINK)
+    inputs = SimpleNamespace(states=states, degrees=SimpleNamespace(pp=2), stages=None)
+    pipeline = SimpleNamespace(
+        in_flight=SimpleNamespace(copies=2), per_stage=lambda numbers: numbers, split=split
+    )
+    assert host_waits(setting, inputs, pipeline, (3.0, 4.0, 2.0)) == pytest.approx(shown)
 
 
 def test_part_of_the_optimizer_on_the_host_updates_both_sides_at_once():
