@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
+from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError, SpecError
 from forescale.question import Question
 from forescale.search import search, solve
@@ -27,6 +30,8 @@ SMALL_STEPS = {
     "REFINED_AT_ONCE": 50,
     "FIRST_LAYOUTS": 20,
     "LAYOUTS_AT_ONCE": 400,
+    "BLIND_NODES": 8,
+    "BLIND_LAYOUTS": 20,
 }
 """Settle little at a time, so that a search has many steps."""
 STEPPED = Question(model=moe(4), cluster=cluster(8), workload=WORK, space=Space(cp=(1,)))
@@ -290,6 +295,34 @@ def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
     assert sampled["best"] == plain["best"]
     assert sampled["surest"] == plain["surest"]
     assert sampled["num_evaluated"] <= plain["num_evaluated"]
+
+
+def test_without_a_cutoff_each_shape_comes_with_its_best_first():
+    goal = Goal(objective="step_time", top=2, memory_limit=10.0, folds=True)
+    value, shapes = np.array([1.0, 2.0, 3.0, 4.0, 0.5, 5.0]), np.array([0, 0, 0, 1, 2, 1])
+    peak = np.array([9.0, 9.0, 9.0, 9.0, 11.0, 9.0])
+    nodes = OpenNodes(variant=shapes, cell=np.arange(6), step_time=value, peak=peak)
+    sizes = np.ones(6, dtype=np.int64)
+    taken, left = nodes.split(goal, sizes, 3, fitting=True, shapes=shapes)
+    assert taken.cell.tolist() == [0, 3, 1]  # of 2 nothing fits
+    assert left.cell.tolist() == [2, 4, 5]
+    taken, _ = nodes.split(goal, sizes, 3, fitting=True)
+    assert taken.cell.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "seq_len", "batch"),
+    [("llama-3.1-70b", 256, 8192, 1024), ("mixtral-8x22b-v0.1", 64, 4096, 256)],
+)
+def test_a_search_evaluates_few_layouts_under_every_cost_model(monkeypatch, model, devices, seq_len, batch):
+    """A few thousand of millions: the first shapes tell a cutoff that leaves little more than the best."""
+    monkeypatch.undo()
+    work = workload(seq_len=seq_len, global_batch_size=batch)
+    question = Question(model=load_model(model), cluster=load_cluster("h100-sxm", devices), workload=work)
+    for compute in ("auto", "roofline", "tile"):
+        found = search(replace(question, costs=Costs(compute=compute)))
+        assert found.num_legal > 8e6
+        assert found.num_evaluated < 10_000
 
 
 def test_a_search_begun_again_settles_the_same_layouts_for_another_question():

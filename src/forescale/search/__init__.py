@@ -20,9 +20,10 @@ One search, from question to proof:
    evaluates a layout, so a bound holds by construction, up to a margin of 1e-9 for rounding.
 5. *Branch and bound.* `solve.Solver` takes the most promising nodes first. It bounds them, branches them,
    evaluates the layouts behind the best and keeps these as the **incumbent**. Its last value (of different
-   shapes, where variants are folded) is the **cutoff**; a large search learns a first one from a sample of its
-   cells. Nodes whose bound is beyond it are **pruned** and their layouts counted, unless they may still be the
-   fastest within a relaxed limit of memory.
+   shapes, where variants are folded) is the **cutoff**. To have one soon, the first nodes are of one operator
+   list and may fit, and of each shape its best layouts come first; a large search under schedules learns one from
+   a sample of its cells. Nodes whose bound is beyond it are **pruned** and their layouts counted, unless they may
+   still be the fastest within a relaxed limit of memory.
 6. *Proof.* The search ends when no node is left. Every legal layout was then evaluated, proven over memory, or
    proven no better than the best: the three counts add up to `num_legal`, and the gap is 0. A search that is
    stopped says its gap: how far the least bound left lies below the incumbent. `checkpoint` keeps what is

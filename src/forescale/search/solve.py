@@ -3,7 +3,8 @@
 A node starts with a bound of its work without experts, wherever ranks lie; in ascending order of it nodes get one with
 them, all up to the cutoff where one is known; in ascending order of that, branched by recompute policy, a bound of time
 and memory from the evaluation itself, then, branched by placement, the same for each; and in ascending order of that
-the layouts behind them are evaluated.
+the layouts behind them are evaluated. As long as there is no cutoff, nodes of one operator list whose least memory
+fits go first, and of each shape its most promising layouts: few that differ soon tell how good the best are.
 Where memory is ranked, the first bound is of memory, whatever is recomputed. What cannot be among the best any more is
 pruned at each step, so the result is that of evaluating everything.
 """
@@ -23,7 +24,7 @@ from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.bounds import MemoryBounds, WorkBounds, cell_bounds
 from forescale.search.evaluate import Scores, score_pairs, states_of
-from forescale.search.incumbent import SMALLEST, Goal, Incumbent, State
+from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Rows, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
@@ -31,12 +32,15 @@ from forescale.spec.strategy import Strategy
 
 FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
 """Nodes branched by policy at once: few at first, as long as there is nothing to prune by."""
-FIRST_PLACED, PLACED_AT_ONCE = 8192, 65536
-"""Nodes of placements bounded at once, alike."""
+PLACED_AT_ONCE = 65536
+"""Nodes of placements bounded at once."""
 REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
-FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 8192, 65536
-"""Layouts evaluated at once: few of the most promising first, to prune others by, then twice as many each time."""
+FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 16384, 65536
+"""Layouts evaluated at once: some of the most promising first, to prune others by, then twice as many each time."""
+BLIND_NODES, BLIND_AMONG, BLIND_PLACED, BLIND_LAYOUTS = 768, 16384, 1024, 2048
+"""What is looked at first without a cutoff: nodes that may fit, of so many most promising ones, then placements and
+layouts of them."""
 FIRST_SMALLEST = 512
 """All of these where memory is ranked, of which the first bound is close: a few settle it."""
 SIMULATED_FIRST, SIMULATED_AGAIN, SIMULATED_AT_ONCE = 128, 1024, 8192
@@ -121,6 +125,17 @@ class NodeQueue:
         self._at_once = min(self._at_once * GROWTH, MOST_NODES)
         return chosen, beaten, bounds
 
+    def head(self) -> Rows:
+        """Return the nodes that have their closest bounds, the most promising first."""
+        if len(self._refined) == 0:
+            self._refine_more(np.inf)
+        return self._refined
+
+    def take(self, nodes: Rows) -> None:
+        """Take out some of the head."""
+        left = ~np.isin(self._refined, nodes)
+        self._refined, self._refined_bounds = self._refined[left], self._refined_bounds[left]
+
     def _refine_more(self, cutoff: float) -> tuple[Rows, Array]:
         """Bound the next nodes more closely; return those left where these are beyond a cutoff already.
 
@@ -187,10 +202,17 @@ class OpenNodes:
         """Return the least bound of what waits; infinite if nothing does."""
         return float(self.value(goal).min(initial=np.inf))
 
-    def split(self, goal: Goal, sizes: Rows, most: int, *, fitting: bool) -> tuple[OpenNodes, OpenNodes]:
-        """Return the most promising, up to `most` layouts in all, and the rest; first what fits, if asked."""
+    def split(
+        self, goal: Goal, sizes: Rows, most: int, *, fitting: bool, shapes: Rows | None = None
+    ) -> tuple[OpenNodes, OpenNodes]:
+        """Return the most promising, up to `most` layouts in all, and the rest; first what fits, if asked.
+
+        With `shapes`, the shape of each, the best of every shape come before the next of any.
+        """
         value, fits = self.value(goal), self.peak <= goal.memory_limit
         order = np.lexsort((value, ~fits)) if fitting else np.argsort(value, kind="stable")
+        if shapes is not None:
+            order = order[np.lexsort((_nth(shapes[order]), ~fits[order]))]
         taken = np.cumsum(sizes[order]) <= most
         taken[0] = True
         return self.some(order[taken]), self.some(np.sort(order[~taken]))
@@ -215,6 +237,14 @@ class Counts:
         """Count nodes of so many layouts each that are pruned, those over every limit of memory apart."""
         self.over_memory += int(sizes[over_memory].sum())
         self.beaten += int(sizes[~over_memory].sum())
+
+
+def _nth(shapes: Rows) -> Rows:
+    """Return how many of the same shape come before each."""
+    order = np.argsort(shapes, kind="stable")
+    alike, nth = shapes[order], np.empty_like(shapes)
+    nth[order] = np.arange(len(alike)) - np.searchsorted(alike, alike)
+    return nth
 
 
 class Solver:
@@ -355,13 +385,42 @@ class Solver:
 
     def _branch_by_policy(self) -> None:
         """Bound the most promising nodes by the evaluation itself, each recompute policy by itself."""
+        unsettled = not (self.counts.evaluated or self.counts.pruned)
+        if self._blind and unsettled and len(nodes := self._first_that_fit()):
+            self._open(nodes)
+            return
         nodes, beaten, bounds = self._queue.pop(self.incumbent.widest_cutoff)
         over = np.zeros(len(beaten), dtype=bool) if self.goal.by_time else ~self.goal.may_fit(bounds)
         self.counts.prune(self._sizes[beaten % len(self.cells)], over)
         if self.goal.by_time and len(nodes):
             nodes = self._that_may_fit(nodes)
-        if len(nodes) == 0:
-            return
+        if len(nodes):
+            self._open(nodes)
+
+    @property
+    def _blind(self) -> bool:
+        """Whether there is nothing to prune by yet."""
+        return self.goal.by_time and self.incumbent.cutoff == np.inf
+
+    def _first_that_fit(self) -> Rows:
+        """Take out the most promising nodes of one operator list whose least memory is within the limit."""
+        if len(self._queue) <= BLIND_NODES:
+            return np.zeros(0, dtype=np.int64)
+        head, sp = self._queue.head(), self.cells.whole.columns["sp"]
+        first = head[head < len(self.cells)]
+        first = first[sp[first] == sp.max(initial=0)][:BLIND_AMONG]
+        found, start, size = first[:0], 0, 2 * BLIND_NODES
+        while start < len(first) and len(found) < BLIND_NODES:
+            some = first[start : start + size]
+            least = self._memory.fine(np.zeros_like(some), some)
+            found = np.concatenate([found, some[least <= self.goal.memory_limit]])
+            start, size = start + size, 2 * size
+        chosen: Rows = found[:BLIND_NODES]
+        self._queue.take(chosen)
+        return chosen
+
+    def _open(self, nodes: Rows) -> None:
+        """Branch nodes by policy and bound each."""
         which, cell = np.divmod(nodes, len(self.cells))
         policy, node = np.nonzero(self._tree.by_policy[:, cell])
         variant = np.stack([each.variants[0] for each in self._tree.branches])[which[node], policy]
@@ -385,15 +444,17 @@ class Solver:
 
     def _prune(self) -> None:
         """Drop what cannot matter any more."""
-        sizes = self.cells.num_layouts
-        self._unplaced = self._kept(self._unplaced, sizes * self._tree.num_orders)
-        self._placed = self._kept(self._placed, sizes)
+        self._unplaced = self._kept(self._unplaced, placed=False)
+        self._placed = self._kept(self._placed, placed=True)
 
-    def _kept(self, nodes: OpenNodes, sizes: Rows) -> OpenNodes:
+    def _kept(self, nodes: OpenNodes, *, placed: bool) -> OpenNodes:
         """Return the nodes that still matter, and count the layouts of those that do not."""
         keeps = self.incumbent.keeps(nodes.step_time, nodes.peak)
         dropped = nodes.some(~keeps)
-        self.counts.prune(sizes[dropped.cell], ~self.goal.may_fit(dropped.peak))
+        sizes = self.cells.num_layouts[dropped.cell]
+        if not placed:
+            sizes = sizes * self._tree.orders_of(dropped.cell)
+        self.counts.prune(sizes, ~self.goal.may_fit(dropped.peak))
         return nodes.some(keeps)
 
     def _evaluate(self) -> None:
@@ -404,9 +465,7 @@ class Solver:
             if not first and min(waiting, ready) > left:
                 return
             if waiting <= ready:
-                self._branch_by_placement(
-                    self._first(FIRST_PLACED) if first else PLACED_AT_ONCE, fitting=first
-                )
+                self._branch_by_placement(self._placed_first if first else PLACED_AT_ONCE, fitting=first)
             if len(self._placed):
                 self._score(at_once, fitting=first)
                 first, at_once = False, min(2 * at_once, most)
@@ -416,7 +475,12 @@ class Solver:
         """How many layouts are evaluated first, and at most at once."""
         if self._simulates:
             return SIMULATED_AGAIN if self.counts.evaluated else SIMULATED_FIRST, SIMULATED_AT_ONCE
-        return self._first(FIRST_LAYOUTS), LAYOUTS_AT_ONCE
+        return BLIND_LAYOUTS if self._blind else self._first(FIRST_LAYOUTS), LAYOUTS_AT_ONCE
+
+    @property
+    def _placed_first(self) -> int:
+        """How many placements are bounded first."""
+        return BLIND_PLACED if self._blind else self._first(PLACED_AT_ONCE)
 
     def _first(self, many: int) -> int:
         """How many of what is looked at first where that is `many` by time."""
@@ -429,8 +493,9 @@ class Solver:
 
     def _branch_by_placement(self, most: int, *, fitting: bool) -> None:
         """Bound the placements of the most promising nodes, each by itself."""
-        tree, sizes = self._tree, self._tree.num_orders[self._unplaced.cell]
-        nodes, self._unplaced = self._unplaced.split(self.goal, sizes, most, fitting=fitting)
+        tree, sizes = self._tree, self._tree.orders_of(self._unplaced.cell)
+        shapes = self._shapes(self._unplaced)
+        nodes, self._unplaced = self._unplaced.split(self.goal, sizes, most, fitting=fitting, shapes=shapes)
         order, node = np.nonzero(tree.by_order[:, nodes.cell])
         every = np.stack([each.variants for each in tree.branches])
         nodes = nodes.some(node)
@@ -440,10 +505,18 @@ class Solver:
         self._placed = self._placed.joined(found)
         self._prune()
 
+    def _shapes(self, nodes: OpenNodes) -> Rows | None:
+        """Return the shape of each node, while there is no cutoff."""
+        if not self._blind:
+            return None
+        columns = {name: self.cells.whole.columns[name][nodes.cell] for name in SHAPE}
+        return distinct(columns, SHAPE).where
+
     def _score(self, most: int, *, fitting: bool) -> None:
         """Evaluate the layouts behind the most promising placed nodes whose states alone leave room."""
         sizes = self.cells.num_layouts[self._placed.cell]
-        nodes, self._placed = self._placed.split(self.goal, sizes, most, fitting=fitting)
+        shapes = self._shapes(self._placed)
+        nodes, self._placed = self._placed.split(self.goal, sizes, most, fitting=fitting, shapes=shapes)
         cells, where = np.unique(nodes.cell, return_inverse=True)
         layouts, owner, ordinal = self.cells.expand(cells)
         starts = np.searchsorted(owner, np.arange(len(cells)))

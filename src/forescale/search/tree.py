@@ -382,12 +382,12 @@ class Tree:
 
     def num_layouts(self, cells: Cells) -> Rows:
         """Return the layouts of every cell under one branch that it allows."""
-        return np.asarray(cells.num_layouts * self.num_orders * self.by_policy.sum(axis=0))
+        orders = self.orders_of(np.arange(len(cells)))
+        return np.asarray(cells.num_layouts * orders * self.by_policy.sum(axis=0))
 
-    @property
-    def num_orders(self) -> Rows:
-        """Orders of ranks of every cell."""
-        return np.asarray(self.by_order.sum(axis=0))
+    def orders_of(self, cells: Rows) -> Rows:
+        """Orders of ranks of some cells."""
+        return np.asarray(self.by_order[:, cells].sum(axis=0))
 
 
 def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
