@@ -80,9 +80,13 @@ def serving_loop(row: KernelRow) -> tuple[float, float] | None:
 
 
 def sweep_loop(row: KernelRow) -> tuple[float, float]:
-    """Return the same of SimuMax (`simu_tools/efficency_test`), which times 75 of 100 calls, of experts 40 of 50, shape
-    after shape without a pause: a second stands for what went before."""
-    return 1.0, (75 if row.table == "SMGEMM" else 40) * row.seconds
+    """Return the same of SimuMax (`simu_tools/efficency_test`), which times 75 of 100 calls, of experts 40 of 50.
+
+    The products of a layout follow each other without a pause: 15 dense ones (four matrices of a layer and the head, with
+    both gradients), 6 of experts. Half of them, which are taken to last as long as this one, were timed before it.
+    """
+    calls, timed, before = (100, 75, 7) if row.table == "SMGEMM" else (50, 40, 3)
+    return (before * calls + calls - timed) * row.seconds, timed * row.seconds
 
 
 LOOPS = {"AICG": serving_loop, "AICL": serving_loop, "SMGEMM": sweep_loop, "SMGROUP": sweep_loop}
@@ -115,7 +119,7 @@ SWING_S = 0.15
 
 def settled(when: Wanted) -> Wanted:
     """Keep what a source timed from idle or for longer than a swing: of others it is chance in which phase they fell."""
-    return lambda row: when(row) and (row.loop is None or row.loop[0] < 1.0 or row.loop[1] >= SWING_S)
+    return lambda row: when(row) and (LOOPS.get(row.table) is not sweep_loop or row.loop[1] >= SWING_S)
 
 
 def products(dtype: str) -> Callable[[KernelRow], bool]:
@@ -319,6 +323,13 @@ class Transfer:
     checks: tuple[Rows, ...] = ()
 
 
+def above_rating(machines: Sequence[str]) -> float:
+    """Return the mean clock of `machines` over that of their quoted peaks, of which a fit's fraction is."""
+    devices = [load_device(name) for name in machines]
+    shares = [device.clock_hz / (device.rated_clock_hz or device.clock_hz) for device in devices]
+    return sum(shares) / len(shares) if shares else 1.0
+
+
 def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]) -> Calibration:
     for section, model, softmax in (
         ("attention", roofline, "softmax_flops"),
@@ -335,9 +346,10 @@ def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]
         names = [
             p.name for p in (*(fit.ATTENTION if section == "attention" else fit.TILE_ATTENTION), fit.PADDING)
         ]
-        values = {name: getattr(b, name) for name in names} | {softmax: float(f"{cost:.4g}")}
-        if step.scaled:
-            values["fraction"] = float(f"{b.fraction * forward.fraction / a.fraction:.4g}")
+        of_peak = b.fraction * above_rating(b.fit.machines) / above_rating(forward.fit.machines)
+        of_peak *= forward.fraction / a.fraction if step.scaled else 1.0
+        values = {name: getattr(b, name) for name in names}
+        values |= {softmax: float(f"{cost:.4g}"), "fraction": float(f"{of_peak:.4g}")}
         entry = fit.Entry(section=section, keys=("backward",))
         changed = entry.changed(calibration, values)
         held = tuple(
@@ -547,10 +559,12 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             instinct(("fp8", "mxfp8"), ("HBL", "HKG", "MI355"), ("mi355x",)),
             attention_step("forward", instinct_attention(wide=True), (instinct_attention(wide=False),), widen=1.5),
             attention_step("backward", Rows(tables=("HKA",), machines=("mi355x",), when=backward), widen=1.5),
-            Grouped(like="cdna3", values={"fraction": 0.8527, "group_s": 8.371e-6},
+            Grouped(like="cdna3", values={"fraction": 0.8534, "group_s": 8.369e-6},
                     source="products of 11 models average 1099 TFLOP/s grouped and 1535 dense, backward 922 and 1351 (AMD-AGI/Primus-Turbo @23e36d65, docs/mi300x-vs-mi355x-baseline.md)"),
         )),
-        "cdna3": ({"reference_power_w": 1000.0}, (
+        # AMD's clocks of one product under load: 1207 MHz at 750 W, 1447 at 1000 (ROCm/rocm-blogs @8e011952,
+        # software-tools-optimization/measuring-max-achievable-flops-part2, table 1): ln(1447 / 1207) / ln(1000 / 750).
+        "cdna3": ({"reference_power_w": 1000.0, "power_exponent": 0.63}, (
             instinct(("bf16", "fp16"), ("PTG", "HKG"), ("mi300x", "mi325x"), (best("mi300x", "mi325x"),)),
             Step(entry=fit.Entry(section="grouped"), parameters=fit.GROUPED[:2], widen=2.0,
                  train=Rows(tables=("PTGG",), machines=("mi300x",), when=grouped)),

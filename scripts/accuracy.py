@@ -256,12 +256,12 @@ def _products() -> str:
         "generation; errors are ln(predicted / measured). bf16 products of B200 cannot be known better than their "
         "sources agree. Where SimuMax's loops on B200 last 0.15 s and longer, two near shapes (each extent within "
         "a third, the same layout) differ from their mean by 0.3 % in the median and 3 % at the 90th percentile. "
-        "Shorter loops fall into one phase or another of the swings of its power controller, full clock or two "
-        "thirds of it, and differ by 4.2 and 20.8 %: 4096 × 3584 × 4096 ran at 1,386 TFLOP/s and 4096 × 4096 × "
-        "3584 at 879. Under their power limit B200 of two sources differ by 15 to 20 %. Two collections of one "
+        "Shorter loops differ by 4.2 and 20.8 %: they follow others of a layout, most of the shortest within what "
+        "the device takes to notice its load, the rest in one phase or another of the swings of its power "
+        "controller, full clock or two thirds of it (4096 × 3584 × 4096 ran at 1,386 TFLOP/s and 4096 × 4096 × "
+        "3584 at 879). Under their power limit B200 of two sources differ by 15 to 20 %. Two collections of one "
         "source on the same kind of machine differ from their mean by 1 to 2 % in the median and by 6 to 9 % at "
-        "the 90th percentile. A model that gave every such pair its mean, and every loop of a second its own "
-        "time, would still miss by 13 % at the 90th percentile of these rows.\n\n" + table(title, rows)
+        "the 90th percentile.\n\n" + table(title, rows)
     )
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.fit_compute import OUT, document, read_rows, recipes, roofline
+from benchmarks.fit_compute import OUT, above_rating, document, read_rows, recipes, roofline
 
+from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import read_calibration
 from forescale.cost.timings import batches
 from forescale.evidence.kernels import Fitted, errors
@@ -72,7 +73,23 @@ def test_a_serving_loop_lasts_as_its_collector_says(rows):
     before, timed_s = loop("AICL", 16384.0, 16384.0)
     assert before[0] == pytest.approx(3.0)
     assert 1.0 <= timed_s < 1.01
-    assert all(row.loop == (1.0, 75 * row.seconds) for row in rows if row.table == "SMGEMM")
+
+
+def test_a_sweep_loads_the_device_before_a_product_as_long_as_its_others_last(rows):
+    """Of 15 products of 100 calls half come before, and 25 calls of its own; of 6 of experts, of 50 calls, 3 and 10."""
+    for table, before, timed in (("SMGEMM", 725.0, 75.0), ("SMGROUP", 160.0, 40.0)):
+        loops = [(row.loop, row.seconds) for row in rows if row.table == table]
+        assert loops
+        assert all(loop == pytest.approx((before * s, timed * s)) for loop, s in loops)
+
+
+def test_a_fraction_is_of_the_rate_at_its_machines_clock():
+    """Backward attention of Blackwell Ultra, whose peaks are quoted at its clock, is Blackwell's as a rate."""
+    b200 = load_device("b200")
+    assert above_rating(["b200"]) == b200.clock_hz / b200.rated_clock_hz
+    assert above_rating(["b300", "gb300"]) == above_rating([]) == 1.0
+    ours, theirs = (read_calibration(name).attention["backward"].fraction for name in ("blackwell-ultra", "blackwell"))
+    assert ours == pytest.approx(theirs * above_rating(["b200"]), rel=1e-3)
 
 
 def test_what_follows_another_generations_experts_has_its_figures():

@@ -84,6 +84,15 @@ def test_figures_of_a_torus():
     assert (ici.topology, ici.dimensions, ici.link_bandwidth, ici.bandwidth) == ("torus", 3, 90e9, 540e9)
 
 
+@pytest.mark.parametrize("name", ["b200", "gb200"])
+def test_a_quoted_peak_is_that_of_the_clock_it_is_quoted_at(name):
+    """FlashAttention-4, arXiv:2603.05451: a multiprocessor of Blackwell does 8192 operations in bf16 per clock."""
+    device = load_device(name)
+    quoted = device.num_cores * 8192.0 * device.rated_clock_hz
+    assert quoted == pytest.approx(device.matrix_flops.bf16, rel=2e-3)
+    assert device.rated_clock_hz < device.clock_hz
+
+
 def test_two_dies_are_two_devices():
     assert load_device("mi250x-gcd").hbm_bytes == 64 * 2**30
     assert load_cluster("mi250x-frontier", 8).devices_per_node == 8

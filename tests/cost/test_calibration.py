@@ -135,6 +135,14 @@ def test_power_scales_matrix_rates_of_weaker_boards_only():
     assert read_calibration("generic").power_factor(300.0) == 1.0
 
 
+def test_cdna3_follows_power_as_amd_measured_its_clocks():
+    """Measuring Max-Achievable FLOPs, part 2: BF16 at 1207 MHz on MI300X (750 W), 1447 on MI325X (1000 W); FP8 at 1230
+    and 1464."""
+    cdna3 = read_calibration("cdna3")
+    assert cdna3.power_factor(750.0) == pytest.approx(1207.0 / 1447.0, rel=2e-3)
+    assert cdna3.power_factor(750.0) == pytest.approx(1230.0 / 1464.0, rel=2e-2)
+
+
 def test_older_attention_kernels_replace_the_current_ones():
     hopper = read_calibration("hopper")
     assert hopper.attention_kinds == ("flash-1", "flash-2")

@@ -130,6 +130,19 @@ def test_a_loop_slows_down_to_what_the_board_sustains():
 
 
 @pytest.mark.parametrize("model", [Roofline, TileModel])
+def test_rates_follow_the_clock_that_their_peaks_are_quoted_at(model):
+    """A core whose peak is quoted at 0.8 of its clock multiplies 1.25 times as fast."""
+    product = Gemm(m=8192.0, n=8192.0, k=8192.0)
+    device = replace(load_device("h100-sxm"), l2_bytes=0.0)
+    kernels = load_calibration(device)
+    rated = replace(device, rated_clock_hz=0.8 * device.clock_hz)
+    slower, faster = (model(device=each, calibration=kernels).seconds(product) for each in (device, rated))
+    assert slower / faster == pytest.approx(1.25, rel=0.05), "but for launches, traffic and caches"
+    clocked = model(device=rated, calibration=kernels, clock_hz=rated.rated_clock_hz).seconds(product)
+    assert clocked == pytest.approx(slower, rel=1e-3)
+
+
+@pytest.mark.parametrize("model", [Roofline, TileModel])
 def test_a_kernel_that_pads_multiplies_values_as_wide_as_keys(model):
     """Latent attention: 192 of keys, 128 of values; where products set the pace they count alike."""
     device, core = load_device("b200"), AttentionCore(

@@ -24,6 +24,7 @@ DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
         "hbm_bytes": "byte",
         "hbm_bandwidth": "byte/s",
         "clock_hz": "hertz",
+        "rated_clock_hz": "hertz",
         "l2_bytes": "byte",
         "host_bandwidth": "byte/s",
         "power_w": "watt",

@@ -49,6 +49,8 @@ class Device:
     num_cores: Extent
     """SMs, CUs or matrix units: what a kernel's tiles are spread over."""
     clock_hz: Rate
+    rated_clock_hz: Measure = 0.0
+    """Clock at which `matrix_flops` are quoted, where cores run at another (`clock_hz`); 0 is none."""
     l2_bytes: Measure = 0.0
     host_bandwidth: Rate = 32e9
     """byte/s per direction between device and host memory."""
