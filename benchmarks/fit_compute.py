@@ -53,6 +53,7 @@ NAMES = {
     "FA3P": "FlashAttention-3, arXiv:2407.08608, Figure 6",
     "MAMF": "best matrix products found (stas00/ml-engineering @744d01e)",
     "DGEMM": "DeepGEMM README, first release (deepseek-ai/DeepGEMM @a6d97a1)",
+    "DGWG": "DeepGEMM weight gradients (deepseek-ai/DeepGEMM pull request 95)",
     "MI355": "MI355X hipBLASLt (AMD-AGI/Primus @b475d603)",
     "PTG": "Primus-Turbo products (AMD-AGI/Primus-Turbo @23e36d65)",
     "PTGG": "Primus-Turbo grouped products (AMD-AGI/Primus-Turbo @23e36d65)",
@@ -530,7 +531,8 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             gemm_step(("bf16", "fp16"), hopper, (best("h100-sxm", "gh200"),), capped=True),
             gemm_step(("fp8",), hopper, (best(*hopper, "gh200", dtype="fp8"),)),
             gemm_step(("fp8_blockwise",), hopper,
-                      (Rows(tables=("DGEMM",), machines=("h800-sxm",), when=products("fp8_blockwise")),)),
+                      tuple(Rows(tables=(table,), machines=("h800-sxm",), when=products("fp8_blockwise"))
+                            for table in ("DGEMM", "DGWG"))),
             attention_step("forward", Rows(tables=("AICA", "FA3"), machines=hopper, when=modern), (serving,), ("AICA",)),
             attention_step("backward", Rows(tables=("FA3P",), machines=("h100-sxm",), when=fa3_back), widen=1.5),
             older_step("flash-2", "FlashAttention-2", ("FA2", "FA3", "FA3P"), ("h100-sxm",)),

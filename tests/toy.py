@@ -25,7 +25,7 @@ from forescale.spec import Cluster, Device, MatrixRates, Precision, Strategy, Ti
 RATE, HBM, LINK = 100e12, 1e12, 100e9
 """FLOP/s, byte/s of memory, byte/s of the network."""
 PASSES = ("forward", "backward_input", "backward_weight")
-TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_blockwise", "mxfp8", "nvfp4")
 FAMILIES = ("elementwise", "norm", "softmax", "permute", "embedding", "loss", "optimizer", "cast")
 LOSSLESS = RunFactors()
 NEVER = float("inf")

@@ -44,6 +44,20 @@ def test_products_that_were_timed_in_loops_are_those_of_a_board_at_its_power(row
     assert np.median(np.abs(logs)) <= bound
 
 
+@pytest.mark.parametrize(("kind", "bound"), [(Gemm, 0.03), (GroupedGemm, 0.09)])
+def test_weight_gradients_of_blocks_take_what_deepgemm_publishes(rows, kind, bound):
+    """No fit has seen them: both operands are scaled per 128 numbers, sums are read and written in fp32."""
+    found = [
+        row
+        for row in rows
+        if row.table == "DGWG" and row.device.name == "h800-sxm" and isinstance(row.ops[0], kind)
+    ]
+    assert {(row.ops[0].dtype, row.ops[0].accumulate_bytes) for row in found} == {("fp8_blockwise", 6.0)}
+    logs = errors(batches(found), Fitted(calibration=read_calibration("hopper")), roofline)
+    assert logs.size >= 5
+    assert np.median(np.abs(logs)) <= bound
+
+
 def test_products_that_were_timed_alike_sustain_alike(rows):
     """Of the same shapes on GB200, loops of a second lose what the board's power takes, a dozen calls nothing."""
 
@@ -88,7 +102,9 @@ def test_a_fraction_is_of_the_rate_at_its_machines_clock():
     b200 = load_device("b200")
     assert above_rating(["b200"]) == b200.clock_hz / b200.rated_clock_hz
     assert above_rating(["b300", "gb300"]) == above_rating([]) == 1.0
-    ours, theirs = (read_calibration(name).attention["backward"].fraction for name in ("blackwell-ultra", "blackwell"))
+    ours, theirs = (
+        read_calibration(name).attention["backward"].fraction for name in ("blackwell-ultra", "blackwell")
+    )
     assert ours == pytest.approx(theirs * above_rating(["b200"]), rel=1e-3)
 
 

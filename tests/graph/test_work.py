@@ -11,6 +11,7 @@ import pytest
 from tests import toy
 
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
+from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -546,7 +547,8 @@ def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
     """Input forward, gradient backward; products at 2 or 4 times the rate; the activation writes a narrow result."""
     precision = Precision(compute=compute, recipe=recipe)
     block = block_of(None, FFN, precision=precision)
-    faster, operand, cast = 4 if compute == "nvfp4" else 2, OPERANDS[compute], CASTS[compute, recipe]
+    faster, cast = 4 if compute == "nvfp4" else 2, CASTS[compute, recipe]
+    operand = 1 + 4 / 128 if recipe == "blockwise" else OPERANDS[compute]
     rows, k, n = TOKENS, HIDDEN, 2 * WIDTH
     assert toy.counted(block, toy.FLOPS)["ffn.up"] == (2 * rows * k * n / faster,) * 3
     moved = toy.counted(block, toy.BYTES)["ffn.up"]
@@ -562,6 +564,18 @@ def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
     transposed = toy.counted(block, toy.needing_transposes(toy.BYTES))["ffn.up"]
     more = rows * k if recipe in ("delayed", "current") else 0  # one scale per tensor: one byte more to write
     assert transposed[0] - moved[0] == pytest.approx(more)
+
+
+@pytest.mark.parametrize(("recipe", "dtype"), [("current", "fp8"), ("blockwise", "fp8_blockwise")])
+def test_products_with_scales_of_blocks_are_kernels_of_their_own(recipe, dtype):
+    precision = Precision(compute="fp8", recipe=recipe)
+    for block, name in ((FFN, "ffn.up"), (ROUTED, "moe.up")):
+        (operator,) = (
+            each for each in block_of(None, block, precision=precision).operators if each.name == name
+        )
+        passes = (operator.forward, operator.backward_input, operator.backward_weight)
+        found = [each.dtype for work in passes for each in work if isinstance(each, Gemm | GroupedGemm)]
+        assert found == [dtype] * 3
 
 
 def test_what_stays_wide_under_narrow_recipes():

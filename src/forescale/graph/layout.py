@@ -297,6 +297,12 @@ class Layout:
         return self.precision.activations if self.precision.is_narrow else self.precision.compute
 
     @property
+    def narrow_type(self) -> str:
+        """Compute type of products that a recipe narrows: fp8 with scales of blocks has kernels of its own."""
+        own = self.precision
+        return "fp8_blockwise" if (own.compute, own.recipe) == ("fp8", "blockwise") else own.compute
+
+    @property
     def accumulate_bytes(self) -> float:
         """Bytes per element of a weight gradient beyond a product's own output: the sum is read and written."""
         own = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
@@ -315,7 +321,7 @@ class Layout:
     @property
     def expert_type(self) -> str:
         """Compute type of routed experts."""
-        return self.precision.compute if self.narrows_experts else self.wide_type
+        return self.narrow_type if self.narrows_experts else self.wide_type
 
     @property
     def expert_input_bytes(self) -> float:

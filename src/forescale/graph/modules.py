@@ -16,7 +16,7 @@ CAST_BYTES = {
     ("fp8", "none"): 3.0,
     ("fp8", "delayed"): 3.0,
     ("fp8", "current"): 5.0,
-    ("fp8", "blockwise"): 4.06,
+    ("fp8_blockwise", "blockwise"): 4.06,
     ("mxfp8", "none"): 4.06,
     ("mxfp8", "mxfp8"): 4.06,
     ("nvfp4", "none"): 5.12,
@@ -183,7 +183,7 @@ def product(
     A frozen weight has no gradient, for which nothing is saved.
     """
     lay = b.layout
-    dtype = lay.precision.compute if narrow else lay.wide_type
+    dtype = lay.narrow_type if narrow else lay.wide_type
     if b.frozen:
         _frozen_product(b, name, source=source, results=results, rows=rows, k=k, n=n, dtype=dtype)
         return
