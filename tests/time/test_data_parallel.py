@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.calibration import RunFactors
@@ -27,6 +29,7 @@ from forescale.time.data_parallel import (
     exposed_block,
     exposed_once,
     free_traffic,
+    side_by_side,
     update_owners,
 )
 
@@ -189,7 +192,7 @@ def traffic(strategy=SPREAD, *, tied=False, compute="bf16", **kernels):
 
 def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
     """Stages of two and four layers start as many messages instead of one, for as many bytes."""
-    one, each = traffic(), traffic(flat_parameters=True)
+    one, each = traffic(messages_in_turn=True), traffic(flat_parameters=True)
     ranks = groups(split_strategy(SPREAD)[0], SPREAD.axis_order)
     start = sum(Messages.STARTS[axis] * ranks[axis].num_ranks for axis in ("dp_cp", "expert_dp"))
     for name in ("reduce_scatter", "all_reduce", "all_gather"):
@@ -238,8 +241,8 @@ def test_parameters_of_stages():
 
 def test_messages_of_whole_stages():
     """Gradients in 4 bytes, weights in 2, in fp32 in 4; replicas sum the shards of 6 x cp 3 ranks."""
-    found = traffic()
-    assert columns(traffic(compute="fp32").all_gather) == both(1.5, size=4.0)
+    found = traffic(messages_in_turn=True)
+    assert columns(traffic(compute="fp32", messages_in_turn=True).all_gather) == both(1.5, size=4.0)
     assert columns(found.reduce_scatter) == both(1.0)
     assert columns(found.all_reduce) == both(2.0)
     assert columns(found.all_gather) == both(1.5, size=2.0)
@@ -250,13 +253,32 @@ def test_messages_of_whole_stages():
 
 def test_messages_of_blocks():
     assert {each.gather for each in traffic(SPREAD).blocks.all()} == {0.0}  # below stage 3
-    blocks = traffic(replace(SPREAD, reshard=2, zero=3)).blocks
+    blocks = traffic(replace(SPREAD, reshard=2, zero=3), messages_in_turn=True).blocks
     layer, head = blocks.layers[1], blocks.head
     assert layer.gather == SHARDS + 1.5 * 2 * 2000 + COPIES + 1.5 * 2 * 24000
     assert layer.regather == 3 * 2 + 1.5 * 2 * 2000 + 5 * 2 + 1.5 * 2 * 24000  # of two neighbours
     assert layer.reduce == SHARDS + 4 * 2000 + COPIES + 4 * 24000
     assert blocks.layers[0].reduce == SHARDS + 4 * 1000  # no experts, no message
     assert (head.gather, head.reduce) == (SHARDS + 1.5 * 2 * 49030, SHARDS + 4 * 49030)
+
+
+def test_messages_of_experts_run_beside_those_of_other_parameters():
+    """They share the links, not their hops: the transfers of both, or the longer one where it waits for hops."""
+    found, sharded_ = traffic(), traffic(replace(SPREAD, zero=3)).blocks.layers[1]
+    for name, each, size in (("all_gather", 1.5, 2.0), ("reduce_scatter", 1.0, 4.0)):
+        sent = [each * size * (one + other) for one, other in zip(DENSE, EXPERT, strict=True)]
+        assert columns(getattr(found, name)) == pytest.approx([SHARDS + sent[0], sent[1]])
+    assert sharded_.gather == pytest.approx(1.5 * 2 * (2000 + 24000))
+    assert sharded_.reduce == SHARDS + 4 * 2000 + COPIES + 4 * 24000  # one stream adds up what it reduced
+    waits = Overlap(grad_reduce=False, param_gather=False)
+    assert columns(traffic(replace(SPREAD, overlap=waits)).all_gather) == both(1.5, size=2.0)
+
+
+@given(*(st.floats(min_value=0.0, max_value=1e3) for _ in range(4)))
+def test_side_by_side_is_no_slower_than_in_turn_and_no_faster_than_either(hops, more, transfer, other):
+    first, second = hops + transfer, more + other
+    both_ways = side_by_side(first=first, second=second, transfers=transfer + other)
+    assert max(first, second) <= both_ways <= (first + second) * (1 + 1e-12)
 
 
 def test_the_grid_of_summa_sums_vectors_along_cp_and_shards_states_over_data_ranks_alone():

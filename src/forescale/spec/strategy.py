@@ -301,6 +301,9 @@ class Kernels:
     gathers_aside: bool = False
     """Under zero 3 weights are received in memory of the gathering stream, which nothing else can use, and copied out
     when the next have come (FSDP2)."""
+    messages_in_turn: bool = False
+    """What data-parallel ranks send of experts waits for what they send of other parameters (FSDP2's one stream of
+    gathers); False has both on the way, each over its own communicator (Megatron-Core)."""
     flat_parameters: bool = False
     """The weights of a layer are views of one flat parameter: their gradients are joined to its own, divided by the
     ranks and sent as one message (PyTorch's first FSDP)."""

@@ -18,7 +18,7 @@ from forescale.graph.stages import over_stages
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric, larger
+from forescale.numeric import Numeric, larger, summed
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
@@ -81,17 +81,16 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     precision = setting.workload.precision
     gradient = STORAGE_BYTES[precision.gradients]
     both = functools.partial(_both_groups, pricing)
-    reshard = choices.reshard
-    again = both if isinstance(reshard, str) else functools.partial(_both_groups, _within(pricing, reshard))
+    gathers, again = _gathers(setting, pricing)
 
     def block_traffic(block: Holding) -> ShardTraffic:
         if sharded.degrees.keeps_parameters:
             return NO_TRAFFIC
         weights, gradients = stage_3_bytes(block, precision)
-        gather = both("all_gather", *weights)
+        gather = gathers("all_gather", *weights)
         return ShardTraffic(
             gather=gather,
-            regather=gather if again is both else again("all_gather", *weights),
+            regather=gather if again is gathers else again("all_gather", *weights),
             reduce=both("reduce_scatter", *gradients),
         )
 
@@ -194,14 +193,57 @@ def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric
 
 def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange:
     """Return what prices collectives of a whole stage: one message, or one for each layer (FSDP)."""
+    overlap = setting.choices.overlap
     if not setting.choices.kernels.flat_parameters:
-        return functools.partial(_both_groups, pricing)
+        return _exchange(setting, pricing, overlap.grad_reduce and overlap.param_gather)
     layers = larger(sharded.stages.num_layers, 1.0)
 
     def of_layers(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
         return layers * _both_groups(pricing, kind, dense_bytes / layers, expert_bytes / layers)
 
     return of_layers
+
+
+def _gathers(setting: Setting, pricing: Pricing) -> tuple[Exchange, Exchange]:
+    """Return what prices gathers of sharded weights before forward, and before backward."""
+    ahead, reshard = setting.choices.overlap.param_gather, setting.choices.reshard
+    first = _exchange(setting, pricing, ahead)
+    return first, first if isinstance(reshard, str) else _exchange(setting, _within(pricing, reshard), ahead)
+
+
+def _exchange(setting: Setting, pricing: Pricing, asynchronous: bool) -> Exchange:
+    """Return what prices messages of both groups: side by side where nothing waits for either, else in turn."""
+    together = asynchronous and not setting.choices.kernels.messages_in_turn
+    return functools.partial(_side_by_side if together else _both_groups, pricing)
+
+
+LONG = 2.0**44
+"""Bytes of a message of which nothing but the transfer counts."""
+
+
+@formula(
+    unit="s",
+    source="NCCL: a communicator has a stream of its own; while the hops of one keep it waiting the links are free for "
+    "another (Megatron-LM, distributed/param_and_grad_buffer.py: each group's messages are asynchronous)",
+)
+def side_by_side(*, first: Numeric, second: Numeric, transfers: Numeric) -> Numeric:
+    """max(first, second, transfers of both): they share the links, not their hops."""
+    return larger(larger(first, second), transfers)
+
+
+def _side_by_side(
+    pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
+) -> Numeric:
+    """Return the seconds of a collective over non-expert parameters beside that over experts."""
+    if isinstance(expert_bytes, float) and expert_bytes == 0.0:
+        return _both_groups(pricing, kind, dense_bytes, expert_bytes)
+    axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
+    alone, transfers = [], []
+    for axis, size in zip(axes, (dense_bytes, expert_bytes), strict=True):
+        alone.append(pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=size)))
+        long = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=LONG))
+        transfers.append(long * (size / LONG))
+    return side_by_side(first=alone[0], second=alone[1], transfers=summed(transfers))
 
 
 def _both_groups(
