@@ -65,6 +65,22 @@ def test_gathered_parameters_and_whole_gradients_over_several_shards():
     assert whole_parameter_bytes(**some).tolist() == [0, 8.75, 0, 28.75]
 
 
+def test_a_buffer_of_scores_stands_where_attention_keeps_them():
+    def added(tp=1, *, flash=False):
+        base = Strategy(tp=tp, micro_batch_size=2, flash_attention=flash)
+        question = {"cluster": cluster(tp), "workload": workload()}
+        plain, buffered = (
+            project(
+                dense(), strategy=replace(base, kernels=Kernels(score_buffer=on)), **question
+            ).memory.stages[0]
+            for on in (False, True)
+        )
+        return buffered.buffers_bytes - plain.buffers_bytes
+
+    of_scores = 2 * 2 * 16 * workload().seq_len ** 2  # bf16, two sequences, 16 heads
+    assert (added(), added(2), added(flash=True)) == (of_scores, of_scores / 2, 0)
+
+
 def test_buckets_of_replicas_stand_where_states_are_not_sharded():
     """PyTorch's DDP: a flat tensor of every parameter, of several replicas."""
     zero, dp = np.array([0.0, 0.0, 1.0]), np.array([1.0, 4.0, 4.0])

@@ -15,6 +15,7 @@ from forescale.memory.liveness import largest
 from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, Sharded, head_copies
 from forescale.numeric import Numeric, smaller, summed
 from forescale.spec.cluster import Device
+from forescale.spec.model import FullAttention, LatentAttention
 from forescale.spec.strategy import Kernels, Reshard
 from forescale.spec.workload import STORAGE_BYTES
 
@@ -41,6 +42,8 @@ def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
     }
     if overlapped := overlap_workspace_bytes(device, choices):
         parts["workspaces of overlapped products"] = several(degree=sharded.degrees.tp) * overlapped
+    if kernels.score_buffer and not choices.flash_attention:
+        parts["buffer of scores"] = _score_buffer(setting, sharded)
     if kernels.accumulate_in_product and kernels.dummy_gradients:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
     if kernels.replica_buckets:
@@ -51,6 +54,28 @@ def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
             zero=sharded.degrees.zero,
         )
     return total(parts, name="lasting buffers", unit="byte")
+
+
+def _score_buffer(setting: Setting, sharded: Sharded) -> Numeric:
+    """Return the buffer of the layers with most heads, on every stage."""
+    layout = setting.layout(sharded.degrees)
+    attentions = [kind.attention for kind in setting.model.layer_kinds]
+    heads = [each.num_heads for each in attentions if isinstance(each, FullAttention | LatentAttention)]
+    return score_buffer_bytes(
+        queries=layout.tokens("sequence") * float(max(heads, default=0)) / layout.split("heads"),
+        keys=layout.seq_len,
+        element_bytes=STORAGE_BYTES[setting.workload.precision.activations],
+    )
+
+
+@formula(
+    unit="byte",
+    source="Megatron-LM, megatron/model/transformer.py @9dc3c42a84 of 2022-05-24: matmul_input_buffer, of which "
+    "GlobalMemoryBuffer keeps one",
+)
+def score_buffer_bytes(*, queries: Numeric, keys: Numeric, element_bytes: float) -> Numeric:
+    """Bytes × queries of all heads × keys."""
+    return queries * keys * element_bytes
 
 
 @formula(

@@ -232,6 +232,9 @@ class Kernels:
     fused_softmax: bool = True
     """Of fused kernels, scale, mask and softmax of attention that keeps its scores (Megatron-LM, Transformer Engine);
     False passes over the scores for each step (XLA)."""
+    score_buffer: bool = False
+    """Beside attention that keeps its scores stands a buffer of their size: an operand that their product does not read
+    (Megatron-LM since May 2022, matmul_input_buffer)."""
     fused_norms: bool = False
     """Norms keep their inputs only where no other kernel is fused too (torchtitan's fused_rmsnorm of early 2024)."""
     weighted_activation: bool = True
