@@ -84,6 +84,19 @@ def test_published_rows_as_layouts(cases):
     assert cases["BLOOM-002"].cluster.tiers[-1].bandwidth == 6.25e9
 
 
+@pytest.mark.parametrize(
+    ("place", "num_bytes"),
+    [("Table 4", 61e9), ("Table 6", 61e3 * 2**20), ("Table 6 (ZB-2p* = half micro-batch)", 61e3 * 2**20)],
+)
+def test_peaks_are_in_what_their_table_counts_in(row, place, num_bytes):
+    """1F1B of table 6 on 16 devices: of two layers states, and what 15 micro-batches keep, are more than 61.5 GB."""
+    notes = f"{place}: published 3.38 samples/GPU/s, memory 61 GB (peak, GB as printed)"
+    (case,) = express([row(source="Qi et al., Zero Bubble", notes=notes, measured_peak_mem_gb=61)])
+    assert case.measured.peak_bytes == num_bytes
+    least = 2 * 12 * 4096**2 * 16 + 15 * 2 * (34 * 4096 + 5 * 32 * 1024) * 6 * 1024
+    assert 61.5e9 < least < 61e3 * 2**20
+
+
 def test_schedules_of_the_library_are_projected_and_others_noted(row):
     (case,) = express([row(schedule="zero-bubble ZB-2p")])
     assert (case.strategy.schedule, case.strategy.vpp) == ("zb-2p", 1)

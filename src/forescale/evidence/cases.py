@@ -27,7 +27,7 @@ from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.framework import told_of
 from forescale.spec.strategy import Recompute
 from forescale.time.pipeline import lay_out
-from forescale.units import GB, GIB
+from forescale.units import GB, GIB, MIB
 
 
 def load_cases(path: str | Path, *, cluster: Cluster | None = None) -> list[Case]:
@@ -144,10 +144,14 @@ def _printed(row: Row) -> Measured:
     )
 
 
+UNITS = {"GB": GB, "GiB": GIB, "1000 MiB": 1000 * MIB}
+"""Bytes of what sources of peaks count in."""
+
+
 def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Measured:
     memory = row.number("measured_peak_mem_gb")
     told = first_match("memories", row.text("notes"))
-    peak = None if memory is None else memory * (GIB if told.get("unit") == "GiB" else GB)
+    peak = None if memory is None else memory * UNITS[told.get("unit", "GB")]
     step, origin = published_step_time(row, model, cluster, strategy, workload)
     return Measured(step_time_s=step, step_time_from=origin, peak_bytes=peak, **_memory_convention(row))
 
