@@ -12,6 +12,7 @@ IDLE = [
     (("--sequence-pieces", 4), CUT, ("--schedule", "seq1f1b")),
     (("--cp-inner", 2), "cp_kind hierarchical", ("--cp", 2, "--cp-kind", "hierarchical")),
     (("--no-cp-balanced",), "cp of 2 or more", ("--cp", 2)),
+    (("--cp-kind", "ring"), "cp of 2 or more", ("--cp", 2)),
     (("--set", "strategy.cp_balanced=false"), "cp of 2 or more", ("--cp", 2)),
     (("--reshard", "never"), "zero 2 or 3", ("--zero", 3)),
     (("--reshard", "always"), "zero 2 or 3", ("--zero", 2)),

@@ -34,6 +34,7 @@ WORKS_UNDER: Mapping[str, Condition] = {
     "axis_order": Condition("placement", lambda placed: placed in (None, "orders"), "no placement"),
     "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
     "cp_inner": Condition("cp_kind", lambda kind: kind == "hierarchical", "cp_kind hierarchical"),
+    "cp_kind": Condition("cp", _several, "cp of 2 or more"),
     "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),
     "sequence_pieces": Condition(
         "schedule", cuts_sequences, "a schedule that cuts sequences, such as seq1f1b"

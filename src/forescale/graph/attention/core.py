@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from forescale.formula import formula
+from forescale.graph.layout import several
 from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
@@ -137,12 +138,12 @@ def _ring(b: Builder, gather: Collective, output: str, ranks: Numeric) -> tuple[
 
     Every step after the first rescales the fp32 output so far and adds its own; backward adds up the gradients
     of queries, keys and values likewise, and keys and values travel with their gradients (Liu et al. 2023,
-    Ring Attention, arXiv:2310.01889, section 3).
+    Ring Attention, arXiv:2310.01889, section 3). One rank alone merges nothing and launches nothing for it.
     """
-    merged = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.layout.element_bytes)
-    forward = Elementwise(bytes_moved=merged * b.tensors[output].elements)
+    merged, more = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.layout.element_bytes), several(degree=ranks)
+    forward = Elementwise(bytes_moved=merged * b.tensors[output].elements, kernels=more)
     gradients = sum((b.tensors[name].elements for name in QKV[1:]), start=b.tensors[QKV[0]].elements)
-    backward = Elementwise(bytes_moved=merged * gradients, kernels=3.0)
+    backward = Elementwise(bytes_moved=merged * gradients, kernels=3.0 * more)
     return (gather, forward), (gather, gather, backward)
 
 
