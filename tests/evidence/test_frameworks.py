@@ -19,8 +19,15 @@ from forescale.project import project
 from forescale.syntax import dump_toml
 
 RUNS = Path(__file__).parents[2] / "data" / "published" / "runs.csv"
-OF_ROWS = {"cross_entropy", "blocking_launches", "attention_kernel", "fused_softmax"}
-"""Kernels that rows say, in remarks or as their attention; all others are the framework's."""
+OF_ROWS = {
+    "cross_entropy",
+    "blocking_launches",
+    "attention_kernel",
+    "fused_softmax",
+    "grouped_experts",
+    "dropout",
+}
+"""Kernels that rows say, in remarks, as their attention or by their recipe; all others are the framework's."""
 
 
 @cache

@@ -256,6 +256,29 @@ def test_recipes_that_kept_cudnn_from_attention(row, source, kernel, etp):
     assert strategy.software.partition("@")[2] == source.partition("@v")[2][:5]
 
 
+def test_what_recipes_of_dgxc_benchmarking_say(row):
+    """As grok1_314b.yaml, gpt3_175b_hydra.yaml and nemotron4-15b-synth.yaml of its tags have them."""
+    source = "NVIDIA/dgxc-benchmarking@v{}".format
+    said = {
+        name: build(row(source=source(name), notes="", compute_dtype="bf16", tp=1, pp=4, vpp=12))
+        for name in (
+            "24.11.1 grok1/README_314b.md",
+            "24.11.1 nemo_megatron/README_175b.md",
+            "25.02.02 nemo_megatron/README_175b.md",
+            "24.11.1 nemotron/README_15b.md",
+            "25.02.02 nemotron/README_15b.md",
+        )
+    }
+    kernels = [strategy.kernels for strategy, _, _ in said.values()]
+    assert [k.cross_entropy for k in kernels] == ["vocab_parallel"] * 3 + ["native"] * 2
+    assert [k.grouped_experts for k in kernels] == [False] + [True] * 4
+    assert [k.dropout for k in kernels] == [False, True, True, False, False]
+    assert [strategy.vpp for strategy, _, _ in said.values()] == [12, 12, 6, 12, 12]
+    precisions = [workload.precision for _, workload, _ in said.values()]
+    assert [p.master for p in precisions] == ["fp32"] * 3 + ["bf16", "fp32"]
+    assert [p.gradients for p in precisions] == ["bf16"] * 4 + ["fp32"]
+
+
 def test_shared_experts_hide_the_dispatch_where_their_authors_say_so(row):
     told = {
         "source": "MoE Parallel Folding (arXiv 2504.14960)",

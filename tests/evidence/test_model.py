@@ -191,3 +191,11 @@ def test_multi_token_prediction_runs_where_the_flops_of_the_row_count_it(row, ra
         row(model="Nemotron-3-Super", tflops_convention="model FLOPs, causal attention", **cells), load_model
     )
     assert model.num_mtp_layers == layers
+
+
+def test_grok_is_what_the_recipe_makes_of_it(row):
+    """grok1_314b.yaml: two norms a layer, a head of its own and the vocabulary of Llama 3, unlike the release."""
+    released = load_model("grok-1")
+    model = model_of(row(model="Grok-1 proxy (2 layers)", vocab=""), [])
+    assert (model.vocab_size, model.tied_embeddings, model.layers[0].num_norms) == (128256, False, 2)
+    assert (released.vocab_size, released.tied_embeddings, released.layers[0].num_norms) == (131072, True, 4)

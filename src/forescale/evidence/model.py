@@ -70,13 +70,16 @@ def _from_template(row: Row, template: Model, traits: Mapping[str, Any], notes: 
     given = row.integer("first_k_dense")
     first = traits.get("first_k_dense") if given is None else given
     leading = template.layers if first is None else _with_dense(template.layers, first)
-    layers = tuple(_merged(layer, row) for layer in leading[:num_layers])
+    instead = traits.get("instead", {})
+    norms = {"num_norms": instead["num_norms"]} if "num_norms" in instead else {}
+    layers = tuple(replace(_merged(layer, row), **norms) for layer in leading[:num_layers])
     layers += (layers[-1],) * (num_layers - len(layers))
     model = replace(
         template.text,
         layers=layers,
         hidden_size=row.integer("hidden") or template.hidden_size,
-        vocab_size=row.integer("vocab") or template.vocab_size,
+        vocab_size=row.integer("vocab") or instead.get("vocab", template.vocab_size),
+        tied_embeddings=instead.get("tied", template.tied_embeddings),
         learned_positions=max(template.learned_positions, row.integer("seq_len") or 0)
         if template.learned_positions
         else 0,
