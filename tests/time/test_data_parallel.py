@@ -270,8 +270,13 @@ def test_messages_of_experts_run_beside_those_of_other_parameters():
         assert columns(getattr(found, name)) == pytest.approx([SHARDS + sent[0], sent[1]])
     assert sharded_.gather == pytest.approx(1.5 * 2 * (2000 + 24000))
     assert sharded_.reduce == SHARDS + 4 * 2000 + COPIES + 4 * 24000  # one stream adds up what it reduced
-    waits = Overlap(grad_reduce=False, param_gather=False)
-    assert columns(traffic(replace(SPREAD, overlap=waits)).all_gather) == both(1.5, size=2.0)
+    waits = traffic(replace(SPREAD, overlap=Overlap(grad_reduce=True, param_gather=False)))
+    assert columns(waits.all_gather) == both(1.5, size=2.0)
+    assert columns(waits.reduce_scatter) == columns(found.reduce_scatter)  # what gathers do is no matter to sums
+    assert columns(waits.all_reduce) == columns(found.all_reduce)
+    waits = traffic(replace(SPREAD, overlap=Overlap(grad_reduce=False, param_gather=True)))
+    assert columns(waits.reduce_scatter) == both(1.0)
+    assert columns(waits.all_gather) == columns(found.all_gather)
 
 
 @given(*(st.floats(min_value=0.0, max_value=1e3) for _ in range(4)))

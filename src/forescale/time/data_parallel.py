@@ -193,9 +193,8 @@ def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric
 
 def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange:
     """Return what prices collectives of a whole stage: one message, or one for each layer (FSDP)."""
-    overlap = setting.choices.overlap
     if not setting.choices.kernels.flat_parameters:
-        return _exchange(setting, pricing, overlap.grad_reduce and overlap.param_gather)
+        return _exchange(setting, pricing)
     layers = larger(sharded.stages.num_layers, 1.0)
 
     def of_layers(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
@@ -206,15 +205,20 @@ def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange
 
 def _gathers(setting: Setting, pricing: Pricing) -> tuple[Exchange, Exchange]:
     """Return what prices gathers of sharded weights before forward, and before backward."""
-    ahead, reshard = setting.choices.overlap.param_gather, setting.choices.reshard
-    first = _exchange(setting, pricing, ahead)
-    return first, first if isinstance(reshard, str) else _exchange(setting, _within(pricing, reshard), ahead)
+    first, reshard = _exchange(setting, pricing), setting.choices.reshard
+    return first, first if isinstance(reshard, str) else _exchange(setting, _within(pricing, reshard))
 
 
-def _exchange(setting: Setting, pricing: Pricing, asynchronous: bool) -> Exchange:
+def _exchange(setting: Setting, pricing: Pricing) -> Exchange:
     """Return what prices messages of both groups: side by side where nothing waits for either, else in turn."""
-    together = asynchronous and not setting.choices.kernels.messages_in_turn
-    return functools.partial(_side_by_side if together else _both_groups, pricing)
+    overlap, in_turn = setting.choices.overlap, setting.choices.kernels.messages_in_turn
+
+    def of_groups(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
+        ahead = overlap.param_gather if kind == "all_gather" else overlap.grad_reduce
+        price = _side_by_side if ahead and not in_turn else _both_groups
+        return price(pricing, kind, dense_bytes, expert_bytes)
+
+    return of_groups
 
 
 LONG = 2.0**44
