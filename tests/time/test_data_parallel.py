@@ -272,7 +272,9 @@ def test_messages_of_experts_run_beside_those_of_other_parameters():
     assert sharded_.reduce == SHARDS + 4 * 2000 + COPIES + 4 * 24000  # one stream adds up what it reduced
     waits = traffic(replace(SPREAD, overlap=Overlap(grad_reduce=True, param_gather=False)))
     assert columns(waits.all_gather) == both(1.5, size=2.0)
-    assert columns(waits.reduce_scatter) == columns(found.reduce_scatter)  # what gathers do is no matter to sums
+    assert columns(waits.reduce_scatter) == columns(
+        found.reduce_scatter
+    )  # what gathers do is no matter to sums
     assert columns(waits.all_reduce) == columns(found.all_reduce)
     waits = traffic(replace(SPREAD, overlap=Overlap(grad_reduce=False, param_gather=True)))
     assert columns(waits.reduce_scatter) == both(1.0)
