@@ -85,8 +85,9 @@ def unused_notes(
     if run.fp8_recipe not in (None, "none") and not {"fp8", "mxfp8"}.intersection(types):
         found.append(_note("--fp8-recipe", "--precision fp8"))
     if layout is not None and question.strategy is not None:
-        flags = {name: f"--{name.replace('_', '-')}" for name in WORKS_UNDER}
-        given = {name: flag for name, flag in flags.items() if getattr(layout, name) is not None}
+        values = {name: getattr(layout, name) for name in WORKS_UNDER}
+        words = {name: name.replace("_", "-") for name, value in values.items() if value is not None}
+        given = {name: f"--{'no-' if values[name] is False else ''}{word}" for name, word in words.items()}
         found += idle_notes(told_fields(sets) | given, question.strategy)
     return tuple(found)
 
