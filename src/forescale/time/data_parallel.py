@@ -239,7 +239,7 @@ def _side_by_side(
     pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters beside that over experts."""
-    if isinstance(expert_bytes, float) and expert_bytes == 0.0:
+    if not np.any(value_of(expert_bytes)):
         return _both_groups(pricing, kind, dense_bytes, expert_bytes)
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     alone, transfers = [], []
@@ -259,7 +259,7 @@ def _both_groups(
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters, then over experts."""
     seconds = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=dense_bytes))
-    if isinstance(expert_bytes, float) and expert_bytes == 0.0:
+    if not np.any(value_of(expert_bytes)):
         return seconds
     return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
 
