@@ -327,7 +327,7 @@ class Transfer:
 def above_rating(machines: Sequence[str]) -> float:
     """Return the mean clock of `machines` over that of their quoted peaks, of which a fit's fraction is."""
     devices = [load_device(name) for name in machines]
-    shares = [device.clock_hz / (device.rated_clock_hz or device.clock_hz) for device in devices]
+    shares = [device.clock_hz / device.peak_clock_hz for device in devices]
     return sum(shares) / len(shares) if shares else 1.0
 
 

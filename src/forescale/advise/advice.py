@@ -14,8 +14,9 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.search.compare import Comparison
 from forescale.spec.cluster import Cluster
+from forescale.spec.framework import replayed
 from forescale.spec.model import Model
-from forescale.spec.space import DEGREE_NAMES, default_recompute
+from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 
@@ -25,12 +26,6 @@ class Case:
     """What is asked, for all steps."""
 
     question: Question
-
-    @property
-    def domain(self) -> int:
-        """Devices on the fastest network, such as one node's."""
-        cluster = self.question.cluster
-        return min(cluster.tiers[0].size or cluster.num_devices, cluster.num_devices)
 
     @property
     def start(self) -> Strategy:
@@ -44,8 +39,9 @@ class Case:
         """Kinds of recompute that are tried, which end where those of the framework do."""
         model, framework = self.question.model, self.question.framework
         usual = default_recompute(model)
-        early = framework is not None and framework.stops_early
-        return tuple(replace(each, stops_early=early and each.granularity == "full") for each in usual)
+        return (
+            usual if framework is None else replayed(framework, Space(recompute=usual), model).recompute or ()
+        )
 
     def filled(self, layout: Strategy) -> Strategy | None:
         """Return `layout` with all remaining devices as data-parallel shards; None if they do not divide."""

@@ -149,7 +149,7 @@ def _nothing(case: Case, trials: list[Trial], states: float) -> InfeasibleError:
 
 def _activations_lead(case: Case) -> bool:
     """Whether activations outweigh the states once tensor parallelism fills the fast domain."""
-    for tp in reversed(doubling(1, case.domain)):
+    for tp in reversed(doubling(1, case.question.cluster.domain)):
         layout = case.filled(replace(case.start, tp=tp, zero=1))
         found = None if layout is None else case.tried("", layout)[1]
         if found is not None:

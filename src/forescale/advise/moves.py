@@ -116,9 +116,9 @@ def _rungs(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strateg
     start = case.start
     for zero, stage in enumerate(STAGES):
         yield f"data parallel, zero {zero}: {stage}", replace(start, zero=zero)
-    for tp in doubling(2, case.domain):
+    for tp in doubling(2, case.question.cluster.domain):
         yield f"tensor parallel {tp}", replace(start, tp=tp, zero=1)
-    inside = doubling(1, case.domain)[-1]
+    inside = doubling(1, case.question.cluster.domain)[-1]
     most = case.question.cluster.num_devices // inside
     beyond = [(cp, pp) for cp in doubling(1, most) for pp in doubling(1, most // cp) if cp * pp > 1]
     for cp, pp in sorted(beyond, key=lambda pair: _rank(pair, activations_lead=activations_lead)):
@@ -151,7 +151,7 @@ def _expert_degrees(case: Case) -> list[int]:
         for ep in divisors(case.question.model.moe.num_experts)
         if case.question.cluster.num_devices % ep == 0
     ]
-    return sorted({1, max(ep for ep in possible if ep <= case.domain), max(possible)})
+    return sorted({1, max(ep for ep in possible if ep <= case.question.cluster.domain), max(possible)})
 
 
 def _words(recompute: Recompute) -> str:

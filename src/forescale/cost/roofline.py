@@ -330,7 +330,7 @@ class Roofline:
         return self.clock_hz or self.device.clock_hz
 
     def _rate(self, dtype: str) -> float:
-        clock = self._clock / (self.device.rated_clock_hz or self.device.clock_hz)
+        clock = self._clock / self.device.peak_clock_hz
         return peak_rate(self.device, dtype) * clock * self.calibration.power_factor(self.device.power_w)
 
 

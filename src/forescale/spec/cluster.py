@@ -61,6 +61,11 @@ class Device:
     source: str = ""
 
     @property
+    def peak_clock_hz(self) -> float:
+        """Clock at which `matrix_flops` are reached."""
+        return self.rated_clock_hz or self.clock_hz
+
+    @property
     def needs_transposes(self) -> bool:
         """Whether 8-bit products contract along rows of both operands only, so that backward needs transposed copies.
 

@@ -91,7 +91,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
         return ShardTraffic(
             gather=gather,
             regather=gather if again is gathers else again("all_gather", *weights),
-            reduce=both("reduce_scatter", *gradients),
+            reduce=both("reduce_scatter", *gradients),  # one stream adds up what comes (Megatron-LM's FSDP)
         )
 
     each, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
