@@ -17,7 +17,7 @@ KINDS = (("llama-3.1-8b", "llama-3.1-70b", "mistral-7b", "qwen2.5-7b"), ("mixtra
 @pytest.mark.parametrize("seed", [1, 2])
 def test_plans_read_back_to_the_bit(seed):
     choices = {"cp_kind": ("all_gather",), "compute": ("bf16", "bf16", "fp32")}
-    check_writer(plans("nanotron", 30, seed=seed, kinds=KINDS, **choices))
+    check_writer(plans("nanotron", 45, seed=seed, kinds=KINDS, **choices))
 
 
 @pytest.mark.parametrize(
