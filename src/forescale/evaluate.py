@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forescale.formula import named
 from forescale.memory.inputs import Setting
 from forescale.memory.peak import Footprint, footprint
@@ -12,8 +10,7 @@ from forescale.time.price import Seconds
 from forescale.time.step import Inputs, step_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation(Footprint):
+class Evaluation(Footprint, frozen=True, kw_only=True):
     """What one evaluation says of every candidate."""
 
     step_time: Numeric

@@ -13,13 +13,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from forescale.errors import ReaderError, nearest, shown
+from forescale.struct import Struct
 
 TEXT_BYTES = 64 * 2**20
 """Largest file that is read."""
@@ -149,8 +149,7 @@ def _check_item(value: object, where: object, key: str, *, infinite: bool) -> No
         raise ReaderError(where, f"{shown(key)} has more digits than any such number: {shown(value)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One row of a table as written: `line` is its line in the file, `cells` its text by column."""
 
     path: str
@@ -206,8 +205,7 @@ class Row:
         return ReaderError(self.path, f"line {self.line}, column {column}: {problem}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """The rows of a CSV file of any kind, and its columns."""
 
     path: str

@@ -13,7 +13,6 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from forescale.numeric import Numeric
 from forescale.results import Result
+from forescale.struct import Struct
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,8 +44,7 @@ JSON_DEPTH = 4
 """Levels of inputs that an explanation in JSON has where nobody says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formula:
+class Formula(Struct, frozen=True, kw_only=True):
     """What the registry knows of one formula."""
 
     name: str
@@ -158,8 +157,7 @@ class Term(NDArrayOperatorsMixin):
         return _node(self, candidate, None, {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TermNode(Result):
+class TermNode(Result, Struct, frozen=True, kw_only=True):
     """One node of an explanation: a number, where it comes from, and the numbers it was made of.
 
     A quantity that every pipeline stage has is a tuple, unless one stage was picked: then `stage` says which.

@@ -7,10 +7,10 @@ layout, whose degrees are numbers, for arrays of candidates, and for the recorde
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
@@ -31,6 +31,7 @@ from forescale.question import Question
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
 from forescale.spec.strategy import CONTEXT_KINDS, SENT_ONCE, inner_ranks, settled
+from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
 from forescale.time.pipeline import Pipeline, lay_out
@@ -38,8 +39,7 @@ from forescale.time.price import Pricing
 from forescale.time.step import Inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wired:
+class Wired(Struct, frozen=True, kw_only=True):
     """One legal layout, ready to be evaluated."""
 
     question: Question

@@ -18,14 +18,14 @@ from forescale.spec.operations import Operations
 from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import counted
 
 Objective: TypeAlias = Literal["step_time", "peak_memory"]
 """What a search minimises."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """Something the reader should know."""
 
     topic: str

@@ -1,10 +1,10 @@
-"""Frozen dataclasses from plain tables (TOML, JSON, YAML), checked against their annotations."""
+"""Frozen values from plain tables (TOML, JSON, YAML), checked against their annotations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
@@ -22,6 +22,7 @@ from typing import (
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, shown
 from forescale.limits import Interval, outside
+from forescale.struct import Struct
 from forescale.units import parse
 
 T = TypeVar("T")
@@ -190,8 +191,7 @@ def _like(value: object, choices: Sequence[Any]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Form:
+class _Form(Struct, frozen=True, eq=False):
     """What an annotation allows, taken apart once for all values that are read by it."""
 
     optional: bool

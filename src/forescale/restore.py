@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from forescale.cost.anchor import Anchor, Correction, Measured, Pass, Residual
@@ -24,6 +24,7 @@ from forescale.inputs import Wired, wire
 from forescale.memory.anchored import ENDS, BenchMemory, LayerMeasurement, RankPeak
 from forescale.project import project
 from forescale.question import Question
+from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
 from forescale.units import format_seconds
 
@@ -40,8 +41,7 @@ ROUNDS, CLOSE = 40, 1e-12
 """Corrections of the factors at most, and the relative difference that ends them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class Bench(Struct, frozen=True, kw_only=True):
     """A run that was measured, and what of it."""
 
     question: Question

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.errors import SpecError
@@ -19,10 +21,10 @@ from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """What is asked, for all steps."""
 
     question: Question
@@ -93,8 +95,7 @@ AGREEMENT = 0.01
 StepName: TypeAlias = Literal["fit", "batch", "throughput", "sites"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """One layout that a step tried."""
 
     move: str
@@ -112,8 +113,7 @@ class Trial:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """One number that a step rests on."""
 
     name: str
@@ -121,8 +121,7 @@ class Fact:
     unit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One step of the process: its question, numbers, trials and finding."""
 
     name: StepName
@@ -142,8 +141,7 @@ class Step:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Advice(Brief):
+class Advice(Brief, Struct, frozen=True, kw_only=True):
     """The layout that the process arrives at, and the exact search's."""
 
     model: Model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
@@ -20,6 +20,7 @@ from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
 from forescale.spec.strategy import Strategy
+from forescale.struct import Struct
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -36,8 +37,7 @@ ALONE = ("schedule",)
 GRADES: Mapping[Verdict, int] = {"FITS": 0, "AT RISK": 1, "OOM": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
+class Fix(Struct, frozen=True, kw_only=True):
     """One change or two, and what the layout then takes."""
 
     changes: tuple[Change, ...]
@@ -74,8 +74,7 @@ class Fix:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Fit(Result):
+class Fit(Result, Struct, frozen=True, kw_only=True):
     """What can be done about a layout; best first."""
 
     question: Question
@@ -138,8 +137,7 @@ def _plain(words: Mapping[str, Any]) -> dict[str, Any]:
     return {name: asdict(value) if is_dataclass(value) else value for name, value in words.items()}  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
+class _Tried(Struct, frozen=True, kw_only=True):
     """One legal layout by what was changed, and what it takes."""
 
     made: tuple[Change, ...]

@@ -8,7 +8,6 @@ exchange parts of the sequence for heads (DeepSpeed-Ulysses, arXiv:2309.14509).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -20,13 +19,13 @@ from torch.nn.attention.bias import causal_lower_right
 from forescale.bench.groups import Group, exchange, gather
 from forescale.bench.here import CPU
 from forescale.spec.strategy import ContextKind
+from forescale.struct import Struct
 
 Runs: TypeAlias = list[tuple[int, int]]
 """First token, and the one after the last, of each run of tokens that a rank has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """A rank's part of each sequence among those of its context-parallel group."""
 
     group: Group

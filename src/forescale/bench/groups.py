@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forescale.question import Question
+from forescale.struct import Struct
 
 Group: TypeAlias = Any
 """A process group; None of one rank."""
@@ -21,8 +21,7 @@ Ranks: TypeAlias = NDArray[Any]
 Way: TypeAlias = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class Groups(Struct, frozen=True, kw_only=True):
     """The groups that a rank belongs to; None where it would be alone."""
 
     tp: Group = None

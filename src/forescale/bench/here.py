@@ -6,13 +6,13 @@ import os
 import platform
 import shutil
 import subprocess
-from dataclasses import dataclass
 
 import torch
 
 from forescale.catalogue.clusters import hardware_device
 from forescale.errors import SpecError, UnknownNameError
 from forescale.question import Question
+from forescale.struct import Struct
 
 QUERIED = ("clocks.sm", "power.limit", "clocks_event_reasons.active")
 IDLE = 0x1
@@ -20,8 +20,7 @@ IDLE = 0x1
 CPU = "cpu"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class Here(Struct, frozen=True, kw_only=True):
     """Devices of this machine."""
 
     kind: str
@@ -66,8 +65,7 @@ def find_here() -> Here:
     return Here(kind=CPU, name=platform.processor() or platform.machine(), num_devices=usable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """Clock, power limit and why the clock is held down, of the first device."""
 
     clock_mhz: float | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import torch
 import transformers
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

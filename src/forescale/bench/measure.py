@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
 from forescale.bench.groups import groups_of, neighbours
@@ -56,6 +56,7 @@ from forescale.question import Question
 from forescale.runtime import launch
 from forescale.runtime.job import backend_for
 from forescale.spec.strategy import Allocator
+from forescale.struct import Struct
 
 SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
@@ -64,8 +65,7 @@ SUITE_SHARE = 0.7
 POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a bench is."""
 
     what: str
@@ -202,8 +202,7 @@ def _spooled(
     return rows, interrupted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """A step that was projected, and what it really takes."""
 
     projected_s: float

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -10,7 +10,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from forescale.bench.groups import Group, Groups
 from forescale.question import Question
 from forescale.spec.strategy import Strategy
+from forescale.struct import Struct
 
 SEED = 1
 IGNORED = -100
@@ -114,8 +114,7 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class Adapter(Struct, frozen=True, kw_only=True):
     """Somebody's classes, as a bench runs them."""
 
     frameworks: tuple[str, ...]

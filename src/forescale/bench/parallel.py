@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from forescale.bench.groups import Group, enter, exchange, exchanged, gather, leave, scatter
+from forescale.struct import Struct
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj")
 ROWS = ("o_proj", "down_proj")
@@ -34,8 +34,7 @@ EXPERT = "_forescale_expert"
 """Marks parameters of experts, of which other ranks have copies than of the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """A tensor-parallel group, and whether hidden states between blocks are cut along the sequence."""
 
     group: Group

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from forescale.errors import SpecError
@@ -18,6 +18,7 @@ from forescale.question import Question
 from forescale.spec.constraints import check
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.strategy import Recompute, Strategy
+from forescale.struct import Struct
 from forescale.units import GIB, counted
 
 SHOWN = 2
@@ -26,8 +27,7 @@ MICROBATCHES = 2
 """Micro-batches of a step that are kept, for the same reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
+class Reduced(Struct, frozen=True, kw_only=True):
     """What is left of a question on fewer devices."""
 
     question: Question

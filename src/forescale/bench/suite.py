@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.cost.measured import extents_of, family_of
 from forescale.cost.mesh import ranks_per_node
@@ -27,6 +28,7 @@ from forescale.inputs import Wired, wire
 from forescale.io.bench import TrafficFamily
 from forescale.question import Question
 from forescale.spec import Device
+from forescale.struct import Struct
 from forescale.time.price import all_origins
 
 LONGEST_S = 0.05
@@ -108,8 +110,7 @@ Message: TypeAlias = tuple[str, float, int]
 """Kind and bytes of a message, and how many ranks exchange it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
+class Proposed(Struct, frozen=True, kw_only=True):
     """A kernel or message to time."""
 
     operator: str

@@ -6,13 +6,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.autograd.function import FunctionCtx, once_differentiable

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.records import record as checked

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from forescale.cli.console import console, print_json, show
 from forescale.cli.inputs import limited, read_question, refuse_presets

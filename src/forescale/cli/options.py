@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
+import msgspec
 import typer
 
 from forescale.cli.help import Rare
@@ -20,6 +21,7 @@ from forescale.files import place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
+from forescale.struct import Struct
 from forescale.written import writable
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -169,8 +171,7 @@ JsonFlag: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PageFile:
+class PageFile(Struct, frozen=True):
     """Where a command writes a page of what it shows, and the command."""
 
     path: Path
@@ -473,30 +474,27 @@ class LayoutOptions:
     flash_attention: bool | None = _host("Fused attention.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What is trained on what; subclasses also take how it is laid out, and what prices it."""
 
     model: ModelArgument = None
-    cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    run: RunOptions = field(default_factory=RunOptions)
+    cluster: ClusterOptions = msgspec.field(default_factory=ClusterOptions)
+    run: RunOptions = msgspec.field(default_factory=RunOptions)
     layout: LayoutOptions | None = None
-    plan: PlanOptions = field(default_factory=PlanOptions)
+    plan: PlanOptions = msgspec.field(default_factory=PlanOptions)
     cost: BenchOptions | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaidOut(Asked):
+class LaidOut(Asked, frozen=True, kw_only=True):
     """One layout."""
 
-    layout: LayoutOptions = field(default_factory=LayoutOptions)
+    layout: LayoutOptions = msgspec.field(default_factory=LayoutOptions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priced(LaidOut):
+class Priced(LaidOut, frozen=True, kw_only=True):
     """One layout, and what prices it."""
 
-    cost: CostOptions = field(default_factory=CostOptions)
+    cost: CostOptions = msgspec.field(default_factory=CostOptions)
 
 
 _operated = partial(option, panel=Rare("Whole run"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from msgspec.structs import replace
 from rich.table import Table
 
 from forescale.cli.console import console, print_json, say

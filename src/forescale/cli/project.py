@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from forescale.cli.console import console, print_json, say
 from forescale.cli.inputs import answered, line_of, read_question, refuse_presets

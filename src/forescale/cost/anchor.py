@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import field
 
 from forescale.formula import Term, formula
 from forescale.numeric import Numeric
+from forescale.struct import Struct
 
 Pass: TypeAlias = Literal["forward", "backward_input", "backward_weight"]
 Rule: TypeAlias = Literal["model", "primus"]
@@ -35,8 +37,7 @@ def proportional_seconds(*, measured_there: Numeric, tp_there: Numeric, tp: Nume
     return measured_there * tp_there / tp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """One piece of work on a device of the bench [s]."""
 
     measured_s: float
@@ -74,8 +75,7 @@ class Measured:
         return proportional_seconds(measured_there=share, tp_there=self.tp, tp=tp)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
+class Correction(Struct, frozen=True, kw_only=True):
     """Measured against computed bytes that one layer of a kind keeps of one micro-batch."""
 
     kind: str
@@ -88,8 +88,7 @@ class Correction:
         return self.measured_bytes / self.analytical_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
+class Residual(Struct, frozen=True, kw_only=True):
     """What a measurement has beyond the formulas, at the measured size [byte]."""
 
     framework_overhead_bytes: float
@@ -135,8 +134,7 @@ class Residual:
         return (1.0 + margin) * held - self.total_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anchor:
+class Anchor(Struct, frozen=True, kw_only=True):
     """What was measured of one model on one device; every layout is priced, and its memory told, from it alike.
 
     Measured seconds hold what the host loses there, so that losses of published runs do not count once more. Of memory

@@ -10,9 +10,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
+
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.files import packaged, packaged_names
@@ -21,6 +24,7 @@ from forescale.limits import Amount, Measure, Seconds, Share
 from forescale.numeric import Numeric, smaller
 from forescale.records import record
 from forescale.spec import Device
+from forescale.struct import Struct
 
 NARROW_TYPES = ("fp8", "fp8_blockwise", "mxfp8", "nvfp4")
 TABLES = ("gemm", "attention", "memory", "tile", "tile_attention")
@@ -31,8 +35,7 @@ UNMEASURED = 1.5
 """Logarithmic interval of what was not measured itself, over that of its like that was: a choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """Logarithmic errors over some measured rows."""
 
     rows: int
@@ -56,16 +59,14 @@ class Spread:
         return replace(self, median_abs=absolute, p10=low, p90=high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residual(Spread):
+class Residual(Spread, frozen=True, kw_only=True):
     """Errors ln(predicted / measured) of a fit."""
 
     source: str = ""
     """Which rows these are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(Struct, frozen=True, kw_only=True):
     """Where an entry's parameters come from."""
 
     kind: Literal["fitted", "roofline"] = "roofline"
@@ -82,8 +83,7 @@ class Fit:
     """Devices whose rows were fitted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmParameters:
+class GemmParameters(Struct, frozen=True, kw_only=True):
     """A tiled matrix product of one data type."""
 
     fraction: Share
@@ -126,8 +126,7 @@ def drained_share(*, share: Numeric, tiles: Numeric, num_cores: float) -> Numeri
     return 1.0 / (1.0 + (1.0 / share - 1.0) * num_cores / tiles)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedParameters:
+class GroupedParameters(Struct, frozen=True, kw_only=True):
     """What a grouped product (experts) loses against a dense one of the same tiles."""
 
     fraction: Share
@@ -139,8 +138,7 @@ class GroupedParameters:
     fit: Fit = field(default_factory=Fit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionParameters:
+class AttentionParameters(Struct, frozen=True, kw_only=True):
     """Fused attention, forward or backward."""
 
     fraction: Share
@@ -160,8 +158,7 @@ class AttentionParameters:
     fit: Fit = field(default_factory=Fit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TileParameters:
+class TileParameters(Struct, frozen=True, kw_only=True):
     """A tiled matrix product of one data type, resource by resource."""
 
     fraction: Share
@@ -184,8 +181,7 @@ class TileParameters:
     fit: Fit = field(default_factory=Fit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TileAttentionParameters:
+class TileAttentionParameters(Struct, frozen=True, kw_only=True):
     """Fused attention, forward or backward, tile by tile."""
 
     fraction: Share
@@ -208,8 +204,7 @@ class TileAttentionParameters:
     fit: Fit = field(default_factory=Fit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfusedParameters:
+class UnfusedParameters(Struct, frozen=True, kw_only=True):
     """Attention that materialises its scores: batched products and passes over the scores."""
 
     forward_bytes: Measure
@@ -220,8 +215,7 @@ class UnfusedParameters:
     fit: Fit = field(default_factory=Fit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParameters:
+class MemoryParameters(Struct, frozen=True, kw_only=True):
     """Kernels bound by memory traffic."""
 
     bandwidth: Share
@@ -230,8 +224,7 @@ class MemoryParameters:
     fit: Fit = field(default_factory=Fit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFactors:
+class RunFactors(Struct, frozen=True, kw_only=True):
     """What whole runs lose against kernels measured alone; neutral until fitted from measured runs.
 
     A fit prices many sets of factors at once: each number may be an array over sets.
@@ -266,8 +259,7 @@ class RunFactors:
         return self.sustained.get(key, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """All parameters of one device or generation."""
 
     name: str
@@ -327,7 +319,7 @@ class Calibration:
             name: {**table, **{key: table[f"{key} {kind}"] for key in ("forward", "backward")}}
             for name, table in (("attention", self.attention), ("tile_attention", self.tile_attention))
         }
-        return replace(self, **tables)  # type: ignore[arg-type]
+        return replace(self, **tables)
 
     def with_run(self, run: RunFactors) -> Calibration:
         """Return the same calibration with other run-level factors, and the attention kernels they name."""

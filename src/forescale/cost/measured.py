@@ -21,6 +21,7 @@ from forescale.formula import Term, as_term, formula, value_of
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array, Condition, Numeric
 from forescale.spec.cluster import Cluster
+from forescale.struct import Struct
 
 Family: TypeAlias = tuple[object, ...]
 """What two kernels must have in common: everything that is no extent."""
@@ -60,8 +61,7 @@ def extents_of(op: Compute) -> tuple[tuple[Numeric, ...], tuple[int, ...]]:
             return (op.bytes_moved + op.transposed_bytes, op.kernels), (1, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """The neighbours of every candidate; equal ones where its very shape was timed."""
 
     covered: NDArray[np.bool_]
@@ -165,8 +165,7 @@ def where_timed(*, timed: Condition, measured: Numeric, otherwise: Numeric) -> N
     return cast("Numeric", np.where(timed, measured, otherwise)[()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCompute:
+class MeasuredCompute(Struct, frozen=True, kw_only=True):
     """Looks kernels up; what the table does not cover goes to `fallback`, whose provenance says so."""
 
     table: KernelTable
@@ -238,8 +237,7 @@ def timed_message(*, num_bytes: Numeric, sizes: Array, seconds: Array) -> Numeri
     return cast("Numeric", np.interp(num_bytes, sizes, seconds))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredMessages:
+class MeasuredMessages(Struct, frozen=True, kw_only=True):
     """Looks messages up by collective, ranks, ranks per node and size; others go to `base`."""
 
     base: CollectiveModel

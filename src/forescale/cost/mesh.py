@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 from typing import TypeAlias
@@ -15,10 +14,10 @@ from forescale.graph.ops import MeshAxis
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Axis, Placement, Share, Strategy, TensorKind
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """A communicator: `size` ranks whose device numbers differ by `stride`; arrays over candidates.
 
     A group that runs over several axes (data and context parallel, say) has further (size, stride) pairs in
@@ -109,8 +108,7 @@ def _sharing(group: Group, cluster: Cluster, devices: int) -> Numeric:
 AXES: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class Inside(Struct, frozen=True, kw_only=True):
     """Ranks of each axis inside one tier, per part of the tier inside it: numbers, or arrays over candidates."""
 
     tp: Numeric = 1.0

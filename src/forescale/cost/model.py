@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from forescale.cost.mesh import Group
 from forescale.graph.ops import CollectiveKind, Compute
 from forescale.numeric import Numeric
+from forescale.struct import Struct
 
 ProvenanceKind: TypeAlias = Literal["measured", "restored", "interpolated", "fitted", "roofline"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+class Provenance(Struct, frozen=True, kw_only=True):
     """Where a duration comes from and how far the truth lay from it in 8 cases of 10."""
 
     kind: ProvenanceKind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from forescale.cost.collectives.algorithms import bus_bytes, passes
@@ -15,6 +14,7 @@ from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
+from forescale.struct import Struct
 from forescale.units import GB, KIB, MIB
 from forescale.view.axes import value_axis
 from forescale.view.lines import Dot, Line, LineChart
@@ -28,8 +28,7 @@ WHOLE: tuple[CollectiveKind, ...] = ("broadcast", "reduce", "p2p")
 """What moves the message itself over a link: its bus bandwidth is that of the algorithm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectivePrice:
+class CollectivePrice(Struct, frozen=True, kw_only=True):
     """One collective of one size in one group."""
 
     kind: CollectiveKind
@@ -55,8 +54,7 @@ class CollectivePrice:
         return float(sent) / self.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class NetworkPrices(Result):
+class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
     """Prices by collective, ranks and size, in this order."""
 
     cluster: Cluster

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +29,7 @@ from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, Group
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec import Device
 from forescale.spec.workload import MATRIX_RATE
+from forescale.struct import Struct
 
 T = TypeVar("T")
 OPERAND_BYTES = {
@@ -143,8 +143,7 @@ def memory_bound_seconds(
     return kernels * launch_s + num_bytes / bandwidth
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
+class Roofline(Struct, frozen=True, kw_only=True):
     """Fitted roofline of one device."""
 
     device: Device

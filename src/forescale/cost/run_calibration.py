@@ -11,9 +11,10 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
+
+from msgspec import field
 
 from forescale.cost.calibration import NARROW_TYPES, RunFactors, Spread
 from forescale.errors import SpecError, UnknownNameError
@@ -21,6 +22,7 @@ from forescale.files import packaged
 from forescale.limits import Factor, Measure, Seconds
 from forescale.records import record
 from forescale.spec import Device
+from forescale.struct import Struct
 
 T = TypeVar("T")
 USUAL_SOFTWARE = {"Google": "xla", "AWS": "xla"}
@@ -41,8 +43,7 @@ def usual_software(device: Device) -> str:
     return USUAL_SOFTWARE.get(device.vendor, "megatron-core")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedFactors:
+class SharedFactors(Struct, frozen=True, kw_only=True):
     """Losses that no generation or software has to itself."""
 
     memory: Factor = 1.0
@@ -71,8 +72,7 @@ class SharedFactors:
     """The same of one slice's step: a network of the data centre joins slices, and its delays vary."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFactors:
+class DeviceFactors(Struct, frozen=True, kw_only=True):
     """What a generation sustains of its short kernels' rates."""
 
     wide: Factor = 1.0
@@ -96,8 +96,7 @@ class DeviceFactors:
         return float((device.power_w / self.power_w) ** self.power_exponent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftwareFactors:
+class SoftwareFactors(Struct, frozen=True, kw_only=True):
     """What a software stack makes of the same kernels."""
 
     passes: Factor = 1.0
@@ -119,8 +118,7 @@ class SoftwareFactors:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen(Spread):
+class Unseen(Spread, frozen=True, kw_only=True):
     """Errors ln(measured / predicted) of runs of which a fit had not seen something."""
 
     p90_abs: float
@@ -129,8 +127,7 @@ class Unseen(Spread):
     """Share that lies between the 10th and 90th percentile of all *other* families of sources."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What the runs of a fit were."""
 
     sources: tuple[str, ...] = ()
@@ -141,8 +138,7 @@ class Seen:
     architectures: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCalibration:
+class RunCalibration(Struct, frozen=True, kw_only=True):
     """Losses by generation and software, and how far the truth lay from predictions with them."""
 
     name: str

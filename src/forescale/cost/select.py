@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+import msgspec
+
 from forescale.cost.anchor import MARGIN, Anchor, Rule
 from forescale.cost.calibration import (
     TABLES,
@@ -30,18 +32,18 @@ from forescale.cost.tile import TileModel
 from forescale.errors import ReaderError, SpecError, UnknownNameError, shown
 from forescale.files import parse_json, read_text
 from forescale.spec import Cluster, Device, MoeFfn
+from forescale.struct import Struct
 
 SCHEMA = "forescale.calibrations/1"
 PARTS = ("runs", "kernels", "links")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrations:
+class Calibrations(Struct, frozen=True, kw_only=True):
     """What `calibrate` fits."""
 
     runs: RunCalibration | None = None
     """What whole runs lose against kernels alone."""
-    kernels: Mapping[str, Calibration] = field(default_factory=dict)
+    kernels: Mapping[str, Calibration] = msgspec.field(default_factory=dict)
     """Efficiencies of kernels, by device or generation."""
     links: tuple[LinkCalibration, ...] = ()
     """Latency and bandwidth of collectives over links."""
@@ -111,8 +113,7 @@ ComputeKind: TypeAlias = Literal["auto", "roofline", "tile", "measured"]
 COMPUTE_KINDS: tuple[ComputeKind, ...] = get_args(ComputeKind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """The compute model taken, and why."""
 
     compute: Literal["roofline", "tile"]
@@ -122,8 +123,7 @@ class Choice:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CostModels:
+class CostModels(Struct, frozen=True, kw_only=True, eq=False):
     """What turns the operators of layouts on one cluster under one software stack into seconds."""
 
     run: RunFactors

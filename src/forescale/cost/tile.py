@@ -8,16 +8,17 @@ Attention follows the loop of FlashAttention: products, softmax and loads of one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.calibration import Fit, TileAttentionParameters, TileParameters
 from forescale.cost.roofline import OPERAND_BYTES, Roofline, attention_bytes, entry_of, gemm_bytes, padded
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import EXTENTS, AttentionCore, Compute, Gemm, GroupedGemm
 from forescale.numeric import Array, Numeric
+from forescale.struct import Struct
 
 ORIGAMI = "Primus projection documentation, GEMM simulation (Origami); Stream-K, arXiv:2301.03598, section 3"
 FLASH = (
@@ -156,8 +157,7 @@ def attention_tile_seconds(
     return launch_s + np.maximum(blocks * block_s, num_bytes / bandwidth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
+class _Limits(Struct, frozen=True, kw_only=True):
     """What one device can do for products of one data type."""
 
     fitted: TileParameters
@@ -225,10 +225,8 @@ class _Limits:
         )  # fmt: skip
 
 
-class TileModel(Roofline):
+class TileModel(Roofline, frozen=True):
     """Analytical tile model of one device; whatever is bound by traffic alone is left to the roofline."""
-
-    __slots__ = ()
 
     def _fit(self, op: Compute) -> Fit:
         if isinstance(op, Gemm):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
@@ -28,6 +28,7 @@ from forescale.limits import AMOUNT, DEVICES, Count, Interval, within
 from forescale.numeric import Array
 from forescale.spec import Device
 from forescale.spec.cluster import Cluster
+from forescale.struct import Struct
 
 NUMBERS = {"msg_bytes": AMOUNT, "n_gpus": DEVICES, "nodes": DEVICES, "time_us": AMOUNT}
 COLLECTIVE_COLUMNS = ("id", "hardware", "kind", "op", *NUMBERS, "gpus_per_node")
@@ -56,8 +57,7 @@ Duration: TypeAlias = Annotated[float, Interval(ge=1e-12, le=1e6)]
 Part: TypeAlias = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class Timed(Struct, frozen=True, kw_only=True):
     """What was timed several times [s]."""
 
     seconds: Duration
@@ -98,8 +98,7 @@ def _together(rows: Sequence[T]) -> T:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTiming(Timed):
+class BlockTiming(Timed, frozen=True, kw_only=True):
     """One part of the work of one block on one device, for one micro-batch; an update, for one step."""
 
     kind: str
@@ -109,15 +108,13 @@ class BlockTiming(Timed):
     """backward is both gradients together, as autograd runs them; input_gradient and weight_gradient run apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTiming(Timed):
+class StepTiming(Timed, frozen=True, kw_only=True):
     """A whole optimizer step of the run that was measured."""
 
     num_microbatches: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCollective:
+class MeasuredCollective(Struct, frozen=True, kw_only=True):
     """One timed collective; bytes as in `graph.ops.Collective`, which is what nccl-tests prints as size."""
 
     kind: CollectiveKind
@@ -128,8 +125,7 @@ class MeasuredCollective:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveBatch:
+class CollectiveBatch(Struct, frozen=True, kw_only=True):
     """Rows of one cluster and kind that one vectorised evaluation prices."""
 
     cluster: Cluster
@@ -214,8 +210,7 @@ DESCRIBED = (
 """Columns for the reader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True, kw_only=True):
     """One measured kernel."""
 
     id: str
@@ -232,8 +227,7 @@ class KernelRow:
     """Seconds of load before it was timed, and that it was timed for; None is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelBatch:
+class KernelBatch(Struct, frozen=True, kw_only=True):
     """Rows that one vectorised evaluation prices."""
 
     device: Device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from forescale.catalogue.frameworks import load_framework
@@ -18,6 +18,7 @@ from forescale.project import spread_of
 from forescale.projection.result import MemorySummary, Verdict
 from forescale.question import Question
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.struct import Struct
 
 PeakMeasure: TypeAlias = Literal["allocated", "reserved", "device", "unstated"]
 """What a source means by peak memory: handed out by the allocator, held by it, or in use on the device; what
@@ -26,8 +27,7 @@ PeakStage: TypeAlias = Literal["fullest", "first", "last"]
 """The pipeline stage whose peak is published."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What the row measured, in SI units."""
 
     step_time_s: float | None = None
@@ -38,8 +38,7 @@ class Measured:
     peak_stage: PeakStage = "fullest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One row: the question it asks, the answer it measured, or the reason why it cannot be asked."""
 
     id: str
@@ -101,8 +100,7 @@ Projector: TypeAlias = Callable[[Case], "Prediction"]
 """Answers one case; raises a ForescaleError with the reason where it cannot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """What a projection says of one case."""
 
     step_time_s: float

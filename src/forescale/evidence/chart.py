@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from forescale.evidence.scoreboard import Label, Outcome, Scoreboard, headline_label
+from forescale.struct import Struct
 from forescale.units import GB
 from forescale.view.axes import Axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
@@ -17,8 +17,7 @@ RATIOS = (0.5, 0.7, 1.0, 1.5, 2.0)
 """Named ratios; the axis always reaches from the first to the last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
+class _Point(Struct, frozen=True, kw_only=True):
     group: str
     measured: float
     ratio: float

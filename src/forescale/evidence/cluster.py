@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from importlib.resources import files
+
+from msgspec.structs import replace
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
 from forescale.errors import UnknownNameError, nearest

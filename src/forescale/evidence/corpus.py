@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -12,6 +11,7 @@ from forescale.errors import ForescaleError, ReaderError, SpecError
 from forescale.evidence.tables import table
 from forescale.files import Row, Table, read_table
 from forescale.limits import AMOUNT, COUNT, DEVICES, EXTENT, LAYERS, Interval, within
+from forescale.struct import Struct
 
 Notes: TypeAlias = list[str]
 """What was assumed, approximated or taken from the catalogue of a row."""
@@ -22,8 +22,7 @@ _OPTIONAL = Interval(ge=0, le=EXTENT.le)
 _TRUE, _FALSE = frozenset({"y", "yes", "true", "1"}), frozenset({"n", "no", "false", "0"})
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """What the cells of a column hold."""
 
     meaning: str

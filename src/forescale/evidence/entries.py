@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from forescale.cost.calibration import Fit, Residual
 from forescale.numeric import Array
+from forescale.struct import Struct
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -21,8 +21,7 @@ LEAST_MOVE = 1e-3
 """Share of its range that a parameter must move to be named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """One parameter before and after a fit."""
 
     path: str
@@ -30,8 +29,7 @@ class Move:
     after: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(Struct, frozen=True, kw_only=True):
     """Rows that were not used, and why."""
 
     path: str
@@ -40,8 +38,7 @@ class Left:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryFit:
+class EntryFit(Struct, frozen=True, kw_only=True):
     """One entry of a calibration, before and after."""
 
     path: str
@@ -55,8 +52,7 @@ class EntryFit:
     moves: tuple[Move, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked(Generic[F]):
+class Checked(Struct, Generic[F], frozen=True, kw_only=True):
     """What was fitted, and its errors ln(predicted / measured)."""
 
     fitted: F

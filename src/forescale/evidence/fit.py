@@ -6,10 +6,10 @@ All derivatives of a run come from one vectorised projection, one candidate per 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.calibration import Spread
 from forescale.cost.run_calibration import DeviceFactors, RunCalibration
@@ -27,6 +27,7 @@ from forescale.evidence.runs import (
     with_logs,
 )
 from forescale.numeric import Array
+from forescale.struct import Struct
 
 DIFFERENCE = 0.02
 """Step of a parameter's logarithm for its derivative."""
@@ -35,8 +36,7 @@ CLOSE_ENOUGH = 0.01
 REWEIGHTINGS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class Linear(Struct, frozen=True, kw_only=True):
     """Predictions around one set of parameters."""
 
     logs: Array
@@ -47,8 +47,7 @@ class Linear:
     """(runs, parameters)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class Fitted(Struct, frozen=True, kw_only=True):
     """A calibration and the linear model it ended with."""
 
     calibration: RunCalibration
@@ -181,8 +180,7 @@ FLOOR = 0.5
 """Share of the known interval that few runs cannot narrow further; a choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCalibration:
+class ClusterCalibration(Struct, frozen=True, kw_only=True):
     """A calibration of one cluster, and what it took to get there."""
 
     calibration: RunCalibration

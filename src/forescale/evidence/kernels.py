@@ -7,10 +7,11 @@ parameters and dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.cost.calibration import Calibration
 from forescale.cost.measured import Measurements
@@ -25,14 +26,14 @@ from forescale.evidence.tables import table
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
+from forescale.struct import Struct
 from forescale.units import counted
 
 ModelOf: TypeAlias = Callable[[Calibration, Device], Roofline]
 """Builds the cost model of a device from a calibration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """One number to fit: where it starts and the physical bounds it stays within."""
 
     name: str
@@ -54,8 +55,7 @@ ATTENTION, TILE_ATTENTION = _parameters("attention"), _parameters("tile_attentio
 """What is fitted of each family; bounds are physical (no rate above the peak, no negative cost)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """Which parameters are fitted: a section of the calibration and, where it is a table, keys of it."""
 
     section: str
@@ -73,8 +73,7 @@ class Entry:
         return replace(calibration, **{self.section: content})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class Fitted(Struct, frozen=True, kw_only=True):
     """A calibration and the nuisances of benchmarks that were fitted beside it."""
 
     calibration: Calibration
@@ -146,8 +145,7 @@ PULL = 0.2
 """What moving a parameter from end to end of its range must save, in errors: four rows that are 5 % off; a choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelFits:
+class KernelFits(Struct, frozen=True, kw_only=True):
     """A calibration of one device's kernels, and what it took to get there."""
 
     calibration: Calibration

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
@@ -28,14 +27,14 @@ from forescale.spec.strategy import (
     Strategy,
 )
 from forescale.spec.workload import OptimizerName, Workload
+from forescale.struct import Struct
 
 _DEFAULT_SEQ_LEN = 4096
 _DEFAULT_MICROBATCHES_PER_STAGE = 8
 """Micro-batches per pipeline stage where a row gives no batch: a bubble of 11 %, common in published runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class Stated(Struct, frozen=True, kw_only=True):
     """What a row says of its run, in the words of a plan; its framework says the rest."""
 
     framework: str
@@ -314,8 +313,7 @@ SPOKEN = {"layer input": INPUT, "q/k/v": "query_proj, key_proj, value_proj"}
 """What rows call tensors, and MaxText's names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class Saved(Struct, frozen=True, kw_only=True):
     """What is made again, and what lies on the host."""
 
     recompute: Mapping[str, Any] | None

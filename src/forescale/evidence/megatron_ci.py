@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import vocabulary_of

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from forescale.numeric import Array
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorSummary:
+class ErrorSummary(Struct, frozen=True, kw_only=True):
     """Relative errors of one group of rows; all but `count` are fractions, None where the group is empty."""
 
     count: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import (
@@ -24,6 +24,7 @@ from forescale.evidence.tables import table
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Array
 from forescale.spec import Cluster
+from forescale.struct import Struct
 from forescale.units import counted
 
 BOUNDS: Mapping[str, tuple[float, float]] = table("bounds")["links"]
@@ -46,14 +47,14 @@ def _changed(wire: WireProtocol, values: Mapping[str, float]) -> WireProtocol:
         for name, v in values.items()
         if name.startswith(f"{wire.name}.")
     }
-    return replace(wire, **own)  # type: ignore[arg-type]
+    return replace(wire, **own)
 
 
 def with_parameters(link: LinkCalibration, values: Mapping[str, float]) -> LinkCalibration:
     """Return `link` with the values of some parameters replaced."""
     plain = {name: value for name, value in values.items() if "." not in name}
     wires = tuple(_changed(wire, values) for wire in link.protocols)
-    return replace(link, protocols=wires, **plain)  # type: ignore[arg-type]
+    return replace(link, protocols=wires, **plain)
 
 
 def fit_link(
@@ -109,8 +110,7 @@ Timed: TypeAlias = tuple[str, MeasuredCollective]
 """File and row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkFits:
+class NetworkFits(Struct, frozen=True, kw_only=True):
     """Links of one cluster, and what it took to get there."""
 
     links: tuple[LinkCalibration, ...]

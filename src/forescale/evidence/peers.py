@@ -6,18 +6,17 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from forescale.evidence.case import Case
 from forescale.evidence.corpus import InexpressibleError
 from forescale.evidence.metrics import ErrorSummary, relative_error, summarise
 from forescale.evidence.scoreboard import Outcome, Scoreboard
+from forescale.struct import Struct
 from forescale.units import GIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerGroup:
+class PeerGroup(Struct, frozen=True, kw_only=True):
     """One tool on the rows it answers, and our errors on the same rows."""
 
     peer: str
@@ -75,8 +74,7 @@ _SIMUMAX = re.compile(r"SimuMax prediction: ([\d.]+) ms \([^)]*\), mem ([\d.]+) 
 _CALCULON = re.compile(r"Calculon prediction error on this cell: ([+-][\d.]+) ?%")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cited:
+class Cited(Struct, frozen=True, kw_only=True):
     """What a tool predicted of one run, by its authors."""
 
     peer: str

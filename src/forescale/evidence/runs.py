@@ -21,6 +21,7 @@ from forescale.graph.stages import stack_plans
 from forescale.inputs import inputs_of, pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
 from forescale.numeric import Array
+from forescale.struct import Struct
 from forescale.time.blocks import price_built
 from forescale.time.data_parallel import data_traffic
 from forescale.time.pipeline import Pipeline, lay_out
@@ -169,8 +170,7 @@ def predict(runs: Sequence[Run], calibration: RunCalibration, size: int = 1) -> 
     return np.array([run.log_predicted(calibration, size) for run in runs])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """One positive number, fitted as its logarithm."""
 
     path: str

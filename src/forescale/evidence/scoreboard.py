@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.errors import ForescaleError, UnknownNameError
@@ -16,12 +17,12 @@ from forescale.evidence.metrics import ErrorSummary, coverage, regret, relative_
 from forescale.evidence.published import published_flops
 from forescale.spec import Model
 from forescale.spec.model import LatentAttention, LinearAttention
+from forescale.struct import Struct
 
 Label: TypeAlias = Callable[[Case], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """One case with what was predicted of it, or why nothing was."""
 
     case: Case
@@ -51,8 +52,7 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
     return relative_error(predicted, measured) if predicted and measured else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """The errors of one group of outcomes, ours and the naive line's on the same rows."""
 
     dimension: str
@@ -64,8 +64,7 @@ class Group:
     """Share of measured step times inside the projected interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Scoreboard(Brief):
+class Scoreboard(Brief, Struct, frozen=True, kw_only=True):
     """All outcomes of a corpus, and what they add up to."""
 
     outcomes: tuple[Outcome, ...]
@@ -287,8 +286,7 @@ def naive_work(case: Case) -> float:
 MINIMUM_LAYOUTS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Struct, frozen=True, kw_only=True):
     """Layouts of one model shape, source, software, hardware, device count, sequence length and compute type.
 
     Runs that their source says are not to be compared, as the machine was changed between them, are sweeps apart.

@@ -6,7 +6,6 @@ The functions are those that search and `project` use, so the root of the tree i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,7 @@ from forescale.projection.result import (
 from forescale.question import Question
 from forescale.spec.model import Model
 from forescale.spec.workload import Trainable
+from forescale.struct import Struct
 from forescale.time.outer import STREAMING, step_over_sites, utilisation_of, waited_for_sites
 from forescale.units import counted
 
@@ -181,8 +181,7 @@ def explain(question: Question, quantity: str, *, stage: int | None = None) -> T
     return Explainer.of(question).node(quantity, stage=stage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explainer:
+class Explainer(Struct, frozen=True, kw_only=True):
     """One recorded layout, for all of its quantities."""
 
     question: Question

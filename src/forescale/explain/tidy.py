@@ -6,8 +6,9 @@ value but not their inputs. No number changes.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.formula import TermNode
 

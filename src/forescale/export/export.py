@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +35,7 @@ from forescale.results import Result
 from forescale.spec import Model
 from forescale.spec.constraints import Proposal
 from forescale.spec.framework import RULES, Framework, Words, laid_over, told_of
+from forescale.struct import Struct
 from forescale.syntax import deep_merge
 from forescale.written import writable, write_text, writing
 
@@ -129,8 +130,7 @@ NO_FIGURE = ("name", "source", "left_out", "max_seq_len")
 """Fields of a model that no figure follows from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Export(Result):
+class Export(Result, Struct, frozen=True, kw_only=True):
     """A configuration for a framework, with what it is projected to do."""
 
     question: Question

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from textwrap import wrap
 from typing import Any
 
@@ -15,6 +15,7 @@ from forescale.io.line import project_line
 from forescale.projection.result import MemorySummary, Projection
 from forescale.question import Question
 from forescale.spec.model import Images
+from forescale.struct import Struct
 from forescale.units import GIB, counted
 from forescale.version import __version__
 
@@ -29,8 +30,7 @@ FEW = 16
 """Pipeline stages whose memory is listed one by one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsaid:
+class Unsaid(Struct, frozen=True, kw_only=True):
     """A word of a question that its framework's configuration cannot say."""
 
     word: str

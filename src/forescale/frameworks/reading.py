@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from msgspec import field
+
 from forescale.errors import UnknownKeyError
 from forescale.spec import Model, Strategy, Workload
 from forescale.spec.framework import Words
+from forescale.struct import Struct
 
 
 class Variables(Mapping[str, str]):
@@ -39,8 +42,7 @@ class Variables(Mapping[str, str]):
         return len(self._values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """A configuration as specifications, and what became of each of its keys."""
 
     format: str
@@ -112,8 +114,7 @@ def words_of(strategy: Strategy, *, left: Collection[str] = (), **tables: Collec
     return words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What a configuration leaves to its surroundings, told by the caller, never by the environment."""
 
     num_devices: int | None = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Protocol
 
+from msgspec import field
+from msgspec.structs import replace
+
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
+from forescale.struct import Struct
 
 PLACEHOLDER = "PLACEHOLDER"
 """Stands in the remark beside everything that only the user knows: data, tokenizer, folders."""
@@ -28,8 +31,7 @@ KINDS = {
 """What files are by how their names end; other endings say nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class Files(Struct, frozen=True, kw_only=True):
     """A configuration as a framework takes it: one file, or a small folder."""
 
     texts: Mapping[str, str]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.goodput.expected import PARTS, Case
+from forescale.struct import Struct
 
 SAVE, WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
 RECOVERY, RESTORE = "infrastructure_recovery_from_disruption", "unproductive_checkpoint_restore_time"
@@ -18,8 +19,7 @@ FAILURES = 500
 """Failures on which they are tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """One simulated run."""
 
     parts: Mapping[str, float]

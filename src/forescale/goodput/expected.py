@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from forescale.formula import formula
 from forescale.numeric import Numeric
+from forescale.struct import Struct
 
 DALY = "Daly 2006, FGCS 22(3)"
 PARTS: Mapping[str, str] = {
@@ -61,8 +61,7 @@ def slowest_share(*, spread: Numeric, num_devices: Numeric) -> Numeric:
     return spread * np.sqrt(2.0 * np.log(np.maximum(num_devices, 1.0)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A run as events see it; seconds. `work`, `interval` and `mttf` may be arrays of many runs."""
 
     work: Numeric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Calen
 from forescale.spec import Cluster, Workload
 from forescale.spec.operations import Counted, Failures, Operations
 from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.struct import Struct
 
 STEP, RATE = "step time", "rate of failures"
 """What the range of a run comes from."""
@@ -121,8 +122,7 @@ def checkpoint_bytes(
     return parameters * (weight_bytes + master_bytes + 2.0 * moment_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
+class Saving(Struct, frozen=True):
     """Seconds and bytes of one checkpoint."""
 
     bytes: float

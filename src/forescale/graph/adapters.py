@@ -8,14 +8,16 @@ gathered.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from forescale.graph.layout import Extent
 from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Numeric, summed
 from forescale.spec.workload import LoraTarget
+from forescale.struct import Struct
 
 QUERIES: tuple[LoraTarget, ...] = ("q_proj", "qkv_proj")
 KEYS_AND_VALUES: tuple[LoraTarget, ...] = ("k_proj", "v_proj", "qkv_proj")
@@ -37,8 +39,7 @@ TARGETS: Mapping[str, tuple[LoraTarget, ...]] = {
 UPS = ("ffn.up", "shared.up", "moe.up")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapted:
+class Adapted(Struct, frozen=True, kw_only=True):
     """A part of a product's results that has an adapter of its own."""
 
     target: str
@@ -84,8 +85,7 @@ def qkv_parts(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """What one device multiplies: rows x k by k x down, and rows x rank by rank x n."""
 
     rows: Numeric
@@ -113,8 +113,7 @@ class Shape:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class Messages(Struct, frozen=True, kw_only=True):
     """Messages of an adapter, each after the product whose result it completes."""
 
     down: Work = ()

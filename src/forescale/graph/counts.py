@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
+
+from msgspec.structs import replace
 
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.layout import Layout, split_strategy
@@ -16,6 +17,7 @@ from forescale.numeric import Numeric, summed
 from forescale.spec.model import Images, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision, Trainable
+from forescale.struct import Struct
 
 EVERYTHING = Trainable()
 ONE_IMAGE = Images()
@@ -25,8 +27,7 @@ TOWER = ("vision", "projector")
 """How the names of a tower's blocks begin."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount:
+class ParameterCount(Struct, frozen=True, kw_only=True):
     """Whole-model parameter counts (elements), as model cards state them: without multi-token prediction."""
 
     total: int
@@ -119,8 +120,7 @@ BACKWARD_PER_FORWARD = 2.0
 """Every product of forward has two in backward: for its input and for its weight (or other operand)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFlops:
+class BlockFlops(Struct, frozen=True, kw_only=True):
     """FLOP that one device executes for one block and micro-batch, without recompute."""
 
     forward: Numeric
@@ -128,8 +128,7 @@ class BlockFlops:
     """With flash attention it includes the scores' second product (5 products for 2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFlops:
+class ModelFlops(Struct, frozen=True, kw_only=True):
     """FLOP of one sequence, forward and backward, nothing recomputed."""
 
     masked: float

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast
 
+import msgspec
 import numpy as np
 
 from forescale.formula import formula
@@ -29,6 +30,7 @@ from forescale.spec.strategy import (
     inner_ranks,
 )
 from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, Workload, narrow_bytes
+from forescale.struct import Struct
 
 Dim: TypeAlias = Literal[
     "residual",
@@ -53,8 +55,7 @@ Axis: TypeAlias = Literal["tp", "cp", "cp_inner", "cp_outer", "ep", "etp"]
 hierarchical context parallelism tells apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class Degrees(Struct, frozen=True, kw_only=True):
     """The numeric half of a strategy: one value, or one per candidate."""
 
     tp: Numeric
@@ -95,8 +96,7 @@ OF_BLOCKS = ("tp", "cp", "ep", "etp", "micro_batch_size")
 """Degrees that a block's operators and tensors depend on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class Choices(Struct, frozen=True, kw_only=True):
     """The half of a strategy that changes the operator list: the key by which search groups candidates."""
 
     tp_kind: TensorKind = "1d"
@@ -108,17 +108,17 @@ class Choices:
     domain: int = NODE
     """Devices that share the fastest tier, of which `cp_inner` None takes as many as it can."""
     flash_attention: bool = True
-    recompute: Recompute = field(default_factory=Recompute)
-    overlap: Overlap = field(default_factory=Overlap)
-    kernels: Kernels = field(default_factory=Kernels)
+    recompute: Recompute = msgspec.field(default_factory=Recompute)
+    overlap: Overlap = msgspec.field(default_factory=Overlap)
+    kernels: Kernels = msgspec.field(default_factory=Kernels)
     reshard: Reshard = "default"
     software: str | None = None
     schedule: str | None = None
     graphs: LaunchGraphs = "none"
     dispatcher: Dispatcher = "all_to_all"
-    routing: Routing = field(default_factory=Routing)
+    routing: Routing = msgspec.field(default_factory=Routing)
     allocator: Allocator = "segments"
-    offload: Offload = field(default_factory=Offload)
+    offload: Offload = msgspec.field(default_factory=Offload)
 
     @property
     def overlapped(self) -> Overlap:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forescale.graph.adapters import adapters, parts_of
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
@@ -11,6 +9,7 @@ from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
 from forescale.spec.workload import STORAGE_BYTES
+from forescale.struct import Struct
 
 CAST_BYTES = {
     ("fp8", "none"): 3.0,
@@ -59,8 +58,7 @@ IN_FLIGHT = 2.0
 """Panels of each operand that exist at once: one is multiplied while the next arrives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class Passes(Struct, frozen=True, kw_only=True):
     """The three passes of a linear layer, or what one of `steps` equal steps does in each."""
 
     forward: Work

@@ -12,6 +12,7 @@ from forescale.graph.ops import Primitive
 from forescale.numeric import Numeric, summed
 from forescale.spec.strategy import Module
 from forescale.spec.workload import QUANTISED_BYTES
+from forescale.struct import Struct
 
 Part: TypeAlias = Literal["attention", "ffn", "moe", "norm", "embedding", "head", "vision", "optimizer"]
 ENDS: tuple[Part, ...] = ("embedding", "head")
@@ -23,8 +24,7 @@ NARROWEST_GRADIENT_BYTES = 2.0
 """Gradients of activations that are kept in fp8 are bf16."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(Struct, frozen=True, kw_only=True):
     """One node: what forward, backward-input and backward-weight do, and what must be kept for them."""
 
     name: str
@@ -95,8 +95,7 @@ class Tensor:
         object.__setattr__(self, "gradient_bytes", elements * gradient if gradient else 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """A weight: global element count and how many of them one device of its stage holds."""
 
     name: str
@@ -119,8 +118,7 @@ class Parameter:
     """Whether it is frozen in less than 16 bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True):
     """An operator list with its tensors and parameters; the unit that stages are made of."""
 
     name: str

@@ -6,14 +6,15 @@ An operator says what has to be done (multiplications, bytes, messages), never h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.formula import value_of
 from forescale.numeric import Numeric
+from forescale.struct import Struct
 
 CollectiveKind: TypeAlias = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p"
@@ -38,8 +39,7 @@ MeshAxis: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
+class Gemm(Struct, frozen=True, kw_only=True):
     """`batch` products of an m x k by a k x n matrix."""
 
     m: Numeric
@@ -56,8 +56,7 @@ class Gemm:
         return 2.0 * self.m * self.n * self.k * self.batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemm:
+class GroupedGemm(Struct, frozen=True, kw_only=True):
     """One product per local expert: `groups` experts share `m` rows (m / groups each when balanced)."""
 
     groups: Numeric
@@ -82,8 +81,7 @@ class GroupedGemm:
         return 2.0 * self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCore:
+class AttentionCore(Struct, frozen=True, kw_only=True):
     """Scores, softmax and weighted values of one call, queries against keys/values on this device."""
 
     batch: Numeric
@@ -133,8 +131,7 @@ class AttentionCore:
         return 2.0 * self.batch * self.heads * pairs * (3.0 * self.qk_dim + 2.0 * self.v_dim)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elementwise:
+class Elementwise(Struct, frozen=True, kw_only=True):
     """Work bound by memory traffic: norms, activations, residuals, permutations, optimizer updates."""
 
     bytes_moved: Numeric
@@ -150,8 +147,7 @@ class Elementwise:
     """HBM bytes of a second copy, transposed, which only devices with `needs_transposes` write."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(Struct, frozen=True, kw_only=True):
     """A message among the devices of one mesh axis."""
 
     kind: CollectiveKind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
@@ -12,6 +11,7 @@ from forescale.graph.operator import Block
 from forescale.graph.vision import vision_blocks
 from forescale.numeric import Numeric
 from forescale.spec.model import Model, Vision
+from forescale.struct import Struct
 
 T = TypeVar("T")
 
@@ -22,8 +22,7 @@ U = TypeVar("U")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts(Generic[T]):
+class Parts(Struct, Generic[T], frozen=True, kw_only=True):
     """One thing per block of a model: decoder layers by kind, both ends, multi-token prediction, a vision tower."""
 
     layers: tuple[T, ...]
@@ -106,8 +105,7 @@ def counted_weight_part(model: Model, seq_len: int) -> float:
     return 32.0 * model.hidden_size / (34.0 * model.hidden_size + 5.0 * heads * seq_len)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByPolicy(Generic[T]):
+class ByPolicy(Struct, Generic[T], frozen=True, kw_only=True):
     """One thing of a block where the recompute policy takes it, and where it does not."""
 
     taken: T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from forescale.errors import SpecError
@@ -12,6 +12,7 @@ from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Block, Operator, 
 from forescale.graph.ops import Collective, Gemm, GroupedGemm
 from forescale.numeric import Numeric, larger
 from forescale.spec.strategy import KeptName, OffloadName, Recompute, RematPolicy
+from forescale.struct import Struct
 
 Shares = Mapping[str, float]
 QKV: Shares = {f"attention.{name}": 1.0 for name in ("query", "key", "value")}
@@ -78,8 +79,7 @@ checkpoint, for which narrow layers save the original input and make their narro
 moe and shared_experts are plain checkpoints whose output stays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Kept(Struct, frozen=True, kw_only=True):
     """What one block keeps per micro-batch, and which operators run forward a second time."""
 
     tensors: tuple[Tensor, ...]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
@@ -19,6 +20,7 @@ from forescale.graph.parts import ByPolicy, Parts
 from forescale.numeric import Array, Numeric, Select, mapped, taking
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute
+from forescale.struct import Struct
 from forescale.units import counted
 
 Chunks: TypeAlias = tuple[tuple[int, ...], ...]
@@ -28,8 +30,7 @@ SUMMED = ("counts", "replayed", "heads", "first", "last")
 """Fields of a plan that add up over its rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePlan:
+class StagePlan(Struct, frozen=True, kw_only=True):
     """Layers per pipeline rank, by kind. Rows are ranks (or, compressed, groups of equal ranks)."""
 
     counts: Array
@@ -329,8 +330,7 @@ OF_STAGE = ("first", "last", "index", "multiplicity")
 """Its other fields."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class Stages(Struct, frozen=True, kw_only=True):
     """Stage plans of all candidates: arrays (stages, candidates); unused rows have multiplicity 0."""
 
     counts: tuple[Array, ...]
@@ -439,8 +439,7 @@ def over_stages(
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSums:
+class StageSums(Struct, frozen=True, kw_only=True):
     """Sums over what stands on stages: layers that the recompute policy takes, the others, both ends."""
 
     model: Model

@@ -30,11 +30,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
@@ -44,6 +47,7 @@ from forescale.io.named import build
 from forescale.limits import Amount, Devices, Interval
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.positions import says_lines
+from forescale.struct import Struct
 from forescale.syntax import parse_mapping
 from forescale.written import write_text
 
@@ -54,8 +58,7 @@ RUN = ("model", "cluster", "devices", "strategy", "workload", "precision")
 TRACKED = ("measured", "tracked")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class Conditions(Struct, frozen=True, kw_only=True):
     """Where, when and how it was measured."""
 
     date: str = ""
@@ -80,8 +83,7 @@ class Conditions:
     """Whether it was stopped before everything was measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class GivenUp(Struct, frozen=True, kw_only=True):
     """What was asked for and does not fit on the devices at hand, and what was measured instead."""
 
     dimension: Literal["pp", "ep", "experts", "tp", "dp", "layers", "sequences"]
@@ -90,8 +92,7 @@ class GivenUp:
     measured: Devices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchArtifact:
+class BenchArtifact(Struct, frozen=True, kw_only=True):
     """One measured run."""
 
     asked: Mapping[str, Any] | None = None
@@ -331,8 +332,7 @@ OPERATORS: dict[str, type[Compute]] = {
 """What was timed, by the `op` of a row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTiming(Timed):
+class KernelTiming(Timed, frozen=True, kw_only=True):
     """One operator; besides times a row has fields of it."""
 
     op: str
@@ -348,8 +348,7 @@ class KernelTiming(Timed):
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in times}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTiming(KernelTiming):
+class GemmTiming(KernelTiming, frozen=True, kw_only=True):
     """`batch` products of m x k by k x n."""
 
     op: Literal["gemm"] = "gemm"
@@ -362,8 +361,7 @@ class GemmTiming(KernelTiming):
     """Bytes read and written besides per output element: 6 where a 16-bit product is added to fp32 gradients."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemmTiming(KernelTiming):
+class GroupedGemmTiming(KernelTiming, frozen=True, kw_only=True):
     """One product per expert; `m` rows of all experts together."""
 
     op: Literal["grouped_gemm"] = "grouped_gemm"
@@ -377,8 +375,7 @@ class GroupedGemmTiming(KernelTiming):
     accumulate_bytes: Annotated[float, Interval(ge=0, le=1e3)] = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTiming(KernelTiming):
+class AttentionTiming(KernelTiming, frozen=True, kw_only=True):
     """Scores, softmax and values: forward, or backward alone."""
 
     op: Literal["attention"] = "attention"
@@ -403,8 +400,7 @@ class AttentionTiming(KernelTiming):
         return {**KernelTiming.extents(self), "pairs": pairs}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementwiseTiming(KernelTiming):
+class ElementwiseTiming(KernelTiming, frozen=True, kw_only=True):
     """A step bound by memory traffic."""
 
     op: Literal["elementwise"] = "elementwise"
@@ -413,8 +409,7 @@ class ElementwiseTiming(KernelTiming):
     kernels: Extent = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTiming(Timed):
+class CollectiveTiming(Timed, frozen=True, kw_only=True):
     """One collective; bytes as nccl-tests prints them as size."""
 
     kind: CollectiveKind

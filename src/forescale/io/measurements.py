@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -22,6 +21,7 @@ from forescale.io.named import build, cluster_given
 from forescale.limits import Interval, Measure, whole_of
 from forescale.positions import says_lines
 from forescale.spec import Cluster, Device
+from forescale.struct import Struct
 
 if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
@@ -34,8 +34,7 @@ SUFFIXES = (".json", ".json.gz", ".csv", ".txt", ".log", ".out")
 MHZ = 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostSection:
+class CostSection(Struct, frozen=True, kw_only=True):
     """The section `[cost]` of a plan file."""
 
     compute: ComputeKind = "auto"
@@ -225,8 +224,7 @@ _COMMAND = re.compile(r"\b(\w+_perf)(?:_mpi)?\b")
 _NUMBER = re.compile(r"^\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclTestsRun:
+class NcclTestsRun(Struct, frozen=True, kw_only=True):
     """One run of a test."""
 
     kind: CollectiveKind

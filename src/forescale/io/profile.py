@@ -13,7 +13,6 @@ import io
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf, isfinite
 from pathlib import Path
@@ -26,6 +25,7 @@ from forescale.files import parse_json, read_bytes
 from forescale.graph.ops import AttentionCore, Compute, Gemm
 from forescale.memory.anchored import RankPeak
 from forescale.positions import says_lines
+from forescale.struct import Struct
 
 Event: TypeAlias = Mapping[str, Any]
 MOST_BYTES = 1 << 30
@@ -44,8 +44,7 @@ LATER_FLAG = ("efficient_attention", "cudnn_attention")
 """Forward attention whose first flag is not whether it is causal, but the second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """What a run recorded of itself."""
 
     kernels: tuple[tuple[Compute, float], ...] = ()

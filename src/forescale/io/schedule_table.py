@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError, shown
@@ -17,6 +16,7 @@ from forescale.positions import says_lines
 from forescale.schedule import LoweredSchedule, Request, Schedule, family
 from forescale.schedule.torch_csv import from_csv
 from forescale.schedule.traces import read_run
+from forescale.struct import Struct
 from forescale.syntax import load_mapping
 
 DURATIONS: Mapping[str, str] = {"fwd_time": "forward", "bwd_time": "input_grad", "wgrad_time": "weight_grad"}
@@ -30,8 +30,7 @@ MOST_BYTES = 1 << 24
 ENTRY_KEYS = ("name", "class", *SHAPE, "memory_config", "cached_fwd_chunks_limit")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class Listed(Struct, frozen=True, kw_only=True):
     """One schedule of a table."""
 
     label: str

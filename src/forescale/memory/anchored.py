@@ -6,8 +6,10 @@ layout is computed at the target; the gap between measurement and formulas at th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.cost.anchor import Correction, Residual
@@ -15,10 +17,10 @@ from forescale.errors import SpecError
 from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
 from forescale.projection.result import Projection, StageMemory, Verdict
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePeak:
+class PhasePeak(Struct, frozen=True, kw_only=True):
     """Most that was allocated while one part of a step ran [byte]."""
 
     phase: Literal["idle", "forward", "backward", "update"]
@@ -26,8 +28,7 @@ class PhasePeak:
     peak_allocated_bytes: Amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPeak:
+class RankPeak(Struct, frozen=True, kw_only=True):
     """Peaks of one device over a step [byte]."""
 
     rank: OptionalExtent = 0
@@ -62,8 +63,7 @@ class RankPeak:
         return None if self.peak_device_bytes is None else self.peak_device_bytes - self.peak_reserved_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMeasurement:
+class LayerMeasurement(Struct, frozen=True, kw_only=True):
     """One layer of one kind, for one micro-batch on one device."""
 
     kind: str
@@ -76,8 +76,7 @@ ENDS = ("embedding", "head")
 """Blocks of which there is one each: what they keep beyond the formulas stays in the residual."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """One device at the target: expected peak and upper bound against its capacity [byte].
 
     Source: Primus projection documentation, The decomposition.
@@ -114,8 +113,7 @@ class Estimate:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchoredStage:
+class AnchoredStage(Struct, frozen=True, kw_only=True):
     """One pipeline rank at the target [byte]."""
 
     stage: int
@@ -126,8 +124,7 @@ class AnchoredStage:
     estimate: Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchMemory:
+class BenchMemory(Struct, frozen=True, kw_only=True):
     """What a run measured of memory, beside what formulas say of it."""
 
     measured: RankPeak
@@ -138,8 +135,7 @@ class BenchMemory:
     residual: Residual
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class AnchoredMemory(Brief):
+class AnchoredMemory(Brief, Struct, frozen=True, kw_only=True):
     """What a measurement says of the target, and how."""
 
     bench: BenchMemory

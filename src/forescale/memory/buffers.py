@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forescale.files import packaged
@@ -18,6 +16,7 @@ from forescale.spec.cluster import Device
 from forescale.spec.model import FullAttention, LatentAttention
 from forescale.spec.strategy import Kernels, Reshard
 from forescale.spec.workload import STORAGE_BYTES
+from forescale.struct import Struct
 
 
 def standing_buffers(setting: Setting, sharded: Sharded, whole: Gathered) -> Numeric:
@@ -125,8 +124,7 @@ def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class Gathered(Struct, frozen=True, kw_only=True):
     """Whole parameters and gradients beside their shards at stages 2 and 3, (stages, candidates) [byte]."""
 
     layers: Numeric

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
@@ -12,12 +11,12 @@ from forescale.files import packaged
 from forescale.formula import formula, value_of
 from forescale.numeric import Array, Numeric, smaller
 from forescale.spec.cluster import Device
+from forescale.struct import Struct
 
 P2P = "NCCL 2.30, src/transport/p2p.cc"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Communication:
+class Communication(Struct, frozen=True, kw_only=True):
     """How a device's communication library connects: channels, and bytes of what each of them needs."""
 
     connection_bytes: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -14,13 +13,13 @@ from forescale.graph.stages import Stages
 from forescale.memory.liveness import largest
 from forescale.numeric import Array, Numeric
 from forescale.schedule.memory import in_flight_microbatches
+from forescale.struct import Struct
 
 OfStages = Callable[[Stages], Numeric]
 """Sums what one micro-batch keeps over the layers of stages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(Struct, frozen=True, kw_only=True):
     """What one micro-batch holds on stages [byte]."""
 
     whole: OfStages
@@ -70,8 +69,7 @@ def idle_bytes(*, at_work: Numeric, most_at_work: Numeric) -> Numeric:
     return most_at_work - at_work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InFlight:
+class InFlight(Struct, frozen=True, kw_only=True, eq=False):
     """What ranks hold at once under (interleaved) 1F1B, in closed form."""
 
     num_splits: int = 1
@@ -105,8 +103,7 @@ class InFlight:
         return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Counted(InFlight):
+class Counted(InFlight, frozen=True, kw_only=True, eq=False):
     """What ranks hold at once in the order of a schedule."""
 
     held: Array
@@ -130,8 +127,7 @@ class Counted(InFlight):
         return most, most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AtLeast(Counted):
+class AtLeast(Counted, frozen=True, kw_only=True, eq=False):
     """What ranks hold at once at least, whatever the order."""
 
     waits: Array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
@@ -16,10 +16,10 @@ from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload, num_microbatches
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """What all candidates of one evaluation share."""
 
     model: Model
@@ -55,8 +55,7 @@ class Setting:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateBytes:
+class StateBytes(Struct, frozen=True, kw_only=True):
     """What stands on one device throughout forward and backward, and what the update needs beside."""
 
     weights: Numeric
@@ -96,8 +95,7 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resident(Sharded):
+class Resident(Sharded, frozen=True, kw_only=True):
     """What the memory of every candidate is put together from."""
 
     states: StateBytes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.formula import Term, as_term, formula, named, total, value_of
 from forescale.graph.operator import Block, Operator
@@ -15,6 +15,7 @@ from forescale.graph.ops import Collective, Primitive
 from forescale.graph.recompute import Kept, awaited, offloaded_bytes
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.strategy import OffloadName
+from forescale.struct import Struct
 
 Sizes: TypeAlias = dict[str, Numeric]
 """Bytes by name, in the order in which tensors came to exist."""
@@ -32,8 +33,7 @@ def largest(*, first: Numeric, second: Numeric) -> Numeric:
     return larger(first, second)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(Struct, frozen=True, kw_only=True):
     """What exists while one operator runs."""
 
     name: str
@@ -81,8 +81,7 @@ def peak_bytes(moments: Sequence[Moment]) -> Numeric:
     return cast("Numeric", Term(result, name="peak", unit="byte", text="largest moment", inputs=inputs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockMoments:
+class BlockMoments(Struct, frozen=True, kw_only=True):
     """The moments of one block and micro-batch, in order; other blocks and micro-batches are apart."""
 
     forward: tuple[Moment, ...]
@@ -243,8 +242,7 @@ class _Gradients:
         return dict(map(self._labelled.__getitem__, self.storage.values()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockBytes:
+class BlockBytes(Struct, frozen=True, kw_only=True):
     """Bytes of one block and micro-batch on one device."""
 
     kept: Numeric

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -14,13 +13,13 @@ from forescale.graph.stages import Stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockBytes
 from forescale.numeric import Array, Numeric
+from forescale.struct import Struct
 
 TE = "Transformer Engine, pytorch/cpu_offload.py: layers are copied out one behind the next, and back ahead of it"
 HYBRID = "Megatron-LM, core/optimizer/cpu_offloading/hybrid_optimizer.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRates:
+class HostRates(Struct, frozen=True, kw_only=True):
     """How fast hosts work for one device, from the calibration file of memory."""
 
     update_bandwidth: float

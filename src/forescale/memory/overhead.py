@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -14,10 +13,10 @@ from forescale.formula import formula, total
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
 from forescale.spec.strategy import Allocator
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """A number with what 8 cases in 10 should lie between."""
 
     low: Numeric
@@ -25,8 +24,7 @@ class Bounds:
     high: Numeric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
+class Overhead(Struct, frozen=True, kw_only=True):
     """What no operator owns, from the calibration file of memory."""
 
     context: Bounds
@@ -48,8 +46,7 @@ class Overhead:
         return None if self.residual is None or self.residual.tracked else self.residual
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Outside(Struct, frozen=True, kw_only=True):
     """Bytes of one device outside the allocator."""
 
     context: Bounds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 import numpy as np
+from msgspec import field
 
 from forescale.formula import formula, named, total
 from forescale.graph.layer import VOCABULARY_WEIGHT
@@ -18,6 +18,7 @@ from forescale.graph.stages import Stages, over_stages
 from forescale.numeric import Numeric, larger, summed
 from forescale.spec.model import Model
 from forescale.spec.workload import QUANTISED_BYTES, Precision, frozen_bytes
+from forescale.struct import Struct
 
 SCORE_BIAS = "moe.score_bias"
 
@@ -27,8 +28,7 @@ def gathered_bytes(precision: Precision) -> float:
     return 4.0 if precision.compute in ("fp32", "tf32") else 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elements:
+class Elements(Struct, frozen=True, kw_only=True):
     """Parameters on one device (elements)."""
 
     dense: Numeric
@@ -40,8 +40,7 @@ class Elements:
 NO_ELEMENTS = Elements(dense=0.0, expert=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights(Elements):
+class Weights(Elements, frozen=True, kw_only=True):
     """Parameters on one device, and which of them are trained."""
 
     trained: Elements
@@ -67,8 +66,7 @@ class Weights(Elements):
         return Elements(dense=dense, expert=expert, vocabulary=vocabulary)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding(Weights):
+class Holding(Weights, frozen=True, kw_only=True):
     """Parameters of one block on one device (elements)."""
 
     products: dict[str, Numeric] = field(default_factory=dict)
@@ -181,8 +179,7 @@ def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
     return last * (1.0 - np.minimum(first, 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharded(Weights):
+class Sharded(Weights, frozen=True, kw_only=True):
     """Parameters of every candidate, (stages, candidates), and the degrees by which they are sharded."""
 
     degrees: Degrees

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -29,11 +28,11 @@ from forescale.memory.overhead import (
 from forescale.numeric import Numeric, larger, smaller, summed
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
+from forescale.struct import Struct
 from forescale.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Working:
+class Working(Struct, frozen=True, kw_only=True):
     """What the fullest moment of forward and backward takes beside what stands throughout [byte]."""
 
     activations: Numeric
@@ -232,8 +231,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhea
 """Parts of a device's peak."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
+class MemoryParts(Struct, frozen=True, kw_only=True):
     """Bytes per stage and candidate, (stages, candidates)."""
 
     weights: Numeric
@@ -258,8 +256,7 @@ class MemoryParts:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class Footprint(Struct, frozen=True, kw_only=True):
     """The memory of every candidate."""
 
     memory: MemoryParts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MappingProxyType
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.formula import formula
 from forescale.graph.counts import own_parameters
@@ -23,6 +23,7 @@ from forescale.spec.cluster import Device
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Offload
 from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, Trainable, narrow_bytes
+from forescale.struct import Struct
 
 ZERO = "Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054, section 5"
 ENGINE = (
@@ -250,8 +251,7 @@ def added_weight_bytes(*, parameters: Numeric, element_bytes: float, zero: Numer
     return np.where(np.asarray(zero) < 3, parameters * element_bytes, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class Moments(Struct, frozen=True, kw_only=True):
     """Elements of moments per parameter, averaged over each group of a model."""
 
     dense: float

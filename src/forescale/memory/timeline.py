@@ -8,10 +8,11 @@ which comes when activations are gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
@@ -37,6 +38,7 @@ from forescale.schedule.program import Flat
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import GIB
 from forescale.view.axes import SERIES, value_axis
 from forescale.view.bars import Bar, BarChart
@@ -44,8 +46,7 @@ from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import Chart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class Sized(Struct, frozen=True, kw_only=True):
     """Named bytes: one tensor, or equal ones of several layers together."""
 
     owner: str
@@ -54,8 +55,7 @@ class Sized:
     num_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLoad:
+class BlockLoad(Struct, frozen=True, kw_only=True):
     """What one micro-batch keeps of one block, and its fullest moments."""
 
     name: str
@@ -70,8 +70,7 @@ class BlockLoad:
     """For a moment when the micro-batch's backward is over; what is kept too is held until then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageLoad:
+class StageLoad(Struct, frozen=True, kw_only=True):
     """What one micro-batch puts on one stage (a chunk of a rank's layers)."""
 
     stage: int
@@ -247,8 +246,7 @@ UPDATE = "update"
 STATES = ("weights", "gradients", "optimizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """What one rank holds besides activations [byte]."""
 
     weights: float
@@ -269,8 +267,7 @@ class Standing:
         return self.weights + self.gradients + self.optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakMoment:
+class PeakMoment(Struct, frozen=True, kw_only=True):
     """Where a rank's memory peaks."""
 
     rank: int
@@ -295,8 +292,7 @@ class PeakMoment:
         return sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankTimeline:
+class RankTimeline(Struct, frozen=True, kw_only=True, eq=False):
     """Memory of one rank: from each time on, that many bytes of activations."""
 
     rank: int
@@ -322,8 +318,7 @@ class RankTimeline:
         return tuple(Dot(x=float(x), y=float(y)) for x, y in zip(self.time_s[starts], tops, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class MemoryTimeline(Result):
+class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
     """One step of all pipeline ranks."""
 
     simulation: Simulation

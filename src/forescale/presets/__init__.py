@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec.structs import replace
 
 from forescale.errors import SpecError, UnknownNameError
 from forescale.presets.almodel import ALMODEL
@@ -15,10 +15,10 @@ from forescale.project import project
 from forescale.projection.result import Projection, left_out
 from forescale.question import Question
 from forescale.spec.constraints import check
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DefaultPreset:
+class DefaultPreset(Struct, frozen=True, kw_only=True):
     """Forescale's own operator list, cost models and schedules."""
 
     name: str = "default"

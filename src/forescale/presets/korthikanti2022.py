@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from forescale.errors import SpecError
 from forescale.formula import formula
@@ -24,6 +23,7 @@ from forescale.question import Note, Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 
 PAPER = "Korthikanti et al. 2022, arXiv:2205.05198"
 
@@ -129,8 +129,7 @@ def gpt_note(model: Model) -> tuple[Note, ...]:
     return (Note(topic="activations", text=text),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Korthikanti2022:
+class Korthikanti2022(Struct, frozen=True, kw_only=True):
     """Activations of GPT models as in Reducing Activation Recomputation in Large Transformer Models."""
 
     name: str = "korthikanti2022"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.formula import as_term, number_of
@@ -28,6 +29,7 @@ from forescale.question import Note, Question
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload, num_microbatches
+from forescale.struct import Struct
 
 
 class Preset(Protocol):
@@ -64,8 +66,7 @@ class TimePreset(MemoryPreset, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageBytes:
+class StageBytes(Struct, frozen=True, kw_only=True):
     """Bytes that an account puts on one device of a pipeline stage, or of many; what it leaves out is zero.
 
     Each may be a term, which remembers what it was made of.
@@ -88,8 +89,7 @@ class StageBytes:
         return states + self.activations + self.buffers + self.overhead
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(Struct, frozen=True, kw_only=True):
     """What an account says of one layout: bytes by stage, parameters, remarks."""
 
     stages: Sequence[StageBytes]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
+
+from msgspec import field
 
 from forescale.cost.anchor import Rule
 from forescale.cost.model import ProvenanceKind
@@ -17,6 +19,7 @@ from forescale.spec.model import Model
 from forescale.spec.phrases import layout
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import GIB, format_count, format_seconds
 from forescale.view.axes import value_axis
 from forescale.view.bars import Bar, BarChart
@@ -154,8 +157,7 @@ MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "
 """Parts of the memory of a stage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """A number with what 8 cases in 10 should lie between."""
 
     low: float
@@ -163,8 +165,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calendar:
+class Calendar(Struct, frozen=True, kw_only=True):
     """Days on the calendar: what fails, is saved and is done again counted."""
 
     days: Interval
@@ -182,8 +183,7 @@ class Calendar:
         return self.parts_days["goodput"] / self.days.expected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterSummary:
+class ParameterSummary(Struct, frozen=True, kw_only=True):
     """Elements: of the whole model, used by one token, trained (adapters included), on the fullest device."""
 
     total: int
@@ -192,8 +192,7 @@ class ParameterSummary:
     per_device_max: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TowerSummary:
+class TowerSummary(Struct, frozen=True, kw_only=True):
     """A vision tower's share, its projector included; memory and seconds on one device of the first stage."""
 
     parameters: int
@@ -212,8 +211,7 @@ class TowerSummary:
     """What it keeps of one micro-batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sites:
+class Sites(Struct, frozen=True, kw_only=True):
     """Sites that train by themselves and exchange what they trained now and then."""
 
     num_sites: int
@@ -231,8 +229,7 @@ class Sites:
     """Of a step in which the sites reduce gradients over the same link instead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(Struct, frozen=True, kw_only=True):
     """Bytes on one device of a pipeline stage."""
 
     stage: int
@@ -270,8 +267,7 @@ class StageMemory:
         return self.allocated_bytes + self.fragmentation_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySummary:
+class MemorySummary(Struct, frozen=True, kw_only=True):
     """The fullest device against its capacity, and every stage."""
 
     peak_bytes: float
@@ -282,8 +278,7 @@ class MemorySummary:
     stages: tuple[StageMemory, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTime:
+class StageTime(Struct, frozen=True, kw_only=True):
     """Seconds of one micro-batch on one pipeline stage."""
 
     stage: int
@@ -298,8 +293,7 @@ def left_out(model: Model) -> tuple[Note, ...]:
     return (Note(topic="left out", text=text),) if model.left_out or ends else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(Struct, frozen=True, kw_only=True):
     """One piece of work whose seconds follow from a measurement."""
 
     block: str
@@ -320,8 +314,7 @@ class Restored:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostSummary:
+class CostSummary(Struct, frozen=True, kw_only=True):
     """Which cost models priced a projection, and where its seconds come from."""
 
     compute: str
@@ -340,8 +333,7 @@ class CostSummary:
     """What follows from measured blocks; everything else is modelled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Projection(Result):
+class Projection(Result, Struct, frozen=True, kw_only=True):
     """Memory and time of one layout."""
 
     model: Model

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from forescale.escaping import csv_text, markdown, xml
+from forescale.struct import Struct
 from forescale.view.page import Chart, bullets, figure, page, table
 from forescale.written import replacing, write_text
 
@@ -39,16 +40,14 @@ SCHEMA = "forescale.report/1"
 Alignment: TypeAlias = Literal["left", "right"]
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """Top of a column."""
 
     text: str
     align: Alignment = "right"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows of text under headings."""
 
     headings: tuple[Heading, ...]
@@ -61,22 +60,19 @@ def headed(*headings: str, rows: Sequence[tuple[str, ...]]) -> Table:
     return Table(tuple(tops), tuple(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Struct, frozen=True):
     """Running text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bullets:
+class Bullets(Struct, frozen=True):
     """A list of short statements."""
 
     items: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """A chart, which a page shows; Markdown leaves it out, for its numbers stand in tables."""
 
     chart: Chart
@@ -85,8 +81,7 @@ class Picture:
 Content: TypeAlias = Table | Paragraph | Bullets | Picture
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A titled part; `level` 1 stands directly below the report's title."""
 
     title: str
@@ -94,8 +89,7 @@ class Section:
     level: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Title and sections in reading order."""
 
     title: str
@@ -117,8 +111,7 @@ class Report:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[E]):
+class Column(Struct, Generic[E], frozen=True):
     """One figure of every entry of a ranking: how it is headed, what it means, how it is written."""
 
     heading: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forescale.cost.roofline import peak_rate
@@ -37,14 +36,14 @@ from forescale.spec.model import (
 )
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import GB, GIB, counted
 from forescale.view.page import Chart
 
 E = TypeVar("E")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking(Generic[E]):
+class Ranking(Struct, Generic[E], frozen=True, kw_only=True):
     """Layouts in order, under a title."""
 
     title: str
@@ -53,8 +52,7 @@ class Ranking(Generic[E]):
     charts: tuple[Chart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layouts(Generic[E]):
+class Layouts(Struct, Generic[E], frozen=True, kw_only=True):
     """What a search of any kind found, and how its layouts are shown."""
 
     title: str

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from forescale.projection.result import MEMORY_PARTS, Projection, StageMemory
+from forescale.struct import Struct
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 
 SCHEMA = "forescale.memory_compare/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One value of what is compared, and its projection."""
 
     value: str
@@ -25,8 +24,7 @@ class Row:
         return max(self.projection.memory.stages, key=lambda stage: stage.peak_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryComparison:
+class MemoryComparison(Struct, frozen=True, kw_only=True):
     """Projections that differ in one thing."""
 
     across: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +22,7 @@ from forescale.runtime.runner import lowered
 from forescale.runtime.step import PipelineStep
 from forescale.schedule import LoweredSchedule, Schedule
 from forescale.schedule.measured import MeasuredStep, Pass, together
+from forescale.struct import Struct
 from forescale.units import counted
 
 VOCABULARY = 64
@@ -166,8 +167,7 @@ class SleepingStage(nn.Module):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Steps of one schedule."""
 
     what: Schedule | LoweredSchedule
@@ -187,8 +187,7 @@ class Job:
         return self.what.schedule if isinstance(self.what, LoweredSchedule) else self.what
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What one rank found."""
 
     host: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias, overload
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import ScheduleError
+from forescale.struct import Struct
 
 KIND_BITS, STAGE_SHIFT, MICROBATCH_SHIFT = 0xF, 5, 20
 JOINED = 1 << 4
@@ -52,8 +52,7 @@ _PATTERN = re.compile(
 _OVERLAPPED = re.compile(r"^\(([^;()]+);([^;()]+)\)OVERLAP_F_B$")
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """One action: `Action(Kind.F, stage=2, microbatch=0)` prints as `2F0`."""
 
     kind: Kind
@@ -66,8 +65,7 @@ class Action:
         return f"{self.stage}{self.kind.name}{tail}"
 
 
-@dataclass(frozen=True, slots=True)
-class Overlapped:
+class Overlapped(Struct, frozen=True):
     """A forward and a backward that run as one block; prints as `(1F3;2B0)OVERLAP_F_B`."""
 
     forward: Action

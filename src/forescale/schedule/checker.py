@@ -9,7 +9,6 @@ each after the compute issued before it. "single": each rank runs everything, me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -32,6 +31,7 @@ from forescale.schedule.program import (
     levels,
     positions,
 )
+from forescale.struct import Struct
 
 Semantics: TypeAlias = Literal["eager", "pair", "single"]
 SEMANTICS: tuple[Semantics, ...] = ("eager", "pair", "single")
@@ -42,8 +42,7 @@ _MEANING: dict[Semantics, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
+class Violation(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, and where."""
 
     rule: str
@@ -54,8 +53,7 @@ class Violation:
     """Index among the rank's actions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReport:
+class CheckReport(Struct, frozen=True, kw_only=True):
     """What the checker found; `valid` if it found nothing."""
 
     violations: tuple[Violation, ...]
@@ -278,8 +276,7 @@ def out_of_memory(
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Issued:
+class Issued(Struct, frozen=True, kw_only=True, eq=False):
     """Everything a lowered schedule issues; arrays of shape (num_issued,) in the order of `flat`."""
 
     flat: Flat

@@ -8,7 +8,6 @@ the whole difference; what is left over is the simulation's own, longer path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -20,6 +19,7 @@ from forescale.schedule.draw.timeline import Shade, Timeline
 from forescale.schedule.measured import Aligned, MeasuredStep
 from forescale.schedule.program import ABSENT
 from forescale.schedule.simulation import Simulation, shared_blocks
+from forescale.struct import Struct
 
 Cause: TypeAlias = Literal["pass", "message", "host"]
 NAMES: dict[Cause, str] = {"pass": "passes", "message": "messages", "host": "pauses of the host"}
@@ -27,8 +27,7 @@ SLOW = 1.1
 """A rank whose passes take so many times those of the median rank is named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One stretch of the measured path; milliseconds."""
 
     cause: Cause
@@ -45,8 +44,7 @@ class Part:
         return self.measured - self.simulated
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """One pass beside its simulation; milliseconds."""
 
     rank: int
@@ -61,8 +59,7 @@ class Compared:
     """What it took longer than simulated."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """A measured step beside a simulation of the same schedule; milliseconds."""
 
     step: MeasuredStep

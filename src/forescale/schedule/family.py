@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -14,6 +13,7 @@ from forescale.files import packaged
 from forescale.numeric import Numeric
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, Order, as_codes
 from forescale.schedule.model import Placement, Schedule, bidirectional, loop, wave
+from forescale.struct import Struct
 
 MOST_ACTIONS = 1 << 24
 """Actions of the largest schedule that is built."""
@@ -23,8 +23,7 @@ LONGEST = 1e100
 """Longest duration: sums over a step stay finite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What a family needs to know to build a schedule.
 
     Durations and memory are hints for families that search or place by time (ZB-1P, V-Half ...); they are
@@ -48,8 +47,7 @@ class Request:
     """Sequence pieces of Seq1F1B."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankShape:
+class RankShape(Struct, frozen=True, kw_only=True):
     """Ranks of pipelines of some shapes; numbers, or arrays of them."""
 
     rank: Numeric
@@ -95,8 +93,7 @@ Orders: TypeAlias = Sequence[Sequence[int]]
 """Packed actions of each rank; see `Schedule.orders`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """One schedule family of the library."""
 
     name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.errors import ScheduleError
@@ -18,6 +18,7 @@ from forescale.schedule.model import Schedule
 from forescale.schedule.program import ABSENT, Flat, Ints, crossing, flatten, sources
 from forescale.schedule.simulation import Simulation, chunks, simulate
 from forescale.schedule.times import LinkTimes, StageTimes
+from forescale.struct import Struct
 from forescale.units import counted
 
 SCHEMA = "forescale.pipeline_run/1"
@@ -27,8 +28,7 @@ WAITED = 1e-6
 """Least part of a step that a rank waits for a message which then tells how long messages take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """One action as it ran."""
 
     action: Action
@@ -52,8 +52,7 @@ class Pass:
         return replace(self, start_s=self.start_s - start_s, end_s=self.end_s - start_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Aligned:
+class Aligned(Struct, frozen=True, kw_only=True, eq=False):
     """A measured step beside its program: arrays over the schedule's actions, rank after rank."""
 
     flat: Flat
@@ -97,8 +96,7 @@ class Aligned:
         return np.where(late <= self.ready, idle, np.nan)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MeasuredStep(Brief):
+class MeasuredStep(Brief, Struct, frozen=True, kw_only=True):
     """One step of a schedule as it ran; seconds from its start, one clock for all ranks."""
 
     schedule: Schedule

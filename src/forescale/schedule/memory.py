@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -13,10 +12,10 @@ from forescale.numeric import Array, Numeric
 from forescale.schedule.actions import BACKWARD, Kind
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import Flat, flatten
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ActivationSizes:
+class ActivationSizes(Struct, frozen=True, kw_only=True, eq=False):
     """What one micro-batch leaves on a stage, in bytes or any unit; numbers or arrays (num_stages,)."""
 
     saved: float | Array

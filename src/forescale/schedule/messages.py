@@ -7,15 +7,16 @@ ends of every rank pair see messages in one order, and merging each send with it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_SHIFT, Kind, pack
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import ABSENT, Flat, Ints, Program, Sizes, build, crossing, levels, previous
+from forescale.struct import Struct
 
 Comm: TypeAlias = Literal["overlapped", "serial", "blocking"]
 """Whether messages delay their receivers only, queue on their link too, or hold both ranks' compute."""
@@ -23,8 +24,7 @@ Sends: TypeAlias = Literal["early", "late"]
 """Whether an overlapped block's forward output leaves before its backward runs, or after the whole block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoweredSchedule:
+class LoweredSchedule(Struct, frozen=True, kw_only=True):
     """A schedule with its communication: per rank, packed actions in the order they are issued."""
 
     schedule: Schedule
@@ -78,8 +78,7 @@ def _reductions(flat: Flat, level: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     return code, flat.rank[at], 2 * level[at], at + flat.code.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Messages:
+class Messages(Struct, frozen=True, kw_only=True, eq=False):
     """Messages between ranks, arrays of shape (num_messages,), in order of (pair of ranks, sending node)."""
 
     sender: Ints

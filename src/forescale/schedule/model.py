@@ -6,20 +6,21 @@ Times, memory and messages follow from it and are found by the modules beside th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.errors import ScheduleError
 from forescale.escaping import xml
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Cell, decode, encode, parse
+from forescale.struct import Struct
 
 SHOWN = 64
 """Actions of a rank that a notebook shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Ranks of all stages.
 
     With several replicas (bidirectional pipelines) the parameters exist more than once: stage ids run over
@@ -88,8 +89,7 @@ def bidirectional(num_ranks: int) -> Placement:
     return Placement(rank_of_stage=down + down[::-1], num_replicas=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Schedule(Brief):
+class Schedule(Brief, Struct, frozen=True, kw_only=True):
     """One step of a pipeline as data: each rank's compute actions in order.
 
     Sends and receives are not part of it; `forescale.schedule.lower` derives them.

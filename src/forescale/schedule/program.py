@@ -8,10 +8,10 @@ class.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import ScheduleError
@@ -27,13 +27,13 @@ from forescale.schedule.actions import (
     unpack,
 )
 from forescale.schedule.model import Schedule
+from forescale.struct import Struct
 
 Ints: TypeAlias = NDArray[np.int64]
 ABSENT = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flat:
+class Flat(Struct, frozen=True, kw_only=True, eq=False):
     """All actions of all ranks, rank after rank; arrays of shape (num_actions,)."""
 
     code: Ints
@@ -207,8 +207,7 @@ def _third(columns: Sequence[Sequence[int]], node: int, level: list[int], highes
 NUM_KINDS = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """Counts that fix the numbering of duration and delay classes."""
 
     num_stages: int
@@ -239,8 +238,7 @@ class Sizes:
         return classes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class Program(Struct, frozen=True, kw_only=True, eq=False):
     """Nodes of a schedule; arrays of shape (num_nodes,) unless said otherwise."""
 
     stream: Ints

@@ -6,7 +6,6 @@ backward, the optimizer behind a barrier of all ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from forescale.schedule.model import Schedule
 from forescale.schedule.program import Ints, crossing
 from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, from_share, lay_out
 from forescale.schedule.timing import CompiledSchedule, Timing, compile_schedule, layered_runs
+from forescale.struct import Struct
 from forescale.units import counted
 
 NUM_PASSES = 4
@@ -183,8 +183,7 @@ MANY_ACTIONS = 1 << 17
 SCHEMA = "forescale.pipeline/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepCosts:
+class StepCosts(Struct, frozen=True, kw_only=True, eq=False):
     """Data-parallel communication and optimizer of one step; numbers or arrays over stages (num_stages,).
 
     Each rank runs its gathers, and its reductions, one after the other beside compute.
@@ -200,8 +199,7 @@ class StepCosts:
 NO_STEP_COSTS = StepCosts()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Step(Brief):
+class Step(Brief, Struct, frozen=True, kw_only=True, eq=False):
     """What one step of a schedule takes and holds; made by `time_step`."""
 
     schedule: Schedule
@@ -273,8 +271,7 @@ class Step(Brief):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Simulation(Step):
+class Simulation(Step, frozen=True, kw_only=True, eq=False):
     """What one step of a schedule does when, action by action; made by `simulate`."""
 
     compiled: CompiledSchedule

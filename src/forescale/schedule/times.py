@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import ScheduleError, UnknownNameError
 from forescale.files import packaged
@@ -13,13 +12,13 @@ from forescale.records import record
 from forescale.schedule.actions import Kind
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import NUM_KINDS, Ints
+from forescale.struct import Struct
 from forescale.units import counted
 
 FILE = "transports"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class Transport(Struct, frozen=True, kw_only=True):
     """Overheads of a transport and of the runner that uses it; milliseconds."""
 
     message: float = 0.0
@@ -59,8 +58,7 @@ def transport(name: str) -> Transport:
     return record(Transport, known[name], name, FILE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageTimes:
+class StageTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Seconds (or any unit) of one pass of one micro-batch through a stage.
 
     Each is a number, an array over stages (num_stages,), or over stages and candidates (num_stages, N).
@@ -116,8 +114,7 @@ class StageTimes:
         return np.stack(np.broadcast_arrays(forward, backward, backward, none, none, none))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LinkTimes:
+class LinkTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Seconds of one message between neighbouring stages: latency, then transfer at the link's bandwidth.
 
     Each is a number, an array over boundaries (num_stages - 1,), boundary s being between stages s and
@@ -186,8 +183,7 @@ def _directed(forward: Numeric, backward: Numeric, num_stages: int, name: str) -
     return table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Durations:
+class Durations(Struct, frozen=True, kw_only=True, eq=False):
     """Stage and link times laid out by the classes of one compiled schedule."""
 
     nodes: Array

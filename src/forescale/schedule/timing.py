@@ -9,15 +9,16 @@ result is bit-identical to timing it alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.numeric import Array, Numeric
 from forescale.schedule.messages import Comm, Sends, with_messages
 from forescale.schedule.model import Schedule
 from forescale.schedule.program import ABSENT, Ints, Program, build
 from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, lay_out
+from forescale.struct import Struct
 
 MAX_CANDIDATES = 128
 """Candidates timed together, so that a state stays in the cache."""
@@ -25,8 +26,7 @@ GATHERED = 1 << 17
 """Durations of all nodes and candidates that are looked up at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True, eq=False):
     """What a step takes; arrays over ranks (p,) or over ranks and candidates (p, N)."""
 
     first_start: Array
@@ -75,8 +75,7 @@ def _scalar(value: Array) -> Numeric:
     return float(value) if np.ndim(value) == 0 else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CompiledSchedule:
+class CompiledSchedule(Struct, frozen=True, kw_only=True, eq=False):
     """A schedule ready to be timed again and again; made by `compile_schedule`."""
 
     schedule: Schedule

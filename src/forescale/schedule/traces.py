@@ -14,9 +14,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError, ScheduleError
 from forescale.files import parse_json, read_text
@@ -26,6 +27,7 @@ from forescale.schedule.family import Request
 from forescale.schedule.library import families
 from forescale.schedule.measured import MeasuredStep, Pass, typical
 from forescale.schedule.model import Placement, Schedule, bidirectional, loop, wave
+from forescale.struct import Struct
 from forescale.units import counted
 from forescale.written import write_text
 
@@ -41,8 +43,7 @@ _ALWAYS = ("fwd", "bwd")
 MOST_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True, kw_only=True):
     """All iterations of a run."""
 
     steps: tuple[MeasuredStep, ...]
@@ -154,8 +155,7 @@ def _load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Config:
+class _Config(Struct, frozen=True, kw_only=True):
     """What `config.json` says."""
 
     pp: int
@@ -201,8 +201,7 @@ class _Config:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """One pass as a file has it."""
 
     kind: Kind

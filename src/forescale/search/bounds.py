@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.formula import formula
 from forescale.graph.layout import OF_BLOCKS, Choices, split_strategy
@@ -60,6 +60,7 @@ from forescale.search.tree import (
 )
 from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
+from forescale.struct import Struct
 from forescale.time.blocks import block_seconds
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
@@ -316,8 +317,7 @@ def _of_experts(operator: Operator) -> bool:
     return operator.part == "moe" or any(axis in ("ep", "etp") for axis in sent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastStates:
+class LeastStates(Struct, frozen=True, kw_only=True):
     """The least memory of states and standing buffers of some cells, over all ways to shard each."""
 
     question: Question

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from forescale.errors import SpecError, shown
@@ -12,6 +12,7 @@ from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
 from forescale.results import Result
+from forescale.struct import Struct
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -33,8 +34,7 @@ FIGURES = (
 FIGURE = Interval(ge=0, le=1e24)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A choice that differs: its path, such as "strategy.tp" or "workload.precision.compute"."""
 
     name: str
@@ -42,8 +42,7 @@ class Change:
     b: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """A number of both; `difference` is b − a, None where either is unknown."""
 
     name: str
@@ -65,8 +64,7 @@ class Difference:
         return {**asdict(self), "difference": self.difference, "ratio": self.ratio}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryDifference:
+class MemoryDifference(Struct, frozen=True, kw_only=True):
     """The fullest stage of each: their parts [bytes] and how they stand to the device."""
 
     stage_a: int
@@ -86,8 +84,7 @@ class MemoryDifference:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Comparison(Result):
+class Comparison(Result, Struct, frozen=True, kw_only=True):
     """Projection b against projection a."""
 
     name_a: str

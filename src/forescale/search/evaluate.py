@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol, TypeVar
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.evaluate import evaluate
@@ -39,6 +40,7 @@ from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedR
 from forescale.search.tree import branches_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy, TensorKind
+from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel
 from forescale.time.data_parallel import DataTraffic, data_traffic
 from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
@@ -58,8 +60,7 @@ TRAFFIC_KEY = (*PARAMETER_KEY, "cp", "dp_replicate", "dp_shard")
 """What data-parallel traffic depends on."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagesOf:
+class StagesOf(Struct, frozen=True):
     """The stage plans of some rows, by their place among those rows."""
 
     plans: Stages
@@ -117,8 +118,7 @@ class PricedOnce:
         return joined([self.model.under(each) for each in policies], len(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """(variant, row) pairs that share operator list, schedule and the way their ranks are given."""
 
     pairs: Rows
@@ -346,8 +346,7 @@ def numbered(values: Sequence[T]) -> tuple[tuple[T, ...], Rows]:
     return tuple(rank), which
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class Scores(Struct, frozen=True, kw_only=True):
     """What a search ranks by: arrays (variants, rows) as `Candidates`; what was not evaluated is infinite."""
 
     step_time: Array

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.numeric import Array
@@ -16,13 +17,13 @@ from forescale.search.layouts import Candidates, Columns, Rows, Variant
 from forescale.search.tree import SHARDING, Mask
 from forescale.spec import DEFAULT_AXIS_ORDER
 from forescale.spec.space import DEGREE_NAMES
+from forescale.struct import Struct
 
 State: TypeAlias = Mapping[str, NDArray[Any]]
 """What a search has settled, as named arrays: a checkpoint holds them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(Struct, frozen=True, kw_only=True):
     """What a search is after: the best `top` within a limit, and the fastest within each relaxed one."""
 
     objective: Objective

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
@@ -35,6 +35,7 @@ from forescale.spec.strategy import (
     settled,
 )
 from forescale.spec.workload import num_microbatches
+from forescale.struct import Struct
 from forescale.time.pipeline import refusal
 from forescale.units import counted
 
@@ -50,8 +51,7 @@ SPARSE = 8
 """Numbers per value beyond which sorting the values is faster than counting through the numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(Struct, frozen=True, kw_only=True):
     """The choices of a strategy that are crossed with every row of degrees, by its names."""
 
     recompute: Recompute
@@ -73,8 +73,7 @@ class Variant:
         return self.axis_order, self.placement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(Struct, frozen=True, kw_only=True):
     """All legal layouts of a space: rows of degrees, each with the variants it allows."""
 
     model: Model
@@ -423,8 +422,7 @@ def first_of_their_kind(
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Distinct rows of some columns, and where each candidate's row stands."""
 
     columns: Columns

@@ -7,11 +7,11 @@ one of `forescale.schedule.optimise.partition`. The layout it gives is projected
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.errors import SpecError
@@ -28,6 +28,7 @@ from forescale.question import Question
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
+from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
 from forescale.time.pipeline import Simulated
 from forescale.time.step import Inputs
@@ -36,8 +37,7 @@ from forescale.units import counted
 FULL = Recompute(granularity="full")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Partitioned(Brief):
+class Partitioned(Brief, Struct, frozen=True, kw_only=True):
     """The cut, and what it changes."""
 
     partition: Partition
@@ -127,8 +127,7 @@ def _in_flight(wired: Wired) -> tuple[tuple[int, ...], list[float]]:
     return tuple(range(strategy.pp)) * strategy.vpp, held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Present:
+class _Present(Struct, frozen=True, kw_only=True):
     """So many of a block: as the layout has it, its bytes recomputed in full, and its parameters."""
 
     number: float = 1.0

@@ -36,14 +36,14 @@ from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 
 FRONT_SCHEMA = "forescale.pareto/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ParetoResult(Result):
+class ParetoResult(Result, Struct, frozen=True, kw_only=True):
     """Layouts none of which is beaten in every objective, fastest first."""
 
     front: tuple[Projection, ...]
@@ -154,8 +154,7 @@ def _scored_at(question: Question, num_devices: int, *, alone: bool) -> Scored |
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class Scored(Struct, frozen=True, kw_only=True):
     """Legal layouts of a question, at least one of which fits, and their scores."""
 
     question: Question

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from forescale.search.layouts import Candidates, Columns, RankOrder, Rows, as_de
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import CONTEXT_KINDS, Axis
+from forescale.struct import Struct
 from forescale.time.price import Pricing
 
 Mask = NDArray[np.bool_]
@@ -31,8 +32,7 @@ APART_FROM_BLOCKS = ("pp", "expert_dp")
 """Axes whose messages are no part of a block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Communicators:
+class Communicators(Struct, frozen=True, kw_only=True):
     """Distinct rows of degrees, and each row's."""
 
     where: Rows
@@ -42,8 +42,7 @@ class Communicators:
     """Equal numbers mean equal places."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaxedPlacement:
+class RelaxedPlacement(Struct, frozen=True, kw_only=True):
     """The places of the communicators of candidates, whatever placement they have."""
 
     parts: tuple[Communicators, ...]
@@ -187,8 +186,7 @@ class Ranks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenRanks:
+class GivenRanks(Struct, frozen=True, kw_only=True):
     """Ranks where layouts say that they lie: in orders of axes, and at placements."""
 
     orders: tuple[RankOrder, ...]
@@ -253,8 +251,7 @@ def _side_by_side(found: Sequence[tuple[Rows, Mapping[MeshAxis, Group]]], size: 
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaxedRanks:
+class RelaxedRanks(Struct, frozen=True, kw_only=True):
     """Ranks wherever a message takes least."""
 
     placement: RelaxedPlacement

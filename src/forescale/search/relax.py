@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from forescale.spec.model import Model
 from forescale.spec.space import NAMES, Space
 from forescale.spec.strategy import ALL_LAYERS, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import GIB, counted, format_bytes
 
 MORE_MEMORY = (1.0 * GIB, 8.0 * GIB)
@@ -63,8 +64,7 @@ def more_memory(
     return tuple(gains)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relaxed:
+class Relaxed(Struct, frozen=True, kw_only=True):
     """A question with one constraint relaxed."""
 
     constraint: str
@@ -234,8 +234,7 @@ def _word(value: object) -> str:
     return "1f1b" if value is None else str(value).lower()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """One change, and what the smallest layout then needs."""
 
     constraint: str
@@ -360,8 +359,7 @@ def _shorter(question: Question) -> Iterator[Relaxed]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relaxation:
+class Relaxation(Struct, frozen=True, kw_only=True):
     """What the best layout would gain if one limit were lifted."""
 
     constraint: str

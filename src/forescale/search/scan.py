@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +25,7 @@ from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -35,8 +36,7 @@ BETWEEN = 3
 """Numbers of devices tried at most between two powers of two of nodes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """What a step, or the whole run, may take at most; where both are given both must hold."""
 
     step_time_s: float | None = None
@@ -59,8 +59,7 @@ class Target:
         return min(limits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Point(Brief):
+class Point(Brief, Struct, frozen=True, kw_only=True):
     """One value of what is varied, with its best layout."""
 
     num_devices: int
@@ -104,8 +103,7 @@ class Point(Brief):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ScanResult(Result):
+class ScanResult(Result, Struct, frozen=True, kw_only=True):
     """Points by ascending value of what is varied; at least one has a layout."""
 
     points: tuple[Point, ...]
@@ -163,8 +161,7 @@ class ScanResult(Result):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """By what the points of a scan are judged.
 
     `price_per_device_hour` is in any currency; None takes the device's own, if it has one.

@@ -26,6 +26,7 @@ from forescale.search.tree import Cells, enumerate_cells
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.version import __version__
@@ -206,8 +207,7 @@ def nothing_fits(solvers: Sequence[Solver], limit: float) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fastest:
+class Fastest(Struct, frozen=True, kw_only=True):
     """The fastest layout of a question that fits, None if there is none or none below a cutoff."""
 
     done: bool

@@ -14,10 +14,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.numeric import Array
@@ -29,6 +31,7 @@ from forescale.search.layouts import Rows, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
 from forescale.spec.strategy import Strategy
+from forescale.struct import Struct
 
 FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
 """Nodes branched by policy at once: few at first, as long as there is nothing to prune by."""
@@ -52,8 +55,7 @@ SAMPLED = ("tp", "cp", "pp", "ep")
 """What makes cells differ in kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a search is."""
 
     num_legal: int
@@ -168,8 +170,7 @@ class NodeQueue:
         self._refined, self._refined_bounds = np.asarray(state["refined"]), np.asarray(state["bounds"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenNodes:
+class OpenNodes(Struct, frozen=True, kw_only=True):
     """Nodes of one policy, or of one policy and placement, with bounds of both; their layouts wait for evaluation."""
 
     variant: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.numeric import divisors
@@ -30,6 +30,7 @@ from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 
 Mask = NDArray[np.bool_]
 SHARDING = ("dp_replicate", "dp_shard", "zero")
@@ -44,8 +45,7 @@ _OWN = ("place", "step", "width", "listed", "flagged", "num_layouts")
 _COLUMNS = (*DEGREE_NAMES, "sp", *_OWN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
+class Cells(Struct, frozen=True, kw_only=True):
     """Every combination of degrees but those of `SHARDING`, of which at least one way to shard is legal."""
 
     whole: Candidates
@@ -326,8 +326,7 @@ class _Degrees:
         self.__dict__.update(columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Struct, frozen=True, kw_only=True):
     """Variants that share their operators and schedule."""
 
     variants: NDArray[np.int64]
@@ -335,8 +334,7 @@ class Branch:
     first: Variant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(Struct, frozen=True, kw_only=True):
     """Nodes (branch, cell), and what each is branched by: orders of ranks, and recompute policies, that are its own."""
 
     branches: tuple[Branch, ...]

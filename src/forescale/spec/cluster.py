@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.limits import Devices, Extent, Interval, Measure, Rate, Seconds, Share
 from forescale.numeric import divisors
+from forescale.struct import Struct
 from forescale.units import counted
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
@@ -20,8 +22,7 @@ NAMED = 8
 """Numbers of devices that an error names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixRates:
+class MatrixRates(Struct, frozen=True, kw_only=True):
     """Dense peak rates of the matrix units in FLOP/s by data type; None where the device has none."""
 
     fp32: Rate | None = None
@@ -32,8 +33,7 @@ class MatrixRates:
     fp4: Rate | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One accelerator as software sees it (an MI250X is two)."""
 
     name: str
@@ -74,8 +74,7 @@ class Device:
         return self.architecture in NEEDS_TRANSPOSES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkParameters:
+class LinkParameters(Struct, frozen=True, kw_only=True):
     """What somebody measured of the collectives on a tier; None leaves the catalogue's calibration."""
 
     efficiency: Share | None = None
@@ -94,8 +93,7 @@ class LinkParameters:
     """What the library can do here, such as ring, tree and direct_exchange."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class Tier(Struct, frozen=True, kw_only=True):
     """One level of the network, innermost first."""
 
     name: str
@@ -121,8 +119,7 @@ class Tier:
     """The tier's own collectives, over the catalogue's calibration of such links."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteLink:
+class SiteLink(Struct, frozen=True, kw_only=True):
     """Sites that the devices are spread over, and what joins them."""
 
     count: Annotated[int, Interval(ge=2, le=2**20)]
@@ -132,8 +129,7 @@ class SiteLink:
     """Seconds from one site to the next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """Equal devices on ordered tiers; the last tier holds them all."""
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
@@ -24,6 +23,7 @@ from forescale.spec.strategy import (
     inner_ranks,
 )
 from forescale.spec.workload import FROZEN_PARTS, FrozenPart, Workload, num_microbatches
+from forescale.struct import Struct
 from forescale.units import counted
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -33,8 +33,7 @@ Degrees: TypeAlias = Any
 """Anything with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """What a constraint looks at: model, cluster and workload, and the degrees (numbers or arrays)."""
 
     model: Model
@@ -43,8 +42,7 @@ class Proposal:
     degrees: Degrees
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
+class Constraint(Struct, frozen=True, kw_only=True):
     """One condition: `holds` over arrays, `message` for one layout that breaks it."""
 
     name: str

@@ -7,19 +7,20 @@ Every field is a fact about the architecture, never about its layout on devices.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, OptionalExtent, within
+from forescale.struct import Struct
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 """RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullAttention:
+class FullAttention(Struct, frozen=True, kw_only=True):
     """Softmax attention with any number of key/value heads (MHA, GQA, MQA), optionally windowed."""
 
     num_heads: Extent
@@ -52,8 +53,7 @@ class FullAttention:
             raise SpecError(msg)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
 
     num_heads: Extent
@@ -73,8 +73,7 @@ class LatentAttention:
         return self.num_heads, self.num_heads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAttention:
+class LinearAttention(Struct, frozen=True, kw_only=True):
     """Attention with a recurrent state: gated linear attention, gated delta net, lightning attention."""
 
     num_heads: Extent
@@ -110,8 +109,7 @@ class LinearAttention:
 Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseFfn:
+class DenseFfn(Struct, frozen=True, kw_only=True):
     """Two-matrix (ungated) or three-matrix (gated, SwiGLU-like) feed-forward."""
 
     ffn_hidden_size: Extent
@@ -119,8 +117,7 @@ class DenseFfn:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeFfn:
+class MoeFfn(Struct, frozen=True, kw_only=True):
     """Routed experts, optionally with a shared expert that sees every token."""
 
     num_experts: Extent
@@ -164,8 +161,7 @@ class MoeFfn:
 Ffn: TypeAlias = DenseFfn | MoeFfn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One transformer block; `None` leaves that half out."""
 
     attention: Attention | None
@@ -176,8 +172,7 @@ class Layer:
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patches:
+class Patches(Struct, frozen=True, kw_only=True):
     """Input of a vision transformer: image patches instead of tokens."""
 
     patch_elements: Extent
@@ -188,8 +183,7 @@ class Patches:
     """Learned tokens before the patches (one of CLIP and Llama 4, eight of RADIO)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
+class Images(Struct, frozen=True, kw_only=True):
     """What a vision tower is given with each sequence."""
 
     count: OptionalExtent = 1
@@ -199,8 +193,7 @@ class Images:
     """Pixels along each side; None is the size that the tower was made for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+class Tiles(Struct, frozen=True, kw_only=True):
     """How a model cuts an image into tiles, each of which its tower sees by itself, beside one of all of the image."""
 
     grids: tuple[tuple[Extent, Extent], ...]
@@ -253,8 +246,7 @@ def _waste(grid: tuple[int, int], size: int, tile: int) -> tuple[float, float]:
     return -kept, grid[0] * grid[1] * tile**2 - kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vision:
+class Vision(Struct, frozen=True, kw_only=True):
     """A vision transformer whose results, projected to the hidden size, stand in the sequence in place of tokens."""
 
     encoder: Model
@@ -307,8 +299,7 @@ class Vision:
         return self.tiles.tokens(images.size or self.image_size, self.image_size, side)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True, dict=True):
     """A whole model. `layers` lists every decoder layer in order; equal layers share one object.
 
     What follows from the layers is worked out once: models have up to hundreds of them, and it is asked for often.

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
+import msgspec
+
 from forescale.limits import Devices, Interval, Measure
+from forescale.struct import Struct
 
 Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e7)]
 USUAL = "llama-3"
@@ -74,8 +77,7 @@ class Counted:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpointing:
+class Checkpointing(Struct, frozen=True, kw_only=True):
     """How states are saved."""
 
     mode: Literal["sync", "async", "peer"] = "async"
@@ -90,15 +92,14 @@ class Checkpointing:
     """byte/s of all devices together; None is what a published cluster relied on for each device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operations:
+class Operations(Struct, frozen=True, kw_only=True):
     """Everything about operating a run that is not its step."""
 
     failures: Failures | str | Annotated[float, Interval(ge=0, le=1e6)] = USUAL
     """Rates of one's own by cause, the name of published ones, or failures per node of eight devices and day."""
     failure_factor: Annotated[float, Interval(ge=0, le=1e6)] = 1.0
     """Times as often as those rates say."""
-    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     restart: Seconds | None = None
     """From a failure until every process runs again: detection, scheduling, start, initialisation of communication;
     None is what was published with the rates, or else of another run."""

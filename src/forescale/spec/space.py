@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import UnknownKeyError
 from forescale.spec.constraints import Constraint
@@ -19,6 +21,7 @@ from forescale.spec.strategy import (
     TensorKind,
     check_order,
 )
+from forescale.struct import Struct
 
 PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
 """A placement, those of the axis orders of a space, or every one there is."""
@@ -40,8 +43,7 @@ ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """What a search may choose from; None leaves a dimension to every value that can be legal.
 
     Placements and numbers of recomputed layers that None leaves open are all taken where bounds settle most of them

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Devices, Extent, Factor, Interval, Measure, OptionalExtent
 from forescale.numeric import Numeric, smaller
+from forescale.struct import Struct
 
 Values: TypeAlias = Any
 """Degrees of one layout or of many."""
@@ -19,8 +21,7 @@ ContextAxis: TypeAlias = Literal["cp", "cp_inner", "cp_outer"]
 """All context-parallel ranks, a group of neighbours among them, or one rank of each such group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextParallel:
+class ContextParallel(Struct, frozen=True, kw_only=True):
     """How the ranks of one kind see all keys and values; operators, memory and legality follow from it."""
 
     name: ContextKind
@@ -125,8 +126,7 @@ CrossEntropy: TypeAlias = Literal[
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recompute:
+class Recompute(Struct, frozen=True, kw_only=True):
     """What is computed again in backward instead of being kept.
 
     `selective` drops what the named modules save on every layer; `full` keeps only a layer's input; `policy`
@@ -183,8 +183,7 @@ class Recompute:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class Overlap(Struct, frozen=True, kw_only=True):
     """Which communication the framework lets run beside compute."""
 
     grad_reduce: bool = True
@@ -204,8 +203,7 @@ class Overlap:
     reduces while the earlier ones finish, and gathers before its first micro-batch arrives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class Kernels(Struct, frozen=True, kw_only=True):
     """Which kernels the framework trains with, as far as they keep different tensors."""
 
     cross_entropy: CrossEntropy = "vocab_parallel"
@@ -360,8 +358,7 @@ class Kernels:
     (Megatron-LM's data loader, unless --no-create-attention-mask-in-dataloader)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
+class Routing(Struct, frozen=True, kw_only=True):
     """How evenly tokens spread over experts, and what becomes of those beyond an expert's capacity."""
 
     imbalance: Annotated[float, Interval(ge=1, le=1e3)] = 1.0
@@ -392,8 +389,7 @@ ALL_LAYERS = 1_000_000
 """More layers than any stage has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
+class Offload(Struct, frozen=True, kw_only=True):
     """What is kept in host memory instead of the device's."""
 
     activation_layers: OptionalExtent = 0
@@ -436,8 +432,7 @@ class Offload:
         return self.parameters or self.optimizer > 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """How many ranks of each axis lie together inside one network tier, for each such part of the tier inside it."""
 
     tp: Degree = 1
@@ -468,8 +463,7 @@ def check_order(order: Iterable[object]) -> None:
         raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(Struct, frozen=True, kw_only=True):
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
     tp: Degree = 1

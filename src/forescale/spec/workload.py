@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
+
+from msgspec import field
 
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.model import Images
+from forescale.struct import Struct
 
 OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
@@ -65,8 +67,7 @@ def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_siz
     return global_batch_size // (dp * micro_batch_size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class Precision(Struct, frozen=True, kw_only=True):
     """Data types of compute and of every state; bytes per element follow from the name."""
 
     compute: ComputeType = "bf16"
@@ -124,8 +125,7 @@ def frozen_bytes(precision: Precision) -> float:
     return STORAGE_BYTES[precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainable:
+class Trainable(Struct, frozen=True, kw_only=True):
     """What of a model is trained: all of it, or what is not frozen, or adapters beside weights that are."""
 
     frozen: tuple[FrozenPart, ...] = ()
@@ -182,8 +182,7 @@ class Trainable:
         return part not in self.whole if self.lora_rank else part in self.frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outer:
+class Outer(Struct, frozen=True, kw_only=True):
     """How sites that train by themselves exchange what they trained: how often, in what pieces and how narrow."""
 
     method: Literal["diloco", "local_sgd"] = "diloco"
@@ -199,8 +198,7 @@ class Outer:
     """Bits of a parameter on the link."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """One training step's input, and how many tokens the whole run sees."""
 
     seq_len: Count

@@ -21,6 +21,7 @@ from forescale.numeric import Array
 from forescale.question import Objective, Question
 from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
+from forescale.struct import Struct
 from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Parameter, Plain, Value
 from forescale.units import counted, parse
 from forescale.version import __version__
@@ -28,8 +29,7 @@ from forescale.version import __version__
 Setting: TypeAlias = tuple[Parameter, Value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """One parameter with its values on a grid."""
 
     parameter: Parameter
@@ -41,8 +41,7 @@ class Axis:
         return self.parameter.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Range(Struct, frozen=True, kw_only=True):
     """One parameter between two values; evenly spread, or evenly in its logarithm."""
 
     parameter: Parameter
@@ -78,16 +77,14 @@ class Range:
         return tuple(dict.fromkeys(self.at(step / (steps - 1)) for step in range(steps)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A named set of parameters that change together."""
 
     name: str
     settings: tuple[Setting, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """One question of a sweep."""
 
     index: int
@@ -97,8 +94,7 @@ class Point:
     """A value per column of what is varied; factors as numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
+class Axes(Struct, frozen=True, kw_only=True):
     """Everything that is varied."""
 
     cases: tuple[Case, ...] = ()
@@ -170,8 +166,7 @@ def varies(values: Sequence[Plain]) -> bool:
     return len(set(values)) > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What one point asks of the search, complete: all that a worker needs."""
 
     index: int
@@ -183,8 +178,7 @@ class Asked:
     """Why it cannot be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
+class Plot(Struct, frozen=True, kw_only=True):
     """A picture that a sweep file or `--plot` asks for."""
 
     kind: str

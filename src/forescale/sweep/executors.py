@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
@@ -18,6 +17,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from forescale.errors import ForescaleError
+from forescale.struct import Struct
 from forescale.sweep.definition import Asked, Sweep, fingerprint
 from forescale.sweep.result import Row, SweepResult, answer, columns, table_row
 from forescale.sweep.store import Format, alone, open_store
@@ -34,8 +34,7 @@ class Executor(Protocol):
         """Return the row of every question as soon as it is known; `names` are those of what is varied."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class Local(Struct, frozen=True, kw_only=True):
     """Processes on this machine, one per core unless `jobs` says how many; one is this process itself."""
 
     jobs: int | None = None
@@ -65,8 +64,7 @@ class Local:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ray:
+class Ray(Struct, frozen=True, kw_only=True):
     """Workers of a Ray cluster; they need nothing but this package."""
 
     address: str = "auto"

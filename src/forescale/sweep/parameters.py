@@ -20,14 +20,14 @@ from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Operations
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Outer
+from forescale.struct import Struct
 
 Path: TypeAlias = tuple[str | int, ...]
 Plain: TypeAlias = int | float | str | bool | tuple[str, ...]
 Scaling: TypeAlias = Literal["strong", "weak"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
+class Factor(Struct, frozen=True, kw_only=True):
     """Times what it would be otherwise."""
 
     by: float
@@ -94,8 +94,7 @@ _DELAYS = ("launch", "exchange_launch", "peer_latency")
 DEVICES, NODES, MODEL, CLUSTER, SCALING, CASE = "devices", "nodes", "model", "cluster", "scaling", "case"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """One thing that may differ between the points of a sweep."""
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.escaping import xml
+from forescale.struct import Struct
 from forescale.sweep.definition import Plot, Sweep, varies
 from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, Factor
 from forescale.sweep.result import COMMUNICATION, FIXED, METRICS, VARIED, Row, SweepResult
@@ -123,8 +123,7 @@ LOG_FROM = 4.0
 """An axis is logarithmic where its ends are at least this factor apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """One chart, and the start of its file's name."""
 
     name: str

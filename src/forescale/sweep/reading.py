@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -44,6 +44,7 @@ from forescale.question import Objective
 from forescale.spec import Cluster
 from forescale.spec.cluster import WAN
 from forescale.spec.space import Space
+from forescale.struct import Struct
 from forescale.sweep.definition import (
     POINTS,
     RANGE_KEYS,
@@ -79,8 +80,7 @@ from forescale.units import parse
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """The content of a sweep file."""
 
     values: Mapping[str, Any]
@@ -322,8 +322,7 @@ def build_sweep(
     return _Reader(source=Source(values=values, where=where, folder=folder, text=text)).sweep()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
+class _Reader(Struct, frozen=True, kw_only=True):
     """One sweep file being read."""
 
     source: Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -27,6 +27,7 @@ from forescale.projection.result import (
 from forescale.question import Question
 from forescale.search import search
 from forescale.spec import Cluster, Strategy
+from forescale.struct import Struct
 from forescale.sweep.definition import Asked, Axes, Sweep, varies
 from forescale.sweep.parameters import scale_up_tier
 from forescale.whole_run import Prices
@@ -42,8 +43,7 @@ REASONS = 3
 COMMUNICATION = tuple(part for part in TIME_PARTS if part.endswith("_comm"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """One column and the kind of its values; any value but `index` and `status` may be missing."""
 
     name: str
@@ -219,8 +219,7 @@ _EQUAL_WORK = ("model", "num_devices", "seq_len", "global_batch_size")
 """Where one of these varies, steps are different work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exponents:
+class Exponents(Struct, frozen=True, kw_only=True):
     """metric ∝ product of parameter^exponent, by least squares over the points with a layout."""
 
     metric: str
@@ -230,8 +229,7 @@ class Exponents:
     """Share of the variance of the metric's logarithm that this explains."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SweepResult(Brief):
+class SweepResult(Brief, Struct, frozen=True, kw_only=True):
     """The table of a sweep, one row per point by ascending index."""
 
     sweep: Sweep

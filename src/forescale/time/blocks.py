@@ -27,6 +27,7 @@ from forescale.numeric import Numeric, smaller, summed
 from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
+from forescale.struct import Struct
 from forescale.time.overlap import Covers, hide_experts
 from forescale.time.price import (
     COMMUNICATION_PART,
@@ -42,8 +43,7 @@ CHECKPOINT: float = packaged("calibrations/time/overlap")["checkpoint"]
 """Time of the host for one checkpoint beside what it launches, over a call."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSeconds:
+class BlockSeconds(Struct, frozen=True, kw_only=True):
     """One block on one device for one micro-batch."""
 
     forward_parts: Seconds
@@ -177,8 +177,7 @@ def _titled(seconds: Seconds, title: str) -> Seconds:
 Cost: TypeAlias = tuple[BlockSeconds, BlockBytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCosts:
+class BlockCosts(Struct, frozen=True, kw_only=True):
     """Seconds and bytes of every block under one recompute policy."""
 
     seconds: Parts[ByPolicy[BlockSeconds]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -21,12 +21,12 @@ from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric, larger, summed
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Precision
+from forescale.struct import Struct
 from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
 from forescale.time.price import Pricing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardTraffic:
+class ShardTraffic(Struct, frozen=True, kw_only=True):
     """Seconds for one block at stage 3."""
 
     gather: Numeric
@@ -39,8 +39,7 @@ class ShardTraffic:
 NO_TRAFFIC = ShardTraffic(gather=0.0, regather=0.0, reduce=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataTraffic:
+class DataTraffic(Struct, frozen=True, kw_only=True):
     """Seconds of data-parallel collectives; depends on the layout of parameters only, not on micro-batches.
 
     Whole-stage figures have shape (stages, candidates), block figures (candidates,).

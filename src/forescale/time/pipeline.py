@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
@@ -48,12 +49,12 @@ from forescale.schedule.memory import live_chunks, live_passes, losses_beside, p
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
+from forescale.struct import Struct
 
 PIPELINE = "Narayanan et al. 2021, arXiv:2104.04473, section 2.2"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pipeline:
+class Pipeline(Struct, frozen=True, kw_only=True, eq=False):
     """How micro-batches pass through the stages: here (interleaved) 1F1B, whose step has a closed form."""
 
     in_closed_form: ClassVar[bool] = True
@@ -86,8 +87,7 @@ class Pipeline:
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulated(Pipeline):
+class Simulated(Pipeline, frozen=True, kw_only=True, eq=False):
     """One schedule of one shape: which layers each stage and rank hold, and how it is timed."""
 
     in_closed_form: ClassVar[bool] = False
@@ -355,8 +355,7 @@ Shape = tuple[int, int, int]
 """Ranks, chunks of each, micro-batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PipelineFloor(Pipeline):
+class PipelineFloor(Pipeline, frozen=True, kw_only=True, eq=False):
     """Bounds that stand for the simulated schedules of candidates of any shape."""
 
     in_closed_form: ClassVar[bool] = False

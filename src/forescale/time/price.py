@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import chain
 from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.anchor import Measured, Pass
 from forescale.cost.measured import REPEATED, MeasuredMessages
@@ -36,6 +37,7 @@ from forescale.graph.parts import Parts
 from forescale.graph.stages import StagePlan
 from forescale.numeric import Numeric, larger, smaller, summed
 from forescale.spec.strategy import LaunchGraphs
+from forescale.struct import Struct
 
 Seconds: TypeAlias = dict[str, Numeric]
 """Seconds by part."""
@@ -224,8 +226,7 @@ def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
     return calls if steps is None else calls * (1.0 + FURTHER_LAUNCH * (steps - 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedOperator:
+class PricedOperator(Struct, frozen=True, kw_only=True):
     """Seconds of one operator's three passes, compute and communication apart; and its FLOP."""
 
     operator: Operator
@@ -247,8 +248,7 @@ class PricedOperator:
         return tuple(name for name in PASSES for _ in getattr(self.operator, name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Where the seconds of one kernel or message come from."""
 
     operator: str
@@ -262,8 +262,7 @@ class Origin:
         return isinstance(self.primitive, Collective)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PricedBlock:
+class PricedBlock(Struct, frozen=True, kw_only=True, dict=True):
     """A block and the price of each of its operators, by name."""
 
     block: Block
@@ -417,8 +416,7 @@ SHOWN = 6
 """Operators that a note names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSources:
+class TimeSources(Struct, frozen=True, kw_only=True):
     """Shares of the seconds of all kernels and messages of one micro-batch, before anything overlaps."""
 
     shares: dict[str, float]

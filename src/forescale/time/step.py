@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
+
+from msgspec.structs import replace
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import total
@@ -18,6 +19,7 @@ from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import STORAGE_BYTES
+from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
 from forescale.time.data_parallel import DataTraffic, Passes, ShardTraffic, exposed_block, exposed_once
 from forescale.time.overlap import exposed_ends, largest_share, stage_waits
@@ -45,8 +47,7 @@ FORWARD, BACKWARD, WEIGHT = attrgetter("forward"), attrgetter("backward"), attrg
 INPUT_GRADIENT = attrgetter("input_gradient")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs(Resident):
+class Inputs(Resident, frozen=True, kw_only=True):
     """Priced numbers of every candidate: (candidates,) except stages and whole-stage traffic."""
 
     seconds: Parts[ByPolicy[BlockSeconds]]
@@ -55,8 +56,7 @@ class Inputs(Resident):
     pipeline: Pipeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeconds:
+class StepSeconds(Struct, frozen=True, kw_only=True):
     """What one step takes of every candidate."""
 
     parts: Seconds
@@ -72,8 +72,7 @@ class StepSeconds:
         return total(self.parts, name="step_time_s", unit="s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
+class Exposed(Struct, frozen=True, kw_only=True):
     """What data-parallel traffic, the engine and the host add to a stage."""
 
     per_microbatch: Numeric

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from forescale.escaping import plain
+from forescale.struct import Struct
 
 Spec: TypeAlias = dict[str, Any]
 """A Vega-Lite specification."""
@@ -77,8 +77,7 @@ _MARGIN = 0.04
 MOST_TICKS = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """One axis with its ends and its named values."""
 
     name: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from forescale.struct import Struct
 from forescale.view.axes import LIMIT, Spec, colour, specification
 
 _MANY = 24
@@ -13,8 +13,7 @@ _CHARACTER = 0.026
 """Share of the axis that a character beside a bar takes, about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One stack: its parts from the left, and a word behind its end."""
 
     label: str
@@ -27,8 +26,7 @@ class Bar:
         return sum(self.values.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarChart:
+class BarChart(Struct, frozen=True, kw_only=True):
     """Stacked bars on one scale, with one limit across them."""
 
     title: str

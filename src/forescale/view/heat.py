@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from forescale.struct import Struct
 from forescale.view.axes import INK, Spec, specification, word_axis
 
 _RAMP = ((247, 252, 219), (183, 226, 176), (90, 180, 172), (38, 113, 142), (33, 52, 104))
@@ -15,16 +15,14 @@ _DARK = 0.52
 """From this share of the ramp on, words are light."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One combination: its value (None: nothing fits) and what it stands for."""
 
     value: float | None
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
+class HeatMap(Struct, frozen=True, kw_only=True):
     """A value over two parameters."""
 
     title: str

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from forescale.struct import Struct
 from forescale.view.axes import SERIES, Axis, Spec, specification
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
+class Dot(Struct, frozen=True, kw_only=True):
     """One point of a line, and what it stands for."""
 
     x: float
@@ -18,8 +16,7 @@ class Dot:
     """Where a click on it leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """Points that belong together, by ascending x."""
 
     name: str
@@ -34,8 +31,7 @@ class Line:
     """Whether its points are drawn; a line without holds each height until the next point."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineChart:
+class LineChart(Struct, frozen=True, kw_only=True):
     """Lines over the same axes."""
 
     title: str

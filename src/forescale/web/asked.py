@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, get_args
 from urllib.parse import urlencode
@@ -24,6 +24,7 @@ from forescale.spec.framework import replayed, searched
 from forescale.spec.space import Space
 from forescale.spec.strategy import ContextKind, Dispatcher, Strategy
 from forescale.spec.workload import ComputeType, Workload
+from forescale.struct import Struct
 from forescale.units import GIB
 
 Query = Sequence[tuple[str, str]]
@@ -43,8 +44,7 @@ ROOTS = ("strategy", "workload", "precision")
 """Tables of a plan that `set` may change; the others may name files."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """One input of the form."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,6 +28,7 @@ from forescale.search import compare as compared
 from forescale.search import search as searched
 from forescale.search.solve import Progress
 from forescale.spec import phrases
+from forescale.struct import Struct
 from forescale.units import GIB, format_bytes, format_count, format_seconds
 from forescale.version import __version__
 from forescale.view.axes import CONFIG, data_axis, value_axis
@@ -48,8 +49,7 @@ from forescale.web.asked import (
 from forescale.web.upload import uploaded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """The layout where one quantity is multiplied by a factor."""
 
     what: str

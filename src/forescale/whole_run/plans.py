@@ -29,6 +29,7 @@ from forescale.search.scenarios import fastest
 from forescale.search.solve import Watch
 from forescale.spec import Cluster
 from forescale.spec.operations import Operations
+from forescale.struct import Struct
 from forescale.units import counted
 from forescale.view.page import Chart
 from forescale.whole_run.prices import published_prices
@@ -41,8 +42,7 @@ HOURS = 24.0
 ROUND = 1.0 + 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What a run may take; both must hold."""
 
     deadline: float | None = None
@@ -55,8 +55,7 @@ class Limits:
         return days <= (self.deadline or np.inf) and cost <= (self.budget or np.inf)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """One way to run: so many devices and spares, checkpoints so often, and the fastest layout there."""
 
     projection: Projection
@@ -138,8 +137,7 @@ class Plans(Result):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class EqualBudget(Result):
+class EqualBudget(Result, Struct, frozen=True, kw_only=True):
     """What each of some questions gets for the same money: its soonest run."""
 
     budget: float
@@ -160,8 +158,7 @@ class EqualBudget(Result):
         return {"schema": "forescale.equal-budget/1", "budget": self.budget, "runs": self.rows()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
+class _Option(Struct, frozen=True, kw_only=True):
     """So many devices and spares, checkpoints at their best: what a second of step makes of the run."""
 
     question: Question

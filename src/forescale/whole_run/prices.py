@@ -13,11 +13,11 @@ from forescale.limits import Measure
 from forescale.positions import says_lines
 from forescale.projection.result import Interval
 from forescale.records import record
+from forescale.struct import Struct
 from forescale.syntax import load_mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """A number with where it is from."""
 
     value: Measure

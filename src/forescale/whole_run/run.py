@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from forescale.errors import SpecError
@@ -38,6 +39,7 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.cluster import Device
 from forescale.spec.operations import Operations
+from forescale.struct import Struct
 from forescale.units import format_count
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -56,8 +58,7 @@ def energy(*, power: Numeric, num_devices: Numeric, seconds: Numeric, pue: Numer
     return power * num_devices * seconds * pue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ramp:
+class Ramp(Struct, frozen=True, kw_only=True):
     """A batch that grows over the first samples of a phase, as Megatron-LM's `rampup_batch_size`."""
 
     start: Count
@@ -92,8 +93,7 @@ class Ramp:
         return [replace(question, workload=one) for one in (*works, replace(work, tokens=left))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class Phase(Struct, frozen=True, kw_only=True):
     """So many tokens trained one way."""
 
     name: str
@@ -143,15 +143,14 @@ def lost_with_a_replica(found: Projection) -> float:
     return float(1.0 - left * same.step_time_s / smaller.step_time_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class Prices(Struct, frozen=True, kw_only=True):
     """What an hour and a kilowatt-hour cost; what is None is as the list says."""
 
     device_hour: float | None = None
     pue: float | None = None
     carbon: str | float = "us-2023"
     """kg of CO2 per MWh, or the name of a place in the list."""
-    listed: PriceList = field(default_factory=published_prices)
+    listed: PriceList = msgspec.field(default_factory=published_prices)
 
     def of(self, device: Device) -> tuple[Interval, str] | None:
         """Return the price of a device and hour, with its source; None where nobody said."""
@@ -335,8 +334,7 @@ def _closed_forms(case: Case) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Drawn(Struct, frozen=True):
     wall: Array
     """Seconds by drawn run and phase."""
     parts: dict[str, float]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias, cast
 
@@ -13,14 +12,14 @@ from forescale.cost.collectives.route import Leg, Route
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, indicator, larger, summed
+from forescale.struct import Struct
 
 THAKUR = "Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH"
 Cost: TypeAlias = tuple[Numeric, Numeric, Numeric]
 """Seconds of the launch, of the latency of one pass, and per byte."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """Time of one way to do a collective: fixed + bytes·seconds_per_byte, and what that does not hide of `latency`."""
 
     label: str
@@ -32,8 +31,7 @@ class Line:
     """Share of the transfer that hides them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
+class Algorithm(Struct, frozen=True, kw_only=True):
     """One way to do some collectives."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, Algorithm, Line
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
@@ -19,6 +19,7 @@ from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric, indicator, larger, smaller
 from forescale.spec.cluster import Cluster
+from forescale.struct import Struct
 
 
 @formula(unit="s", source="Hockney 1994, The communication challenge for MPP: latency and bandwidth")
@@ -57,8 +58,7 @@ def with_own_copy(
     return seconds_per_byte + shown / (num_ranks * copy_bandwidth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Lines(Struct, frozen=True, kw_only=True):
     """All ways to do one kind of collective in one group."""
 
     num_ranks: Numeric
@@ -99,8 +99,7 @@ def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric]) -> Numer
     return cast("Numeric", term.renamed(term.name, text=text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AlphaBeta:
+class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
     """Alpha-beta over tiers: the fastest of the algorithms and protocols that the library offers.
 
     Of groups whose sizes are numbers, the lines are worked out once, for all messages of all questions.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.cost.calibration import Fit
 from forescale.errors import SpecError
@@ -13,10 +15,10 @@ from forescale.files import packaged, packaged_names
 from forescale.limits import Amount, Factor, Measure, Seconds, Share
 from forescale.records import record
 from forescale.spec.cluster import Cluster, Tier
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireProtocol:
+class WireProtocol(Struct, frozen=True, kw_only=True):
     """How a library puts messages on a link: flags with the data (LL, LL128) or beside it (Simple)."""
 
     name: str
@@ -30,8 +32,7 @@ class WireProtocol:
     """Parts of a chunk that a ring forwards while it receives the next: the time of all but one hides hops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCalibration:
+class LinkCalibration(Struct, frozen=True, kw_only=True):
     """What was measured of one kind of link."""
 
     name: str
@@ -81,8 +82,7 @@ class LinkCalibration:
         return self.protocols[min(protocol, len(self.protocols) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkCalibration:
+class NetworkCalibration(Struct, frozen=True, kw_only=True):
     """One link calibration per tier of a cluster, innermost first."""
 
     links: tuple[LinkCalibration, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from forescale.files import packaged
 from forescale.formula import formula
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Numeric
+from forescale.struct import Struct
 
 _DEEPSEEK = "DeepSeek-AI 2024, DeepSeek-V3 technical report, arXiv:2412.19437"
 
@@ -68,8 +68,7 @@ def _published(dispatcher: str, vendor: str) -> Mapping[str, Any]:
     return known if known.get("vendor") == vendor else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertExchange:
+class ExpertExchange(Struct, frozen=True, kw_only=True):
     """All-to-all of tokens without duplicates; every other collective as in `base`."""
 
     base: AlphaBeta

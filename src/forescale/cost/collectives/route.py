@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import formula, total
 from forescale.numeric import Numeric, indicator
 from forescale.spec.cluster import Cluster, Tier
+from forescale.struct import Struct
 
 _SCALING = "Austin et al. 2025, How to Scale Your Model (Google DeepMind)"
 
@@ -48,8 +48,7 @@ def torus_exchange_bandwidth(
     return np.minimum(ring_bandwidth, 8.0 * link_bandwidth / length)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leg:
+class Leg(Struct, frozen=True, kw_only=True):
     """One tier as one group sees it. Bandwidths are byte/s per device and direction, before efficiencies."""
 
     link: LinkCalibration
@@ -91,8 +90,7 @@ class Leg:
         return best * self.inner / (self.inner + half) if half else best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """All tiers of one group, innermost first."""
 
     num_ranks: Numeric

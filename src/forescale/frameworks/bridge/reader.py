@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text

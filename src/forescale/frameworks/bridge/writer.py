@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.frameworks.bridge.reader import FROZEN, fields, peft_lines

@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.limits import EXTENT, LAYERS
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
@@ -270,7 +272,7 @@ def windowed(
     if window is not None and longest and window >= longest:
         window = None
     base = local or full
-    near = FullAttention(**{**{name: getattr(base, name) for name in base.__slots__}, "window": window})
+    near = replace(base, window=window)
     return choose(keys, lambda kind: near if kind in SLIDING else full, lambda i: near if slides(i) else full)
 
 

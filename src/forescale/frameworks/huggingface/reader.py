@@ -7,10 +7,11 @@ The keys are those of transformers 4 and 5. What an architecture makes of them s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
 from forescale.files import parse_json, read_text
@@ -21,6 +22,7 @@ from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
 from forescale.positions import says_lines
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, Patches
+from forescale.struct import Struct
 from forescale.units import format_count
 
 CONFIG_FILE = "config.json"
@@ -30,8 +32,7 @@ FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **M
 """What reads each `model_type`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadModel:
+class ReadModel(Struct, frozen=True, kw_only=True):
     """A model and the keys of its file that do not describe it (token ids, rope scaling)."""
 
     model: Model

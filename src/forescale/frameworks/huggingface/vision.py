@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import isqrt
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.keys import HEADS, Keys, named

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface

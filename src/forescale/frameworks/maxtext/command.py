@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from forescale.errors import ReaderError
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.shell import follow
+from forescale.struct import Struct
 from forescale.units import counted
 
 
@@ -40,8 +40,7 @@ _TRAINS = re.compile(r"(?:pre_train|post_train|MaxText|maxtext)[.\w/]*?(?:train\
 _FILE = (".yml", ".yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """What one start of MaxText says."""
 
     config: str

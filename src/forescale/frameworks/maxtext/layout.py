@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, get_args
 
@@ -28,6 +27,7 @@ from forescale.spec.strategy import (
     Strategy,
 )
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
+from forescale.struct import Struct
 from forescale.units import counted
 
 HALVES: Mapping[str, tuple[str, ...]] = {
@@ -79,8 +79,7 @@ OFFLOADED: Mapping[str, tuple[KeptName, ...]] = {
 ALIASES: Mapping[str, RematPolicy] = {"minimal_flash": "minimal_with_context"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class Mesh(Struct, frozen=True, kw_only=True):
     """Degrees of every axis, inside a slice and over slices."""
 
     ici: Mapping[str, int]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.errors import nearest, shown
 from forescale.frameworks.settings import Settings
@@ -76,7 +77,7 @@ def read_model(settings: Settings, name: str) -> Model:
 def same(one: Model, other: Model) -> bool:
     """Whether two language models are the same but for their name, source and what is known of their use."""
     alike = {"name": "", "source": "", "max_seq_len": 0, "vocab_multiple": 1, "left_out": "", "vision": None}
-    return replace(one, **alike) == replace(other, **alike)  # type: ignore[arg-type]
+    return replace(one, **alike) == replace(other, **alike)
 
 
 def _left_out(settings: Settings, block: str) -> list[str]:

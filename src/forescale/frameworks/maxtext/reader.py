@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
 from forescale.files import read_text
@@ -21,6 +23,7 @@ from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
+from forescale.struct import Struct
 from forescale.syntax import parse_mapping, parse_yaml
 
 _OWN_LINE = re.compile(
@@ -34,8 +37,7 @@ OVER: Mapping[str, str] = {"tp": "tensor", "pp": "pipeline", "cp": "context", "e
 ENCODERS: Final = "encoders of images and sound"
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """What was written: keys of files, overrides over them, and where each stands."""
 
     values: Mapping[str, Any]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
 from forescale.frameworks.shell import follow, is_unset
 from forescale.limits import whole_of
+from forescale.struct import Struct
 
 Pair: TypeAlias = tuple[str, object]
 """A flag and its values: a list of words, or what a table holds."""
@@ -23,8 +26,7 @@ Pair: TypeAlias = tuple[str, object]
 _FLAG = re.compile(r"^--[A-Za-z]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
+class CommandLine(Struct, frozen=True, kw_only=True):
     """A parsed command line."""
 
     settings: Settings
@@ -111,8 +113,7 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC
 """Environment variables of PyTorch's allocator."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """One program's start."""
 
     pairs: Sequence[Pair]

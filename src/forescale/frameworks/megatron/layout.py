@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from math import lcm, prod
 from typing import Literal, get_args
+
+from msgspec.structs import replace
 
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split

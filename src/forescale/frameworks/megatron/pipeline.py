@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from forescale.errors import shown
 from forescale.frameworks.megatron.model import hybrid_segments
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
+from forescale.struct import Struct
 from forescale.units import counted
 
 LONGEST = 50_000
@@ -22,8 +22,7 @@ _VIRTUAL = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """Chunks per rank, and decoder layers of each rank or of each chunk where they differ."""
 
     vpp: int = 1

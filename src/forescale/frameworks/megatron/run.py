@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings

@@ -7,8 +7,10 @@ Source: Primus, performance_projection/projection.py (`_save_profiling_results`)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import field
 
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
@@ -19,6 +21,7 @@ from forescale.question import Question
 from forescale.restore import WHOLE, Bench
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.strategy import Strategy
+from forescale.struct import Struct
 
 RESULTS = "profiling_results"
 NEWEST = 2
@@ -33,8 +36,7 @@ SUMMARY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table of the file, where it stands, and what was looked for in it: tables below, or None for a value."""
 
     values: Mapping[str, Any]

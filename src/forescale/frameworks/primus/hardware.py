@@ -7,14 +7,16 @@ Keys and units are those of Primus's collective model: GB/s per device (`node_bw
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.limits import Interval, within
 from forescale.positions import says_lines
 from forescale.spec.cluster import Cluster, LinkParameters, Tier
+from forescale.struct import Struct
 from forescale.syntax import load_mapping
 
 SECTION = "hardware_config"
@@ -34,8 +36,7 @@ AMBIGUOUS = ("intra_node_bandwidth_gbps", "inter_node_bandwidth_gbps")
 TOPOLOGIES = ("mesh", "switch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareConfig:
+class HardwareConfig(Struct, frozen=True, kw_only=True):
     """The values of one file, checked."""
 
     where: str

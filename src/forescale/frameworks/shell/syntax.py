@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from forescale.errors import SpecError
+from forescale.struct import Struct
 
 Node: TypeAlias = tuple[str, object]
 """A command (`simple`, `if`, `for`, `case`, `skip`, `def`, `group`) and its parts."""
@@ -18,8 +18,7 @@ ASSIGNS = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.DOTALL)
 _OPERATORS = ("&&", "||", ";;", ";", "&", "|", "(", ")", "\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A piece of shell text."""
 
     kind: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.frameworks.adapters import lora_words, targets_of
@@ -17,6 +18,7 @@ from forescale.frameworks.torchtitan.job import Call, Opaque
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.workload import ALL_LINEAR, LoraTarget, Trainable
+from forescale.struct import Struct
 
 CONVERTER: Final = "LoRAConverter"
 RANK: Final = 8
@@ -254,8 +256,7 @@ KEYS: Final[Mapping[str, str]] = FACTS["keys"]
 """torchtitan's words by Hugging Face's keys."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Builder:
+class Builder(Struct, frozen=True, kw_only=True):
     """What makes a model of any size: a class of arguments (0.2), or a function that makes layers (0.3)."""
 
     name: str
@@ -277,8 +278,7 @@ SCORES: Final = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid"}
 """How routers score experts: DeepSeek-V3's keep a bias per expert beside it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class Sized(Struct, frozen=True, kw_only=True):
     """A model as a builder is told it."""
 
     builder: Builder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import lcm
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,7 @@ from forescale.spec.strategy import (
     Strategy,
 )
 from forescale.spec.workload import NARROW
+from forescale.struct import Struct
 from forescale.units import counted
 
 SCHEDULES: Final[Mapping[str, str]] = {
@@ -168,8 +168,7 @@ TYPES = {"float32": "fp32", "bfloat16": "bf16"}
 FP8_RECIPES = {"tensorwise": "current", "rowwise": "current", "rowwise_with_gw_hp": "current"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """What settings say of layout and workload."""
 
     strategy: Strategy

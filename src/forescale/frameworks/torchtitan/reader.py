@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text

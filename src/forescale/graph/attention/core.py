@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,7 @@ from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.numeric import Numeric, smaller
 from forescale.spec.strategy import ContextAxis, Kernels
+from forescale.struct import Struct
 
 QKV = ("attention.query", "attention.key", "attention.value")
 ACCUMULATOR_BYTES = 4.0
@@ -45,8 +45,7 @@ def last_run_pairs(*, pairs: Numeric, before: Numeric) -> Numeric:
     return pairs - before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreShape:
+class CoreShape(Struct, frozen=True, kw_only=True):
     """Global extents of an attention core."""
 
     heads: float

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.brief import Brief
@@ -47,6 +49,7 @@ from forescale.spec.constraints import Proposal, legal
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import counted, format_bytes
 
 OTHERS = ("torch_per_op", "torch_per_op_compiled", "torch_per_mm_compiled", "custom")
@@ -156,8 +159,7 @@ def search_almodel(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scores:
+class _Scores(Struct, frozen=True, kw_only=True):
     """Layouts and policies with the largest micro-batch that fits: row, policy, layout and step time of each."""
 
     rows: NDArray[np.int64]
@@ -240,8 +242,7 @@ def _strategy(columns: dict[str, NDArray[np.int64]], row: int, recompute: Recomp
 PRESET = "almodel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class Ranked(Struct, frozen=True, kw_only=True):
     """One layout with everything that the analysis says of it; every number is a float."""
 
     projection: Projection
@@ -266,13 +267,12 @@ class Ranked:
         return self.strategy.micro_batch_size / (self.strategy.tp * self.strategy.cp)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Almodel:
+class Almodel(Struct, frozen=True, kw_only=True):
     """The account of the ALModel analysis, by default on the terms of its detailed configurations."""
 
     name: str = PRESET
     source: str = ANALYSIS
-    terms: Terms = field(default_factory=measured_terms)
+    terms: Terms = msgspec.field(default_factory=measured_terms)
 
     def project(self, question: Question) -> Projection:
         """Project one layout; `dp_shard` is FSDP × EP there, `dp_replicate` is DP, `micro_batch_size` MB."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from typing import Any, cast
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.cost.collectives.algorithms import bus_bytes, passes
 from forescale.cost.roofline import peak_rate
@@ -31,13 +33,13 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model, MoeFfn
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Precision, Workload, num_microbatches
+from forescale.struct import Struct
 from forescale.units import GB, GIB, parse
 
 ANALYSIS = "ALModel parallelism strategy analysis"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyQuestion:
+class StudyQuestion(Struct, frozen=True, kw_only=True):
     """Names of the catalogue, and the batch."""
 
     model: str
@@ -53,8 +55,7 @@ QUESTION = StudyQuestion(
 """17.43 B parameters on 128 devices, 5,120 sequences of 4,096 tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quirks:
+class Quirks(Struct, frozen=True, kw_only=True):
     """True is what reproduces the printed figures, False what was evidently meant."""
 
     gib_as_gb: bool = True
@@ -89,8 +90,7 @@ def listed(rates: Mapping[int, float], num_ranks: Numeric) -> Numeric:
     return cast("Numeric", np.array([rates[int(size)] for size in sizes])[index])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """What the formulas take beside model, layout and batch."""
 
     name: str
@@ -284,8 +284,7 @@ def logits_kept(model: Model, degrees: Degrees, workload: Workload) -> Numeric:
     return almodel_logits(tokens=tokens, vocab_size=float(model.vocab_size), tp=degrees.tp)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceFlops:
+class SequenceFlops(Struct, frozen=True, kw_only=True):
     """FLOP of one sequence; `forward` and `backward` are useful, `replayed` is what recompute adds."""
 
     forward: float
@@ -413,8 +412,7 @@ def almodel_routed_bytes(*, tokens: Numeric, top_k: Numeric, width: Numeric) -> 
     return tokens * top_k * width * ACTIVATION_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """All messages of one kind in a step: bytes that a device sends, and seconds."""
 
     volume: Numeric = 0.0
@@ -425,8 +423,7 @@ class Message:
         return Message(volume=self.volume + other.volume, seconds=self.seconds + other.seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """Times of one step in seconds, and the messages behind them."""
 
     compute: Numeric
@@ -454,8 +451,7 @@ class Step:
         return self.compute + self.communication + self.bubble + self.optimizer.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class Clock(Struct, frozen=True, kw_only=True):
     """Times of layouts: one, or one per candidate."""
 
     model: Model

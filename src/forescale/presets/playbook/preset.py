@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.mesh import Group, groups, order_of
@@ -27,6 +26,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import STORAGE_BYTES, Precision, Workload
+from forescale.struct import Struct
 
 PLAYBOOK = "Ultra-Scale Playbook (Hugging Face, 2025)"
 BF16 = 2.0
@@ -124,8 +124,7 @@ def playbook_cp_ratio(
     return cp * peak * kv_width / (4.0 * seq_len * hidden_size * bandwidth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
+class Ratio(Struct, frozen=True, kw_only=True):
     """One ratio of a layout."""
 
     part: str
@@ -221,8 +220,7 @@ def _kv_width(model: Model) -> float | None:
     return 2.0 * attention.num_kv_heads * attention.head_dim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BytesPerParameter:
+class BytesPerParameter(Struct, frozen=True, kw_only=True):
     """What one parameter takes, as the playbook sums it up."""
 
     weights: float
@@ -250,8 +248,7 @@ def bytes_per_parameter(precision: Precision) -> BytesPerParameter:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Playbook:
+class Playbook(Struct, frozen=True, kw_only=True):
     """Memory of a layout as the Ultra-Scale Playbook counts it."""
 
     name: str = "playbook"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import DenseFfn, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 
 _PROTOCOLS: Mapping[str, tuple[float, float]] = {
     "simple": (math.inf, 8.0),
@@ -43,8 +43,7 @@ def constants() -> Mapping[str, float]:
     return MappingProxyType({key: value for key, value in record.items() if isinstance(value, float)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """What Primus's collectives know of a cluster; bandwidths are after its efficiency."""
 
     node_size: int
@@ -257,8 +256,7 @@ def primus_dispatch_bytes(*, tokens: Numeric, hidden_size: Numeric, top_k: Numer
     return tokens * hidden_size * top_k * 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientTraffic:
+class GradientTraffic(Struct, frozen=True, kw_only=True):
     """One step's gradient all-reduce on a rank."""
 
     expert_bytes: float

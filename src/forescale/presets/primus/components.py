@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.formula import formula
@@ -19,6 +19,7 @@ from forescale.spec.model import (
 )
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 
 DOCUMENT = "Primus projection documentation"
 _PARAMETERS = f"{DOCUMENT}, Per-Component Parameter Formulas"
@@ -122,8 +123,7 @@ _TIMES = {"layer_norm": 3, "residual_add": 2}
 _FP32_IN_BF16 = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """What changed between the documentation's example and later sources."""
 
     output_per_choice: bool
@@ -141,8 +141,7 @@ class Terms:
     """Full recompute adds one layer's activations, and counts the embedding once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class Component(Struct, frozen=True, kw_only=True):
     """One row of Primus's component-wise output."""
 
     parameters: float
@@ -151,8 +150,7 @@ class Component:
     """Bytes of one micro-batch on a rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """What the formulas need of model, layout and workload."""
 
     hidden: float

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from forescale.formula import total
 from forescale.graph.counts import count_parameters
@@ -40,6 +39,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import GIB
 
 _OPTIMIZER_BYTES = {"muon": 6.0}
@@ -77,8 +77,7 @@ SOURCE_2026_08 = Terms(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrimusPreset:
+class PrimusPreset(Struct, frozen=True, kw_only=True):
     """One state of Primus's memory formulas."""
 
     name: str

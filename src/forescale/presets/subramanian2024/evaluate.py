@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,10 +34,10 @@ from forescale.presets.subramanian2024.layers import (
     layer_summa,
 )
 from forescale.presets.subramanian2024.machine import Columns, Integers, Machine, TensorParallel
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTime:
+class LayerTime(Struct, frozen=True, kw_only=True):
     """What one layer and micro-batch take."""
 
     forward_s: Numeric
@@ -69,8 +68,7 @@ def price_layer(layer: Layer, split: Split, *, machine: Machine, quirks: Quirks)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pricer:
+class _Pricer(Struct, frozen=True, kw_only=True):
     machine: Machine
     split: Split
     quirks: Quirks
@@ -110,8 +108,7 @@ class _Pricer:
         return self.known[message]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """Bytes on one device: nothing for buffers, fragments or the runtime."""
 
     weights: Numeric
@@ -125,8 +122,7 @@ class Memory:
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
+class Factor(Struct, frozen=True, kw_only=True):
     """Which candidates share a value: `code` of each candidate, `first` candidate of each code."""
 
     code: Integers
@@ -164,8 +160,7 @@ EXCHANGE_KEY = ("tp1", "tp2", "dp", "near_tp2", "near_dp")
 """What the exchange of gradients and weights depends on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """Seconds of one step."""
 
     work: Numeric
@@ -180,8 +175,7 @@ class StepTime:
         return self.work + self.pipeline + self.data + self.bubble
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
+class Analysis(Struct, frozen=True, kw_only=True):
     """What is the same for all candidates."""
 
     shape: Shape

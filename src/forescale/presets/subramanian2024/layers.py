@@ -6,9 +6,11 @@ where activations and weights are split over a grid and broadcast in panels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
@@ -16,10 +18,10 @@ from forescale.numeric import Numeric
 from forescale.presets.subramanian2024 import formulas
 from forescale.presets.subramanian2024.formulas import FP16_BYTES
 from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.struct import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quirks:
+class Quirks(Struct, frozen=True, kw_only=True):
     """True is the published behaviour, False the formula that was evidently meant."""
 
     summa_norm_splits_sequence: bool = True
@@ -39,8 +41,7 @@ class Quirks:
         return cls(**{item.name: False for item in fields(cls)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """l, e, f, h, d of the paper: equal blocks of full attention and a two-matrix feed-forward."""
 
     seq_len: int
@@ -95,8 +96,7 @@ def shape_of(model: Model, *, seq_len: int | None = None) -> Shape:
 TensorAxis: TypeAlias = Literal["tp1", "tp2"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """How one layer is cut: tensor-parallel ranks of both axes, micro-batch, panels, ranks close together."""
 
     tp1: Numeric
@@ -109,8 +109,7 @@ class Split:
     """Ranks of tp2 in one fast domain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Message:
+class Message(Struct, frozen=True, kw_only=True, eq=False):
     """A collective over one axis; an object that stands in several places is priced once."""
 
     kind: CollectiveKind
@@ -119,8 +118,7 @@ class Message:
     """Bytes of the whole (gathered) tensor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """One direction of an operation, for one micro-batch."""
 
     flops: Numeric
@@ -128,8 +126,7 @@ class Work:
     messages: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Struct, frozen=True, kw_only=True):
     """A line of the paper's tables."""
 
     name: str

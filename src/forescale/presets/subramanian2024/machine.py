@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from forescale.numeric import Numeric, divisors, indicator
 from forescale.presets.subramanian2024.formulas import PAPER
 from forescale.presets.subramanian2024.layers import Quirks, Shape
 from forescale.spec.cluster import Cluster
+from forescale.struct import Struct
 from forescale.units import parse
 
 
@@ -79,8 +79,7 @@ def two_level_message(
     return indicator(num_ranks > 1.0) * indicator(num_bytes > 0.0) * hop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """Peak rates, their efficiencies, and the two networks; SI units."""
 
     matrix_rate: float
@@ -177,8 +176,7 @@ NEAR = ("near_tp1", "near_tp2", "near_pp", "near_dp")
 """Ranks of each degree, in the same order, that share a fast domain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """Rows of degrees with micro-batch, each crossed with its panels and its placements."""
 
     rows: Columns

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import InfeasibleError, SpecError
@@ -34,6 +36,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload
+from forescale.struct import Struct
 from forescale.units import counted, format_bytes
 
 _ATTENTION = ("query, key, value", "fused attention", "projection", "projection bias", "attention dropout")
@@ -45,8 +48,7 @@ _LEFT_OUT = Note(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subramanian2024Preset:
+class Subramanian2024Preset(Struct, frozen=True, kw_only=True):
     """The model of Subramanian et al. 2024 for one layout, placed by its axis order; quirks as published."""
 
     name: str = "subramanian2024"
@@ -180,8 +182,7 @@ def _seconds(analysis: Analysis, layout: Columns) -> dict[str, Numeric]:
 SCHEMA = "forescale.subramanian2024/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Ranks of each degree that share a fast domain; their product fills it."""
 
     tp1: int
@@ -190,8 +191,7 @@ class Placement:
     pp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Struct, frozen=True, kw_only=True):
     """A division of the devices, and where it lies."""
 
     tp1: int
@@ -205,8 +205,7 @@ class Configuration:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True, kw_only=True):
     """Seconds of one step; they sum to the step time."""
 
     compute: float
@@ -219,8 +218,7 @@ class Breakdown:
     bubble: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class Ranked(Struct, frozen=True, kw_only=True):
     """One configuration with what it costs."""
 
     configuration: Configuration
@@ -232,8 +230,7 @@ class Ranked:
     """Of one step; attention's vector work is counted at the matrix rate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StudyResult(Result):
+class StudyResult(Result, Struct, frozen=True, kw_only=True):
     """Configurations by step time, fastest first."""
 
     model: Model

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from forescale.escaping import plain
 from forescale.schedule.actions import Kind
+from forescale.struct import Struct
 
 _IDLE, _LOST = "·", "!"
 
@@ -97,8 +99,7 @@ LOST = "#d6336c"
 """Time lost against another step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One action on a rank."""
 
     rank: int
@@ -114,8 +115,7 @@ class Bar:
     """Part of an F+B block; the block's bars share its time in proportion to their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shade:
+class Shade(Struct, frozen=True):
     """A stretch of a rank's row that is marked: time lost against another step."""
 
     rank: int
@@ -123,8 +123,7 @@ class Shade:
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """A step as a picture shows it."""
 
     title: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from forescale.errors import ScheduleError, UnknownNameError
 from forescale.schedule.family import Family, Request

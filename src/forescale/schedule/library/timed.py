@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from forescale.schedule.actions import KIND_BITS, MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Kind
 from forescale.schedule.family import Orders, Request

@@ -28,6 +28,7 @@ from forescale.schedule.family import MOST_IN_FULL, Family, Orders, RankShape, R
 from forescale.schedule.library.emit import in_turn, passes
 from forescale.schedule.library.timed import SLACKS, WeightsByTime, at_equal_times, never_worse
 from forescale.schedule.model import wave
+from forescale.struct import Struct
 from forescale.units import counted
 
 
@@ -240,8 +241,7 @@ _FINALISTS = 2
 """Candidates built in full."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True, kw_only=True):
     """A block and how it was squeezed; `excess` is what it takes for the comparison's micro-batches."""
 
     excess: float

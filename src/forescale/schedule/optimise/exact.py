@@ -10,17 +10,18 @@ lies beyond what the known schedule leaves for it.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import Kind, pack
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise.local_search import KINDS, Problem, split_backward
 from forescale.schedule.timing import compile_schedule
+from forescale.struct import Struct
 
 _MAX_SCALE = 10**7
 _GRAINS = 10**6
@@ -31,8 +32,7 @@ Pass: TypeAlias = tuple[Kind, int, int]
 """Kind, stage, micro-batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactResult:
+class ExactResult(Struct, frozen=True, kw_only=True):
     """What the solver found."""
 
     schedule: Schedule | None

@@ -8,10 +8,10 @@ number of moves give the same result.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
@@ -23,6 +23,7 @@ from forescale.schedule.model import Placement, Schedule
 from forescale.schedule.program import crossing, flatten, sources
 from forescale.schedule.times import LinkTimes, StageTimes
 from forescale.schedule.timing import compile_schedule
+from forescale.struct import Struct
 from forescale.units import counted
 
 MOST_PASSES = 1 << 17
@@ -30,8 +31,7 @@ MOST_PASSES = 1 << 17
 KINDS = (Kind.F, Kind.I, Kind.W)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True, eq=False):
     """Find the order of all passes with the least makespan.
 
     Durations are those of one pass of a stage; arrays over stages (num_stages,) and boundaries

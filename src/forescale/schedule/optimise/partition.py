@@ -8,17 +8,16 @@ second of recomputed forward are recomputed until it does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
+from forescale.struct import Struct
 from forescale.units import counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Struct, frozen=True, kw_only=True):
     """One layer's costs for one micro-batch, in any units of time and memory."""
 
     forward: float
@@ -38,8 +37,7 @@ class Layer:
         return self.forward + self.input_grad + self.weight_grad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Struct, frozen=True, kw_only=True):
     """Layers of each stage, and what follows."""
 
     bounds: tuple[int, ...]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forescale.errors import ScheduleError
 from forescale.schedule.actions import JOINED, Kind, pack
 from forescale.schedule.family import Request
@@ -11,6 +9,7 @@ from forescale.schedule.library import families
 from forescale.schedule.model import Schedule
 from forescale.schedule.optimise import exact, local_search
 from forescale.schedule.optimise.local_search import Problem, split_backward
+from forescale.struct import Struct
 
 MAX_EXACT_PASSES = 400
 """Passes (of all stages and micro-batches) up to which a proof is asked for, so that the solver must be there."""
@@ -20,8 +19,7 @@ _TOLERANCE = 1e-9
 _MOVES_TIMES_PASSES = 30_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimised:
+class Optimised(Struct, frozen=True, kw_only=True):
     """The best schedule found, and how good it is known to be."""
 
     schedule: Schedule

@@ -1,0 +1,86 @@
+"""Structs: they answer what dataclasses are asked."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec import field
+
+from forescale.struct import Struct
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    name: str
+    size: float = 1.0
+
+
+class Whole(Part, frozen=True, kw_only=True):
+    parts: tuple[Part, ...]
+    words: dict[str, Any] = field(default_factory=dict)
+    price: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError("size")
+
+
+WHOLE = Whole(name="w", size=2.0, parts=(Part(name="p"),), words={"of": Part(name="q", size=3.0)})
+
+
+def test_fields_are_those_of_a_dataclass_in_the_order_of_the_constructor() -> None:
+    assert is_dataclass(WHOLE)
+    assert is_dataclass(Whole)
+    assert [(each.name, each.type, each.default) for each in fields(Part)] == [
+        ("name", "str", MISSING),
+        ("size", "float", 1.0),
+    ]
+    known = {each.name: each for each in fields(WHOLE)}
+    assert list(known) == list(WHOLE.__struct_fields__)
+    assert set(known) == {"name", "size", "parts", "words", "price"}
+    assert known["parts"].default is known["parts"].default_factory is MISSING
+    assert known["price"].default is None
+    assert known["words"].default is MISSING
+    assert known["words"].default_factory() == {}
+
+
+def test_fields_of_a_base_and_of_what_extends_it_stay_apart() -> None:
+    assert [each.name for each in fields(Whole)] != [each.name for each in fields(Part)]
+    assert len(fields(Part)) == 2
+
+
+def test_asdict_goes_into_parts() -> None:
+    assert asdict(WHOLE) == {
+        "name": "w",
+        "size": 2.0,
+        "parts": ({"name": "p", "size": 1.0},),
+        "words": {"of": {"name": "q", "size": 3.0}},
+        "price": None,
+    }
+
+
+def test_replace_is_checked_like_the_constructor() -> None:
+    assert replace(WHOLE, size=4.0) == Whole(name="w", size=4.0, parts=WHOLE.parts, words=WHOLE.words)
+    with pytest.raises(ValueError, match="size"):
+        replace(WHOLE, size=-1.0)
+    with pytest.raises(TypeError, match="length"):
+        replace(WHOLE, length=1.0)
+
+
+def test_values_are_frozen_and_equal_by_their_fields_and_kind() -> None:
+    with pytest.raises(AttributeError):
+        WHOLE.size = 3.0  # type: ignore[misc]
+    assert Part(name="a") == Part(name="a")
+    assert hash(Part(name="a")) == hash(Part(name="a"))
+    assert Part(name="a") != Part(name="a", size=2.0)
+
+
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies_are_equal(twin: Any) -> None:
+    assert twin(WHOLE) == WHOLE
