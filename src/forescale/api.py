@@ -10,9 +10,11 @@ is operated, a value or a table. Nothing in the package itself imports this modu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from forescale.advise import Advice, Fit
 from forescale.advise import advise as advised

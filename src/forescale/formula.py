@@ -278,7 +278,8 @@ def value_of(item: Any) -> Any:
 
 def number_of(item: Any) -> float:
     """Return the plain number of one candidate, the first if there are several."""
-    return float(np.asarray(value_of(item)).reshape(-1)[0])
+    plain = value_of(item)
+    return plain if isinstance(plain, float) else float(np.asarray(plain).reshape(-1)[0])
 
 
 def as_term(item: Any, *, name: str = "", unit: str = "", source: str = "") -> Term:

@@ -20,7 +20,7 @@ from forescale.graph.layer import block_name
 from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.ops import MeshAxis
 from forescale.graph.parts import ByPolicy, Parts
-from forescale.graph.stages import StagePlan, stack_plans
+from forescale.graph.stages import StagePlan
 from forescale.memory.in_flight import InFlight
 from forescale.memory.inputs import Resident, Setting, StateBytes
 from forescale.memory.liveness import BlockBytes
@@ -74,7 +74,7 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
     if recorded:
         degrees, order = recorded_degrees(degrees), _recorded_order(order)
     setting, pricing = setting_of(question, choices), pricing_of(question, degrees, choices, order)
-    built, stages = price_model(model, setting.layout(degrees), pricing), stack_plans([plan])
+    built, stages = price_model(model, setting.layout(degrees), pricing), plan.alone
     if recorded:
         stages = stages.recorded([each.block.name for each in built.priced.layers])
     sharded = Sharded.of(model, built.held, stages, degrees)

@@ -34,6 +34,18 @@ def smaller(first: Numeric, second: Numeric) -> Numeric:
     return cast("Numeric", np.minimum(first, second))
 
 
+def chosen(condition: Condition, where: Numeric, otherwise: Numeric) -> Numeric:
+    """Return `where` if the condition holds, else `otherwise`; elementwise of many, at once of one."""
+    if isinstance(condition, (bool, np.bool_)):
+        return where if condition else otherwise
+    return np.where(condition, where, otherwise)
+
+
+def some(values: Numeric | Condition) -> bool:
+    """Return whether one of them holds, or is not 0."""
+    return bool(values.any()) if isinstance(values, np.ndarray) else bool(values)
+
+
 def summed(values: Iterable[Numeric]) -> Numeric:
     """Return the sum, one after the other: `sum` of floats rounds otherwise than that of arrays from Python 3.12 on."""
     return reduce(add, values, 0.0)

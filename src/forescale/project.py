@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor, Measured
 from forescale.cost.calibration import Spread

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+
+from msgspec import field
+from msgspec.structs import force_setattr, replace
 
 from forescale.brief import Brief
 from forescale.cost.calibration import RunFactors
@@ -32,11 +34,10 @@ class Note(Struct, frozen=True, kw_only=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Question(Brief):
+class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
     """One question, complete: every answer follows from it alone.
 
-    `io/question.py` writes it as a TOML file and reads it back, equal in every field.
+    `io/question.py` writes it as a TOML file and reads it back, equal in every field; notes are not compared.
     """
 
     model: Model
@@ -59,13 +60,25 @@ class Question(Brief):
     """Bytes per device that a layout may need at its peak; None is the device's capacity."""
     safe: bool = False
     """Whether memory counts at the upper end of its range, not as expected."""
-    notes: tuple[Note, ...] = field(default=(), compare=False, repr=False)
+    notes: tuple[Note, ...] = ()
     """What is to be known of the files that it was read from; projections say it last."""
 
     def __post_init__(self) -> None:
         """Leave a vision tower out where no sequence has an image."""
         if not self.workload.images.count:
-            object.__setattr__(self, "model", self.model.text)
+            force_setattr(self, "model", self.model.text)
+
+    @property
+    def _asked(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "notes")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another question asks the same."""
+        return isinstance(other, Question) and self._asked == other._asked
+
+    def __hash__(self) -> int:
+        """Hash what is asked."""
+        return hash(self._asked)
 
     @property
     def layout(self) -> Strategy:
@@ -179,8 +192,9 @@ class Question(Brief):
         return replace(self, space=replace(self.space, **changes))
 
     def essentials(self) -> Mapping[str, Any]:
-        """Return what was asked, with the cluster's size and the framework's release; what is usual is left out."""
+        """Return what was asked, with the cluster's size and the framework's release: not notes, nor what is usual."""
         told = {**Brief.essentials(self), "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
+        told.pop("notes", None)
         return told if self.framework is None else {**told, "framework": self.framework.label}
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tests.small import asked, cluster, dense, moe, workload
 
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import order_of
 from forescale.cost.model import ComputeModel
@@ -15,9 +17,11 @@ from forescale.formula import Term
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.ops import Elementwise, Gemm
 from forescale.graph.parts import build_blocks
-from forescale.inputs import pricing_of
-from forescale.spec import Strategy
-from forescale.time.price import Pricing, price_blocks
+from forescale.inputs import pricing_of, wire
+from forescale.question import Question
+from forescale.spec import Strategy, Workload
+from forescale.spec.workload import Images
+from forescale.time.price import Pricing, all_origins, price_blocks
 
 STRATEGY = Strategy(tp=2, dp_shard=4)
 
@@ -110,3 +114,25 @@ def test_a_layout_in_numbers_takes_what_it_takes_among_others():
     assert len(numbers) == len(among)
     for (_, alone), (_, each) in zip(numbers, among, strict=True):
         assert np.all(np.asarray(each) == alone)
+
+
+def test_shares_count_what_a_tower_takes():
+    """Every block once, the tower's as often as it has layers."""
+    gemma, cluster = load_model("gemma-3-27b"), load_cluster("h100-sxm", 8)
+    question = Question(
+        model=gemma,
+        cluster=cluster,
+        workload=Workload(seq_len=4096, global_batch_size=8, images=Images(count=2)),
+        strategy=Strategy(tp=8),
+    )
+    wired = wire(question)
+    priced = wired.priced.priced
+    spent = sum(seconds for _, seconds in all_origins(priced, wired.plan, num_mtp=0))
+    once = {id(block): sum(own.seconds for own in block.origins) for block in priced.all()}
+    layers = sum(
+        count * once[id(block)]
+        for block, count in zip(priced.layers, wired.plan.counts.sum(axis=0), strict=True)
+    )
+    tower = sum(times * once[id(block)] for times, block in priced.vision)
+    assert tower > 0.0
+    assert spent == pytest.approx(layers + once[id(priced.embedding)] + once[id(priced.head)] + tower)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
+
+from msgspec.structs import replace
 
 from forescale.advise.advice import Advice, Case, Fact, Step, Trial, first
 from forescale.advise.moves import doubling, moves, reliefs, tree

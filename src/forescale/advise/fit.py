@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, is_dataclass
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.advise.changes import KINDS, Change, changed, changes
 from forescale.advise.decide import LEAST_GAIN

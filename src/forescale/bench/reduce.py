@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.io.bench import GivenUp

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import mul
-from typing import TypeAlias
-
-import numpy as np
+from typing import TypeAlias, cast
 
 from forescale.formula import formula
 from forescale.graph.layout import Degrees, several
@@ -73,12 +71,12 @@ def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_device
     practice on 72-device domains: 64 are used); otherwise one group straddles two, and it sets the pace.
     """
     tier = min(tier_size, num_devices)
-    num_tiers = np.ceil(num_devices / tier)
+    num_tiers = -(-num_devices // tier)
     span = size * stride
-    whole = np.floor(tier / smaller(span, tier)) * span * num_tiers
+    whole = tier // smaller(span, tier) * span * num_tiers
     straddles = (span <= tier) * (whole < num_devices)
-    blocks = smaller(np.ceil(span / tier) + straddles, size)
-    return size / blocks
+    blocks = cast("Numeric", -(-span // tier) + straddles)
+    return size / smaller(blocks, size)
 
 
 def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:

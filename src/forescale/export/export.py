@@ -11,11 +11,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar, cast
@@ -30,7 +30,7 @@ SUMMED = ("counts", "replayed", "heads", "first", "last")
 """Fields of a plan that add up over its rows."""
 
 
-class StagePlan(Struct, frozen=True, kw_only=True):
+class StagePlan(Struct, frozen=True, kw_only=True, dict=True):
     """Layers per pipeline rank, by kind. Rows are ranks (or, compressed, groups of equal ranks)."""
 
     counts: Array
@@ -56,6 +56,11 @@ class StagePlan(Struct, frozen=True, kw_only=True):
     """At each of them, (stages, 3) 1 where a forward runs, a backward, one of the last stage; as many as wait."""
     of_chunks: Array | None = None
     """(stages, ...) the same numbers chunk by chunk, by which ranks with `moments` are told apart."""
+
+    @cached_property
+    def alone(self) -> Stages:
+        """The plan as that of one candidate."""
+        return stack_plans([self])
 
     @property
     def rows(self) -> Array:
@@ -503,13 +508,13 @@ class Picker:
 
     def __call__(self, values: Numeric) -> Numeric:
         """Return the value of the chosen stage."""
-        shape = np.shape(value_of(values))
-        if len(shape) < 2:
+        plain = value_of(values)
+        if isinstance(plain, float) or plain.ndim < 2:
             return values
         if self._alone is not None and isinstance(values, np.ndarray):
             alone: Array = values[self._alone]
             return alone
-        columns = 0 * self._columns if shape[1] == 1 else self._columns  # one may stand for all
+        columns = 0 * self._columns if plain.shape[1] == 1 else self._columns  # one may stand for all
         picked: Numeric = values[self._rows, columns]  # type: ignore[index]
         return picked
 

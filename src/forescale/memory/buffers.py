@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.graph.layout import Choices, several, state_shards
@@ -11,7 +9,7 @@ from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, Sharded, head_copies
-from forescale.numeric import Numeric, smaller, summed
+from forescale.numeric import Numeric, chosen, smaller, summed
 from forescale.spec.cluster import Device
 from forescale.spec.model import FullAttention, LatentAttention
 from forescale.spec.strategy import Kernels, Reshard
@@ -85,8 +83,8 @@ def replica_bucket_bytes(
     *, parameters: Numeric, element_bytes: float, replicas: Numeric, zero: Numeric
 ) -> Numeric:
     """Parameters × bytes at stage 0 with several replicas, else 0."""
-    stands = (np.asarray(zero) < 1) & (np.asarray(replicas) > 1)
-    return np.where(stands, parameters * element_bytes, 0.0)
+    stands = (zero < 1) & (replicas > 1)
+    return chosen(stands, parameters * element_bytes, 0.0)
 
 
 @formula(
@@ -95,7 +93,7 @@ def replica_bucket_bytes(
 )
 def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric) -> Numeric:
     """Elements × bytes from stage 1."""
-    return np.where(np.asarray(zero) >= 1, elements * element_bytes, 0.0)
+    return chosen(zero >= 1, elements * element_bytes, 0.0)
 
 
 def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
@@ -294,7 +292,7 @@ def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
 def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
     """1 where gathered parameters stay until the step ends: under never, and by default with several stages."""
     if reshard == "default":
-        return np.where(np.asarray(pp) > 1, 1.0, 0.0)
+        return chosen(pp > 1, 1.0, 0.0)
     return 1.0 if reshard == "never" else 0.0
 
 
@@ -307,7 +305,7 @@ def dummy_gradient_bytes(
     *, elements: Numeric, element_bytes: float, layers: Numeric, zero: Numeric
 ) -> Numeric:
     """Elements × bytes, where a layer on the stage has the shape and gradients accumulate (stage < 3)."""
-    return smaller(layers, 1.0) * np.where(np.asarray(zero) < 3, elements * element_bytes, 0.0)
+    return smaller(layers, 1.0) * chosen(zero < 3, elements * element_bytes, 0.0)
 
 
 @formula(
@@ -328,9 +326,9 @@ def gathered_parameter_bytes(
 
     Parameters count as 16-bit numbers.
     """
-    gathered = np.where(np.asarray(zero) >= 3, 2.0 * copies, 0.0)
-    needed = (np.asarray(zero) >= 2) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
+    gathered = chosen(zero >= 3, 2.0 * copies, 0.0)
+    needed = (zero >= 2) & (shards > 1)
+    return chosen(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
 
 
 @formula(
@@ -345,9 +343,9 @@ def whole_parameter_bytes(
 
     Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as 16-bit numbers.
     """
-    gathered = np.where(np.asarray(zero) >= 3, 2.0, 0.0)
-    needed = (np.asarray(zero) >= 2) & (np.asarray(shards) > 1)
-    return np.where(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
+    gathered = chosen(zero >= 3, 2.0, 0.0)
+    needed = (zero >= 2) & (shards > 1)
+    return chosen(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
 
 
 @formula(
@@ -355,14 +353,14 @@ def whole_parameter_bytes(
 )
 def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric) -> Numeric:
     """2 bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
-    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
-    return np.where(needed, 2.0 * parameters / smaller(ranks, shards), 0.0)
+    needed = (zero >= 3) & (shards > 1)
+    return chosen(needed, 2.0 * parameters / smaller(ranks, shards), 0.0)
 
 
 @formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")
 def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numeric:
     """`never` where gathered parameters stay whole through the step, else `always`."""
-    return np.where(np.asarray(whole) > 0, never, always)
+    return chosen(whole > 0, never, always)
 
 
 @formula(
@@ -372,8 +370,8 @@ def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numer
 )
 def gather_stream_bytes(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
     """2 bytes × parameters of the largest group at stage 3 with several shards, else 0."""
-    needed = (np.asarray(zero) >= 3) & (np.asarray(shards) > 1)
-    return np.where(needed, 2.0 * parameters, 0.0)
+    needed = (zero >= 3) & (shards > 1)
+    return chosen(needed, 2.0 * parameters, 0.0)
 
 
 def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:

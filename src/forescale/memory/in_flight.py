@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 
-import numpy as np
-
 from forescale.formula import formula, named
 from forescale.graph.layout import Degrees
 from forescale.graph.stages import Stages
 from forescale.memory.liveness import largest
-from forescale.numeric import Array, Numeric
+from forescale.numeric import Array, Numeric, chosen
 from forescale.schedule.memory import in_flight_microbatches
 from forescale.struct import Struct
 
@@ -51,7 +49,7 @@ def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
 )
 def held_bytes(*, plain: Numeric, few: Numeric, many: Numeric, vpp: Numeric, rounds: Numeric) -> Numeric:
     """Of one chunk per rank `plain`; of several `few` where each passes micro-batches in one round, else `many`."""
-    return np.where(np.asarray(vpp) > 1, np.where(np.asarray(rounds) > 1, many, few), plain)
+    return chosen(vpp > 1, chosen(rounds > 1, many, few), plain)
 
 
 @formula(

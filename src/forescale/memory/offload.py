@@ -12,7 +12,7 @@ from forescale.formula import formula
 from forescale.graph.stages import Stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockBytes
-from forescale.numeric import Array, Numeric
+from forescale.numeric import Array, Numeric, chosen, larger, smaller
 from forescale.struct import Struct
 
 TE = "Transformer Engine, pytorch/cpu_offload.py: layers are copied out one behind the next, and back ahead of it"
@@ -83,16 +83,16 @@ def _of_one(moved: Numeric, inputs: Resident) -> Numeric:
 @formula(unit="1", source="Megatron-LM --cpu-offloading-num-layers: the first N layers")
 def offloaded_share(*, num_layers: float, layers_on_stage: Numeric) -> Numeric:
     """min(1, N / layers on the stage)."""
-    return np.minimum(1.0, num_layers / np.maximum(layers_on_stage, 1.0))
+    return smaller(1.0, num_layers / larger(layers_on_stage, 1.0))
 
 
 @formula(unit="byte", source=TE)
 def in_transit_bytes(*, offloaded: Numeric, num_layers: float, layers_on_stage: Numeric) -> Numeric:
     """One of the offloaded layers on its way, and one at work where all are offloaded: else one that stays is."""
-    on_stage = np.maximum(layers_on_stage, 1.0)
-    layers = np.minimum(num_layers, on_stage)
-    count = np.where(np.asarray(num_layers) >= on_stage, 2.0, 1.0)
-    return offloaded * np.minimum(1.0, count / np.maximum(layers, 1.0))
+    on_stage = larger(layers_on_stage, 1.0)
+    layers = smaller(num_layers, on_stage)
+    count = chosen(num_layers >= on_stage, 2.0, 1.0)
+    return offloaded * smaller(1.0, count / larger(layers, 1.0))
 
 
 @formula(unit="byte", source=TE)
@@ -108,7 +108,7 @@ def exposed_copies(
     """Longer of both directions less the pass that hides it; both, one after the other, where nothing overlaps."""
     if not overlapped:
         return (out + back) / bandwidth
-    return np.maximum(np.maximum(out, back) / bandwidth - cover, 0.0)
+    return larger(larger(out, back) / bandwidth - cover, 0.0)
 
 
 @formula(unit="s", source=HYBRID)
@@ -120,4 +120,4 @@ def host_update_seconds(*, parameters: Numeric, element_bytes: float, bandwidth:
 @formula(unit="s", source=HYBRID)
 def exposed_update_copies(*, copies: Numeric, update: Numeric, overlapped: bool) -> Numeric:
     """All of the copies; overlapped, what of one direction exceeds the update."""
-    return np.maximum(copies / 2.0 - update, 0.0) if overlapped else copies
+    return larger(copies / 2.0 - update, 0.0) if overlapped else copies

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-import numpy as np
 from msgspec import field
 
 from forescale.formula import formula, named, total
@@ -15,7 +14,7 @@ from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.graph.parts import Parts
 from forescale.graph.stages import Stages, over_stages
-from forescale.numeric import Numeric, larger, summed
+from forescale.numeric import Numeric, chosen, larger, smaller, summed
 from forescale.spec.model import Model
 from forescale.spec.workload import QUANTISED_BYTES, Precision, frozen_bytes
 from forescale.struct import Struct
@@ -167,7 +166,7 @@ def product_elements(block: Block) -> dict[str, Numeric]:
 )
 def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
     """1; 0 where tied and both ends stand on one stage."""
-    return np.where((np.asarray(pp) == 1) & tied, 0.0, 1.0)
+    return chosen((pp == 1) & tied, 0.0, 1.0)
 
 
 @formula(
@@ -176,7 +175,7 @@ def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
 )
 def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
     """1 on the last stage where the embedding stands elsewhere, else 0."""
-    return last * (1.0 - np.minimum(first, 1.0))
+    return last * (1.0 - smaller(first, 1.0))
 
 
 class Sharded(Weights, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from forescale.memory.overhead import (
     load_residual,
     overhead_of,
 )
-from forescale.numeric import Numeric, larger, smaller, summed
+from forescale.numeric import Numeric, chosen, larger, smaller, some, summed
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
 from forescale.struct import Struct
@@ -101,10 +101,10 @@ def _beyond(
     ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.taken.stranded
     lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0
-    if any(np.any(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
+    if any(some(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
         together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
         beyond = largest(first=most, second=largest(first=together, second=head + states.at_head)) - most
-    if not np.any(value_of(lost)):
+    if not some(value_of(lost)):
         return beyond, 0.0
     return beyond, largest(first=loss + states.at_loss + lost - most - beyond, second=0.0 * lost)
 
@@ -116,7 +116,7 @@ def _beyond(
 )
 def stranded_bytes(*, freed: Numeric, loss: Numeric, ratio: float) -> Numeric:
     """max(freed − (ratio − 1) × loss, 0): room of freed logits beyond pieces that `ratio` counts of the loss."""
-    return np.maximum(freed - (ratio - 1.0) * loss, 0.0)
+    return larger(freed - (ratio - 1.0) * loss, 0.0)
 
 
 def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeric:
@@ -197,8 +197,8 @@ def gradient_message_bytes(
 
     What is received forward is the input that the first layer keeps.
     """
-    looped = np.asarray(vpp) > 1
-    held = received * np.where(looped, 1.0, 1.0 - last) + np.where(looped, 1.0, 1.0 - first)
+    looped = vpp > 1
+    held = received * chosen(looped, 1.0, 1.0 - last) + chosen(looped, 1.0, 1.0 - first)
     return message_bytes * held * smaller(pp - 1.0, 1.0)
 
 
@@ -354,7 +354,7 @@ def _measured_gap(measured: Residual, allocated: Numeric) -> Numeric:
 @formula(unit="byte", source="DeepSpeed, runtime/zero/stage_1_and_2.py: one flat copy of the gradients")
 def flat_gradient_bytes(*, update: Numeric, activations: Numeric, zero: Numeric) -> Numeric:
     """min(update, activations) below stage 3: what of a flat copy finds no room among freed activations."""
-    return np.where(np.asarray(zero) < 3, np.minimum(update, activations), 0.0)
+    return chosen(zero < 3, smaller(update, activations), 0.0)
 
 
 def memory_summary(setting: Setting, plan: StagePlan, footprint: Footprint) -> MemorySummary:

@@ -18,7 +18,7 @@ from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, 
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
-from forescale.numeric import Numeric, larger
+from forescale.numeric import Numeric, chosen, larger
 from forescale.spec.cluster import Device
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Offload
@@ -147,13 +147,13 @@ def narrow_weights(setting: Setting, sharded: Sharded) -> Numeric:
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` at ZeRO stage 3, `otherwise` below it."""
-    return np.where(np.asarray(zero) >= 3, sharded, otherwise)
+    return chosen(zero >= 3, sharded, otherwise)
 
 
 @formula(unit="byte", source=ZERO)
 def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × bytes, over the shards at stage 3."""
-    return parameters * element_bytes / np.where(np.asarray(zero) >= 3, shards, 1.0)
+    return parameters * element_bytes / chosen(zero >= 3, shards, 1.0)
 
 
 @formula(unit="byte", source=ZERO)
@@ -162,13 +162,13 @@ def gradient_bytes(
 ) -> Numeric:
     """Parameters × bytes, over the shards from stage 2; below it with the gradients of products kept beside them."""
     whole = parameters * (element_bytes + beside)
-    return np.where(np.asarray(zero) >= 2, parameters * element_bytes / shards, whole)
+    return chosen(zero >= 2, parameters * element_bytes / shards, whole)
 
 
 @formula(unit="byte", source=ZERO)
 def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × (master + moments), over the shards from stage 1."""
-    return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
+    return parameters * element_bytes / chosen(zero >= 1, shards, 1.0)
 
 
 @formula(
@@ -176,7 +176,7 @@ def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeri
 )
 def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × bytes of the copy that the update makes, over the shards from stage 1."""
-    return parameters * element_bytes / np.where(np.asarray(zero) >= 1, shards, 1.0)
+    return parameters * element_bytes / chosen(zero >= 1, shards, 1.0)
 
 
 @formula(
@@ -201,9 +201,9 @@ def received_bytes(
     without buckets. A host that does not wait queues them all before the first is over, and each holds its tensor until
     it is.
     """
-    stage, rounds = np.asarray(zero), larger(np.floor(parameters / (bucket or np.inf)), 1.0)
+    stage, rounds = zero, larger(np.floor(parameters / (bucket or np.inf)), 1.0)
     held = parameters * element_bytes / (rounds if waits else 1.0)
-    return np.where((stage >= 1) & (stage < 3) & (np.asarray(shards) > 1), held, 0.0)
+    return chosen((stage >= 1) & (stage < 3) & (shards > 1), held, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:
@@ -248,7 +248,7 @@ def wide_weight_bytes(precision: Precision) -> float:
 @formula(unit="byte", source=ENGINE)
 def added_weight_bytes(*, parameters: Numeric, element_bytes: float, zero: Numeric) -> Numeric:
     """Parameters × bytes, below stage 3: gathered weights are narrowed again each time."""
-    return np.where(np.asarray(zero) < 3, parameters * element_bytes, 0.0)
+    return chosen(zero < 3, parameters * element_bytes, 0.0)
 
 
 class Moments(Struct, frozen=True, kw_only=True):

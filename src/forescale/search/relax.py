@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.question import Question, question_of

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from forescale.brief import Brief
 from forescale.errors import InfeasibleError, SpecError

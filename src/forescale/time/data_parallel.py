@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-import numpy as np
-
 from forescale.cost.mesh import innermost
 from forescale.formula import formula, value_of
 from forescale.graph.layout import state_shards
@@ -18,7 +16,7 @@ from forescale.graph.stages import over_stages
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Holding, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric, larger, summed
+from forescale.numeric import Numeric, chosen, larger, smaller, some, summed
 from forescale.spec.model import Model
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.struct import Struct
@@ -70,7 +68,7 @@ Exchange: TypeAlias = Callable[[CollectiveKind, Numeric, Numeric], Numeric]
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
-    return np.where(np.asarray(zero) >= 1, sharded, otherwise)
+    return chosen(zero >= 1, sharded, otherwise)
 
 
 def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTraffic:
@@ -150,7 +148,7 @@ def _shared_tensors(setting: Setting, sharded: Sharded) -> Numeric:
 )
 def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
     """min(ranks, tensors)."""
-    return np.minimum(ranks, tensors)
+    return smaller(ranks, tensors)
 
 
 def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
@@ -184,7 +182,7 @@ def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric
     Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
     """
     counts = _summed(setting, sharded, lambda block: block.score_biases)
-    if not np.any(value_of(counts)):
+    if not some(value_of(counts)):
         return 0.0
     size = counts * STORAGE_BYTES["fp32"]
     return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))
@@ -238,7 +236,7 @@ def _side_by_side(
     pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters beside that over experts."""
-    if not np.any(value_of(expert_bytes)):
+    if not some(value_of(expert_bytes)):
         return _both_groups(pricing, kind, dense_bytes, expert_bytes)
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     alone, transfers = [], []
@@ -258,7 +256,7 @@ def _both_groups(
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters, then over experts."""
     seconds = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=dense_bytes))
-    if not np.any(value_of(expert_bytes)):
+    if not some(value_of(expert_bytes)):
         return seconds
     return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
 

@@ -32,7 +32,7 @@ from forescale.graph.stages import (
     with_moments,
 )
 from forescale.memory.in_flight import AtLeast, Counted, InFlight
-from forescale.numeric import Array, Numeric, larger, mapped, smaller, taking
+from forescale.numeric import Array, Numeric, chosen, larger, mapped, smaller, taking
 from forescale.schedule import (
     CompiledSchedule,
     Family,
@@ -294,7 +294,7 @@ def bubble_time(
     *, total_stage_time: Numeric, slowest_stage_time: Numeric, pp: Numeric, vpp: Numeric
 ) -> Numeric:
     """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch; nothing at p = 1."""
-    return np.where(np.asarray(pp) > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
+    return chosen(pp > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
 
 
 @formula(
@@ -312,9 +312,9 @@ def exposed_pipeline_time(
 ) -> Numeric:
     """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides."""
     traffic = 2.0 * vpp * hop
-    hidden = np.where((np.asarray(vpp) > 1) & overlapped, smaller(slowest_stage_time, traffic), 0.0)
+    hidden = chosen((vpp > 1) & overlapped, smaller(slowest_stage_time, traffic), 0.0)
     busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
-    return np.where(np.asarray(pp) > 1, busy, 0.0)
+    return chosen(pp > 1, busy, 0.0)
 
 
 @formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
@@ -375,7 +375,7 @@ def least_makespan(*, fill: Numeric, drain: Numeric, work: Numeric, urgent: Nume
     `work` is (ranks, candidates) seconds of all micro-batches, `urgent` those of it that a schedule cannot leave for
     last: all, or where it splits backward all but weight gradients.
     """
-    least: Array = np.max(np.asarray(fill + np.maximum(work, urgent + drain)), axis=0)
+    least: Array = np.max(np.asarray(fill + larger(work, urgent + drain)), axis=0)
     return least
 
 

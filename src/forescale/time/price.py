@@ -35,7 +35,7 @@ from forescale.graph.ops import (
 )
 from forescale.graph.parts import Parts
 from forescale.graph.stages import StagePlan
-from forescale.numeric import Numeric, larger, smaller, summed
+from forescale.numeric import Numeric, larger, smaller, some, summed
 from forescale.spec.strategy import LaunchGraphs
 from forescale.struct import Struct
 
@@ -185,7 +185,7 @@ class Pricing:
         return tuple(
             (axis, kind)
             for axis, kind in dict.fromkeys((*used, *self._messages))
-            if np.any(value_of(self.groups[axis].num_ranks) > 1.0)
+            if some(value_of(self.groups[axis].num_ranks) > 1.0)
         )
 
 
@@ -284,6 +284,14 @@ class PricedBlock(Struct, frozen=True, kw_only=True, dict=True):
             for own in self.operators.values()
             for name, (primitive, seconds) in zip(own.passes, own.primitives, strict=True)
         )
+
+    @cached_property
+    def spent(self) -> dict[tuple[ProvenanceKind, str | None], float]:
+        """Seconds of kernels by provenance and operator, of messages by provenance alone."""
+        spent: dict[tuple[ProvenanceKind, str | None], float] = defaultdict(float)
+        for own in self.origins:
+            spent[own.provenance.kind, None if own.message else own.operator] += float(own.seconds)
+        return dict(spent)
 
     @property
     def measured(self) -> Mapping[Pass, Measured]:
@@ -432,14 +440,14 @@ def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -
     kernels: dict[str, float] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
     messages = dict(kernels)
     missing: dict[str, float] = defaultdict(float)
-    for own, spent in all_origins(priced, plan, num_mtp=num_mtp):
-        kind = own.provenance.kind
-        if own.message:
-            messages[kind] += spent
-            continue
-        kernels[kind] += spent
-        if kind not in ("measured", "restored", "interpolated"):
-            missing[own.operator] += spent
+    for block, count in _counted(priced, plan, num_mtp=num_mtp):
+        for (kind, operator), seconds in block.spent.items():
+            if operator is None:
+                messages[kind] += count * seconds
+                continue
+            kernels[kind] += count * seconds
+            if kind not in ("measured", "restored", "interpolated"):
+                missing[operator] += count * seconds
     return TimeSources(
         shares=_shares({kind: kernels[kind] + messages[kind] for kind in kernels}),
         kernel_shares=_shares(kernels),
@@ -451,9 +459,17 @@ def all_origins(
     priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int
 ) -> Iterator[tuple[Origin, float]]:
     """Yield every kernel and message of a model with its seconds in one micro-batch."""
-    times = [*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, float(num_mtp)]
-    for block, count in zip(priced.all(), times, strict=False):
+    for block, count in _counted(priced, plan, num_mtp=num_mtp):
         yield from ((own, count * float(own.seconds)) for own in block.origins)
+
+
+def _counted(
+    priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int
+) -> Iterable[tuple[PricedBlock, float]]:
+    """Return every block with how often one micro-batch meets it."""
+    predicted = () if priced.mtp is None else (float(num_mtp),)
+    tower = (float(times) for times, _ in priced.vision)
+    return zip(priced.all(), (*plan.counts.sum(axis=0).tolist(), 1.0, 1.0, *predicted, *tower), strict=True)
 
 
 def coverage(sources: TimeSources, source: str, fallback: str) -> str:

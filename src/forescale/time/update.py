@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from forescale.formula import formula
 from forescale.graph.ops import Elementwise
 from forescale.memory.buffers import kept_whole
@@ -18,7 +16,7 @@ from forescale.memory.offload import (
     offloaded_bytes,
 )
 from forescale.memory.states import moments_per_parameter, optimizer_element_bytes
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, chosen
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import Passes
@@ -118,8 +116,8 @@ def update_gap(setting: Setting, tensors: Numeric, update: Numeric, pricing: Pri
 )
 def updated_tensors(*, zero: Numeric, sharded: Numeric, flat_from: float) -> Numeric:
     """`sharded` from stage 1 to the stage from which one kernel takes them, else 0."""
-    stage = np.asarray(zero)
-    return np.where((stage >= 1) & (stage < flat_from), sharded, 0.0)
+    stage = zero
+    return chosen((stage >= 1) & (stage < flat_from), sharded, 0.0)
 
 
 def flat_from(kernels: Kernels) -> float:

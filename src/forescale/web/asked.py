@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, TypeAlias, get_args
 from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.frameworks import framework_names, load_framework

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import InfeasibleError, SpecError
 from forescale.goodput.events import INTERVALS

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.formula import formula
@@ -133,7 +134,7 @@ def lost_with_a_replica(found: Projection) -> float:
     name = "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
     count: int = getattr(layout, name)
     left = (count - 1) / count
-    fewer = replace(layout, **{name: count - 1})  # type: ignore[arg-type]
+    fewer = replace(layout, **{name: count - 1})
     work = replace(found.workload, global_batch_size=round(found.workload.global_batch_size * left))
     try:
         smaller = project(found.model, found.cluster.sized(fewer.num_devices), fewer, work)

@@ -7,10 +7,10 @@ Source: Primus, performance_projection/projection.py (`_save_profiling_results`)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from msgspec import field
+from msgspec.structs import replace
 
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import BlockTiming, MeasuredCollective, Part
