@@ -9,7 +9,7 @@ from tests import small
 
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
-from forescale.question import Question, question_of
+from forescale.question import Note, Question, question_of
 from forescale.spec import Space, Strategy
 
 
@@ -63,3 +63,16 @@ def test_what_it_shows_is_what_was_asked():
     assert "safe=True" in text
     assert "objective" not in text
     assert len(text) < 400
+
+
+def test_questions_are_equal_if_they_ask_the_same_whatever_their_notes():
+    one = ask()
+    noted = replace(one, notes=(Note(topic="file", text="read"),))
+    other = replace(one, safe=True)
+    assert one == noted
+    assert not one != noted  # noqa: SIM202  (both operators count)
+    assert hash(one) == hash(noted)
+    assert one != other
+    assert not one == other  # noqa: SIM201
+    assert one != "a question"
+    assert "notes" not in repr(noted)

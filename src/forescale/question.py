@@ -76,6 +76,10 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
         """Whether another question asks the same."""
         return isinstance(other, Question) and self._asked == other._asked
 
+    def __ne__(self, other: object) -> bool:
+        """Whether another question asks something else; a struct's own goes by identity."""
+        return not self == other
+
     def __hash__(self) -> int:
         """Hash what is asked."""
         return hash(self._asked)
