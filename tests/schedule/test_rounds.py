@@ -61,6 +61,7 @@ def test_pieces_blocks_and_copies_are_left_to_the_compiler(name):
     found = family(name)
     schedule = found.build(Request(pp=4, num_microbatches=8, vpp=found.fixed_vpp or 2))
     assert not only_passes(schedule)
+    assert num_messages(schedule) == compile_schedule(schedule).num_messages
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "chimera", "zbv"])
@@ -69,7 +70,7 @@ def test_what_is_not_whole_is_refused(name):
     schedule = found.build(Request(pp=4, num_microbatches=8, vpp=found.fixed_vpp))
     links = LinkTimes()
     rows = [list(order) for order in schedule.orders]
-    broken = []
+    broken = [[row * 2 for row in rows]]
     for rank in (0, 2):
         for at in range(len(rows[rank])):
             dropped, doubled, elsewhere = ([*map(list, rows)] for _ in range(3))
