@@ -271,6 +271,31 @@ def test_gpipe_holds_the_losses_of_all_micro_batches():
     assert of(stages(layout), "activations") == pytest.approx(expected)
 
 
+def test_pieces_of_sequences_work_and_wait_by_halves():
+    """Seq1F1B in two pieces holds 4, 3 and 2 of them; a half of a layer, or of the loss beside the other half's, is at work."""
+    layout = replace(PIPELINE, schedule="seq1f1b", sequence_pieces=2)
+    ids, working = 8 * TOKENS, TOKENS * (2 * HIDDEN + 2 * 3 * WIDTH - 2 * WIDTH)
+    ends = 2 * HIDDEN + 2 * HIDDEN + 4
+    loss, waiting = TOKENS * (ends + 6 * VOCAB), TOKENS * (ends + 4 * VOCAB)
+    expected = [
+        4 / 2 * (2 * KEPT + ids) + working / 2,
+        3 / 2 * 2 * KEPT + working / 2,
+        2 / 2 * 2 * KEPT + max(working, loss) / 2 + waiting / 2,
+    ]
+    assert of(stages(layout), "activations") == pytest.approx(expected)
+
+
+def test_of_two_replicas_one_sends_what_stays():
+    """DualPipe on two ranks: of three passes in flight the half that is of a replica's first stage has an output."""
+    layout = Strategy(pp=2, micro_batch_size=2, schedule="dualpipe")
+    work, model = Workload(seq_len=512, global_batch_size=8), replace(MODEL, layers=(LAYER,) * 4)
+    plain, sent = (
+        of(stages(replace(layout, kernels=Kernels(keeps_stage_outputs=keeps)), model, work), "activations")
+        for keeps in (False, True)
+    )
+    assert [a - b for a, b in zip(sent, plain, strict=True)] == pytest.approx([3 / 2 * 2 * TOKENS * HIDDEN] * 2)
+
+
 def test_ranks_of_two_replicas_hold_stages_of_both():
     """DualPipe on two ranks: each holds the whole model, and of each replica's micro-batches in flight their stage."""
     model = replace(MODEL, layers=(LAYER,) * 4)

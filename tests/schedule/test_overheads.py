@@ -40,6 +40,25 @@ def test_posting_a_message_costs_both_ranks():
     assert rows["1B0"] == 25.0
 
 
+def test_weight_gradients_post_no_messages():
+    """A forward of rank 0 to 1, its message to 4; rank 1's passes to 5 and from 7 to 8, both with 2 for their message.
+
+    Its weight gradient runs from 10 to 11; rank 0's input gradient from 11 to 12, and its weight gradient to 15.
+    """
+    schedule = from_actions([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]])
+    times = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
+    found = simulate(schedule, times, LinkTimes(latency=3.0, host=2.0))
+    assert found.start.tolist() == [0, 11, 14, 4, 7, 10]
+    assert found.makespan == 15.0
+
+
+def test_a_block_spends_the_hosts_time_of_both_its_passes():
+    """A forward of 1 and 2 of the host, a block of 1 + 2 and twice 2 of the host, a backward of 2 and 2."""
+    schedule = from_actions([["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1"]])
+    times = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, host=2.0)
+    assert simulate(schedule, times).makespan == (1 + 2) + (3 + 2 * 2) + (2 + 2)
+
+
 def test_host_time_is_alike_where_single_actions_are_not_kept(monkeypatch):
     schedule = build_schedule("zb-h1", Request(pp=4, num_microbatches=8))
     times = StageTimes(forward=1.0, input_grad=1.1, weight_grad=0.9, host=0.05)
@@ -89,6 +108,15 @@ def test_passes_that_vary_make_steps_longer():
     assert spread.shape == (200,)
     assert plain < spread.mean() < 1.2 * plain
     assert np.array_equal(spread, compiled.makespans(laid, jitter=0.1, num_draws=200))
+
+
+def test_passes_vary_about_their_mean_by_so_much_of_it():
+    """One pass of 10, half of which is its standard deviation: its mean stays, whatever the spread."""
+    compiled = compile_schedule(from_actions([["0F0", "0B0"]]))
+    laid = compiled.durations(StageTimes(forward=10.0, input_grad=0.0, weight_grad=0.0))
+    drawn = compiled.makespans(laid, jitter=0.5, num_draws=20_000)
+    assert drawn.mean() == pytest.approx(10.0, rel=0.01)
+    assert drawn.std() == pytest.approx(5.0, rel=0.03)
 
 
 def test_a_transport_is_known_by_name():

@@ -32,6 +32,29 @@ def test_two_ranks_by_hand():
     assert timing.bubble_rate_makespan == pytest.approx(1 / 3)
 
 
+def test_what_ranks_idle_is_a_mean_over_ranks_that_work_unequally():
+    """One micro-batch of 3 on rank 0 and of 9 on rank 1: of 12 either way they work 6 on average.
+
+    Rank 0 begins at 0 and ends at 12, rank 1 is there from 1 to 10.
+    """
+    each = np.array([1.0, 3.0])
+    times = StageTimes(forward=each, input_grad=each, weight_grad=each)
+    timing = compile_schedule(from_actions([["0F0", "0B0"], ["1F0", "1B0"]])).time(times)
+    assert (timing.makespan, timing.longest_span) == (12.0, 12.0)
+    assert timing.first_start.tolist() == [0, 1]
+    assert timing.bubble_rate_makespan == timing.bubble_rate_span == 0.5
+
+
+def test_the_longest_span_is_of_one_rank():
+    """Rank 0 is there from 0 to 4, and rank 1, whose weight gradient follows, from 1 to 5."""
+    schedule = from_actions([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]])
+    times = StageTimes(forward=1.0, input_grad=1.0, weight_grad=np.array([0.0, 2.0]))
+    timing = compile_schedule(schedule).time(times)
+    assert (timing.makespan, timing.longest_span) == (5.0, 4.0)
+    assert timing.bubble_rate_span == 1 - (2 + 4) / 2 / 4
+    assert timing.bubble_rate_makespan == pytest.approx(1 - (2 + 4) / 2 / 5)
+
+
 def test_messages_by_hand():
     # one way 0.5: rank 1 F0 1.5-2.5, B0 -4.5, F1 -5.5, B1 -7.5; rank 0 B0 5-7, B1 8-10
     schedule = two_ranks()

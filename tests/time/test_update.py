@@ -17,6 +17,7 @@ from forescale.search import search
 from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
+from forescale.time import update
 from forescale.time.update import host_waits
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
@@ -282,6 +283,30 @@ def test_copies_of_parameters_behind_passes(overlap, split, shown):
     inputs = SimpleNamespace(states=states, degrees=SimpleNamespace(pp=2), stages=None)
     pipeline = SimpleNamespace(
         in_flight=SimpleNamespace(copies=2), per_stage=lambda numbers: numbers, split=split
+    )
+    assert host_waits(setting, inputs, pipeline, (3.0, 4.0, 2.0)) == pytest.approx(shown)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "split", "shown"),
+    [
+        (True, False, (7 - 3, 12 - 4, 0)),
+        (True, True, (7 - 3, 12 - 4, 6 - 2)),
+        (False, False, (12, 18, 0)),
+        (False, True, (12, 12, 6)),
+    ],
+)
+def test_copies_of_activations_and_parameters_share_the_link(overlap, split, shown, monkeypatch):
+    """Activations of 7 s go out behind forward and come back with weights of 5 s behind backward, as gradients of 6 s leave."""
+    monkeypatch.setattr(update, "offloaded_bytes", lambda *_: 7 * LINK)
+    offload = Offload(parameters=True, activation_layers=1, overlap=overlap)
+    setting = SimpleNamespace(
+        choices=Strategy(reshard="always", offload=offload), cluster=toy.cluster(1)
+    )
+    states = SimpleNamespace(host_weights=5 * LINK, host_gradients=6 * LINK)
+    inputs = SimpleNamespace(states=states, degrees=SimpleNamespace(pp=2), stages=None)
+    pipeline = SimpleNamespace(
+        in_flight=SimpleNamespace(copies=1), per_stage=lambda numbers: numbers, split=split
     )
     assert host_waits(setting, inputs, pipeline, (3.0, 4.0, 2.0)) == pytest.approx(shown)
 
