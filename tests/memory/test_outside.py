@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.small import asked, cluster, dense, moe, workload
 
@@ -11,6 +12,8 @@ from forescale.evaluate import evaluate
 from forescale.explain import explain
 from forescale.inputs import wire
 from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.memory.overhead import load_residual
+from forescale.memory.peak import highest_peak
 from forescale.project import project
 from forescale.spec import MoeFfn, Strategy
 from forescale.spec.strategy import Kernels
@@ -82,11 +85,37 @@ def test_a_verdict_says_which_end_of_the_interval_fits():
         "AT RISK": (memory.peak_low_bytes + memory.peak_high_bytes) / 2,
         "OOM": memory.peak_low_bytes - 1,
     }
-    for verdict, size in sizes.items():
+    edges = (("AT RISK", memory.peak_low_bytes + 1), ("AT RISK", memory.peak_high_bytes - 1))
+    for verdict, size in (*sizes.items(), *edges):
         device = replace(nvidia(8).device, hbm_bytes=size)
         found = project(dense(), replace(nvidia(8), device=device), strategy, work).memory
         assert found.verdict == verdict
         assert found.peak_high_bytes == memory.peak_high_bytes
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_an_interval_is_of_independent_deviations(flat):
+    """Context, communicators, pieces of what is allocated, and formulas by what is reserved with all that finds no room."""
+    strategy = Strategy(dp_shard=8, zero=0, micro_batch_size=4, kernels=Kernels(flat_update=flat))
+    work = replace(workload(global_batch_size=64), precision=Precision(gradients="bf16"))
+    wired = wire(asked(dense(), nvidia(8), strategy, work))
+    footprint = evaluate(wired.setting, wired.inputs)
+    found = project(dense(), nvidia(8), strategy, work).memory
+    (stage,), held, formulas = found.stages, wired.setting.overhead, load_residual()
+    outside = footprint.outside
+    beside = float(outside.context.expected + outside.communicators.expected)
+    reserved = stage.peak_bytes - beside
+    assert (reserved > stage.allocated_bytes * held.fragmentation.expected * 1.01) is flat
+    deviations = (
+        outside.context.high - outside.context.expected,
+        outside.communicators.high - outside.communicators.expected,
+        stage.allocated_bytes * (held.fragmentation.high - held.fragmentation.expected),
+        reserved * (formulas.high - formulas.expected),
+    )
+    expected = stage.peak_bytes + sum(each**2 for each in map(float, deviations)) ** 0.5
+    assert found.peak_high_bytes == pytest.approx(expected, rel=1e-12)
+    highest = highest_peak(footprint, held, wired.inputs.stages)
+    assert float(np.max(highest)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_under_pressure_the_allocator_returns_what_no_tensor_is_in():

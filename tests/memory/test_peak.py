@@ -293,7 +293,9 @@ def test_of_two_replicas_one_sends_what_stays():
         of(stages(replace(layout, kernels=Kernels(keeps_stage_outputs=keeps)), model, work), "activations")
         for keeps in (False, True)
     )
-    assert [a - b for a, b in zip(sent, plain, strict=True)] == pytest.approx([3 / 2 * 2 * TOKENS * HIDDEN] * 2)
+    assert [a - b for a, b in zip(sent, plain, strict=True)] == pytest.approx(
+        [3 / 2 * 2 * TOKENS * HIDDEN] * 2
+    )
 
 
 def test_ranks_of_two_replicas_hold_stages_of_both():
@@ -435,6 +437,18 @@ def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, wa
         for one, other, held in zip(received, plain, HELD, strict=True):
             expected = exists * 2 * held / (max(1.0, held // bucket) if waits else 1.0)
             assert one.overhead_bytes - other.overhead_bytes == pytest.approx(expected)
+
+
+def test_what_the_update_copies_and_what_it_receives_are_not_there_at_once():
+    """Flat fp32 gradients of a rank's fifth are gone before 16-bit parameters of all ranks come: the larger is lost."""
+    work = replace(WORK, precision=Precision(gradients="bf16"))
+    layout = replace(PIPELINE, zero=1)
+    both, none = (
+        stages(replace(layout, kernels=Kernels(flat_update=on, receives_copies=on)), work=work)
+        for on in (True, False)
+    )
+    for one, other, held in zip(both, none, HELD, strict=True):
+        assert one.overhead_bytes - other.overhead_bytes == pytest.approx(max(4 / 5 * held, 2 * held))
 
 
 def test_a_single_replica_receives_nothing():

@@ -50,7 +50,9 @@ def test_memory_limit_names_action_and_rank():
     report = check(schedule, memory_limit=3.0)
     assert [(v.rule, v.rank, v.position) for v in report.violations] == [("memory", 0, 3), ("memory", 1, 3)]
     sizes = ActivationSizes(saved=np.array([2.0, 1.0]))
-    assert [v.rank for v in check(schedule, memory_limit=np.array([8.0, 3.0]), sizes=sizes).violations] == [1]
+    for limits, above in (((8.0, 3.0), [1]), ((7.0, 4.0), [0]), ((8.0, 4.0), [])):
+        report = check(schedule, memory_limit=np.array(limits), sizes=sizes)
+        assert [v.rank for v in report.violations] == above
 
 
 def issue(rows):
@@ -116,6 +118,52 @@ def test_offload_needs_its_reload():
     assert "OFFLOAD and RELOAD" in check(schedule).violations[0].message
     late = from_actions([["0F0", "0OFFLOAD0", "0B0", "0RELOAD0"]], num_microbatches=1)
     assert check(late).violations[0].rule == "order"
+
+
+def test_a_copy_goes_out_and_comes_back_once():
+    twice = from_actions([["0F0", *("0OFFLOAD0", "0RELOAD0") * 2, "0B0"]], num_microbatches=1)
+    (found,) = check(twice).violations
+    assert found.rule == "complete"
+    assert "0OFFLOAD0 2 times" in found.message
+
+
+@pytest.mark.parametrize(
+    ("row", "late", "early"),
+    [
+        ("0F0 0W0 0I0", "0W0 (rank 0, position 1)", "0I0 (rank 0, position 2)"),
+        ("0OFFLOAD0 0F0 0RELOAD0 0B0", "0OFFLOAD0 (rank 0, position 0)", "0F0 (rank 0, position 1)"),
+        ("0F0 0RELOAD0 0OFFLOAD0 0B0", "0RELOAD0 (rank 0, position 1)", "0OFFLOAD0 (rank 0, position 2)"),
+    ],
+)
+def test_what_a_rank_runs_too_early_is_named_with_what_it_needs(row, late, early):
+    (found,) = check(from_actions([row.split()])).violations
+    assert (found.rule, found.message) == ("order", f"{late} comes before {early}, which it needs")
+
+
+def test_a_block_is_of_two_micro_batches_or_stages():
+    """Of one micro-batch on one stage the backward would wait for a forward that is not over."""
+    (found,) = check(from_actions([["(0F0;0B0)OVERLAP_F_B"]])).violations
+    assert found.rule == "order"
+    assert "of another micro-batch or stage" in found.message
+
+
+def test_two_ranks_that_both_send_first_need_buffers():
+    """Both post a send before the receive that the other's send waits for."""
+    rows = [
+        ["0F0", "0SEND_F0", "0F1", "0SEND_F1", "0RECV_B0", "0B0", "0RECV_B1", "0B1"],
+        ["1RECV_F0", "1F0", "1B0", "1SEND_B0", "1RECV_F1", "1F1", "1B1", "1SEND_B1"],
+    ]
+    report = check(two_ranks(), lowered=replace(lower(two_ranks()), orders=issue(rows)))
+    assert report.deadlock_free == ("eager",)
+
+
+def test_a_message_that_nothing_needs_is_found():
+    rows = [
+        ["0F0", "0SEND_F0", "0SEND_F0", "0F1", "0SEND_F1", "0RECV_B0", "0B0", "0RECV_B1", "0B1"],
+        ["1RECV_F0", "1RECV_F0", "1F0", "1B0", "1SEND_B0", "1RECV_F1", "1F1", "1B1", "1SEND_B1"],
+    ]
+    (found,) = check(two_ranks(), lowered=replace(lower(two_ranks()), orders=issue(rows))).violations
+    assert (found.rule, found.message) == ("fifo", "5 messages are sent; the schedule has 4")
 
 
 def test_pieces_of_a_sequence_keep_their_order():

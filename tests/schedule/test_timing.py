@@ -82,6 +82,7 @@ def test_blocking_messages_hold_both_ranks():
     )
     # rank 0: F0 0-1, send 1-1.5, F1 1.5-2.5; the second send waits for rank 1's F0 (1.5-2.5): 2.5-3
     assert timing.makespan == pytest.approx(3.0 + 1.0 + 2.0 + 2.0 + 2.0)
+    assert timing.busy.tolist() == [6, 6]  # who holds a message does not compute
 
 
 def test_latency_and_transfer_add_up_and_bandwidth_divides():

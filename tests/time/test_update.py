@@ -300,9 +300,7 @@ def test_copies_of_activations_and_parameters_share_the_link(overlap, split, sho
     """Activations of 7 s go out behind forward and come back with weights of 5 s behind backward, as gradients of 6 s leave."""
     monkeypatch.setattr(update, "offloaded_bytes", lambda *_: 7 * LINK)
     offload = Offload(parameters=True, activation_layers=1, overlap=overlap)
-    setting = SimpleNamespace(
-        choices=Strategy(reshard="always", offload=offload), cluster=toy.cluster(1)
-    )
+    setting = SimpleNamespace(choices=Strategy(reshard="always", offload=offload), cluster=toy.cluster(1))
     states = SimpleNamespace(host_weights=5 * LINK, host_gradients=6 * LINK)
     inputs = SimpleNamespace(states=states, degrees=SimpleNamespace(pp=2), stages=None)
     pipeline = SimpleNamespace(
@@ -325,6 +323,20 @@ def test_part_of_the_optimizer_on_the_host_updates_both_sides_at_once():
     apart = offloaded(layout, Offload(optimizer=share, master=False, overlap=False)).memory.stages[0]
     assert apart.optimizer_bytes == pytest.approx((12 - share * 8) * parameters)
     assert apart.host_bytes == pytest.approx(share * (8 + 8) * parameters)
+
+
+def test_gradients_and_weights_pass_however_little_the_optimizer_keeps():
+    """Adafactor without a master copy: sums of rows and columns twice, gradients in 4 bytes and weights in 2."""
+    precision = Precision(master="none")
+    work = Workload(seq_len=SEQUENCE, global_batch_size=8, optimizer="adafactor", precision=precision)
+    result = project(FEEDS, toy.cluster(4), Strategy(dp_shard=4), work, costs=toy.costs())
+    vectors, up, down = HIDDEN, 2 * HIDDEN * WIDTH, WIDTH * HIDDEN
+    ends = 2 * 8 * HIDDEN
+    parameters = 6 * (vectors + up + down) + HIDDEN + ends
+    sums = 6 * (vectors + HIDDEN + 2 * WIDTH + WIDTH + HIDDEN) + HIDDEN + 2 * (8 + HIDDEN)
+    (stage_memory,) = result.memory.stages
+    assert stage_memory.optimizer_bytes == pytest.approx(4 * sums / 4)
+    assert result.time_s["optimizer"] == pytest.approx((2 * 4 * sums + (4 + 2) * parameters) / 4 / 1e12)
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])

@@ -86,12 +86,12 @@ def live_passes(schedule: Schedule) -> tuple[Array, Array]:
         and W. Chunks are a rank's stages in ascending order. Ranks with fewer moments repeat the first.
     at_work
         (moments, ranks, 3) 1 where a forward runs, where a backward or an input gradient does, and where it is one of
-        the last stage; none of them at the end of an input gradient.
+        the last stage; none of them where a weight gradient follows.
     """
     flat = flatten(schedule.orders)
     whole = flat.are(Kind.F, Kind.RELOAD) * 1.0 - flat.are(Kind.B, Kind.I, Kind.OFFLOAD)
     waiting = flat.are(Kind.I) * 1.0 - flat.are(Kind.W)
-    forward, backward, splits = flat.are(Kind.F), flat.are(Kind.B, Kind.I), flat.are(Kind.I)
+    forward, backward = flat.are(Kind.F), flat.are(Kind.B, Kind.I)
     last = (flat.stage + 1) % schedule.placement.num_stages == 0
     found = []
     for low, high in pairwise(flat.bounds.tolist()):
@@ -104,8 +104,6 @@ def live_passes(schedule: Schedule) -> tuple[Array, Array]:
         backs = np.append(backward[low + 1 : high], False)
         of_last = (forward & last)[here] | (backs & last[then])
         states = np.column_stack([after, forward[here], backs, of_last])
-        ended = np.column_stack([after, np.zeros((high - low, 3))])[splits[here]]
-        states = np.concatenate([states, ended])
         distinct = np.unique(states, axis=0)[::-1]
         found.append(distinct[greatest(distinct[:, None])[:, 0]])
     most = max(map(len, found))
@@ -133,7 +131,7 @@ def losses_beside(schedule: Schedule) -> tuple[tuple[tuple[float, float], ...], 
         waiting = np.cumsum((last & forward)[own] * 1.0 - (last & backward)[own]) - (last & forward)[own]
         shares, losses = held / held.max(initial=1.0), waiting / schedule.num_splits
         found |= set(zip(shares[backward[own]].tolist(), losses[backward[own]].tolist(), strict=True))
-        own_loss = max(own_loss, float(losses[(last & (forward | backward))[own]].max(initial=0.0)))
+        own_loss = max(own_loss, float(losses[(last & backward)[own]].max(initial=0.0)))
     rising: list[tuple[float, float]] = []
     for share, losses in sorted(found, reverse=True):
         if not rising or losses > rising[-1][1]:
@@ -185,10 +183,11 @@ def in_flight_microbatches(
 def live_chunks(pp: int, vpp: int) -> Array:
     """Return the passes of each chunk whose activations a rank holds under interleaved 1F1B.
 
-    (1 + 2v, ranks, v): after the last warm-up pass and one more of m = p micro-batches; then the moments of m >= 2p at
-    which the forward or the backward passes go on to another chunk. Between two moments passes change evenly, so
-    that a rank holds most at one of them, whatever its chunks keep. Chunks are passed p micro-batches at a time, in
-    order forward and in reverse backward (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+    (1 + v, ranks, v): after the last warm-up pass and one more of m = p micro-batches; then the moments of m >= 2p at
+    which the backward passes go on to another chunk. Chunks are passed p micro-batches at a time, in order forward and
+    in reverse backward (Narayanan et al. 2021, arXiv:2104.04473, section 2.2). Passes change evenly until either way
+    goes on to another chunk, so that a rank holds most then, whatever its chunks keep; read backwards in time the order
+    of chunks is the same, so what it holds as the forward passes go on it holds as the backward passes do, too.
     """
     chunk = np.arange(vpp)
     warmup = 2 * (pp - 1 - np.arange(pp))[:, None] + (vpp - 1) * pp
@@ -198,6 +197,6 @@ def live_chunks(pp: int, vpp: int) -> Array:
         return rounds * pp + np.clip(rest - chunks * pp, 0, pp)
 
     few = passes(np.minimum(warmup + 1, pp * vpp), chunk)
-    gone = np.concatenate([chunk * pp + 0 * warmup, (-warmup - 1) % pp + chunk * pp], axis=1)
+    gone = chunk * pp + 0 * warmup
     live = np.concatenate([few, passes(warmup + 1 + gone, chunk) - passes(gone, vpp - 1 - chunk)], axis=1)
     return live.swapaxes(0, 1).astype(float)

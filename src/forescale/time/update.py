@@ -89,8 +89,10 @@ def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric
     """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
     precision = setting.workload.precision
     moments = _moments(setting)
-    per_state_byte = max(optimizer_element_bytes(precision, moments), 1.0)
-    others = (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / per_state_byte
+    held = optimizer_element_bytes(precision, moments)
+    others = (
+        (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / held if held else 0.0
+    )
     passes = OPTIMIZER_PASSES if setting.choices.kernels.fused_update else STEPWISE_PASSES
     seconds = pricing.seconds(Elementwise(bytes_moved=state * (passes + others), family="optimizer"))
     anchor = pricing.models.anchor
