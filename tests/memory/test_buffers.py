@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from tests.small import cluster, dense, moe, workload
+from tests.small import cluster, dense, moe, sees, workload
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.memory.buffers import (
@@ -22,7 +23,7 @@ from forescale.memory.buffers import (
 from forescale.memory.parameters import product_elements
 from forescale.project import project
 from forescale.spec import Strategy
-from forescale.spec.strategy import Kernels
+from forescale.spec.strategy import Kernels, Overlap
 from forescale.spec.workload import Precision
 
 
@@ -44,6 +45,11 @@ def test_fused_weights_count_together():
 def test_of_experts_one_counts():
     assert products(moe(), Strategy(ep=4, dp_shard=4))["moe.down"] == 512 * 1024
     assert products(moe(), Strategy(ep=16, dp_shard=16))["moe.down"] == 512 * 1024
+
+
+def test_panels_of_summa_are_summed_before_they_are_accumulated():
+    assert "ffn.down" in products(dense(), Strategy(tp=2, cp=2))
+    assert products(dense(), Strategy(tp=2, cp=2, tp_kind="summa")) == {}
 
 
 def test_dummy_gradients_exist_where_a_layer_does_and_gradients_accumulate():
@@ -94,6 +100,87 @@ def test_buckets_of_replicas_stand_where_states_are_not_sharded():
     )
     difference = buckets.memory.stages[0].buffers_bytes - plain.memory.stages[0].buffers_bytes
     assert difference == plain.memory.stages[0].weights_bytes
+
+
+def test_replicas_that_share_no_states_have_buckets_too():
+    base = Strategy(dp_replicate=4, zero=0)
+    plain, buckets = (
+        project(
+            dense(), cluster(4), replace(base, kernels=Kernels(replica_buckets=on)), workload()
+        ).memory.stages[0]
+        for on in (False, True)
+    )
+    assert buckets.buffers_bytes - plain.buffers_bytes == plain.weights_bytes
+
+
+def test_the_buffer_of_scores_is_of_the_layer_with_most_heads():
+    first, *rest = dense().layers
+    fewer = replace(first, attention=replace(first.attention, num_heads=8, num_kv_heads=4))
+    model = replace(dense(), layers=(fewer, *rest))
+    plain, buffered = (
+        project(
+            model, cluster(1), Strategy(flash_attention=False, kernels=Kernels(score_buffer=on)), workload(global_batch_size=1)
+        ).memory.stages[0].buffers_bytes
+        for on in (False, True)
+    )  # fmt: skip
+    assert buffered - plain == 2 * 16 * workload().seq_len ** 2
+
+
+def test_chunks_of_products_have_workspaces_where_there_is_a_collective_and_the_engine_runs_them():
+    device = load_cluster("h100-sxm", 2)
+
+    def added(tp, *, fused):
+        on, off = (
+            project(
+                dense(), device, Strategy(tp=tp, sp=tp > 1, dp_shard=2 // tp, overlap=Overlap(tensor=each), kernels=Kernels(fused=fused)), workload()
+            ).memory.stages[0].buffers_bytes
+            for each in (True, False)
+        )  # fmt: skip
+        return on - off
+
+    assert added(2, fused=True) > 0.0
+    assert added(2, fused=False) == added(1, fused=True) == 0.0
+
+
+def test_kinds_of_layers_share_the_dummy_gradients_of_weights_that_both_have():
+    """A stage of the dense layer alone and one of experts: attention's weights on either; in 16 bits at least."""
+    first, *others = moe().layers
+    shared = dense().layers[0].attention
+    layers = tuple(replace(each, attention=shared) for each in (first, *others))
+    model = replace(moe(), layers=layers)
+    attention = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024
+
+    def dummies(**precision):
+        work = replace(workload(), precision=Precision(**precision))
+        on, off = (
+            project(model, cluster(8), Strategy(pp=8, kernels=Kernels(dummy_gradients=each)), work)
+            for each in (True, False)
+        )
+        stages = zip(on.memory.stages, off.memory.stages, strict=True)
+        return [one.buffers_bytes - other.buffers_bytes for one, other in stages]
+
+    found = dummies()
+    assert found[0] == 2 * (attention + 3 * 1024 * 2048)
+    assert found[1] > 2 * (attention + 3 * 1024 * 512)  # of experts one, a shared one and the router
+    assert dummies(compute="fp8", recipe="blockwise", parameters="fp8") == found
+
+
+def test_a_tower_is_on_the_first_stage():
+    """What it has at work, gathers and has dummy gradients of; the other stage is that of the model without one."""
+    layout = Strategy(pp=2, dp_shard=4, zero=3, reshard="always", micro_batch_size=2)
+    for kernels in (Kernels(), Kernels(gathers_aside=True), Kernels(gathers_each_weight=True)):
+        for zero in (1, 3):
+            asked = replace(layout, zero=zero, kernels=kernels)
+            (first, last), (plain, other) = (
+                project(model, cluster(8), asked, workload()).memory.stages for model in (sees(), dense())
+            )
+            assert (last.buffers_bytes, last.activations_bytes) == (
+                other.buffers_bytes,
+                other.activations_bytes,
+            )
+            assert first.activations_bytes > plain.activations_bytes
+            if zero == 1:
+                assert first.buffers_bytes > plain.buffers_bytes
 
 
 def test_resharding_by_default_depends_on_stages():

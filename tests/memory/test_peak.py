@@ -343,6 +343,46 @@ def test_buffers_of_weights_gathered_one_by_one():
     assert apart.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * (PER_LAYER + end))
 
 
+def test_the_head_is_gathered_and_reduced_where_it_is():
+    """Weight by weight on three stages: the last has the head's matrix in whole, the others two of their largest."""
+    layout = replace(PIPELINE, zero=3, reshard="always", kernels=Kernels(gathers_each_weight=True))
+    messages = [each * 2 * TOKENS * HIDDEN for each in (1, 2, 1)]
+    largest = [(2 * 2 + 2) * HIDDEN * WIDTH] * 2 + [(2 + 2) * HIDDEN * VOCAB]
+    expected = [a + b for a, b in zip(largest, messages, strict=True)]
+    assert of(stages(layout), "buffers") == pytest.approx(expected)
+
+
+def test_a_tied_matrix_on_one_stage_is_gathered_once():
+    layout, tied = Strategy(dp_shard=5, zero=3, micro_batch_size=2), replace(MODEL, tied_embeddings=True)
+    (found,), (apart,) = stages(layout, tied), stages(layout)
+    assert apart.buffers_bytes - found.buffers_bytes == pytest.approx(2 * HIDDEN * VOCAB, rel=1e-2)
+    (aside,) = stages(replace(layout, kernels=Kernels(gathers_aside=True)), tied)
+    beside = aside.overhead_bytes - found.overhead_bytes
+    assert beside == pytest.approx(2 * (PER_LAYER + HIDDEN * VOCAB + HIDDEN))
+
+
+def test_experts_of_one_copy_are_received_by_nobody():
+    """ep 5 of dp 5: two groups of a router and its norm, or these and the root."""
+    layout = Strategy(dp_shard=5, ep=5, zero=3)
+    work = Workload(seq_len=64, global_batch_size=5)
+    aside, plain = (
+        stages(replace(layout, kernels=Kernels(gathers_aside=on)), EXPERTS, work)[0] for on in (True, False)
+    )
+    dense, root = HIDDEN + HIDDEN * 10, 2 * HIDDEN * 8 + HIDDEN
+    expected = 2 * (dense + max(dense, root))
+    assert aside.overhead_bytes - plain.overhead_bytes == pytest.approx(expected)
+
+
+def test_updated_experts_are_received_too():
+    work = Workload(seq_len=64, global_batch_size=8)
+    received, plain = (
+        stages(Strategy(dp_shard=8, ep=2, kernels=Kernels(receives_copies=on)), EXPERTS, work)[0]
+        for on in (True, False)
+    )
+    held = 2 * (HIDDEN + HIDDEN * 10 + EXPERT) + HIDDEN + 2 * HIDDEN * 8
+    assert received.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * held)
+
+
 def test_copies_among_neighbours_stay_beside_the_shards():
     """Sharded again over 2 of 8 after forward: half of all parameters in 16 bits, the rest as ever."""
     always = Strategy(dp_shard=8, zero=3, micro_batch_size=2)
@@ -395,6 +435,8 @@ def test_gradients_as_products_made_them_stay_beside_their_sum():
     """DeepSpeed in bf16: 2 + 4 bytes of each parameter."""
     found = stages(replace(PIPELINE, zero=0, kernels=Kernels(keeps_product_gradients=True)))
     assert of(found, "gradients") == pytest.approx([(4 + 2) * held for held in HELD])
+    sharded = stages(replace(PIPELINE, zero=2, kernels=Kernels(keeps_product_gradients=True)))
+    assert of(sharded, "gradients") == pytest.approx([4 * held / 5 for held in HELD])
 
 
 def test_gradients_of_the_update_that_find_no_room_are_lost():

@@ -9,7 +9,10 @@ from tests.small import cluster, dense, moe
 
 from forescale import project
 from forescale.errors import SpecError
-from forescale.memory.parameters import Elements, Weights
+from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.parts import build_blocks
+from forescale.memory.parameters import Elements, Weights, gathered_bytes, holdings
+from forescale.memory.states import moments_per_parameter
 from forescale.spec import Precision, Strategy, Workload
 from forescale.spec.workload import QUANTISED_BYTES, Trainable
 from forescale.units import GIB
@@ -121,6 +124,33 @@ def test_frozen_weights_travel_as_they_are_kept_but_never_wider_than_products_ta
         **{"quantised" if frozen == "int8" else "frozen": Elements(dense=20.0, expert=0.0)},
     )  # fmt: skip
     assert held.sent(Precision(frozen=frozen)).dense == numbers
+    head = replace(held, **{name: Elements(dense=0.0, expert=0.0, vocabulary=20.0) for name in (
+        "quantised" if frozen == "int8" else "frozen",
+    )})  # fmt: skip
+    assert head.sent(Precision(frozen=frozen)).vocabulary == numbers - 10
+
+
+def test_a_gather_takes_products_numbers():
+    """Of 32-bit products parameters travel in 32 bits: TF32 takes them so, and rounds them itself."""
+    assert [gathered_bytes(Precision(compute=each)) for each in ("fp32", "tf32", "bf16", "fp8")] == [
+        4,
+        4,
+        2,
+        2,
+    ]
+
+
+def test_what_is_trained_alone_has_moments_gradients_and_tensors():
+    """Norms alone: two moments of each under Muon, two tensors a layer; the matrices have neither."""
+    model = replace(dense(), tied_embeddings=False)
+    norms = Trainable(frozen=("embedding", "head", "attention", "ffn"))
+    assert moments_per_parameter(model, "muon", norms).dense == 2.0
+    assert moments_per_parameter(model, "muon", Trainable()).dense < 1.4
+    work = Workload(seq_len=64, global_batch_size=1, trainable=norms)
+    blocks = build_blocks(model, Layout.of(work, *split_strategy(Strategy())))
+    (layer, *_) = holdings(blocks).layers
+    assert (layer.tensors, layer.largest_trained.dense) == (2.0, 1024.0)
+    assert layer.largest.dense > 1024.0
 
 
 def test_a_type_of_frozen_weights_needs_some():
