@@ -250,6 +250,23 @@ def test_16_bit_logits_of_an_eager_loss_leave_room_for_nothing():
     assert lost == pytest.approx([0.0, 0.0, 2 * TOKENS * VOCAB - (ratio - 1) * loss], abs=1.0)
 
 
+def test_room_that_a_loss_leaves_is_lost_beside_what_is_gathered_for_it():
+    """At stage 3, where the loss is the fullest moment and more is gathered for it than for a layer."""
+    kernels = Kernels(gathers_ends_apart=True)
+    layout = replace(PIPELINE, zero=3, reshard="always")
+    wide = replace(MODEL, vocab_size=4 * VOCAB)
+    eager, fused = (
+        stages(replace(layout, kernels=replace(kernels, cross_entropy=kind)), wide)[-1]
+        for kind in ("eager", "fused")
+    )
+    assert 2 * (HIDDEN + HIDDEN * 4 * VOCAB) > (2 * 2 + 2 + 4) * PER_LAYER
+    ratio = packaged("calibrations/memory/overhead")["pytorch"]["fragmentation"]["segments"]["fixed"][1]
+    lost = eager.overhead_bytes - fused.overhead_bytes
+    lost -= (ratio - 1) * (eager.allocated_bytes - fused.allocated_bytes)
+    loss = TOKENS * (2 * HIDDEN + 2 * HIDDEN + 4 + 3 * 4 * 4 * VOCAB)
+    assert lost == pytest.approx(2 * TOKENS * 4 * VOCAB - (ratio - 1) * loss, abs=1.0)
+
+
 def test_pieces_never_count_more_than_the_room_that_is_lost():
     """At a ratio of 1.2 the pieces of a loss of 12 bytes a logit would be 2.4 bytes, more than the 2 that are lost."""
     assert stranded_bytes(freed=2.0, loss=12.0, ratio=1.2) == 0.0

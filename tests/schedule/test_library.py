@@ -103,6 +103,7 @@ def test_megatron_remainder_group():
         ("interleaved-1f1b", Request(pp=4, num_microbatches=8, vpp=1), "vpp must be 2 or more"),
         ("interleaved-1f1b", Request(pp=4, num_microbatches=8, vpp=2, group_size=2), "at least pp = 4"),
         ("gis", Request(pp=8, num_microbatches=8, vpp=2, group_size=3), "4 to 8"),
+        ("gis", Request(pp=5, num_microbatches=8, vpp=2, group_size=2), "3 to 5"),
         ("hanayo", Request(pp=4, num_microbatches=8, vpp=3), "even"),
         ("v-zb", Request(pp=8, num_microbatches=8, vpp=2, memory_limit=2.0), "allow 4 or more"),
         ("zb-1p", Request(pp=8, num_microbatches=8, memory_limit=0.5), "at least one"),

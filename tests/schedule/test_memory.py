@@ -1,8 +1,21 @@
 import numpy as np
 import pytest
 
-from forescale.schedule import ActivationSizes, Request, family, peak_activations, peak_memory
-from forescale.schedule.memory import in_flight_microbatches, live_chunks, live_passes, memory_curve
+from forescale.schedule import (
+    ActivationSizes,
+    Request,
+    family,
+    from_actions,
+    peak_activations,
+    peak_memory,
+)
+from forescale.schedule.memory import (
+    in_flight_microbatches,
+    live_chunks,
+    live_passes,
+    losses_beside,
+    memory_curve,
+)
 
 
 def built(name, pp=4, m=8, vpp=1):
@@ -76,6 +89,16 @@ def test_live_passes_are_those_of_the_schedule_whatever_chunks_keep(vpp, rounds)
         assert not waiting.any()
         named = (whole * saved[of_rank]).sum(axis=2).max(axis=0)
         np.testing.assert_allclose(named, expected)
+
+
+def test_losses_wait_beside_passes_that_are_held_until_their_weight_gradients():
+    """GPipe's first backward has all passes and the other losses beside it; by hand two of three passes have one."""
+    assert losses_beside(built("gpipe", m=8)) == (((1.0, 7.0),), 7.0)
+    assert losses_beside(built("1f1b", m=8)) == (((1.0, 0.0),), 0.0)
+    order = (
+        "0F0 0F1 0I0 0I1 0F2 0I2 0W0 0W1 0W2"  # a loss waits beside 0I0 alone, and a third pass is held later
+    )
+    assert losses_beside(from_actions([order.split()])) == (((1.0, 0.0), (2 / 3, 1.0)), 1.0)
 
 
 def test_what_waits_for_weight_gradients_holds_its_part():
