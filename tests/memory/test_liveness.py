@@ -11,7 +11,7 @@ from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Builder
 from forescale.graph.recompute import keep
-from forescale.memory.liveness import Moment, block_moments, peak_bytes, undominated
+from forescale.memory.liveness import Moment, block_moments, peak_bytes, peaks_of, undominated
 from forescale.spec import Kernels, Recompute, Strategy
 from forescale.spec.workload import Precision
 
@@ -227,3 +227,42 @@ def test_what_comes_back_from_experts_is_beside_their_rows_without_sequence_para
     tensors = moment_of(block, "moe.unpermute").tensors
     assert tensors["moe.own"] == 512 * 1024 * 2 / tp
     assert tensors["moe.returned"] == 4 * tensors["moe.own"]
+
+
+POLICIES = [
+    Recompute(),
+    Recompute(granularity="full"),
+    Recompute(granularity="full", stops_early=True),
+    Recompute(granularity="selective", modules=("mlp", "core_attn")),
+    Recompute(granularity="selective", modules=("layernorm", "moe_act")),
+    Recompute(granularity="policy", policy="torch_per_op"),
+    Recompute(granularity="policy", policy="save_qkv_proj"),
+]
+
+
+@pytest.mark.parametrize("recompute", POLICIES, ids=str)
+@pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
+def test_peaks_of_one_shape_are_those_of_the_moments_of_each_size(model, recompute):
+    """To the last bit; of the second size the moments that can be the peak are known from the first."""
+    for layout in (
+        laid_out(),
+        laid_out(tp=2),
+        replace(laid_out(tp=2), seq_len=4096.0),
+        laid_out(tp=2, sp=False),
+    ):
+        for block in (layer_block(model, model.layers[-1], layout), head_block(model, layout)):
+            kept = keep(block, recompute)
+            moments = block_moments(block, kept)
+            assert peaks_of(block, kept) == (moments.forward_bytes, moments.backward_bytes)
+
+
+def test_a_peak_may_be_another_moment_of_the_same_shape(gated: Block) -> None:
+    """With a wide normed tensor the peak moves from the activation to up, where its gradient has two parts."""
+    wide = replace(
+        gated, tensors={**gated.tensors, "normed": replace(gated.tensors["normed"], elements=900.0)}
+    )
+    for block, peak in ((gated, 464), (wide, 24 + 3 * 1800 + 80 + 20)):
+        kept = keep(block, Recompute())
+        moments = block_moments(block, kept)
+        assert peaks_of(block, kept) == (moments.forward_bytes, moments.backward_bytes)
+        assert peaks_of(block, kept)[1] == peak

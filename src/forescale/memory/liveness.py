@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import operator as arithmetic
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from msgspec.structs import replace
 
 from forescale.formula import Term, as_term, formula, named, total, value_of
-from forescale.graph.operator import Block, Operator
+from forescale.graph.operator import Block, Names, Operator
 from forescale.graph.ops import Collective, Primitive
 from forescale.graph.recompute import Kept, awaited, offloaded_bytes
 from forescale.numeric import Numeric, larger, smaller
@@ -242,6 +243,128 @@ class _Gradients:
         return dict(map(self._labelled.__getitem__, self.storage.values()))
 
 
+class _Step(Struct, frozen=True, kw_only=True):
+    """What of an operator decides which tensors exist while it runs."""
+
+    name: str
+    reads: Names
+    writes: Names
+    saves: Names
+    temporaries: Names
+    backward_temporaries: Names
+    held: Names
+    gradient_in_saved: bool
+    shares_gradient: bool
+
+
+class _Placed(Struct, frozen=True, kw_only=True):
+    """A tensor whose sizes are places in a list of sizes."""
+
+    name: str
+    differentiable: bool = True
+    num_bytes: int
+    gradient_bytes: int = 0
+
+
+class _Shape(Struct, frozen=True, kw_only=True):
+    """All of a block and what it keeps but numbers: blocks of one shape have their peaks among the same moments."""
+
+    steps: tuple[_Step, ...]
+    input_name: str
+    tensors: tuple[tuple[str, bool], ...]
+    """Names, and whether each has a gradient."""
+    kept: Names
+    dropped: Names
+    replays: tuple[Names, ...]
+
+
+Places: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of each moment that can be the peak, the places of its tensors' sizes in the order in which they are summed."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _fullest(shape: _Shape) -> tuple[Places, Places]:
+    """Return the moments of forward and of backward that can be the peak.
+
+    Sizes are those of all tensors, of their gradients, and of what is kept, which may be a share of a tensor.
+    """
+    count = len(shape.tensors)
+    steps: dict[str, Any] = {step.name: step for step in shape.steps}
+    tensors: dict[str, Any] = {
+        name: _Placed(name=name, differentiable=has, num_bytes=at, gradient_bytes=count + at)
+        for at, (name, has) in enumerate(shape.tensors)
+    }
+    kept: tuple[Any, ...] = tuple(
+        _Placed(name=name, num_bytes=2 * count + at) for at, name in enumerate(shape.kept)
+    )
+    moments = block_moments(
+        Block(
+            name="",
+            operators=tuple(steps.values()),
+            tensors=tensors,
+            parameters=(),
+            input_name=shape.input_name,
+        ),
+        Kept(
+            tensors=kept,
+            dropped=tuple(tensors[name] for name in shape.dropped),
+            replays=tuple(tuple(steps[name] for name in group) for group in shape.replays),
+        ),
+    )
+    forward, backward = (
+        tuple(tuple(cast("Iterable[int]", each.tensors.values())) for each in undominated(phase))
+        for phase in (moments.forward, moments.backward)
+    )
+    return forward, backward
+
+
+def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
+    """Return the most bytes during forward and during backward, those of `BlockMoments`.
+
+    Which moments can be the peak is known of blocks of the same shape; recorded sizes are walked through, for their
+    names.
+    """
+    tensors = block.tensors.values()
+    sizes = [each.num_bytes for each in tensors]
+    sizes += [each.gradient_bytes for each in tensors]
+    sizes += [each.num_bytes for each in kept.tensors]
+    if Term in map(type, sizes):
+        moments = block_moments(block, kept)
+        return moments.forward_bytes, moments.backward_bytes
+    shape = _Shape(
+        steps=tuple(_step_of(each) for each in block.operators),
+        input_name=block.input_name,
+        tensors=tuple((each.name, each.differentiable) for each in tensors),
+        kept=tuple(each.name for each in kept.tensors),
+        dropped=tuple(each.name for each in kept.dropped),
+        replays=tuple(tuple(each.name for each in group) for group in kept.replays),
+    )
+    forward, backward = (_largest_sum(sizes, places) for places in _fullest(shape))
+    return forward, backward
+
+
+def _step_of(each: Operator) -> _Step:
+    return _Step(
+        name=each.name,
+        reads=each.reads,
+        writes=each.writes,
+        saves=each.saves,
+        temporaries=each.temporaries,
+        backward_temporaries=each.backward_temporaries,
+        held=each.held,
+        gradient_in_saved=each.gradient_in_saved,
+        shares_gradient=each.shares_gradient,
+    )
+
+
+def _largest_sum(sizes: Sequence[Numeric], places: Places) -> Numeric:
+    """Return the most bytes of any moment, each summed one tensor after the other."""
+    sums = [
+        functools.reduce(arithmetic.add, map(sizes.__getitem__, each)) if each else 0.0 for each in places
+    ]
+    return functools.reduce(larger, sums) if sums else 0.0
+
+
 class BlockBytes(Struct, frozen=True, kw_only=True):
     """Bytes of one block and micro-batch on one device."""
 
@@ -292,7 +415,7 @@ def block_bytes(
     `captured` asks for the working sets of what graphs capture and of experts apart, `split` for what waits for
     weight gradients.
     """
-    moments = block_moments(block, kept)
+    forward, backward = peaks_of(block, kept)
     return BlockBytes(
         kept=kept.num_bytes,
         offloaded=offloaded_bytes(block, kept, offloaded),
@@ -301,9 +424,9 @@ def block_bytes(
         afterwards=_sum_of(block, "afterwards"),
         stranded=_sum_of(block, "stranded"),
         summed=_summed_bytes(block),
-        captured=_pools(block, kept, moments) if captured else None,
-        forward=moments.forward_bytes,
-        backward=moments.backward_bytes,
+        captured=_pools(block, kept, block_moments(block, kept)) if captured else None,
+        forward=forward,
+        backward=backward,
     )
 
 
