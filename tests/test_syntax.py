@@ -65,6 +65,7 @@ BOMB = "a: &a [1,2,3,4,5,6,7,8,9]\n" + "\n".join(
         ("a: &x [*x]", "its anchors stand for more than"),
         (BOMB, "its anchors stand for more than"),
         ("a: " + "[" * 50_000, "more than 64 deep"),
+        ("a: " + "[" * 100 + "@", "more than 64 deep"),  # what follows is not even scanned
         ("a: " + "9" * 6_000, "digits"),
         ("a: .inf", "'a' must be a number, got inf"),
         ("1: 2", "the key 1 must be text"),

@@ -143,7 +143,17 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
         return scalars and (one.tag, one.value) == (other.tag, other.value)
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader that reads 1e-5 as a number, a date as text, and refuses two values of a key; null is none."""
+        """SafeLoader that reads 1e-5 as a number, a date as text, and refuses two values of a key; null is none.
+
+        It stops at brackets too deep inside each other, as the scanner's time grows with the square of their depth.
+        """
+
+        flow_level: int
+
+        def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+            if self.flow_level > DEPTH:
+                raise RecursionError
+            super().fetch_flow_collection_start(token)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: dict[object, yaml.Node] = {}
