@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,22 @@ def outer_of(row):
     return Outer(every=outer.every, fragments=pieces, overlap=outer.overlap, bits=outer.bits)
 
 
+@cache
+def needed(outer, utilisation, parameters, num_layers, step_time):
+    return bandwidth_needed(
+        outer, utilisation, parameters=parameters, num_layers=num_layers, step_time=step_time
+    )
+
+
 def grid_steps(row, outer):
     """Steps of the grid from the bandwidth published to the last that does not reach the utilisation."""
-    found = bandwidth_needed(
-        outer, float(row["utilisation_pct"]) / 100, parameters=float(row["parameters"]),
-        num_layers=int(row["layers"]), step_time=float(row["step_s"]),
-    )  # fmt: skip
+    found = needed(
+        outer,
+        float(row["utilisation_pct"]) / 100,
+        float(row["parameters"]),
+        int(row["layers"]),
+        float(row["step_s"]),
+    )
     last = int(np.searchsorted(GRID, found / 1e9)) - 1
     steps = [last - at for at, value in enumerate(PRINTED) if value == float(row["bandwidth_gbit_per_s"])]
     return min(steps, key=abs)

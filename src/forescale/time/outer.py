@@ -97,13 +97,15 @@ def compute_utilisation(
     arriving: dict[int, list[tuple[int, float]]] = {}
     clock = link = 0.0
     starts = []
+    turns = [_turn(outer, layer) for layer in range(num_layers)]
     for step in range(count):
         starts.append(clock)
-        for layer in range(num_layers):
-            clock = max(clock, ready[layer]) + forward
+        turn = step % outer.every
+        for arrived in ready:
+            clock = (clock if clock >= arrived else arrived) + forward
         for layer in reversed(range(num_layers)):
             clock += backward
-            if _sent(outer, layer, step):
+            if turns[layer] == turn:
                 link = max(link, clock) + seconds
                 arriving.setdefault(step + outer.overlap, []).append((layer, link + around))
         for layer, time in arriving.pop(step, ()):
@@ -112,10 +114,9 @@ def compute_utilisation(
     return min(1.0, (count - half) * step_time / (clock - starts[half]))
 
 
-def _sent(outer: Outer, layer: int, step: int) -> bool:
-    """Whether a layer is exchanged after a step: pieces take turns, evenly over the round."""
-    piece = layer % outer.fragments
-    return step % outer.every == piece * outer.every // outer.fragments
+def _turn(outer: Outer, layer: int) -> int:
+    """Return the step of a round after which a layer is exchanged: pieces take turns, evenly over the round."""
+    return layer % outer.fragments * outer.every // outer.fragments
 
 
 def utilisation_of(model: Model, cluster: Cluster, workload: Workload, step_time: float) -> float:
