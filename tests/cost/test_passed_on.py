@@ -12,15 +12,10 @@ from forescale.cost.select import Costs
 from forescale.project import memory_timeline
 from forescale.spec import Strategy
 
-SOURCES = {
-    path: ast.parse(path.read_text(encoding="utf-8"))
-    for path in Path(forescale.__file__).parent.rglob("*.py")
-}
 
-
-def takers():
+def takers(trees):
     """Return the names of functions whose first argument is a question, or may be."""
-    for tree in SOURCES.values():
+    for tree in trees:
         for node in tree.body:
             first = node.args.args[:1] if isinstance(node, ast.FunctionDef) else []
             if any("Question" in ast.unparse(each.annotation or ast.Constant("")) for each in first):
@@ -29,10 +24,14 @@ def takers():
 
 def test_within_the_package_questions_are_passed_on_whole():
     """Parts are for callers from outside: nothing here takes a question apart, and forgets one of them."""
-    names = set(takers())
+    sources = {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for path in Path(forescale.__file__).parent.rglob("*.py")
+    }
+    names = set(takers(sources.values()))
     assert {"project", "memory_timeline", "explain", "advise", "wire", "project_as"} <= names
     parts = {"cluster", "workload", "strategy", "costs"}
-    for path, tree in SOURCES.items():
+    for path, tree in sources.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
                 apart = parts & {keyword.arg for keyword in node.keywords}
