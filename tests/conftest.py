@@ -1,4 +1,10 @@
-"""What all tests share: property tests try the same examples each time, and never fail for being slow."""
+"""What all tests share: property tests try the same examples each time, and never fail for being slow.
+
+Of tests that run side by side, each process has one thread for arithmetic: torch starts one per core in each, and its
+threads wait for cores in a loop, which takes as much processor time as all they do.
+"""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -7,3 +13,6 @@ settings.register_profile(
 )
 settings.register_profile("random", parent=settings.get_profile("steady"), derandomize=False)
 settings.load_profile("steady")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
