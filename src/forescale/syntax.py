@@ -132,15 +132,16 @@ def _expanded(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401  (a node
     return known[id(node)]
 
 
+def _alike(one: Any, other: Any) -> bool:  # noqa: ANN401  (nodes of a lazy import)
+    """Whether two nodes are the same scalar."""
+    return isinstance(one.value, str) and (one.tag, one.value) == (other.tag, other.value)
+
+
 @cache
 def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy import)
     import re
 
     import yaml
-
-    def alike(one: yaml.Node, other: yaml.Node) -> bool:
-        scalars = isinstance(one, yaml.ScalarNode) and isinstance(other, yaml.ScalarNode)
-        return scalars and (one.tag, one.value) == (other.tag, other.value)
 
     class Loader(yaml.SafeLoader):
         """SafeLoader that reads 1e-5 as a number, a date as text, and refuses two values of a key; null is none.
@@ -161,7 +162,7 @@ def _yaml_loader() -> Any:  # noqa: ANN401  (the class is made from a lazy impor
                 if key_node.tag == "tag:yaml.org,2002:merge":
                     continue
                 key = self.construct_object(key_node, deep=True)
-                if isinstance(key, str) and key in seen and not alike(seen[key], value_node):
+                if isinstance(key, str) and key in seen and not _alike(seen[key], value_node):
                     problem = f"the key {key!r} is given twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 if value_node.tag != "tag:yaml.org,2002:null":
