@@ -135,3 +135,31 @@ def test_durations_that_are_no_whole_ticks_are_proven_too():
     is_sound(found, asked)
     assert found.proven
     assert found.bound == pytest.approx(found.makespan, rel=1e-4)
+
+
+def small(*, placement, limit=None, comm=0.0):
+    """One micro-batch whose passes take 1 each."""
+    stages = placement.num_stages
+    ones = np.ones(stages)
+    return Problem(
+        placement=placement,
+        num_microbatches=1,
+        forward=ones,
+        input_grad=ones,
+        weight_grad=ones,
+        comm=np.full(stages - 1, comm),
+        saved=ones / placement.vpp,
+        memory_limit=limit,
+    )
+
+
+def test_no_order_beats_a_micro_batch_s_way_there_and_back():
+    """Forwards and input gradients of two ranks, two messages of 2 and the first rank's weight gradient."""
+    asked = small(placement=loop(2, 1), comm=2.0)
+    assert asked.lower_bound() == 2 + 2 + 2 * 2 + 1 == asked.makespan(one_at_a_time(asked))
+
+
+def test_a_limit_lets_all_chunks_of_a_micro_batch_through():
+    assert small(placement=wave(2, 2), limit=1.0).memory_limit == 1.0
+    with pytest.raises(ScheduleError, match=r"1 or more; got 0\.75"):
+        small(placement=wave(2, 2), limit=0.75)

@@ -55,6 +55,26 @@ def test_memory_moves_layers_to_ranks_that_hold_less():
     assert np.diff(found.bounds).tolist() == [3, 5]
 
 
+def test_a_stage_may_have_as_few_layers_as_it_must():
+    assert partition_layers([BLOCK] * 3, 3, in_flight=[1.0] * 3).bounds == (0, 1, 2, 3)
+    assert partition_layers([BLOCK] * 4, 2, in_flight=[1.0] * 2, min_layers=2).bounds == (0, 2, 4)
+
+
+def test_of_cuts_with_one_slowest_stage_the_most_even_is_taken():
+    long = Layer(forward=6.0, input_grad=6.0, weight_grad=6.0)
+    assert partition_layers([long, *[BLOCK] * 4], 3, in_flight=[1.0] * 3).bounds == (0, 1, 3, 5)
+
+
+def test_what_frees_most_memory_per_second_is_recomputed():
+    """3 in a second before 4 in four: 2.5 must go."""
+    quick, slow = (
+        Layer(forward=seconds, input_grad=1.0, weight_grad=1.0, activation=kept, recomputed_activation=1.0)
+        for seconds, kept in ((1.0, 4.0), (4.0, 5.0))
+    )
+    found = partition_layers([slow, quick], 1, in_flight=[1.0], memory_limit=6.5)
+    assert (found.recomputed, found.stage_time, found.stage_memory) == (((1,),), (9.0 + 1.0,), (6.0,))
+
+
 def test_what_cannot_fit_is_refused():
     with pytest.raises(ScheduleError, match="even with all recomputed"):
         partition_layers([BLOCK] * 4, 2, in_flight=[1.0, 1.0], memory_limit=1.0)
