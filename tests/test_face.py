@@ -196,6 +196,43 @@ def test_what_is_wrong_is_said_with_the_nearest_word():
         fs.project(fs.ask("llama-3.1-8b", "h100-sxm", **WORDS), tp=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"objective": "fast"}, "objective must be step_time or peak_memory, got 'fast'"),
+        ({"max_memory": "700 GiB"}, "max_memory limits what a device has"),
+        ({"safe": "no"}, "safe must be true or false, got 'no'"),
+        ({"space": {"tp": [1]}}, "space must be an fs.Space"),
+        ({"top": 0}, "fs.search: top must be greater than 0, got 0"),
+        ({"top": "3"}, "top must be a whole number, got '3' .write it without quotes."),
+        ({"relax": "no"}, "relax must be true or false, got 'no'"),
+        ({"time_limit": float("nan")}, "time_limit must be a number, got nan"),
+    ],
+)
+def test_what_a_search_cannot_take_is_said(words, message):
+    with pytest.raises(SpecError, match=message):
+        fs.search("llama-3.1-8b", "h100-sxm", **WORDS, **words)
+
+
+def test_limits_are_read_as_a_plan_has_them():
+    asked = fs.ask_search("llama-3.1-8b", "h100-sxm", max_memory="70 GiB", objective="peak_memory", **WORDS)
+    assert (asked.max_memory, asked.objective) == (70 * 2**30, "peak_memory")
+
+
+@pytest.mark.parametrize(
+    ("load", "given", "message"),
+    [
+        (fs.load_model, (3,), "model must be a name, a file or a table, got 3"),
+        (fs.load_cluster, ("h100-sxm", 0), "devices must be a whole number of 1 or more, got 0"),
+        (fs.load_cluster, ("h100-sxm", 2.5), "devices must be a whole number of 1 or more, got 2.5"),
+        (fs.compare, ("a", {}), "a: expected a projection, or a forescale.projection/1 document of one; found 'a'"),
+    ],
+)  # fmt: skip
+def test_values_of_the_wrong_kind_are_said(load, given, message):
+    with pytest.raises(SpecError, match=message):
+        load(*given)
+
+
 def test_nothing_within_the_package_uses_the_face():
     for path in Path(fs.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -12,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
 from forescale.advise import Advice, Fit
 from forescale.advise import advise as advised
 from forescale.advise import fit as fitted
-from forescale.errors import SpecError, UnknownKeyError
+from forescale.cost.select import Costs
+from forescale.errors import SpecError, UnknownKeyError, shown
 from forescale.explain import explain as explained
 from forescale.export import Export
 from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
-from forescale.io.named import cluster_of, model_of
+from forescale.io.named import cluster_given, model_given
 from forescale.io.question import build_question
 from forescale.io.space import held_space
+from forescale.limits import DEVICES, SHOWN, TIME, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import project_as
 from forescale.project import memory_timeline
@@ -42,13 +44,27 @@ from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.framework import replayed
 from forescale.spec.framework import searched as framework_space
 from forescale.spec.space import NAMES, Space
+from forescale.struct import Struct
 
 LAYOUT = tuple(item.name for item in fields(Strategy))
 RUN = tuple(item.name for item in fields(Workload))
 COST = tuple(item.name for item in fields(CostSection))
-PLAN = ("devices", "nodes", "sites", "framework", "preset", "hardware_config", "operations")
-LIMITS = ("space", "costs", "objective", "max_memory", "safe")
+PLAN = (
+    *("devices", "nodes", "sites", "framework", "preset", "hardware_config", "operations"),
+    *("objective", "max_memory", "safe"),
+)
+PARTS = {"space": Space, "costs": Costs}
 WHERE = "the question"
+
+
+class _Effort(Struct, frozen=True, kw_only=True):
+    """What a search is told beside its question."""
+
+    top: Annotated[int, SHOWN]
+    all_variants: bool
+    relax: bool
+    surest: bool
+    time_limit: Annotated[float, TIME] | None
 
 
 def load_model(name: str) -> Model:
@@ -61,12 +77,13 @@ def load_model(name: str) -> Model:
     ReaderError
         If it is a file that cannot be read as a model.
     """
-    return model_of(name)
+    return model_given(name, "load_model")
 
 
 def load_cluster(name: str, devices: int) -> Cluster:
     """Return a cluster of so many devices by its catalogue name, or from a cluster file; raises as `load_model`."""
-    return cluster_of(name, devices)
+    count = within(devices, DEVICES, "load_cluster: devices", whole=True)
+    return cluster_given(name, "load_cluster").sized(count)
 
 
 def ask(
@@ -90,8 +107,8 @@ def ask(
     if isinstance(model, Question):
         return _whole(model, cluster, strategy, workload, words)
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    asked, limits = _read(model, cluster, strategy, workload, words, layout=layout)
-    return replace(asked, **limits)
+    asked, parts = _read(model, cluster, strategy, workload, words, layout=layout)
+    return replace(asked, **parts)
 
 
 def ask_search(
@@ -108,8 +125,8 @@ def ask_search(
         return _whole(model, cluster, None, workload, words)
     held = {name: words.pop(name) for name in NAMES if name in words}
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    asked, limits = _read(model, cluster, None, workload, words, layout=layout or None)
-    space: Space = limits.pop("space", Space())
+    asked, parts = _read(model, cluster, None, workload, words, layout=layout or None)
+    space: Space = parts.pop("space", Space())
     if asked.strategy is not None:
         space = replace(space, base=asked.strategy)
     if asked.framework is not None:
@@ -121,7 +138,7 @@ def ask_search(
     values: dict[str, Any] = {name: each for name, each in several.items() if name not in words}
     space = replace(space, **values)
     space = held_space(same(space, WHERE, "space"), words, asked.model, where=f"{WHERE}:")
-    return replace(asked, **{**limits, "strategy": None, "space": space})
+    return replace(asked, **{**parts, "strategy": None, "space": space})
 
 
 def _is_word(value: object) -> bool:
@@ -194,7 +211,7 @@ def search(
     surest: bool = False,
     time_limit: float | None = None,
     watch: Watch | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
 ) -> SearchResult:
     """Return the best layouts, exactly: every legal one is evaluated, or proven to be no better.
@@ -225,16 +242,9 @@ def search(
         If no layout is legal, or none fits.
     """
     asked = ask_search(model, cluster, workload, **words)
-    return searched(
-        asked,
-        top=top,
-        all_variants=all_variants,
-        relax=relax,
-        surest=surest,
-        time_limit=time_limit,
-        watch=watch,
-        checkpoint=checkpoint,
-    )
+    effort = _Effort(top=top, all_variants=all_variants, relax=relax, surest=surest, time_limit=time_limit)
+    kept = None if checkpoint is None else Path(checkpoint)
+    return searched(asked, watch=watch, checkpoint=kept, **asdict(same(effort, "fs.search", "")))
 
 
 def export(
@@ -335,13 +345,16 @@ def _read(
     *,
     layout: dict[str, Any] | None,
 ) -> tuple[Question, dict[str, Any]]:
-    """Return what plain words and values ask, read as a plan file is, and the limits among them."""
-    limits = {name: words.pop(name) for name in LIMITS if name in words}
+    """Return what plain words and values ask, read as a plan file is, and the whole parts among them."""
+    parts = {name: words.pop(name) for name in PARTS if words.get(name) is not None}
+    for name, part in parts.items():
+        if not isinstance(part, PARTS[name]):
+            raise SpecError(f"{WHERE}: {name} must be an fs.{PARTS[name].__name__}, got {shown(part)}")
     run = {name: words.pop(name) for name in RUN if name in words}
     cost = {name: words.pop(name) for name in COST if name in words}
     values = {name: words.pop(name) for name in PLAN if name in words}
     for name in words:
-        raise UnknownKeyError(name, WHERE, (*LAYOUT, *RUN, *COST, *PLAN, *LIMITS))
+        raise UnknownKeyError(name, WHERE, (*LAYOUT, *RUN, *COST, *PLAN, *PARTS))
     for name, given, told in (("layout", strategy, layout), ("workload", workload, run)):
         if given is not None and told:
             raise SpecError(
@@ -357,7 +370,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_question(present, where=WHERE), limits
+    return build_question(present, where=WHERE), parts
 
 
 def _tables(words: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,8 +50,8 @@ OptionalExtent: TypeAlias = Annotated[int, Interval(ge=0, le=2**24)]
 Devices: TypeAlias = Annotated[int, Interval(gt=0, le=2**24)]
 Count: TypeAlias = Annotated[int, Interval(gt=0, le=10**9)]
 Amount: TypeAlias = Annotated[float, Interval(gt=0, le=1e24)]
-Rate: TypeAlias = Annotated[float, Interval(ge=1.0, le=1e24)]
-"""FLOP/s, byte/s, bytes and hertz of hardware."""
+Rate: TypeAlias = Annotated[float, Interval(ge=1e6, le=1e24)]
+"""FLOP/s, byte/s, bytes and hertz of hardware; a number below lacks its unit."""
 Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e6)]
 Share: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
 Factor: TypeAlias = Annotated[float, Interval(gt=0, le=1e3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -31,6 +32,7 @@ Hint: TypeAlias = Any
 Units: TypeAlias = Mapping[type, Mapping[str, str]]
 """By dataclass, the fields that text such as "450 GB/s" may give, and what each is measured in."""
 _NO_UNITS: Units = MappingProxyType({})
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 _NUMBERS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -68,7 +70,7 @@ def same(value: T, where: str, key: str) -> T:
     """
     walk, kind = Walk(where), cast("Hint", type(value))
     for name, form in _forms(kind).items():
-        walk.read(form, getattr(value, name), (key, name))
+        walk.read(form, getattr(value, name), (key, name) if key else (name,))
     if walk.problems:
         raise SpecError(f"{where}: {walk.problems[0]}")
     return value
@@ -155,6 +157,8 @@ class Walk:
         if numbers and isinstance(value, int | float) and not isinstance(value, bool):
             return self._number(bare, value, path)
         allowed, hint = _wanted(bare, choices), _like(value, choices)
+        if numbers and isinstance(value, str) and _NUMBER.fullmatch(value):
+            hint = " (write it without quotes)"
         return self._refuse(path, f"must be {allowed}, got {shown(value)}{hint}")
 
     def _number(self, bare: Mapping[Hint, Interval], value: float, path: tuple[str, ...]) -> Hint:

@@ -135,6 +135,9 @@ BAD = {
     "a bench of a preset": (("bench", *DENSE, "--preset", "almodel"), "bench works under the preset default only"),
     "a picture of no kind": (("pipeline", "draw", "-o", "x.png"), "--output x.png ends in none of .html, .svg, .json, .csv"),
     "nothing among several": (("project", *DENSE, "--set", " "), "--set is empty; give it a value, or leave it out"),
+    "a schedule that stands alone": (("pipeline", "draw", "zb-h1"), "Got 'zb-h1', which no option stands before; write --schedule zb-h1"),
+    "a cluster that stands alone": (("network", "h100"), "write --cluster h100"),
+    "a clock in gigahertz": (("project", *DENSE, "--device-clock-mhz", 1.5), "device_clock_mhz must be 10 or more, got 1.5"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),
 }  # fmt: skip
 
@@ -185,6 +188,23 @@ def test_model_files_that_cannot_be_read(forescale, tmp_path, name, content, sen
         (
             PLAN + '[strategy.recompute]\ngranularity = "none"\nmodules = ["mlp"]\n',
             "recompute.modules goes with the granularity selective; it is none",
+        ),
+        (
+            'max_memory = "700 GiB"\n' + PLAN,
+            "max_memory limits what a device has; h100-sxm has 79.65 GiB, got 700 GiB",
+        ),
+        ('max_memory = "70 gb"\n' + PLAN, "line 1: max_memory = '70 gb' is not a quantity in byte"),
+        (
+            PLAN.replace("4096", '"4096"'),
+            "seq_len must be a whole number, got '4096' (write it without quotes)",
+        ),
+        (
+            PLAN.replace('cluster = "h100-sxm"', 'cluster = {base = "h100-sxm", num_devices = 16}'),
+            "cluster.num_devices is given beside devices or nodes; leave it out",
+        ),
+        (
+            PLAN.replace('cluster = "h100-sxm"', 'cluster = {base = "h100-sxm", device = {hbm_bytes = 141}}'),
+            "device.hbm_bytes must be 1000000.0 or more, got 141",
         ),
         (
             PLAN + "[strategy.recompute]\nnum_layers = 2\n",

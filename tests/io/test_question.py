@@ -109,7 +109,7 @@ def questions(draw):
             clock_hz=draw(st.none() | st.integers(500, 2500).map(lambda mhz: mhz * 1e6)),
         ),
         objective=draw(st.sampled_from(["step_time", "peak_memory"])),
-        max_memory=draw(st.none() | st.floats(1e9, 1e11)),
+        max_memory=draw(st.none() | st.floats(2**20, devices.device.hbm_bytes)),
         safe=draw(st.booleans()),
     )
     if draw(st.booleans()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,9 @@ NAMED = 3
 """Options or commands that an error names."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
+_EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
+NAMES_IT = ("--schedule", "--cluster")
+"""Options whose name people write alone."""
 LONGEST = 2_000
 """Characters of an error that are shown."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
@@ -135,7 +139,15 @@ def _usage(error: Exception) -> int:
     path = context.command_path if context is not None else "forescale"
     if (name := getattr(error, "option_name", None)) and context is not None:
         text = f"No such option: {name}{_meant(name, context.command)}"
+    elif context is not None and (extra := _EXTRA.search(text)):
+        text = f"Got {extra[1]!r}, which no option stands before{_taken(extra[1], context.command)}"
     return _say(f"{text.rstrip('.')} (see {path} --help)")
+
+
+def _taken(words: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
+    """Return the option of a command that takes a name, before what was written without one."""
+    own = next((each for each in NAMES_IT if each in _options(command)), None)
+    return f"; write {own} {words.split(maxsplit=1)[0]}" if own else ""
 
 
 def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)

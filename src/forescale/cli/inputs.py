@@ -23,7 +23,6 @@ from forescale.errors import ReaderError, SpecError, nearest, shown
 from forescale.files import place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located
-from forescale.units import format_bytes
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, Reading
@@ -76,12 +75,10 @@ def refuse_presets(question: Question, command: str, *, works_under: str = "the 
 
 def limited(question: Question, max_memory: str | None) -> Question:
     """Return the question with the limit of --max-memory, which is no more than the device has."""
-    limit, device = memory_limit(max_memory), question.cluster.device
+    limit = memory_limit(max_memory)
     if limit is None:
         return question
-    if limit > device.hbm_bytes:
-        has = f"{device.name} has {format_bytes(device.hbm_bytes)}"
-        raise SpecError(f"--max-memory limits what a device has; {has}, got {max_memory}")
+    question.cluster.device.check_limit(limit, "--max-memory", max_memory)
     return replace(question, max_memory=limit)
 
 

@@ -40,7 +40,7 @@ class CostSection(Struct, frozen=True, kw_only=True):
     compute: ComputeKind = "auto"
     """Model of kernels: roofline, tile, measured; auto looks up what was measured, and leaves the rest to the model
     that the calibration was fitted with."""
-    device_clock_mhz: Annotated[float, Interval(gt=0, le=10_000)] | None = None
+    device_clock_mhz: Annotated[float, Interval(ge=10, le=10_000)] | None = None
     """Clock to predict for; the device's own where it is not given."""
     calibration: str | None = None
     """What was fitted to one's own runs, kernels and collectives, as `calibrate` writes it; the packaged fits to

@@ -48,10 +48,10 @@ from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
 from forescale.io.reading import check_names, uncontradicted
-from forescale.limits import DEVICES, MEMORY, within
+from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
-from forescale.spec import Cluster, Strategy, Workload
+from forescale.spec import Cluster, Device, Strategy, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.constraints import Constraint
 from forescale.spec.framework import Framework, laid_over, rule_of, told_of
@@ -60,7 +60,6 @@ from forescale.spec.operations import Operations
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
 from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping
-from forescale.units import parse
 from forescale.written import write_text
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
             values.get("operations", {}), where=f"{where}, operations", folder=folder
         ),
         space=_space(space, where),
-        **_limits(values, where),
+        **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:
         return question
@@ -406,10 +405,11 @@ def question_values(question: Question) -> dict[str, Any]:
     """Return a question as the plain values of a plan file: names that the catalogue knows, else fields."""
     strategy, workload = _words(question)
     precision = workload.pop("precision", {})
+    described = asdict(question.cluster)
     values: dict[str, Any] = {
         "model": named_model(question.model) or asdict(question.model),
-        "cluster": named_cluster(question.cluster) or asdict(question.cluster),
-        "devices": question.cluster.num_devices,
+        "devices": described.pop("num_devices"),
+        "cluster": named_cluster(question.cluster) or described,
     }
     if question.preset != "default":
         values["preset"] = question.preset
@@ -435,7 +435,7 @@ _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe"
 """Limits of a question, and what they usually are."""
 
 
-def _limits(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _limits(values: Mapping[str, Any], where: str, device: Device) -> dict[str, Any]:
     found = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
     if found["objective"] not in get_args(Objective):
         raise SpecError(
@@ -444,8 +444,7 @@ def _limits(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(found["safe"], bool):
         raise SpecError(f"{where}: safe must be true or false, got {shown(found['safe'])}")
     if (limit := found["max_memory"]) is not None:
-        given = parse(limit, "byte") if isinstance(limit, str) else limit
-        found["max_memory"] = within(given, MEMORY, f"{where}: max_memory", whole=False)
+        found["max_memory"] = device.limit_of(limit, f"{where}: max_memory")
     return found
 
 
@@ -548,6 +547,8 @@ def _sized(
             devices = cluster.num_devices
         elif isinstance(given, Mapping):
             devices = _count(given, "num_devices", f"{where}, cluster")
+    elif isinstance(given, Mapping) and "num_devices" in given:
+        raise SpecError(f"{where}: cluster.num_devices is given beside devices or nodes; leave it out")
     if (devices is None) == (nodes is None):
         raise SpecError(f"{where}: exactly one of devices and nodes must be given")
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node

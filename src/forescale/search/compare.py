@@ -167,7 +167,8 @@ def _document(given: Projection | Document, name: str) -> Document:
     document = given.to_json() if isinstance(given, Projection) else given
     found = document.get("schema") if isinstance(document, Mapping) else None
     if found != PROJECTION:
-        raise SpecError(f"{name}: expected a {PROJECTION} document, found {found or 'no schema'}")
+        got = found or ("no schema" if isinstance(document, Mapping | list) else shown(given))
+        raise SpecError(f"{name}: expected a projection, or a {PROJECTION} document of one; found {got}")
     return document
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import Devices, Extent, Interval, Measure, Rate, Seconds, Share
+from forescale.limits import MEMORY, Devices, Extent, Factor, Interval, Measure, Rate, Seconds, Share, within
 from forescale.numeric import divisors
 from forescale.struct import Struct
-from forescale.units import counted
+from forescale.units import counted, format_bytes, parse
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
 NEEDS_TRANSPOSES = frozenset({"ada", "hopper"})
@@ -54,7 +54,7 @@ class Device(Struct, frozen=True, kw_only=True):
     l2_bytes: Measure = 0.0
     host_bandwidth: Rate = 32e9
     """byte/s per direction between device and host memory."""
-    host_pace: Rate = 1.0
+    host_pace: Factor = 1.0
     """Time that the host of its usual node takes for a launch, over that of a DGX H100's."""
     power_w: Measure = 0.0
     price_per_hour: Measure = 0.0
@@ -72,6 +72,21 @@ class Device(Struct, frozen=True, kw_only=True):
         Others read one copy either way (Transformer Engine, nvte_is_non_tn_fp8_gemm_supported).
         """
         return self.architecture in NEEDS_TRANSPOSES
+
+    def limit_of(self, given: object, what: str) -> float:
+        """Return the bytes that layouts may fill as `what` gives them: a number, or text with a unit."""
+        try:
+            limit: float = within(parse(given, "byte") if isinstance(given, str) else given, MEMORY, what)
+        except SpecError as error:
+            raise SpecError(str(error) if str(error).startswith(what) else f"{what} = {error}") from None
+        self.check_limit(limit, what, given)
+        return limit
+
+    def check_limit(self, limit: float, what: str, given: object) -> None:
+        """Refuse to let layouts fill more than the device has; `given` is how `what` says it."""
+        if limit > self.hbm_bytes:
+            has = f"{self.name} has {format_bytes(self.hbm_bytes)}"
+            raise SpecError(f"{what} limits what a device has; {has}, got {given}")
 
 
 class LinkParameters(Struct, frozen=True, kw_only=True):

@@ -419,3 +419,11 @@ def test_of_an_omni_model_the_thinker_is_read_and_the_rest_named():
     assert "audio_config (about" in read.model.left_out
     assert "talker_config (parameters unknown)" in read.model.left_out
     assert read.ignored == ("enable_audio_output",)
+
+
+def test_two_spellings_of_a_key_say_the_same():
+    assert read("gpt_neox", n_layer=6).num_layers == 6
+    with pytest.raises(
+        ReaderError, match="'num_hidden_layers' is 6 and 'n_layer' is 24, which mean the same"
+    ):
+        read("gpt_neox", n_layer=24)

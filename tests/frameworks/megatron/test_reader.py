@@ -731,3 +731,33 @@ def test_what_the_allocator_is_told(name):
     found = read_arguments(script)
     assert found.told["allocator"] == found.strategy.allocator == "expandable_segments"
     assert "allocator" not in read_arguments(f"torchrun pretrain_gpt.py {BASE}").told
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ("--fp8-recipe blockwise", "--fp8-recipe changes nothing without --fp8-format"),
+        ("--exp-avg-dtype fp8", "--exp-avg-dtype changes nothing without --use-precision-aware-optimizer"),
+        ("--optimizer-offload-fraction 0.5", "changes nothing without --optimizer-cpu-offload"),
+        ("--data-parallel-sharding-strategy optim", "changes nothing without --use-megatron-fsdp"),
+        ("--fp8-recipe blockwise --fp8-format e4m3", ""),
+        ("--fp8-recipe delayed --exp-avg-dtype fp32", ""),
+    ],
+)
+def test_flags_that_lack_what_they_go_with_are_said(more, note):
+    said = [each for each in read(more).notes if "changes nothing without" in each]
+    assert (note in said[0]) if note else not said
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "runs"),
+    [
+        ("for t in 1 2; do\n", f"{PP}$t\ndone", "2 runs"),
+        ("", f"\ntorchrun pretrain_gpt.py {BASE}{PP}2", "2 runs"),
+        ("", f"\ntorchrun pretrain_gpt.py {BASE}", ""),
+    ],
+)
+def test_a_script_of_several_runs_says_which_is_read(before, after, runs):
+    reading = read_arguments(f"{before}torchrun pretrain_gpt.py {BASE}{after}")
+    said = [each for each in reading.notes if "the script starts" in each]
+    assert (runs in said[0]) if runs else not said

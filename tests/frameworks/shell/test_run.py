@@ -33,6 +33,7 @@ SAID = [
     ("A=1; { say $A; } || say no", ["1"]),
     ("say ${NOT:=5} $(echo `echo x`)", ["5", "x"]),
     ('eval "say a b"', ["a", "b"]),
+    ("A=1; B=2; C=3; unset A; unset -v B; say ${A:-none} ${B:-none} $C", ["none", "none", "3"]),
 ]  # fmt: skip
 
 

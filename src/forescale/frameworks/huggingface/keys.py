@@ -36,7 +36,13 @@ class Keys:
         self._used.update(names)
         if not any(name in self._data for name in names):
             self._absent.update(names)
-        return next((self._data[name] for name in names if self._data.get(name) is not None), None)
+        given = {name: self._data[name] for name in names if self._data.get(name) is not None}
+        first = next(iter(given), names[0])
+        for name, value in given.items():
+            if value != given[first]:
+                said = f"{first!r} is {shown(given[first])} and {name!r} is {shown(value)}"
+                raise ReaderError(self.where, f"{said}, which mean the same; leave one of them out")
+        return given.get(first)
 
     def spelt(self, *names: str) -> str:
         """Return the name that is given of several, in quotes."""

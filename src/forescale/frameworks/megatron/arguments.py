@@ -19,6 +19,7 @@ from forescale.frameworks.settings import MISSING, Settings
 from forescale.frameworks.shell import follow, is_unset
 from forescale.limits import whole_of
 from forescale.struct import Struct
+from forescale.units import counted
 
 Pair: TypeAlias = tuple[str, object]
 """A flag and its values: a list of words, or what a table holds."""
@@ -121,6 +122,8 @@ class _Run(Struct, frozen=True):
     program: str | None = None
     allocator: str | None = None
     """What the script tells PyTorch's allocator."""
+    others: int = 0
+    """Programs that the script starts with other flags of Megatron-LM."""
 
 
 def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None]) -> _Run:
@@ -137,9 +140,10 @@ def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callabl
     held = [word for words in script.variables.values() for word in words]
     flags = [word for value in held if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
     run = max((*runs, _run_of([])), key=_known)
+    others = sum(_known(each) > 1 and each.pairs != run.pairs for each in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
     told = (" ".join(words) for name, words in script.variables.items() if name in ALLOCATOR)
-    return replace(run, allocator=next(told, None))
+    return replace(run, allocator=next(told, None), others=others)
 
 
 def _known(run: _Run) -> int:
@@ -165,6 +169,11 @@ def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandL
     if run.allocator is not None:
         values[ALLOCATOR[0]] = run.allocator
     settings = Settings(values, where, spelling)
+    if run.others:
+        starts = counted(run.others + 1, "run")
+        settings.note(
+            f"the script starts {starts} with different flags; the fullest, of those the first, is read"
+        )
     if unknown:
         named = ", ".join(dict.fromkeys(unknown))
         settings.note(f"not understood, perhaps of {run.program or 'another release'} alone: {named}")

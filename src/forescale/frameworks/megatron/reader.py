@@ -159,6 +159,7 @@ def read_settings(
                 f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
             )
         workload = read_workload(settings, strategy)
+        _note_idle(settings)
     except (ReaderError, UnknownKeyError):
         raise
     except ForescaleError as error:
@@ -178,6 +179,43 @@ def read_settings(
         num_devices=num_devices,
         **settings.accounted(unknown),
     )
+
+
+GOES_WITH = {
+    "fp8_recipe": "fp8",
+    "main_grads_dtype": "use_precision_aware_optimizer",
+    "main_params_dtype": "use_precision_aware_optimizer",
+    "exp_avg_dtype": "use_precision_aware_optimizer",
+    "exp_avg_sq_dtype": "use_precision_aware_optimizer",
+    "optimizer_offload_fraction": "optimizer_cpu_offload",
+    "data_parallel_sharding_strategy": "use_megatron_fsdp",
+    "offload_modules": "fine_grained_activation_offloading",
+    "cross_entropy_fusion_impl": "cross_entropy_loss_fusion",
+}
+"""Flags that count only beside another (Megatron-LM d98e8a64dd, arguments.py and optimizer_config.py)."""
+_USUAL = (
+    "",
+    "None",
+    "False",
+    "[]",
+    "fp32",
+    "float32",
+    "no_shard",
+    "delayed",
+    "native",
+    "0",
+    "0.0",
+    "1",
+    "1.0",
+)
+"""Their defaults, as they are written."""
+
+
+def _note_idle(settings: Settings) -> None:
+    """Say which flags change nothing, as what they go with is not set."""
+    for key, other in GOES_WITH.items():
+        if key in settings and str(settings.get(key)) not in _USUAL and not settings.get(other):
+            settings.note(f"{settings.spell(key)} changes nothing without {settings.spell(other)}")
 
 
 GONE = {

@@ -199,6 +199,10 @@ class _Walk:
         if words[0] in ("echo", "printf", "pwd", "dirname"):
             self.output.append(" ".join(words[1:]) if words[0] in ("echo", "printf") else ".")
             return True
+        if words[0] == "unset":
+            for name in words[1:]:
+                self.known.pop(name, None)
+            return True
         inner = [("".join(self.fields(f'"{_escaped(body)}"')), words) for body in bodies] + self._inner(words)
         for text, started in inner:
             self.read(text, started)
