@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import MEMORY, Devices, Extent, Factor, Interval, Measure, Rate, Seconds, Share, within
+from forescale.limits import MEMORY, Devices, Extent, Interval, Measure, Rate, Seconds, Share, within
 from forescale.numeric import divisors
 from forescale.struct import Struct
 from forescale.units import counted, format_bytes, parse
@@ -54,7 +54,7 @@ class Device(Struct, frozen=True, kw_only=True):
     l2_bytes: Measure = 0.0
     host_bandwidth: Rate = 32e9
     """byte/s per direction between device and host memory."""
-    host_pace: Factor = 1.0
+    host_pace: Annotated[float, Interval(ge=1.0, le=1e24)] = 1.0
     """Time that the host of its usual node takes for a launch, over that of a DGX H100's."""
     power_w: Measure = 0.0
     price_per_hour: Measure = 0.0
