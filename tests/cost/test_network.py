@@ -55,12 +55,34 @@ def test_ranks_side_by_side_share_all_ports_of_their_nodes():
     assert far.bus_bandwidth < port < whole.bus_bandwidth < near.bus_bandwidth
 
 
-@pytest.mark.parametrize(("ranks", "measured", "rel"), [(4, 124.0, 0.15), (16, 10.57, 0.1), (64, 6.9, 0.6)])
-def test_omni_path_of_jean_zay_is_what_nccl_reached_without_a_plugin_for_it(ranks, measured, rel):
-    """All-reduces of 4 GB on 1, 4 and 16 nodes of 4 V100 (bigscience-workshop/bigscience, experiments/bandwidth)."""
-    cluster = load_cluster("v100-jean-zay", ranks)
+@pytest.mark.parametrize(
+    ("name", "ranks", "measured", "rel"),
+    [
+        ("v100-jean-zay", 4, 124.0, 0.15),
+        ("v100-jean-zay", 16, 10.57, 0.1),
+        ("v100-jean-zay", 64, 6.9, 0.6),
+        ("a100-jean-zay", 32, 5.06, 0.1),
+    ],
+)
+def test_omni_path_of_jean_zay_is_what_nccl_reached_without_a_plugin_for_it(name, ranks, measured, rel):
+    """All-reduces of 4 GB on 1, 4 and 16 nodes of 4 V100 and on 4 of 8 A100 (bigscience, experiments/bandwidth)."""
+    cluster = load_cluster(name, ranks)
     (found,) = price_network(cluster, ranks=[ranks], sizes=[4e9], kinds=["all_reduce"]).prices
     assert found.bus_bandwidth == pytest.approx(measured * 1e9, rel=rel)
+
+
+def test_groups_side_by_side_go_over_links_of_their_own():
+    """Where the rings of one group take one link of a node, those of eight take all four."""
+    cluster = load_cluster("a100-jean-zay", 32)
+    model, port = AlphaBeta.of(cluster), cluster.tiers[-1]
+    size = 2.0**32
+    one, *_, eight = (
+        model.seconds(kind="all_gather", num_bytes=size, group=Group(size=float(ranks), stride=32.0 / ranks))
+        for ranks in (32, 16, 8, 4)
+    )
+    link = 0.42 * port.bandwidth / port.nics_per_device
+    assert size * 31 / 32 / one == pytest.approx(link, rel=0.1)
+    assert size * 3 / 4 / eight == pytest.approx(4.0 * link / 8.0, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.evidence.cluster import cluster_of
 from forescale.evidence.corpus import InexpressibleError
 
@@ -44,6 +45,7 @@ def test_unknown_hardware_is_a_reason(row):
     ("remark", "bandwidth"),
     [
         ("Jean Zay, 4 Omni-Path 100G links per node; date 02-17", 6.25e9),
+        ("Jean Zay, 4 Omni-Path 100G links per node; date 02-25", 6.25e9),
         ("inter-node 4x100Gb RoCE per node (shared by 8 GPUs)", 6.25e9),
         ("seq/s printed 1; inter-node 1600 Gb/s per node RoCE", 25e9),
         ("200 Gb/s HDR IB per GPU", 25e9),
@@ -52,6 +54,15 @@ def test_unknown_hardware_is_a_reason(row):
 def test_the_network_between_nodes_is_what_the_row_says(row, remark, bandwidth):
     cluster, _ = build(row(notes=remark, hardware="A100-80GB SXM"))
     assert cluster.tiers[-1].bandwidth == pytest.approx(bandwidth)
+
+
+@pytest.mark.parametrize(("date", "measured"), [("17", True), ("24", True), ("25", False), ("28", False)])
+def test_a_site_whose_network_is_known_has_what_was_measured_of_it_until_it_was_improved(row, date, measured):
+    remark = f"Jean Zay, 4 Omni-Path 100G links per node; memory of the first node; date 02-{date}; rounded"
+    cluster, notes = build(row(notes=remark, hardware="A100-80GB SXM"))
+    known = load_cluster("a100-jean-zay", cluster.num_devices).tiers[-1]
+    assert (cluster.tiers[-1] == known) is measured
+    assert ("between nodes as a100-jean-zay" in notes) is measured
 
 
 def test_a_torus_is_cut_into_the_slices_of_the_row(row):

@@ -13,7 +13,7 @@ from forescale.errors import UnknownNameError, nearest
 from forescale.evidence.corpus import InexpressibleError, Notes
 from forescale.evidence.tables import first_match
 from forescale.files import Row
-from forescale.spec.cluster import Cluster, Tier
+from forescale.spec.cluster import Cluster
 from forescale.units import GB
 
 
@@ -103,11 +103,15 @@ def _with_network(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
     entry = first_match("fabrics", remarks)
     if not entry:
         return cluster
+    if "network_of" in entry:  # a site whose network the catalogue knows by what was measured of it
+        outer = load_cluster(entry["network_of"], cluster.num_devices).tiers[-1]
+        notes.append(f"between nodes as {entry['network_of']}")
+        return cluster if len(cluster.tiers) == 1 else replace(cluster, tiers=(*cluster.tiers[:-1], outer))
     named = re.search(entry["match"], remarks, re.IGNORECASE)
     assert named is not None
     links = int(named.groupdict().get("count") or 1) * float(named["gbit"]) * GB / 8
     bandwidth = links / (cluster.devices_per_node if entry["per"] == "node" else 1)
-    outer: Tier = cluster.tiers[-1]
+    outer = cluster.tiers[-1]
     if len(cluster.tiers) == 1 or bandwidth == outer.bandwidth:
         return cluster
     notes.append(f"{bandwidth / GB:g} GB/s between nodes for each device instead of {outer.bandwidth / GB:g}")

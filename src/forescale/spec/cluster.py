@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import MEMORY, Devices, Extent, Interval, Measure, Rate, Seconds, Share, within
+from forescale.limits import MEMORY, Devices, Extent, Factor, Interval, Measure, Rate, Seconds, Share, within
 from forescale.numeric import divisors
 from forescale.struct import Struct
 from forescale.units import counted, format_bytes, parse
@@ -106,6 +106,8 @@ class LinkParameters(Struct, frozen=True, kw_only=True):
     """Seconds per peer of an all-to-all."""
     algorithms: tuple[str, ...] | None = None
     """What the library can do here, such as ring, tree and direct_exchange."""
+    group_links: Factor | None = None
+    """Links of a node that the library's rings of one group go over; None is all of them."""
 
 
 class Tier(Struct, frozen=True, kw_only=True):

@@ -48,6 +48,17 @@ def torus_exchange_bandwidth(
     return np.minimum(ring_bandwidth, 8.0 * link_bandwidth / length)
 
 
+@formula(
+    unit="byte/s",
+    source="NCCL, src/graph/search.cc: rings enter and leave a node over the links that its search of paths found",
+)
+def group_bandwidth(
+    *, bandwidth: Numeric, link_bandwidth: Numeric, links: Numeric, inner: Numeric
+) -> Numeric:
+    """min(bandwidth, links·link/inner): a group's ranks of a node share the links that its rings go over."""
+    return np.minimum(bandwidth, links * link_bandwidth / inner)
+
+
 class Leg(Struct, frozen=True, kw_only=True):
     """One tier as one group sees it. Bandwidths are byte/s per device and direction, before efficiencies."""
 
@@ -200,4 +211,8 @@ def _bandwidths(
             ring_bandwidth=ring, link_bandwidth=link, num_ranks=members, side=side
         )
         return ring, exchange, link
-    return tier.bandwidth, tier.bandwidth, min(tier.link_bandwidth or tier.bandwidth, tier.bandwidth)
+    own, ring = tier.parameters, tier.bandwidth
+    if own is not None and own.group_links is not None:
+        one = tier.bandwidth / tier.nics_per_device
+        ring = group_bandwidth(bandwidth=ring, link_bandwidth=one, links=own.group_links, inner=inner)
+    return ring, tier.bandwidth, min(tier.link_bandwidth or tier.bandwidth, tier.bandwidth)
