@@ -152,6 +152,20 @@ def core(attention=ATTENTION, **layout):
     )
 
 
+@pytest.mark.parametrize(
+    ("gradients", "beside", "each"),
+    [("fp16", False, 2 + 2 + 2), ("fp32", False, 2 + 4 + 4), ("fp32", True, 2 + 4 + 4 + 4 + 4)],
+)
+def test_weight_gradients_that_kernels_of_their_own_add_up(gradients, beside, each):
+    """The product writes its own in 2 bytes; it and the sum are read, the sum written; a cast written and read."""
+    kernels = Kernels(sums_gradients_apart=True, keeps_product_gradients=beside)
+    precision = Precision(compute="fp16", parameters="fp16", gradients=gradients)
+    block = block_of(None, replace(FFN, gated=False), precision=precision, kernels=kernels)
+    moved = 2 * TOKENS * (HIDDEN + WIDTH) + (2 + each) * HIDDEN * WIDTH
+    assert toy.counted(block, toy.BYTES)["ffn.up"][2] == moved
+    assert toy.counted(block, toy.LAUNCHES)["ffn.up"] == (1, 1, 2)
+
+
 def test_attention_of_all_pairs_has_no_diagonal():
     flops, _, _ = core(replace(ATTENTION, causal=False))
     assert flops == (5 * HEADS * 462**2 * 4 * SIZE, 5 * HEADS * 462**2 * 10 * SIZE, 0)

@@ -329,6 +329,14 @@ def test_where_owners_broadcast_one_sum_runs_over_all_ranks():
     assert columns(found.reduce_scatter) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("zero", "whole"), [(1, True), (2, False)])
+def test_sums_that_stand_beside_gradients_are_all_reduced_below_stage_2(zero, whole):
+    found = traffic(replace(SPREAD, zero=zero), keeps_product_gradients=True)
+    expected = found.all_reduce if whole else traffic().reduce_scatter
+    assert columns(found.reduce_scatter) == columns(expected)
+    assert columns(found.all_reduce) != columns(traffic().reduce_scatter)
+
+
 ONCE = DataTraffic(
     reduce_scatter=100.0,
     all_reduce=180.0,

@@ -435,7 +435,9 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
     flat = replace(layout, kernels=Kernels(flat_update=True))
     assert project(DENSE, toy.cluster(3), flat, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
     kept = replace(layout, kernels=Kernels(flat_update=True, keeps_product_gradients=True))
-    assert project(DENSE, toy.cluster(3), kept, WORK, costs=toy.costs(software)).time_s == result.time_s
+    beside = project(DENSE, toy.cluster(3), kept, WORK, costs=toy.costs(software)).time_s
+    data = result.time_s["data_comm"] * (4 + 4 + 2) / (4 + 2)  # fp32 sums gathered as well as scattered
+    assert beside == pytest.approx({**result.time_s, "data_comm": data})
 
 
 def test_parameters_gathered_before_the_step_ends_hide_behind_nothing():

@@ -311,6 +311,18 @@ class Layout:
         return max(2.0 * STORAGE_BYTES[self.precision.gradients] - own, 0.0)
 
     @property
+    def summed_bytes(self) -> float:
+        """Bytes per element of a weight gradient that kernels of their own move to add it to the sum, or 0.
+
+        They read both and write the sum; a cast before is written, and read for them.
+        """
+        kernels, stored = self.choices.kernels, STORAGE_BYTES[self.precision.gradients]
+        if not kernels.sums_gradients_apart:
+            return 0.0
+        own = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
+        return own + (4.0 if kernels.keeps_product_gradients else 2.0) * stored
+
+    @property
     def core_type(self) -> str:
         """Compute type of attention cores, which no recipe narrows: that of wide products, in 16 bits at least."""
         return "bf16" if self.wide_type == "fp8" else self.wide_type

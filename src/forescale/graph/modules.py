@@ -270,10 +270,13 @@ def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0
 
 def _passes(layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str) -> Passes:
     """Return the three products of a linear layer on one device."""
+    apart = layout.summed_bytes
+    made = Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=0.0 if apart else layout.accumulate_bytes)
+    summed = (Elementwise(bytes_moved=n * k * apart, family="cast"),) if apart else ()
     return Passes(
         forward=(*casts(layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
         backward_input=(*casts(layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),
-        backward_weight=(Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=layout.accumulate_bytes),),
+        backward_weight=(made, *summed),
     )
 
 

@@ -266,11 +266,15 @@ class Kernels(Struct, frozen=True, kw_only=True):
     (Megatron-LM); False keeps the gathered input (PyTorch's DTensor)."""
     accumulate_in_product: bool = True
     """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
+    sums_gradients_apart: bool = False
+    """Kernels of their own add every micro-batch's weight gradients to their sum (PyTorch's autograd under DeepSpeed's
+    pipeline), cast to the sum's type first where both are kept."""
     dummy_gradients: bool = True
     """Where it does, a gradient of each distinct shape of a weight stands in for those that are not made
     (Transformer Engine)."""
     keeps_product_gradients: bool = False
-    """Below stage 2 gradients in the compute type stay beside their accumulated sum (DeepSpeed's BF16_Optimizer)."""
+    """Below stage 2 gradients in the compute type stay beside their accumulated sum, which is all-reduced (DeepSpeed's
+    BF16_Optimizer)."""
     replica_buckets: bool = False
     """Without sharded states (zero 0) replicas sum gradients in flat buckets of the weights' type, which stand beside
     the accumulated ones throughout (PyTorch's DistributedDataParallel)."""

@@ -92,7 +92,9 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
         )
 
     each, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
-    scattered = each("reduce_scatter", *sums)
+    scattered, whole = (each(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
+    if choices.kernels.keeps_product_gradients:
+        scattered = np.where(np.asarray(sharded.degrees.zero) < 2, whole, scattered)
     shard = sums[0] / state_shards(sharded.degrees, choices.tp_kind)
     replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
     if choices.kernels.broadcasts_updates:  # once over all ranks, however few of them share the states
@@ -103,7 +105,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
         replicas = replicas + pricing.seconds(Collective(kind="all_reduce", axis="cp", num_bytes=size))
     return DataTraffic(
         reduce_scatter=scattered,
-        all_reduce=each("all_reduce", *sums),
+        all_reduce=whole,
         replicas=replicas,
         all_gather=_updated(setting, sharded, pricing, each),
         ties=_ties(setting.model, held, pricing, gradient),
