@@ -94,7 +94,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     each, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
     scattered, whole = (each(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
     if choices.kernels.keeps_product_gradients:
-        scattered = np.where(np.asarray(sharded.degrees.zero) < 2, whole, scattered)
+        scattered = chosen(value_of(sharded.degrees.zero) < 2, whole, scattered)
     shard = sums[0] / state_shards(sharded.degrees, choices.tp_kind)
     replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
     if choices.kernels.broadcasts_updates:  # once over all ranks, however few of them share the states
