@@ -523,7 +523,6 @@ def test_batch_and_tokens():
             Precision(compute="mxfp8", recipe="mxfp8", parameters="fp8"),
         ),
         ("--bf16 --fp4-format e2m1", Precision(compute="nvfp4")),
-        ("--bf16 --main-grads-dtype bf16", Precision()),
         (
             "--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
             Precision(gradients="bf16", moments="bf16"),
@@ -545,7 +544,12 @@ def test_precision(more, precision):
         ("--bf16 --fp8-format hybrid --fp4-format e2m1", "--fp4-format and --fp8-format cannot both be set"),
         ("--bf16 --fp8-format hybrid --fp8-recipe own", "the fp8 recipe 'own' is not one of delayed"),
         ("--optimizer soap", "the optimizer 'soap' is not one of adam"),
-        ("--exp-avg-dtype int8", "--exp-avg-dtype must be one of fp32"),
+        ("--use-precision-aware-optimizer --exp-avg-dtype int8", "--exp-avg-dtype must be one of fp32"),
+        (
+            "--bf16 --main-grads-dtype bf16",
+            "--main-grads-dtype can only be fp32 without --use-precision-aware-optimizer",
+        ),
+        ("--exp-avg-dtype fp8", "--exp-avg-dtype can only be fp32 without"),
         (
             PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 6",
             "3 micro-batches are no multiple of pp",
@@ -737,7 +741,6 @@ def test_what_the_allocator_is_told(name):
     ("more", "note"),
     [
         ("--fp8-recipe blockwise", "--fp8-recipe changes nothing without --fp8-format"),
-        ("--exp-avg-dtype fp8", "--exp-avg-dtype changes nothing without --use-precision-aware-optimizer"),
         ("--optimizer-offload-fraction 0.5", "changes nothing without --optimizer-cpu-offload"),
         ("--data-parallel-sharding-strategy optim", "changes nothing without --use-megatron-fsdp"),
         ("--fp8-recipe blockwise --fp8-format e4m3", ""),

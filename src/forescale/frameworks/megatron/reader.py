@@ -183,16 +183,14 @@ def read_settings(
 
 GOES_WITH = {
     "fp8_recipe": "fp8",
-    "main_grads_dtype": "use_precision_aware_optimizer",
-    "main_params_dtype": "use_precision_aware_optimizer",
-    "exp_avg_dtype": "use_precision_aware_optimizer",
-    "exp_avg_sq_dtype": "use_precision_aware_optimizer",
     "optimizer_offload_fraction": "optimizer_cpu_offload",
     "data_parallel_sharding_strategy": "use_megatron_fsdp",
     "offload_modules": "fine_grained_activation_offloading",
     "cross_entropy_fusion_impl": "cross_entropy_loss_fusion",
 }
-"""Flags that count only beside another (Megatron-LM d98e8a64dd, arguments.py and optimizer_config.py)."""
+"""Flags that count only beside another (Megatron-LM d98e8a64dd, transformer_config.py and optimizer_config.py)."""
+AWARE = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+"""Types that are fp32 without a precision-aware optimizer, or Megatron-LM stops (optimizer_config.py)."""
 _USUAL = (
     "",
     "None",
@@ -212,10 +210,14 @@ _USUAL = (
 
 
 def _note_idle(settings: Settings) -> None:
-    """Say which flags change nothing, as what they go with is not set."""
+    """Say which flags change nothing, as what they go with is not set; refuse those that Megatron-LM stops at then."""
     for key, other in GOES_WITH.items():
         if key in settings and str(settings.get(key)) not in _USUAL and not settings.get(other):
             settings.note(f"{settings.spell(key)} changes nothing without {settings.spell(other)}")
+    for key in () if settings.get("use_precision_aware_optimizer") else AWARE:
+        if str(settings.get(key)) not in _USUAL:
+            aware = settings.spell("use_precision_aware_optimizer")
+            settings.refuse(f"{settings.spell(key)} can only be fp32 without {aware}: Megatron-LM stops")
 
 
 GONE = {
