@@ -200,7 +200,7 @@ def test_model_files_that_cannot_be_read(forescale, tmp_path, name, content, sen
         ),
         (
             PLAN.replace('cluster = "h100-sxm"', 'cluster = {base = "h100-sxm", num_devices = 16}'),
-            "cluster.num_devices is given beside devices or nodes; leave it out",
+            "cluster.num_devices is given beside 8 devices; leave it out",
         ),
         (
             PLAN.replace('cluster = "h100-sxm"', 'cluster = {base = "h100-sxm", device = {hbm_bytes = 141}}'),

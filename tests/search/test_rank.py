@@ -14,7 +14,7 @@ from forescale.search import search
 from forescale.search.evaluate import score
 from forescale.search.layouts import virtual_stages
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import DEFAULT_AXIS_ORDER, Recompute
+from forescale.spec import DEFAULT_AXIS_ORDER
 from forescale.spec.space import Space, default_recompute
 
 
@@ -133,11 +133,3 @@ def test_named_schedules_are_searched_beside_the_closed_forms():
         alone = project(dense(), cluster(8), candidates.strategy(*index), work)
         assert alone.step_time_s == scores.step_time[index]
         assert alone.memory.peak_bytes == scores.peak[index]
-
-
-def test_a_schedule_that_is_held_holds_for_pipelines_alone():
-    space = Space(schedule=("zb-h1",), tp=(2,), pp=(1, 2), cp=(1,), zero=(1,), recompute=(Recompute(),))
-    asked = Question(model=dense(4), cluster=cluster(8), workload=workload(), space=space)
-    found = search(asked, top=50, all_variants=True).best
-    assert {(each.strategy.pp, each.strategy.schedule) for each in found} == {(1, None), (2, "zb-h1")}
-    assert all(each == project(replace(asked, strategy=each.strategy)) for each in found)

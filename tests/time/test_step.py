@@ -510,10 +510,3 @@ def test_the_least_that_ranks_wait_under_any_schedule(splits, bubble):
     stage_time, pipeline = np.full((2, 1), 4.0), SimpleNamespace(before=None, splits_backward=splits)
     found = _least_waiting(SimpleNamespace(seconds=None), pipeline, Sums(own), stage_time, 4.0, 16.0)
     assert found["bubble"].tolist() == [bubble]
-
-
-@pytest.mark.parametrize("schedule", ["zb-h1", "gpipe", "seq1f1b"])
-def test_without_a_pipeline_a_named_schedule_changes_nothing(schedule):
-    layout = Strategy(tp=2, dp_shard=2)
-    (_, plain), (_, named) = (run(DENSE, each, WORK) for each in (layout, replace(layout, schedule=schedule)))
-    assert named.step_time_s == plain.step_time_s

@@ -136,8 +136,6 @@ def split_strategy(strategy: Strategy, *, domain: int = NODE) -> tuple[Degrees, 
     """
     degrees = {name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__}
     choices = {name: getattr(strategy, name) for name in Choices.__dataclass_fields__ if name != "domain"}
-    if strategy.pp == 1:  # nothing is pipelined, in whatever order
-        choices["schedule"] = None
     return Degrees(**degrees), Choices(**choices, domain=domain)
 
 

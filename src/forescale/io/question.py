@@ -408,8 +408,8 @@ def question_values(question: Question) -> dict[str, Any]:
     described = asdict(question.cluster)
     values: dict[str, Any] = {
         "model": named_model(question.model) or asdict(question.model),
-        "devices": described.pop("num_devices"),
         "cluster": named_cluster(question.cluster) or described,
+        "devices": described.pop("num_devices"),
     }
     if question.preset != "default":
         values["preset"] = question.preset
@@ -547,11 +547,11 @@ def _sized(
             devices = cluster.num_devices
         elif isinstance(given, Mapping):
             devices = _count(given, "num_devices", f"{where}, cluster")
-    elif isinstance(given, Mapping) and "num_devices" in given:
-        raise SpecError(f"{where}: cluster.num_devices is given beside devices or nodes; leave it out")
     if (devices is None) == (nodes is None):
         raise SpecError(f"{where}: exactly one of devices and nodes must be given")
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
+    if isinstance(given, Mapping) and given.get("num_devices", count) != count:
+        raise SpecError(f"{where}: cluster.num_devices is given beside {count} devices; leave it out")
     return cluster.sized(count) if link is None else cluster.over_sites(link, count)
 
 

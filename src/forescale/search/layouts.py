@@ -86,8 +86,6 @@ class Candidates(Struct, frozen=True, kw_only=True):
     """Ranks that fill each tier of the network but the outermost."""
     refused: dict[str, int]
     """Rows that each constraint refused."""
-    unnamed: bool = True
-    """Whether pipelines may run without a schedule of the library."""
     widths: tuple[int, ...] = ()
     """What SUMMA cuts into panels."""
     domain: int = NODE
@@ -139,7 +137,7 @@ class Candidates(Struct, frozen=True, kw_only=True):
             allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
         if context.halves:
             allowed &= halves_evenly(cp, inner)
-        return allowed & self._schedulable(variant.schedule)
+        return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
 
     def allows_orders(self, known: Sequence[RankOrder]) -> NDArray[np.bool_]:
         """Return (orders, rows) flags: where ranks can lie in each of `known`, and in none before it as well."""
@@ -176,18 +174,17 @@ class Candidates(Struct, frozen=True, kw_only=True):
         longest = longest_chunk(self.model.num_layers, self.columns["pp"], self.columns["vpp"])
         return np.asarray(longest > max(smaller, default=0))
 
-    def _schedulable(self, schedule: str | None) -> NDArray[np.bool_]:
-        """Return which rows a schedule can run; what has no pipeline has no schedule."""
+    def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
+        """Return which rows a schedule can run; without a pipeline only the first schedule counts."""
         pp, vpp, count = self.columns["pp"], self.columns["vpp"], self.num_microbatches
         if schedule is None:
-            wanted = (pp == 1) | self.unnamed
-            return np.asarray(wanted & ((vpp == 1) | (count % pp == 0)), dtype=bool)
+            return np.asarray(((pp > 1) | is_first) & ((vpp == 1) | (count % pp == 0)), dtype=bool)
         shapes = np.stack([pp, vpp, count])
         distinct, where = np.unique(shapes, axis=1, return_inverse=True)
         possible = np.array(
             [p > 1 and not refusal(schedule, p, v, m) for p, v, m in distinct.T.tolist()], dtype=bool
         )
-        return np.asarray(possible[where.reshape(-1)], dtype=bool)
+        return np.asarray(possible[where.reshape(-1)] | ((pp == 1) & is_first), dtype=bool)
 
     @property
     def num_microbatches(self) -> Rows:
@@ -222,10 +219,6 @@ def uncrossed(layout: Strategy) -> Strategy:
 def candidates_of(question: Question, layouts: Sequence[Strategy], base: Strategy) -> tuple[Candidates, Rows]:
     """Return legal layouts that are alike but for degrees and variants, one row each, and the variant of each."""
     variants = [Variant(**{name: getattr(each, name) for name in VARIED}) for each in layouts]
-    variants = [
-        replace(variant, schedule=None) if each.pp == 1 else variant
-        for variant, each in zip(variants, layouts, strict=True)
-    ]
     known = {each: index for index, each in enumerate(dict.fromkeys(variants))}
     found = Candidates(
         model=question.model,
@@ -259,7 +252,7 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
             tp_kind=tensor,
             summa_panels=panels,
         )
-        for schedule in dict.fromkeys((None, *space.schedule))
+        for schedule in space.schedule
         for tensor, panels, kind in _kinds(space)
         for order, placement in rank_orders(cluster, space.axis_order, space.placement or ("orders",))
         for recompute in space.recompute or default_recompute(model)

@@ -184,7 +184,6 @@ def _candidates(
         model=model,
         columns=columns,
         variants=variants_of(space, model, cluster),
-        unnamed=None in space.schedule,
         base=replace(space.base, stage_layers=None),  # a search deals layers evenly
         global_batch_size=workload.global_batch_size,
         fill=cluster.tier_fill,
