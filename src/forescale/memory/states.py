@@ -201,9 +201,9 @@ def received_bytes(
     without buckets. A host that does not wait queues them all before the first is over, and each holds its tensor until
     it is.
     """
-    stage, rounds = zero, larger(np.floor(parameters / (bucket or np.inf)), 1.0)
+    rounds = larger(np.floor(parameters / (bucket or np.inf)), 1.0)
     held = parameters * element_bytes / (rounds if waits else 1.0)
-    return chosen((stage >= 1) & (stage < 3) & (shards > 1), held, 0.0)
+    return chosen((zero >= 1) & (zero < 3) & (shards > 1), held, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:

@@ -118,8 +118,7 @@ def update_gap(setting: Setting, tensors: Numeric, update: Numeric, pricing: Pri
 )
 def updated_tensors(*, zero: Numeric, sharded: Numeric, flat_from: float) -> Numeric:
     """`sharded` from stage 1 to the stage from which one kernel takes them, else 0."""
-    stage = zero
-    return chosen((stage >= 1) & (stage < flat_from), sharded, 0.0)
+    return chosen((zero >= 1) & (zero < flat_from), sharded, 0.0)
 
 
 def flat_from(kernels: Kernels) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface, supported_model_types
+from forescale.frameworks.huggingface.keys import Keys
 from forescale.frameworks.huggingface.reader import left_out, towers
 from forescale.graph.counts import count_parameters
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
@@ -427,3 +428,18 @@ def test_two_spellings_of_a_key_say_the_same():
         ReaderError, match="'num_hidden_layers' is 6 and 'n_layer' is 24, which mean the same"
     ):
         read("gpt_neox", n_layer=24)
+
+
+def test_keys_that_are_read_for_one_another_may_differ():
+    """A tower's `embed_dim` is its width where `hidden_size` is that of its output (Qwen2-VL's config.json)."""
+    given = {
+        "projection_dim": 4,
+        "num_image_tokens": 256,
+        "embed_dim": 1280,
+        "hidden_size": 3584,
+        "seq_length": None,
+    }
+    keys = Keys(given, "config.json")
+    assert keys.get("embed_dim", "hidden_size") == 1280
+    assert keys.get("projection_dim", "num_image_tokens") == 4
+    assert keys.get("seq_length", "hidden_size") == 3584

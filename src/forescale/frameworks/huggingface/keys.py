@@ -38,7 +38,7 @@ class Keys:
             self._absent.update(names)
         given = {name: self._data[name] for name in names if self._data.get(name) is not None}
         first = next(iter(given), names[0])
-        for name, value in given.items():
+        for name, value in given.items() if names in ALIKE else ():
             if value != given[first]:
                 said = f"{first!r} is {shown(given[first])} and {name!r} is {shown(value)}"
                 raise ReaderError(self.where, f"{said}, which mean the same; leave one of them out")
@@ -167,6 +167,9 @@ HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers")
+ALIKE = (HIDDEN, HEADS, DEPTH_KEYS)
+"""Spellings of one thing, which cannot differ; of others the first counts (`embed_dim` beside an output's
+`hidden_size` of a tower, `seq_length` beside `max_position_embeddings`)."""
 MOST_LAYERS = 10_000
 """Beyond it a file is damaged, and listing its layers would only fill the memory."""
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
