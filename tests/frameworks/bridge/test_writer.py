@@ -19,6 +19,11 @@ from forescale.spec.workload import FrozenPart, Trainable
 
 LOST = ("workload.precision.parameters",)
 """Parameters in fp8 need sharded states, in Megatron-LM too."""
+AWARE = "use_precision_aware_optimizer"
+SMALL = (
+    "cfg.model = GPTModelProvider(num_layers=4, hidden_size=256, num_attention_heads=4, vocab_size=1000)"
+    "; cfg.dataset.seq_length = 512; cfg.train.global_batch_size = 8; cfg.train.micro_batch_size = 1"
+)
 
 
 def test_plans_read_back_to_the_bit() -> None:
@@ -50,6 +55,11 @@ def test_plans_read_back_to_the_bit() -> None:
             "line 2: model.seq_length 8192 and dataset.sequence_length 4096 must be the same",
         ),
         ("cfg.model.num_layers = = 4", ReaderError, "it is no Python"),
+        (
+            f"{SMALL}; cfg.optimizer.exp_avg_dtype = torch.bfloat16; cfg.optimizer.{AWARE} = False",
+            ReaderError,
+            f"optimizer.exp_avg_dtype can only be fp32 without optimizer.{AWARE}",
+        ),
     ],
 )
 def test_refusals(tmp_path: Path, line: str, kind: type[Exception], said: str) -> None:
@@ -58,6 +68,14 @@ def test_refusals(tmp_path: Path, line: str, kind: type[Exception], said: str) -
     with pytest.raises(kind, match=r"recipe\.py") as refused:
         BridgeReader().read(path, Options())
     assert said in str(refused.value)
+
+
+def test_types_that_need_what_the_recipe_below_may_set_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(f"import megatron.bridge\n{SMALL}; cfg.optimizer.exp_avg_dtype = torch.bfloat16\n")
+    reading = BridgeReader().read(path, Options(num_devices=8))
+    assert any(f"exp_avg_dtype is taken as fp32: {AWARE}" in note for note in reading.notes)
+    assert reading.workload is not None and reading.workload.precision.moments == "fp32"
 
 
 def test_what_overlaps_goes_over_the_other_sections(tmp_path: Path) -> None:

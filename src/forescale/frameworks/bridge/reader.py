@@ -137,6 +137,7 @@ class BridgeReader:
             unknown=unknown,
             form=self.name,
             framework="megatron-bridge",
+            based=True,
         )
         adapters, workload = read_peft(tree, path, _plain), reading.workload
         if workload is None:

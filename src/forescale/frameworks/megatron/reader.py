@@ -139,10 +139,12 @@ def read_settings(
     form: str = "megatron",
     framework: str = "megatron-core",
     schedule: str | None = None,
+    based: bool = False,
 ) -> Reading:
     """Return what Megatron's settings say, wherever they were written.
 
-    `model` stands where they do not describe it, `num_devices` where the caller does not say.
+    `model` stands where they do not describe it, `num_devices` where the caller does not say;
+    `based` says that they change others which are not here, so what they leave out need not be the default.
     """
     num_devices, layout = num_devices or options.num_devices, options.layout
     for word, key in OVER.items():
@@ -159,7 +161,7 @@ def read_settings(
                 f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
             )
         workload = read_workload(settings, strategy)
-        _note_idle(settings)
+        _note_idle(settings, based=based)
     except (ReaderError, UnknownKeyError):
         raise
     except ForescaleError as error:
@@ -209,15 +211,18 @@ _USUAL = (
 """Their defaults, as they are written."""
 
 
-def _note_idle(settings: Settings) -> None:
+def _note_idle(settings: Settings, *, based: bool) -> None:
     """Say which flags change nothing, as what they go with is not set; refuse those that Megatron-LM stops at then."""
+    aware = settings.get("use_precision_aware_optimizer")
     for key, other in GOES_WITH.items():
         if key in settings and str(settings.get(key)) not in _USUAL and not settings.get(other):
             settings.note(f"{settings.spell(key)} changes nothing without {settings.spell(other)}")
-    for key in () if settings.get("use_precision_aware_optimizer") else AWARE:
+    for key in () if aware else AWARE:
         if str(settings.get(key)) not in _USUAL:
-            aware = settings.spell("use_precision_aware_optimizer")
-            settings.refuse(f"{settings.spell(key)} can only be fp32 without {aware}: Megatron-LM stops")
+            given, other = settings.spell(key), settings.spell("use_precision_aware_optimizer")
+            if not based or aware is not None:
+                settings.refuse(f"{given} can only be fp32 without {other}: Megatron-LM stops")
+            settings.note(f"{given} is taken as fp32: {other} is not set here, and Megatron-LM stops without")
 
 
 GONE = {
