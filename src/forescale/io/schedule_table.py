@@ -115,7 +115,10 @@ def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float
         weight_grad=durations["weight_grad"],
     )
     label = str(entry.get("name") or entry.get("class") or "")
-    return Listed(label=label, schedule=_schedule(path, where, entry), request=request)
+    name = _schedule(path, where, entry)
+    if reason := family(name).why_not(request):
+        raise ReaderError(path, f"{where} ({name}): {reason}")
+    return Listed(label=label, schedule=name, request=request)
 
 
 def _schedule(path: Path, where: str, entry: Mapping[object, object]) -> str:

@@ -32,6 +32,7 @@ from forescale.schedule.program import (
     positions,
 )
 from forescale.struct import Struct
+from forescale.units import counted
 
 Semantics: TypeAlias = Literal["eager", "pair", "single"]
 SEMANTICS: tuple[Semantics, ...] = ("eager", "pair", "single")
@@ -174,7 +175,9 @@ def _complete(schedule: Schedule, flat: Flat) -> list[Violation]:
         for stage, unit in np.argwhere(bad)[:8].tolist():
             rank = schedule.placement.rank_of_stage[stage]
             has = ", ".join(
-                f"{stage}{kind.name}{unit} {n[kind][stage, unit]} times" for kind in n if n[kind][stage, unit]
+                f"{stage}{kind.name}{unit} {counted(int(n[kind][stage, unit]), 'time')}"
+                for kind in n
+                if n[kind][stage, unit]
             )
             message = f"stage {stage}, micro-batch {unit} (rank {rank}) {need}; it has {has or 'nothing'}"
             found.append(Violation(rule="complete", message=message, rank=rank))

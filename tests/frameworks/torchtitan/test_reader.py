@@ -240,6 +240,10 @@ def test_narrow_types(toml, job):
     )
     assert mx.workload_values["precision"]["compute"] == "mxfp8"
     assert any("quantize.linear.mx.filter_fqns (line " in note for note in mx.notes)
+    own = toml(8, model={"converters": ["float9"]})
+    assert any(
+        note.startswith("not expressed: model.converters (line") and "float9" in note for note in own.notes
+    )
     bare = toml(8, training={"dtype": "bfloat16"}).workload_values["precision"]
     assert (bare["parameters"], bare["master"], bare["moments"]) == ("bf16", "none", "bf16")
 

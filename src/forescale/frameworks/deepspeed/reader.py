@@ -216,6 +216,8 @@ def _offload(config: Settings, zero: int) -> Offload:
 def _types(config: Settings) -> dict[str, str]:
     """Return the types of weights, gradients and the master copy."""
     kept = "data_types.grad_accum_dtype" in config and config.choice("data_types.grad_accum_dtype", "", TYPES)
+    if config.flag("fp16.enabled") and config.flag("bf16.enabled"):
+        config.refuse("fp16.enabled and bf16.enabled cannot both be true")
     half = "fp16" if config.flag("fp16.enabled") else "fp32"
     compute = "bf16" if config.flag("bf16.enabled") else half
     gradients = kept or compute

@@ -49,6 +49,7 @@ class AccelerateReader:
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the configuration at `path` says of layout and devices."""
         settings, unknown = _accelerate(path, options)
+        _check_kind(settings)
         given = settings.count("num_processes")
         devices = options.num_devices or given
         if options.num_devices is not None and given not in (None, options.num_devices):
@@ -69,6 +70,26 @@ def _kind(settings: Settings) -> str:
             f"XLA, MEGATRON_LM, got {kind}"
         )
     return kind
+
+
+def _check_kind(settings: Settings) -> None:
+    """Refuse Megatron-LM's layouts, which are not read; note tables that count under another kind than the file's."""
+    kind = _kind(settings)
+    if kind == "MEGATRON_LM":
+        settings.refuse(
+            f"{settings.spell('distributed_type')} MEGATRON_LM: its megatron_lm_config is not read; give the layout as "
+            "options (--tp, --pp), or FSDP, DEEPSPEED or MULTI_GPU here"
+        )
+    for table, wanted in KINDS.items():
+        given = next((key for key in TABLES[table] if key in settings), None)
+        if kind != wanted and given is not None:
+            settings.note(
+                f"{table}, such as {settings.spell(given)}, counts under distributed_type {wanted} alone; it is {kind}"
+            )
+
+
+KINDS: Final = {"fsdp_config": "FSDP", "deepspeed_config": "DEEPSPEED"}
+"""Tables of launch files by the kind that they count under."""
 
 
 def _accelerate(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
@@ -190,7 +211,10 @@ def _stage(settings: Settings) -> tuple[int, bool]:
     """Return the stage, and whether nodes hold whole states; of FSDP 2 it is whether parameters are sharded again."""
     if _kind(settings) != "FSDP":
         return 0, False
-    if settings.count("fsdp_version", 1) == 2:
+    version = settings.count("fsdp_version", 1, least=1)
+    if version > 2:
+        settings.refuse(f"{settings.spell('fsdp_version')} must be 1 or 2, got {version}")
+    if version == 2:
         return (3, False) if settings.flag("fsdp_reshard_after_forward", default=True) else (2, False)
     numbers = {str(number): kind for number, kind in enumerate(SHARDING.values(), start=1)}
     key = "fsdp_sharding_strategy" if "fsdp_sharding_strategy" in settings else "fsdp_reshard_after_forward"

@@ -76,6 +76,11 @@ OFFLOADED: Mapping[str, tuple[KeptName, ...]] = {
     name: tuple(kept) for name, kept in WORDS["offloaded"].items()
 }
 """Policies that keep what they keep on the host (utils/maxtext_utils.py, get_save_and_offload_names)."""
+ATTENTION: Final = (
+    *("autoselected", "dot_product", "flash", "cudnn_flash_te", "cudnn_flash_jax", "paged", "ragged"),
+    *("gpu_flash_xla", "gpu_flash_triton", "vllm_rpa"),
+)
+"""Kernels of attention of any release (layers/attention_op.py); it stops at others."""
 ALIASES: Mapping[str, RematPolicy] = {"minimal_flash": "minimal_with_context"}
 
 
@@ -203,7 +208,7 @@ def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Strategy:
         micro_batch_size=_micro_batch(settings, mesh, pp),
         recompute=recompute,
         offload=offload,
-        flash_attention=settings.get("attention") != "dot_product",
+        flash_attention=settings.one_of("attention", "autoselected", ATTENTION) != "dot_product",
         reshard="never" if settings.flag("pipeline_fsdp_ag_once") else "always",
         overlap=Overlap(expert=settings.flag("use_batch_split_schedule")),
         routing=Routing(capacity_factor=_capacity(settings)),

@@ -39,6 +39,11 @@ ENGINES: Mapping[str, str | None] = {"1f1b": None, "afab": "gpipe"}
 """Pipeline engines by our schedule's name: all forward, then all backward, is what nanotron takes unless told."""
 CONTEXT: Mapping[str, ContextKind] = {"llama3_ring_attention": "all_gather"}
 """Kinds of attention that gather keys and values; the others pass them around a ring."""
+ATTENTION: Final = (
+    *("flash_attention_2", "flex_attention", "sdpa", "ring_flash_triton", "ring"),
+    "llama3_ring_attention",
+)
+"""Kinds of attention (nn/attention.py, ALL_ATTENTION_FUNCTIONS); it stops at others."""
 OVER: Mapping[str, str] = {
     "tp": "parallelism.tp",
     "pp": "parallelism.pp",
@@ -164,7 +169,7 @@ def _strategy(settings: Settings, options: Options) -> Strategy:
             f"{settings.spell('parallelism.expert_parallel_size')} {ep}: experts are taken as split over tp x cp x dp; "
             "nanotron since 2025 builds no groups of several expert-parallel ranks"
         )
-    implementation = settings.text(f"{CONFIG}_attn_implementation")
+    implementation = settings.one_of(f"{CONFIG}_attn_implementation", ATTENTION[0], ATTENTION)
     return Strategy(
         tp=tp,
         sp=tp > 1 and settings.choice("parallelism.tp_mode", "ALL_REDUCE", MODES) == "sp",

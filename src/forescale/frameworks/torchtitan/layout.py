@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import lcm
 from pathlib import Path
 from typing import Any, Final
 
-from forescale.errors import ReaderError, ScheduleError
+from forescale.errors import ReaderError, ScheduleError, shown
 from forescale.files import read_text
 from forescale.frameworks.reading import words_of
 from forescale.frameworks.settings import Settings
@@ -410,6 +411,10 @@ def _loss(settings: Settings, tp: int) -> CrossEntropy:
 
 
 def _in(settings: Settings, key: str, word: str) -> bool:
+    parts = MODEL_COMPONENT, LOSS_COMPONENT
+    given = settings.get(key)
+    if isinstance(given, list) and not {str(part) for part in given} <= {*parts}:
+        settings.refuse(f"{settings.spell(key)} must be of {' and '.join(parts)}, got {shown(given)}")
     return key not in settings or word in settings.words(key)
 
 
@@ -465,4 +470,9 @@ def _narrowed(settings: Settings) -> dict[str, Any]:
         if str(settings.get("quantize.linear.float8.recipe_name")).startswith("rowwise"):
             settings.note("scales per row are projected as one per tensor")
         return {"compute": "fp8", "recipe": recipe}
+    own = [name for name in names if not re.search("lora|group|converter", name)]
+    if own:
+        settings.note(
+            f"not expressed: {settings.spell('model.converters')} {' '.join(own)} (code of one's own)"
+        )
     return {}

@@ -1,0 +1,26 @@
+"""Accelerate's launch files: what counts under another kind of training than theirs is said."""
+
+from __future__ import annotations
+
+from forescale.frameworks.deepspeed.trainer import AccelerateReader
+from forescale.frameworks.reading import Options
+
+LAUNCH = """compute_environment: LOCAL_MACHINE
+distributed_type: {kind}
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+num_processes: 8
+"""
+
+
+def test_a_table_of_another_kind_is_noted(tmp_path):
+    path = tmp_path / "launch.yaml"
+    path.write_text(LAUNCH.format(kind="MULTI_GPU"))
+    found = AccelerateReader().read(path, Options())
+    assert found.strategy.zero == 0
+    assert found.notes == (
+        "fsdp_config, such as fsdp_sharding_strategy (line 4), counts under distributed_type FSDP alone; it is MULTI_GPU",
+    )
+    path.write_text(LAUNCH.format(kind="FSDP"))
+    found = AccelerateReader().read(path, Options())
+    assert (found.strategy.zero, found.notes) == (3, ())
