@@ -7,7 +7,15 @@ import pytest
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.memory.anchored import LayerMeasurement, RankPeak, anchored_memory
+from forescale.cost.anchor import Residual
+from forescale.memory.anchored import (
+    AnchoredMemory,
+    AnchoredStage,
+    Estimate,
+    LayerMeasurement,
+    RankPeak,
+    anchored_memory,
+)
 from forescale.memory.timeline import block_loads, total_bytes
 from forescale.project import project
 from forescale.question import Question
@@ -40,8 +48,8 @@ def peak(size: float, gap: float = 2 * GIB, **more: float) -> RankPeak:
     return RankPeak(peak_allocated_bytes=size, peak_reserved_bytes=size + gap, **more)
 
 
-def found(*ranks: RankPeak, target=TARGET, bench=BENCH, layers=(), margin: float = MARGIN):
-    run = Bench(question=bench, source="bench.json", ranks=ranks, layers=layers)
+def found(*ranks: RankPeak, target=TARGET, bench=BENCH, layers=(), margin: float = MARGIN, tracked=False):
+    run = Bench(question=bench, source="bench.json", ranks=ranks, layers=layers, is_tracked=tracked)
     asked = anchored(replace(target, costs=replace(target.costs, safety_margin=margin)), [run])
     result = project(asked)
     return result, anchored_memory(result, bench_memory(run, asked.costs), safety_margin=margin)
@@ -89,6 +97,40 @@ def test_where_formulas_say_more_they_are_corrected_and_the_upper_end_is_theirs(
     primus = replace(BENCH, costs=replace(BENCH.costs, rule="primus"))
     _, clamped = found(peak(own - GIB), target=primus)
     assert clamped.bench.residual.live_tensor_excess_bytes == 0.0
+
+
+def test_what_was_tracked_leaves_pieces_and_their_interval_to_the_formulas():
+    """There was no allocator: what is allocated beyond the formulas counts, and nothing of what would be reserved."""
+    plain = project(BENCH).memory
+    result, memory = found(peak(allocated() + GIB, gap=0.0), target=BENCH, tracked=True)
+    assert result.memory.peak_bytes == pytest.approx(plain.peak_bytes + GIB)
+    assert plain.peak_bytes - allocated() > GIB  # context, communicators and pieces
+    above = result.memory.peak_high_bytes - result.memory.peak_bytes
+    assert above == pytest.approx(plain.peak_high_bytes - plain.peak_bytes, rel=0.05)
+    estimate = memory.worst.estimate
+    assert (estimate.point_bytes, estimate.upper_bytes) == pytest.approx(
+        (result.memory.peak_bytes, result.memory.peak_high_bytes)
+    )
+
+
+def test_peaks_of_one_device_stand_in_their_order():
+    with pytest.raises(SpecError, match="peak_device_bytes 25 is below peak_reserved_bytes 30"):
+        RankPeak(peak_allocated_bytes=20.0, peak_reserved_bytes=30.0, peak_device_bytes=25.0)
+    assert RankPeak(peak_allocated_bytes=20.0, peak_reserved_bytes=30.0, peak_device_bytes=30.0)
+
+
+def test_the_fullest_stage_is_so_with_what_was_measured():
+    """The second stage by 1 byte less of formulas and 2 more of what they lack."""
+    def stage(index, analytical, excess):
+        residual = Residual(framework_overhead_bytes=1.0, live_tensor_excess_bytes=excess)
+        estimate = Estimate(
+            analytical_bytes=analytical, residual=residual, safety_margin=0.0, capacity_bytes=99.0
+        )
+        return AnchoredStage(stage=index, activations_bytes=1.0, outside_bytes=1.0, estimate=estimate)
+
+    bench = found(peak(allocated()))[1].bench
+    memory = AnchoredMemory(bench=bench, stages=(stage(0, 10.0, 0.0), stage(1, 9.0, 2.0), stage(2, 9.0, 1.0)))
+    assert memory.worst.stage == 1
 
 
 def test_a_rank_of_a_stage_that_the_bench_does_not_have_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes, nvlink_buffer_bytes
 
 HIDDEN = 7168 * 2.0
 WORKSPACE = 32 * 2**20
@@ -20,6 +20,15 @@ def test_one_node_has_nvlink_buffers_only():
     """Config(20, 6, 256, 6, 128): 10 channels, 8 ranks."""
     nvlink = 10 * 8 * ((2 * 1 + 3) * 4 + 256 * TOKEN)
     assert expert_buffer_bytes(ranks=8.0, hidden_bytes=HIDDEN) == aligned(nvlink) + WORKSPACE
+
+
+def test_a_part_of_a_node_has_buffers_for_its_own_ranks():
+    """get_nvl_buffer_size_hint: min(ranks, 8) peers, and ranks // 8 nodes, one at least."""
+    for ranks, peers in ((2, 2), (4, 4), (12, 8)):
+        found = nvlink_buffer_bytes(
+            ranks=float(ranks), peers=8.0, channels=10.0, tokens=256.0, token_bytes=float(TOKEN)
+        )
+        assert found == aligned(10 * peers * ((2 * 1 + 3) * 4 + 256 * TOKEN))
 
 
 def test_eight_nodes_add_rdma_buffers_in_both_directions():

@@ -38,6 +38,12 @@ def test_overlap_hides_copies_behind_the_update():
     assert exposed_update_copies(copies=0.312, update=2.88, overlapped=True) == 0.0
 
 
+def test_copies_of_an_update_run_both_ways_at_once_beside_it():
+    """Four seconds of gradients down and four of parameters up, beside an update of one."""
+    assert exposed_update_copies(copies=8.0, update=1.0, overlapped=True) == 3.0
+    assert exposed_update_copies(copies=8.0, update=1.0, overlapped=False) == 8.0
+
+
 def test_share_of_layers_ends_at_all_of_them():
     layers = np.array([10.0, 20.0, 40.0])
     assert offloaded_share(num_layers=20.0, layers_on_stage=layers).tolist() == [1.0, 1.0, 0.5]

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from tests.small import asked, cluster, dense, moe, workload
 
+from forescale.cost.mesh import Group
 from forescale.evaluate import evaluate
 from forescale.explain import explain
+from forescale.graph.layout import split_strategy
 from forescale.inputs import wire
 from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
+from forescale.memory.outside import outside_bytes
 from forescale.memory.overhead import load_residual
 from forescale.memory.peak import highest_peak
 from forescale.project import project
@@ -189,6 +192,24 @@ def test_stages_send_to_both_neighbours():
     assert bounds(Strategy(pp=8), 8) == added(ring(8, 24), inside)
     apart = (16 * 12, 16 * 12, 16 * 12 + 256)
     assert bounds(Strategy(pp=8, dp_shard=8), 64) == added(ring(64, 16), ring(8, 24), apart)
+    # 16 stages on two nodes: both neighbours of most are on their node, with 2 channels each.
+    near = (2 * 2 * 12, 2 * 2 * 12, 2 * 2 * 12 + 256)
+    assert bounds(Strategy(pp=16), 16, dense(16)) == added(ring(16, 16), near)
+
+
+def least(strategy, places, devices=16):
+    """What all ways to shard have at least, in MiB, of communicators that may lie at several places."""
+    setting = wire(asked(dense(), nvidia(devices), strategy, workload(global_batch_size=64))).setting
+    found = outside_bytes(setting, split_strategy(strategy)[0], places, every_sharding=True).communicators
+    return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
+
+
+def test_a_bound_takes_each_group_where_it_needs_least_and_none_of_shards():
+    """Two ranks of a node have 24 channels, of two nodes 16; shards and copies have groups of any size, or none."""
+    alone = Group(size=1.0)
+    groups = {"tp": (Group(size=2.0), Group(size=2.0, stride=8.0)), "dp_cp": (Group(size=8.0, stride=2.0),)}
+    found = least(Strategy(tp=2, dp_shard=8), lambda axis: groups.get(axis, (alone,)))
+    assert found == added(ring(16, 16), ring(2, 16))
 
 
 def test_experts_exchange_with_everybody():
@@ -230,6 +251,12 @@ def test_buffers_of_dispatchers_are_known_exactly():
     assert bounds(replace(layout, dispatcher="hybridep"), 8, moe()) == pytest.approx(
         added(plain, (size,) * 3)
     )
+    # Tokens that travel to experts in 8 bits come back in 16.
+    narrow_tokens = replace(workload(global_batch_size=64), precision=Precision(activations="fp8"))
+    wired = wire(asked(moe(), nvidia(8), replace(layout, dispatcher="deepep"), narrow_tokens))
+    found = evaluate(wired.setting, wired.inputs).outside.communicators
+    size_of_two = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024) / MIB
+    assert float(found.low) / MIB == pytest.approx(plain[0] + size_of_two)
     narrow = replace(moe(), layers=tuple(
         replace(each, ffn=replace(each.ffn, latent_size=256)) if isinstance(each.ffn, MoeFfn) else each
         for each in moe().layers

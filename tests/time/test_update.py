@@ -369,14 +369,25 @@ def test_layers_that_are_replayed_move_their_inputs_alone():
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
 
 
+def test_of_layers_that_are_replayed_together_the_first_moves_its_input():
+    """Three units of two, two units of which the last is of one, and six layers each with its own."""
+    for unit, inputs in ((2, 3), (4, 2), (1, 6)):
+        layout = Strategy(recompute=Recompute(granularity="full", unit=unit))
+        result = offloaded(layout, Offload(activation_layers=99, overlap=False))
+        moved = inputs * 2 * 2 * SEQUENCE * HIDDEN
+        assert result.memory.stages[0].host_bytes == pytest.approx(moved)
+        assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
+
+
+@pytest.mark.parametrize("mtp", [1, 2])
 @pytest.mark.parametrize("schedule", [None, "1f1b", "dualpipe"])
-def test_modules_of_prediction_move_with_the_last_stage(schedule):
+def test_modules_of_prediction_move_with_the_last_stage(schedule, mtp):
     """Norms before feed-forwards: 2 bytes of the input and a statistic; of two replicas half of either passes."""
-    model = replace(FEEDS, num_mtp_layers=1)
+    model = replace(FEEDS, num_mtp_layers=mtp)
     offload = Offload(modules=("mlp_norm",), overlap=False)
     layout = Strategy(pp=2, schedule=schedule, micro_batch_size=2, offload=offload)
     work = Workload(seq_len=SEQUENCE, global_batch_size=8)
     result = project(model, toy.cluster(2), layout, work, costs=toy.costs())
     each = 2 * SEQUENCE * (2 * HIDDEN + 4)
-    layers = (6 + 1) / 2 if schedule == "dualpipe" else 3 + 1
+    layers = (6 + mtp) / 2 if schedule == "dualpipe" else 3 + mtp
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * each / LINK)

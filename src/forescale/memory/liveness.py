@@ -126,9 +126,8 @@ def _forward(
         live.update({name: size_of[name].num_bytes for name in here})
         extra = {name: size_of[name].num_bytes for name in operator.temporaries}
         moments.append(Moment(name=operator.name, phase=phase, tensors={**live, **extra}))
-        final = operator.writes if index == len(operators) - 1 else ()
         for name in (*passing, *operator.reads, *here):
-            if name not in keeps and last_read.get(name, -1) <= index and name not in final:
+            if name not in keeps and last_read.get(name, -1) <= index:
                 live.pop(name, None)
         passing = []
     return tuple(moments)

@@ -173,6 +173,4 @@ def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: 
 
 def _size(cluster: Cluster, group: Group) -> tuple[Numeric, Numeric]:
     """Return the ranks of a communicator, and how many of them share a node."""
-    size = group.num_ranks
-    shared = ranks_per_tier(group, cluster)
-    return size, larger(shared[0], 1.0) if len(shared) > 1 else size
+    return group.num_ranks, ranks_per_tier(group, cluster)[0]
