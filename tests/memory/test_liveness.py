@@ -10,8 +10,17 @@ from tests.small import dense, moe
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Builder
+from forescale.graph.ops import Collective, Elementwise
 from forescale.graph.recompute import keep
-from forescale.memory.liveness import Moment, block_moments, peak_bytes, peaks_of, undominated
+from forescale.memory.liveness import (
+    BlockBytes,
+    Moment,
+    block_bytes,
+    block_moments,
+    peak_bytes,
+    peaks_of,
+    undominated,
+)
 from forescale.spec import Kernels, Recompute, Strategy
 from forescale.spec.workload import Precision
 
@@ -159,6 +168,9 @@ def test_every_moment_where_a_module_is_replayed(gated: Block) -> None:
     assert replay == [69 + 80, 69 + 160, 69 + 240, 69 + 240 + 20]
     assert at(moments.backward, "add", "backward") == 49 + 20
     assert at(moments.backward, "activation", "backward") == 209 + 20 + 80 + 160 + 20
+    # It goes with the first operator of the module; the mask was the module's own input.
+    assert at(moments.backward, "up", "backward") == 49 + 20 + 80 + 20 + 20 + 20
+    assert at(moments.backward, "norm", "backward") == 29 + 20 + 20 + 20
 
 
 def test_a_gradient_made_in_place_takes_the_saved_tensor_s_memory(gated: Block) -> None:
@@ -266,3 +278,63 @@ def test_a_peak_may_be_another_moment_of_the_same_shape(gated: Block) -> None:
         moments = block_moments(block, kept)
         assert peaks_of(block, kept) == (moments.forward_bytes, moments.backward_bytes)
         assert peaks_of(block, kept)[1] == peak
+
+
+def made(*names: str) -> Builder:
+    """Return a builder with tensors of 10 numbers in 16 bits."""
+    degrees, choices = split_strategy(Strategy())
+    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    for name in names:
+        b.tensor(name, 10.0)
+    return b
+
+
+def test_what_the_training_loop_holds_outlasts_the_operators_that_saved_it() -> None:
+    b = made("input", "logits", "loss")
+    b.operator("project", reads=("input",), writes=("logits",), saves=("input",))
+    b.operator("loss", reads=("logits",), writes=("loss",), saves=("logits",), held=("logits",))
+    block = b.block("head", "input")
+    moments = block_moments(block, keep(block, Recompute())).backward
+    # input, logits, and the gradients of both
+    assert at(moments, "project", "backward") == 20 + 20 + 20 + 20
+
+
+@pytest.mark.parametrize(
+    ("work", "saves", "summed"),
+    [
+        (("reduce_scatter", "tp"), (), 20),
+        (("all_reduce", "tp"), (), 20),
+        (("all_gather", "tp"), (), 0),
+        (("all_reduce", "cp"), (), 0),
+        (("all_reduce", "tp"), ("parts",), 0),  # backward needs it: not freed
+    ],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_sum_over_tp_reads_is_freed_when_it_is_asked_for(work, saves, summed, alone) -> None:
+    """Of an operator that is a sum and nothing else; what runs beside one has its own kernel read it."""
+    b = made("input", "parts", "sum")
+    kernel = () if alone else (Elementwise(family="elementwise", bytes_moved=1.0),)
+    message = Collective(kind=work[0], axis=work[1], num_bytes=20.0)
+    b.operator("project", reads=("input",), writes=("parts",), saves=("input",))
+    b.operator("sum", reads=("parts",), writes=("sum",), saves=saves, forward=(*kernel, message))
+    block = b.block("row", "input")
+    found = block_bytes(block, keep(block, Recompute()))
+    assert found.summed == (summed if alone else 0)
+
+
+def test_captured_launches_and_experts_have_working_sets_of_their_own(gated: Block) -> None:
+    """Beyond the 284 bytes that are kept: 180 at the activation, and 100 at the one product that is an expert's."""
+    kept = keep(gated, Recompute())
+    assert block_bytes(gated, kept, captured=True).captured == (464 - 284, 0)
+    operators = tuple(replace(each, part="moe") if each.name == "down" else each for each in gated.operators)
+    experts = block_bytes(replace(gated, operators=operators), kept, captured=True)
+    assert experts.captured == (464 - 284, 384 - 284)
+    assert block_bytes(gated, kept).captured is None
+
+
+def test_a_block_that_keeps_more_has_as_much_at_work() -> None:
+    """Measured to keep half as much again: so does all that is a part of it; what is at work beside stays."""
+    block = BlockBytes(kept=100.0, offloaded=40.0, awaited=20.0, forward=130.0, backward=160.0, held=5.0)
+    more = block.corrected(1.5)
+    assert (more.kept, more.offloaded, more.awaited, more.held) == (150.0, 60.0, 30.0, 5.0)
+    assert (more.forward - more.kept, more.backward - more.kept) == (30.0, 60.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.small import cluster, dense, moe, sees, workload
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -127,6 +128,66 @@ def test_other_schedules_agree_with_the_projection(schedule, vpp):
         assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
         named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
         assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-9)
+
+
+LOGGED = Kernels(cross_entropy="fused", logged_losses=2)
+SMALL = Strategy(pp=2, dp_shard=4, micro_batch_size=2)
+CASES = {
+    "a schedule named where there is no pipeline": (dense(), replace(SMALL, pp=1, dp_shard=8, schedule="gpipe")),
+    "a tower": (sees(), SMALL),
+    "a tower that is replayed": (sees(), replace(SMALL, recompute=RECOMPUTE["full"])),
+    "a tower that is not": (sees(), replace(SMALL, recompute=Recompute(granularity="full", towers=False))),
+    "two layers of prediction": (replace(moe(), num_mtp_layers=2), replace(SMALL, schedule="zb-h1")),
+    "units": (dense(), replace(SMALL, schedule="zb-h1", recompute=RECOMPUTE["in units"])),
+    "a limit": (dense(), replace(SMALL, schedule="zb-2p")),
+    "masks of dropout": (dense(), replace(SMALL, kernels=Kernels(dropout=True), recompute=RECOMPUTE["full"])),
+    "logits held for metrics": (
+        replace(dense(), vocab_size=2048),
+        replace(SMALL, kernels=LOGGED, recompute=RECOMPUTE["full"]),
+    ),
+    "gathered shards": (replace(dense(), vocab_size=256000), replace(SMALL, pp=1, dp_shard=8, zero=3)),
+    "a pool of graphs": (moe(), replace(SMALL, graphs="partial", ep=4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_is_on_a_stage_is_there_when_the_projection_says(case):
+    model, layout = CASES[case]
+    work = replace(workload(seq_len=4096), global_batch_size=128)
+    timeline = memory_timeline(model, cluster(8), layout, work)
+    stages = project(model, cluster(8), layout, work).memory.stages
+    for rank, stage in zip(timeline.ranks, stages, strict=True):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-12)
+        named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
+        assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-12)
+
+
+def test_a_graph_of_the_whole_step_gives_nothing_back_to_the_update():
+    layout = replace(SMALL, graphs="full")
+    timeline = memory_timeline(dense(), cluster(8), layout, workload(global_batch_size=128))
+    stages = project(dense(), cluster(8), layout, workload(global_batch_size=128)).memory.stages
+    for rank, stage in zip(timeline.ranks, stages, strict=True):
+        assert rank.allocated[-2] == pytest.approx(stage.allocated_bytes, rel=1e-12)
+
+
+def test_ranks_are_at_work_for_all_passes_of_their_micro_batches():
+    """Both chunks of a rank share its layers; 16 micro-batches."""
+    layout, work = replace(SMALL, vpp=2), workload(global_batch_size=128)
+    result = project(dense(), cluster(8), layout, work)
+    timeline = memory_timeline(dense(), cluster(8), layout, work)
+    for rank, seconds in zip(timeline.ranks, result.stage_times, strict=True):
+        passes = rank.time_s[1:-2]
+        busy = float((passes[1::2] - passes[::2]).sum())
+        assert busy == pytest.approx(16 * (seconds.forward_s + seconds.backward_s))
+
+
+def test_a_picture_of_many_moments_has_their_highest():
+    timeline = memory_timeline(dense(), cluster(8), SMALL, workload(global_batch_size=2048))
+    rank = timeline.ranks[0]
+    dots = rank.outline()
+    assert len(dots) <= 400 < len(rank.time_s)
+    assert max(dot.y for dot in dots) == rank.allocated.max() / 2**30
+    assert min(dot.y for dot in dots[4:-4]) > rank.allocated.min() / 2**30  # each stands for several moments
 
 
 def test_sequence_pieces_are_refused():

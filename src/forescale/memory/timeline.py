@@ -475,7 +475,6 @@ class _Curves:
         flat, kind, stage = self.flat, self.flat.kind, self.flat.stage
         saved = simulation.memory
         before = np.concatenate(([0.0], saved[:-1]))
-        before[flat.bounds[:-1][np.diff(flat.bounds) > 0]] = 0.0
         work = {
             name: np.array([total_bytes(getattr(load, name)) for load in loads])
             for name in ("forward", "backward", "between", "afterwards")
@@ -561,8 +560,7 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
 
 
 def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
-    most = max(standing.update, standing.buffers)
-    copied = most - standing.graphs - standing.lasting
+    copied = standing.update - standing.graphs - standing.lasting
     copies = Sized(owner="states", name="fp32 gradients of the update", num_bytes=copied)
     graphs = Sized(owner="buffers", name="memory of captured graphs", num_bytes=standing.graphs)
     live = (*_states(standing, standing.lasting), copies, graphs)
@@ -571,7 +569,7 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
         stage=None,
         action=UPDATE,
         time_s=when,
-        allocated_bytes=standing.states + most,
+        allocated_bytes=standing.states + standing.update,
         in_flight=0,
         tensors=_largest_first([(each, 1) for each in live]),
     )
