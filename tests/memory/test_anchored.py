@@ -6,8 +6,8 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.errors import SpecError
 from forescale.cost.anchor import Residual
+from forescale.errors import SpecError
 from forescale.memory.anchored import (
     AnchoredMemory,
     AnchoredStage,
@@ -121,6 +121,7 @@ def test_peaks_of_one_device_stand_in_their_order():
 
 def test_the_fullest_stage_is_so_with_what_was_measured():
     """The second stage by 1 byte less of formulas and 2 more of what they lack."""
+
     def stage(index, analytical, excess):
         residual = Residual(framework_overhead_bytes=1.0, live_tensor_excess_bytes=excess)
         estimate = Estimate(

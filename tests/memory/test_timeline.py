@@ -22,7 +22,7 @@ from forescale.memory.timeline import (
 from forescale.project import memory_timeline, project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.model import loop
-from forescale.spec import Precision, Recompute, Strategy, Workload
+from forescale.spec import DenseFfn, FullAttention, Layer, Precision, Recompute, Strategy, Workload
 from forescale.spec.strategy import Kernels, Routing
 
 DENSE, MOE, MLA = (load_model(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"))
@@ -132,20 +132,30 @@ def test_other_schedules_agree_with_the_projection(schedule, vpp):
 
 LOGGED = Kernels(cross_entropy="fused", logged_losses=2)
 SMALL = Strategy(pp=2, dp_shard=4, micro_batch_size=2)
+NARROW = Layer(
+    attention=FullAttention(num_heads=1, num_kv_heads=1, head_dim=16), ffn=DenseFfn(ffn_hidden_size=16)
+)
 CASES = {
-    "a schedule named where there is no pipeline": (dense(), replace(SMALL, pp=1, dp_shard=8, schedule="gpipe")),
+    "a schedule named where there is no pipeline": (
+        dense(),
+        replace(SMALL, pp=1, dp_shard=8, schedule="gpipe"),
+    ),
     "a tower": (sees(), SMALL),
     "a tower that is replayed": (sees(), replace(SMALL, recompute=RECOMPUTE["full"])),
     "a tower that is not": (sees(), replace(SMALL, recompute=Recompute(granularity="full", towers=False))),
     "two layers of prediction": (replace(moe(), num_mtp_layers=2), replace(SMALL, schedule="zb-h1")),
     "units": (dense(), replace(SMALL, schedule="zb-h1", recompute=RECOMPUTE["in units"])),
     "a limit": (dense(), replace(SMALL, schedule="zb-2p")),
+    "a tower wider than its layers": (
+        replace(sees(), layers=(NARROW,) * 8, hidden_size=64),
+        replace(SMALL, recompute=RECOMPUTE["full"]),
+    ),
     "masks of dropout": (dense(), replace(SMALL, kernels=Kernels(dropout=True), recompute=RECOMPUTE["full"])),
     "logits held for metrics": (
         replace(dense(), vocab_size=2048),
         replace(SMALL, kernels=LOGGED, recompute=RECOMPUTE["full"]),
     ),
-    "gathered shards": (replace(dense(), vocab_size=256000), replace(SMALL, pp=1, dp_shard=8, zero=3)),
+    "gathered shards": (replace(dense(), vocab_size=2048), replace(SMALL, pp=1, dp_shard=8, zero=3)),
     "a pool of graphs": (moe(), replace(SMALL, graphs="partial", ep=4)),
 }
 

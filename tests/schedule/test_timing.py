@@ -13,8 +13,10 @@ from forescale.schedule import (
     families,
     family,
     from_actions,
+    lower,
     simulate,
 )
+from forescale.schedule.actions import unpack
 from forescale.schedule.model import loop
 
 UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
@@ -83,6 +85,43 @@ def test_blocking_messages_hold_both_ranks():
     # rank 0: F0 0-1, send 1-1.5, F1 1.5-2.5; the second send waits for rank 1's F0 (1.5-2.5): 2.5-3
     assert timing.makespan == pytest.approx(3.0 + 1.0 + 2.0 + 2.0 + 2.0)
     assert timing.busy.tolist() == [6, 6]  # who holds a message does not compute
+
+
+@pytest.mark.parametrize("comm", ["overlapped", "serial", "blocking"])
+def test_a_message_arrives_after_its_transfer_and_latency(comm):
+    """One micro-batch: passes of 1 and 1, 2 and 2; two messages of 3 + 2."""
+    schedule = from_actions([["0F0", "0B0"], ["1F0", "1B0"]], placement=loop(2))
+    timing = compile_schedule(schedule, comm=comm).time(UNIT, LinkTimes(latency=2.0, transfer=3.0))
+    assert timing.makespan == 1 + 5 + 1 + 2 + 5 + 2
+
+
+@pytest.mark.parametrize("comm", ["overlapped", "serial"])
+def test_a_block_waits_for_both_of_its_messages(comm):
+    """Activations take 1, gradients 5: the middle rank's block waits for the gradient that rank 2 sent at 7."""
+    orders = [
+        ["0F0", "0F1", "0B0", "0B1"],
+        ["1F0", "(1F1;1B0)OVERLAP_F_B", "1B1"],
+        ["2F0", "2B0", "2F1", "2B1"],
+    ]
+    compiled = compile_schedule(from_actions(orders, placement=loop(3)), comm=comm)
+    timing = compiled.time(UNIT, LinkTimes(transfer=1.0, backward_transfer=5.0))
+    # Block 12-15, rank 2 F1 16-17 and B1 17-19, rank 1 B1 24-26, rank 0 B1 31-33.
+    assert timing.makespan == 33.0
+
+
+def test_copies_to_the_host_and_back_have_a_stream_each():
+    """F0 F1 until 2; out 1-5 and 5-9, back 5-9 and 9-13; B0 9-11, B1 13-15."""
+    orders = [["0F0", "0OFFLOAD0", "0F1", "0OFFLOAD1", "0RELOAD0", "0RELOAD1", "0B0", "0B1"]]
+    times = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0, offload=4.0, reload=4.0)
+    assert compile_schedule(from_actions(orders, placement=loop(1))).time(times).makespan == 15.0
+
+
+def test_gradients_are_reduced_behind_a_stage_s_last_weight_gradient():
+    issued = lower(
+        from_actions([["0F0", "0F1", "0I0", "0I1", "0W0", "0W1"]], placement=loop(1)), reduce_grad=True
+    )
+    (order,) = issued.orders
+    assert [str(unpack(code)) for code in order][-2:] == ["0W1", "0REDUCE_GRAD"]
 
 
 def test_latency_and_transfer_add_up_and_bandwidth_divides():

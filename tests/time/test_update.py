@@ -373,10 +373,11 @@ def test_of_layers_that_are_replayed_together_the_first_moves_its_input():
     """Three units of two, two units of which the last is of one, and six layers each with its own."""
     for unit, inputs in ((2, 3), (4, 2), (1, 6)):
         layout = Strategy(recompute=Recompute(granularity="full", unit=unit))
-        result = offloaded(layout, Offload(activation_layers=99, overlap=False))
         moved = inputs * 2 * 2 * SEQUENCE * HIDDEN
-        assert result.memory.stages[0].host_bytes == pytest.approx(moved)
-        assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
+        for named in ({"activation_layers": 99}, {"modules": ("mlp_norm",)}):
+            result = offloaded(layout, Offload(overlap=False, **named))
+            assert result.memory.stages[0].host_bytes == pytest.approx(moved)
+            assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
 
 
 @pytest.mark.parametrize("mtp", [1, 2])

@@ -12,7 +12,7 @@ from forescale.formula import formula
 from forescale.graph.stages import Stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockBytes
-from forescale.numeric import Array, Numeric, chosen, larger, smaller
+from forescale.numeric import Numeric, chosen, larger, smaller
 from forescale.struct import Struct
 
 TE = "Transformer Engine, pytorch/cpu_offload.py: layers are copied out one behind the next, and back ahead of it"
@@ -39,10 +39,10 @@ def offloaded_bytes(setting: Setting, inputs: Resident, on: Stages) -> Numeric:
     """Return what goes to the host of the bytes that one micro-batch keeps on decoder layers."""
     offload = setting.choices.offload
     if not offload.modules:
-        saved = _saved_by(setting, inputs, on, lambda block: block.kept, on.heads)
+        saved = _saved_by(setting, inputs, on, lambda block: block.kept)
         layers = float(offload.activation_layers)
         return offloaded_share(num_layers=layers, layers_on_stage=inputs.stages.num_layers) * saved
-    moved = _saved_by(setting, inputs, on, lambda block: block.offloaded, on.replayed)
+    moved = _saved_by(setting, inputs, on, lambda block: block.offloaded)
     if inputs.blocks.mtp is not None:
         more = float(setting.model.num_mtp_layers) * inputs.blocks.mtp.taken.offloaded
         moved = moved + on.last * _of_one(more, inputs)
@@ -57,20 +57,16 @@ def in_transit(setting: Setting, inputs: Resident, moved: Numeric) -> Numeric:
 
 
 def _saved_by(
-    setting: Setting,
-    inputs: Resident,
-    stages: Stages,
-    of: Callable[[BlockBytes], Numeric],
-    replayed: tuple[Array, ...],
+    setting: Setting, inputs: Resident, stages: Stages, of: Callable[[BlockBytes], Numeric]
 ) -> Numeric:
-    """Return what decoder layers of `stages` save of one micro-batch [byte], of those `replayed` so often."""
+    """Return what decoder layers of `stages` save of one micro-batch [byte], of a replayed unit the first alone."""
     moved: Numeric = 0.0 * stages.first
     for kind, block in enumerate(inputs.blocks.layers):
         if setting.choices.recompute.takes_all:
             moved = moved + stages.counts[kind] * of(block.taken)
         else:
             others = stages.counts[kind] - stages.replayed[kind]
-            moved = moved + replayed[kind] * of(block.taken) + others * of(block.left)
+            moved = moved + stages.heads[kind] * of(block.taken) + others * of(block.left)
     return _of_one(moved, inputs)
 
 

@@ -128,10 +128,10 @@ def sources(schedule: Schedule, flat: Flat) -> Ints:
 
 
 def reload_sources(schedule: Schedule, flat: Flat) -> Ints:
-    """Return, for each backward or weight-gradient action, the reload it waits for; ABSENT where none is."""
+    """Return, for each backward action, the reload it waits for; ABSENT where none is. Weight gradients follow it."""
     source = np.full(flat.code.size, ABSENT, dtype=np.int64)
     if np.any(flat.kind == Kind.RELOAD):
-        users = np.nonzero(flat.are(*BACKWARD, Kind.W))[0]
+        users = np.nonzero(flat.are(*BACKWARD))[0]
         source[users] = positions(schedule, flat, Kind.RELOAD)[flat.stage[users], flat.unit[users]]
     return source
 
