@@ -7,10 +7,11 @@ import pickle
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from msgspec import field
 
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -84,3 +85,24 @@ def test_values_are_frozen_and_equal_by_their_fields_and_kind() -> None:
 @pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_copies_are_equal(twin: Any) -> None:
     assert twin(WHOLE) == WHOLE
+
+
+def test_attributes_are_plain_values_and_results_within_say_themselves() -> None:
+    class Found(Struct, frozen=True, kw_only=True):
+        share: float
+
+        def to_json(self) -> dict[str, Any]:
+            return {"percent": 100.0 * self.share}
+
+    class Held(Struct, frozen=True, kw_only=True):
+        part: Part
+        several: tuple[Found | int, ...]
+        curve: np.ndarray
+        left_out: int = 3
+
+    held = Held(part=Part(name="a"), several=(Found(share=0.5), 2), curve=np.arange(2.0))
+    assert attributes(held, "several", "curve", "part") == {
+        "several": [{"percent": 50.0}, 2],
+        "curve": [0.0, 1.0],
+        "part": {"name": "a", "size": 1.0},
+    }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, field, fields, make_dataclass
+from collections.abc import Mapping
+from dataclasses import Field, asdict, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,3 +48,20 @@ class Struct(msgspec.Struct, frozen=True):
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     else:
         __dataclass_fields__ = _Fields()
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
+    """Return a value as a document has it: by its `to_json`, other structs as tables, arrays and tuples as lists."""
+    for way in ("to_json", "tolist"):
+        if hasattr(value, way):
+            return getattr(value, way)()
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def attributes(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by name, as a document has them."""
+    return {name: plain(getattr(value, name)) for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -108,10 +107,6 @@ class Trial(Struct, frozen=True, kw_only=True):
     problem: str | None = None
     """Why it is out of the question: not legal, or its communication cannot hide."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the trial with its layout."""
-        return asdict(self)
-
 
 class Fact(Struct, frozen=True, kw_only=True):
     """One number that a step rests on."""
@@ -129,16 +124,6 @@ class Step(Struct, frozen=True, kw_only=True):
     facts: tuple[Fact, ...]
     trials: tuple[Trial, ...]
     finding: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the step with all its trials."""
-        return {
-            "name": self.name,
-            "question": self.question,
-            "facts": [asdict(fact) for fact in self.facts],
-            "trials": [trial.to_json() for trial in self.trials],
-            "finding": self.finding,
-        }
 
 
 class Advice(Brief, Struct, frozen=True, kw_only=True):
@@ -167,13 +152,5 @@ class Advice(Brief, Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.advice/1` document."""
-        return {
-            "schema": SCHEMA,
-            "steps": [step.to_json() for step in self.steps],
-            "advised": self.advised.to_json(),
-            "ratios": [asdict(ratio) for ratio in self.ratios],
-            "best": None if self.best is None else self.best.to_json(),
-            "excess": self.excess,
-            "agrees": self.agrees,
-            "comparison": None if self.comparison is None else self.comparison.to_json(),
-        }
+        names = ("steps", "advised", "ratios", "best", "excess", "agrees", "comparison")
+        return {"schema": SCHEMA, **attributes(self, *names)}

@@ -21,7 +21,7 @@ from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
 from forescale.spec.strategy import Strategy
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -120,9 +120,7 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
         return {
             "schema": SCHEMA,
             "limit_bytes": self.question.memory_limit,
-            "verdict": self.verdict,
-            "num_tried": self.num_tried,
-            "now": self.now.to_json(),
+            **attributes(self, "verdict", "num_tried", "now"),
             "fixes": [
                 {
                     **each.row(),

@@ -54,6 +54,7 @@ from forescale.schedule.draw import Timeline
 from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import to_csv
+from forescale.struct import attributes
 from forescale.units import counted
 from forescale.written import writable, write_text
 
@@ -70,7 +71,7 @@ app.command("run")(run_command)
 def list_schedules(*, as_json: JsonFlag = False) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
     if as_json:
-        print_json({"schema": SCHEMA, "schedules": [_family_row(each) for each in families()]})
+        print_json({"schema": SCHEMA, "schedules": [_row(each) for each in families()]})
         return
     rows = Table(box=None, pad_edge=False)
     for title in ("schedule", "vpp", "constraints", "idle", "peak (micro-batches)"):
@@ -295,10 +296,7 @@ def optimise_schedule(
     if output is not None:
         write_text(output, to_csv(found.schedule))
     if as_json:
-        more = {
-            "bound": found.bound, "proven": found.proven, "method": found.method,
-            "library": found.library, "library_makespan": found.library_makespan,
-        }  # fmt: skip
+        more = attributes(found, "bound", "proven", "method", "library", "library_makespan")
         print_json({**result.to_json(), **more})
         return
     _print_results([result])
@@ -311,30 +309,17 @@ def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "schedule": schedule.name,
-        "num_stages": schedule.num_stages,
-        "num_microbatches": schedule.num_microbatches,
-        "valid": report.valid,
-        "deadlock_free": list(report.deadlock_free),
-        "violations": [
-            {"rule": v.rule, "message": v.message, "rank": v.rank, "position": v.position}
-            for v in report.violations
-        ],
+        **attributes(schedule, "num_stages", "num_microbatches"),
+        **attributes(report, "valid", "deadlock_free"),
+        "violations": [attributes(v, "rule", "message", "rank", "position") for v in report.violations],
     }
 
 
-def _family_row(each: Family) -> dict[str, Any]:
+def _row(each: Family) -> dict[str, Any]:
     return {
-        "name": each.name,
-        "aliases": list(each.aliases),
-        "title": each.title,
-        "placement": each.placement,
-        "vpp": list(each.vpp),
-        "constraint": each.constraint,
-        "idle": each.idle,
+        **attributes(each, "name", "aliases", "title", "placement", "vpp", "constraint", "idle"),
         "peak_activations": each.peak,
-        "splits_backward": each.splits_backward,
-        "parameter_copies": each.parameter_copies,
-        "source": each.source,
+        **attributes(each, "splits_backward", "parameter_copies", "source"),
     }
 
 

@@ -14,7 +14,7 @@ from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import GB, KIB, MIB
 from forescale.view.axes import value_axis
 from forescale.view.lines import Dot, Line, LineChart
@@ -80,18 +80,8 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per price."""
-        return [
-            {
-                "kind": each.kind,
-                "num_ranks": each.num_ranks,
-                "num_bytes": each.num_bytes,
-                "seconds": each.seconds,
-                "algorithm_bandwidth": each.algorithm_bandwidth,
-                "bus_bandwidth": each.bus_bandwidth,
-                "way": each.way,
-            }
-            for each in self.prices
-        ]
+        names = ("kind", "num_ranks", "num_bytes", "seconds", "algorithm_bandwidth", "bus_bandwidth", "way")
+        return [attributes(each, *names) for each in self.prices]
 
     def pictures(self) -> list[LineChart]:
         """Return time and bus bandwidth over size of every collective, for each group."""

@@ -37,7 +37,7 @@ from forescale.results import Result
 from forescale.spec import Model
 from forescale.spec.constraints import Proposal
 from forescale.spec.framework import RULES, Framework, Words, laid_over, told_of
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.syntax import deep_merge
 from forescale.written import writable, write_text, writing
 
@@ -164,11 +164,9 @@ class Export(Result, Struct, frozen=True, kw_only=True):
             "schema": SCHEMA,
             "framework": self.question.framework.label,
             "files": [{"path": path, "text": text} for path, text in self.texts.items()],
-            "main": self.main,
-            "launch": self.launch,
+            **attributes(self, "main", "launch"),
             "unsaid": self.rows(),
-            "projection": self.projection.to_json(),
-            "read_back": self.read_back.to_json(),
+            **attributes(self, "projection", "read_back"),
         }
 
 

@@ -17,7 +17,7 @@ from forescale.errors import SpecError
 from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
 from forescale.projection.result import Projection, StageMemory, Verdict
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 
 
 class PhasePeak(Struct, frozen=True, kw_only=True):
@@ -155,18 +155,14 @@ class AnchoredMemory(Brief, Struct, frozen=True, kw_only=True):
             "analytical_at_bench_bytes": bench.analytical_at_bench_bytes,
             "corrections": [{**asdict(each), "factor": each.factor} for each in bench.corrections],
             **asdict(estimate.residual),
-            **{name: getattr(estimate, name) for name in own},
+            **attributes(estimate, *own),
             "stage": self.worst.stage,
             "stages": [
                 {
-                    "stage": stage.stage,
-                    "activations_bytes": stage.activations_bytes,
-                    "outside_bytes": stage.outside_bytes,
-                    "point_bytes": stage.estimate.point_bytes,
-                    "upper_bytes": stage.estimate.upper_bytes,
-                    "verdict": stage.estimate.verdict,
+                    **attributes(each, "stage", "activations_bytes", "outside_bytes"),
+                    **attributes(each.estimate, "point_bytes", "upper_bytes", "verdict"),
                 }
-                for stage in self.stages
+                for each in self.stages
             ],
         }
 

@@ -8,7 +8,6 @@ which comes when activations are gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from forescale.schedule.program import Flat
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.axes import SERIES, value_axis
 from forescale.view.bars import Bar, BarChart
@@ -372,15 +371,9 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
             "schema": SCHEMA,
             "schedule": self.schedule.name,
             "num_microbatches": self.schedule.num_microbatches,
-            "step_time_s": self.step_time_s,
-            "peak": asdict(self.peak),
+            **attributes(self, "step_time_s", "peak"),
             "ranks": [
-                {
-                    "rank": rank.rank,
-                    "peak": asdict(rank.peak),
-                    "time_s": rank.time_s.tolist(),
-                    "allocated_bytes": rank.allocated.tolist(),
-                }
+                {**attributes(rank, "rank", "peak", "time_s"), "allocated_bytes": rank.allocated.tolist()}
                 for rank in self.ranks
             ],
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields
 from typing import Any, Literal, TypeAlias
 
 from msgspec import field
@@ -19,7 +19,7 @@ from forescale.spec.model import Model
 from forescale.spec.phrases import layout
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import GIB, format_count, format_seconds
 from forescale.view.axes import value_axis
 from forescale.view.bars import Bar, BarChart
@@ -379,8 +379,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
             "workload": self.workload,
             "step_time_s": self.step_time_s,
             "mfu": self.mfu,
-            "peak_bytes": self.memory.peak_bytes,
-            "verdict": self.memory.verdict,
+            **attributes(self.memory, "peak_bytes", "verdict"),
         }
 
     @property
@@ -409,13 +408,8 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         """Return one row: the layout and then what was projected; the same columns for every projection."""
         row = {
             **strategy_row(self.strategy),
-            "num_microbatches": self.num_microbatches,
-            "step_time_s": self.step_time_s,
-            "tokens_per_s_per_device": self.tokens_per_s_per_device,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "peak_bytes": self.memory.peak_bytes,
-            "verdict": self.memory.verdict,
+            **attributes(self, "num_microbatches", "step_time_s", "tokens_per_s_per_device", "mfu", "hfu"),
+            **attributes(self.memory, "peak_bytes", "verdict"),
             **{f"{part}_s": seconds for part, seconds in self.time_s.items()},
         }
         return [row]
@@ -451,11 +445,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.projection/1` document."""
         skipped = {"model", "cluster", "strategy", "workload", "step_time"}
-        body = {
-            name: _plain(getattr(self, name))
-            for name in Projection.__dataclass_fields__
-            if name not in skipped
-        }
+        names = (name for name in Projection.__dataclass_fields__ if name not in skipped)
         return {
             "schema": SCHEMA,
             "model": self.model.name,
@@ -464,12 +454,10 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
                 "device": self.cluster.device.name,
                 "num_devices": self.cluster.num_devices,
             },
-            "workload": asdict(self.workload),
-            "strategy": asdict(self.strategy),
-            "step_time_s": self.step_time_s,
+            **attributes(self, "workload", "strategy", "step_time_s"),
             "step_time_low_s": self.step_time.low,
             "step_time_high_s": self.step_time.high,
-            **body,
+            **attributes(self, *names),
         }
 
 
@@ -478,12 +466,6 @@ KEYS = (
     *(name for name in Projection.__dataclass_fields__ if name != "step_time"),
 )
 """Keys of a printed projection."""
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def strategy_row(strategy: Strategy) -> dict[str, Any]:

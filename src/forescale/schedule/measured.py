@@ -18,7 +18,7 @@ from forescale.schedule.model import Schedule
 from forescale.schedule.program import ABSENT, Flat, Ints, crossing, flatten, sources
 from forescale.schedule.simulation import Simulation, chunks, simulate
 from forescale.schedule.times import LinkTimes, StageTimes
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import counted
 
 SCHEMA = "forescale.pipeline_run/1"
@@ -263,15 +263,12 @@ class MeasuredStep(Brief, Struct, frozen=True, kw_only=True):
         return {
             "schema": SCHEMA,
             "schedule": self.schedule.name,
-            "num_ranks": self.schedule.num_ranks,
-            "num_stages": self.schedule.num_stages,
-            "num_microbatches": self.schedule.num_microbatches,
+            **attributes(self.schedule, "num_ranks", "num_stages", "num_microbatches"),
             "makespan_s": self.makespan_s,
             "simulated_makespan_s": 1e-3 * simulated.makespan,
             "idle_share": self.idle_share,
             "simulated_idle_share": simulated.bubble_rate_makespan,
-            "peak_activations": self.peak_activations.tolist(),
-            "peak_bytes": self.peak_bytes.tolist(),
+            **attributes(self, "peak_activations", "peak_bytes"),
             "ranks": [[_row(each) for each in rank] for rank in self.ranks],
         }
 
@@ -348,12 +345,5 @@ def _median(values: Array, otherwise: float = 0.0) -> float:
 
 
 def _row(each: Pass) -> dict[str, Any]:
-    return {
-        "action": str(each.action),
-        "stream": each.stream,
-        "start_s": each.start_s,
-        "end_s": each.end_s,
-        "waited_s": each.waited_s,
-        "live": each.live,
-        "saved_bytes": each.saved_bytes,
-    }
+    names = ("stream", "start_s", "end_s", "waited_s", "live", "saved_bytes")
+    return {"action": str(each.action), **attributes(each, *names)}

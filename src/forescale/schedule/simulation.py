@@ -30,7 +30,7 @@ from forescale.schedule.model import Schedule
 from forescale.schedule.program import Ints, crossing
 from forescale.schedule.times import FREE, Durations, LinkTimes, StageTimes, from_share, lay_out
 from forescale.schedule.timing import CompiledSchedule, Timing, compile_schedule, layered_runs
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import counted
 
 NUM_PASSES = 4
@@ -254,14 +254,9 @@ class Step(Brief, Struct, frozen=True, kw_only=True, eq=False):
             "schedule": self.schedule.name,
             "pp": placement.num_ranks,
             "vpp": placement.vpp if placement.vpp % 1 else int(placement.vpp),
-            "num_stages": self.schedule.num_stages,
-            "num_microbatches": self.schedule.num_microbatches,
-            "makespan": self.makespan,
-            "longest_span": self.longest_span,
-            "bubble_rate_makespan": self.bubble_rate_makespan,
-            "bubble_rate_span": self.bubble_rate_span,
-            "step_time": self.step_time,
-            "peak_activations": self.peak_activations.tolist(),
+            **attributes(self.schedule, "num_stages", "num_microbatches"),
+            **attributes(self, "makespan", "longest_span", "bubble_rate_makespan", "bubble_rate_span"),
+            **attributes(self, "step_time", "peak_activations"),
             "rank_starts": self.timing.first_start.tolist(),
             "rank_ends": self.timing.last_end.tolist(),
             "rank_busy": self.timing.busy.tolist(),

@@ -12,7 +12,7 @@ from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
 from forescale.results import Result
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes, plain
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -128,10 +128,8 @@ class Comparison(Result, Struct, frozen=True, kw_only=True):
             "schema": SCHEMA,
             "a": self.name_a,
             "b": self.name_b,
-            "question": [asdict(change) for change in self.question],
-            "layout": [asdict(change) for change in self.layout],
-            "figures": [each.to_json() for each in self.figures],
-            "time_parts_s": [each.to_json() for each in self.time_parts],
+            **attributes(self, "question", "layout", "figures"),
+            "time_parts_s": plain(self.time_parts),
             "memory": self.memory.to_json(),
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
 
@@ -69,11 +69,7 @@ class ParetoResult(Result, Struct, frozen=True, kw_only=True):
         """Return the `forescale.pareto/1` document."""
         return {
             "schema": FRONT_SCHEMA,
-            "objectives": list(self.objectives),
-            "num_legal": self.num_legal,
-            "num_feasible": self.num_feasible,
-            "elapsed_s": self.elapsed_s,
-            "front": [projection.to_json() for projection in self.front],
+            **attributes(self, "objectives", "num_legal", "num_feasible", "elapsed_s", "front"),
         }
 
 
@@ -397,11 +393,9 @@ class SearchResult(Result):
         """Return the `forescale.search/1` document."""
         return {
             "schema": SCHEMA,
-            **{name: getattr(self, name) for name in FIGURES},
-            "relaxations": [asdict(item) for item in self.relaxations],
+            **attributes(self, *FIGURES, "relaxations"),
             "binding": None if self.binding is None else self.binding.constraint,
-            "surest": None if self.surest is None else self.surest.to_json(),
-            "price_per_device_hour": self.price_per_device_hour,
+            **attributes(self, "surest", "price_per_device_hour"),
             "run_costs": [self.run_cost(projection) for projection in self.best],
             "best": [
                 {**one.to_json(), "variants": count}

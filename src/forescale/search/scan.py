@@ -27,7 +27,7 @@ from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
 from forescale.spec.cluster import Cluster
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import format_seconds
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -89,19 +89,12 @@ class Point(Brief, Struct, frozen=True, kw_only=True):
         """Return the point with its figures beside its best layout."""
         best = self.best
         return {
-            "num_devices": self.num_devices,
-            "global_batch_size": self.global_batch_size,
-            "num_feasible": self.num_feasible,
-            "problem": self.problem,
-            "meets_target": self.meets_target,
+            **attributes(self, "num_devices", "global_batch_size", "num_feasible", "problem", "meets_target"),
             "step_time_s": None if best is None else best.step_time_s,
             "tokens_per_s_per_device": None if best is None else best.tokens_per_s_per_device,
             "training_days": None if best is None else best.training_days,
             "calendar_days": None if best is None or best.calendar is None else asdict(best.calendar.days),
-            "cost": self.cost,
-            "cost_per_million_tokens": self.cost_per_million_tokens,
-            "energy_per_token_max_j": self.energy_per_token_max_j,
-            "best": None if best is None else best.to_json(),
+            **attributes(self, "cost", "cost_per_million_tokens", "energy_per_token_max_j", "best"),
         }
 
 
@@ -158,8 +151,7 @@ class ScanResult(Result, Struct, frozen=True, kw_only=True):
             "price_per_device_hour": self.price_per_device_hour,
             "chosen": None if chosen is None else getattr(chosen, self.varied),
             "cheapest": None if cheapest is None else getattr(cheapest, self.varied),
-            "elapsed_s": self.elapsed_s,
-            "points": [point.to_json() for point in self.points],
+            **attributes(self, "elapsed_s", "points"),
         }
 
 

@@ -30,7 +30,7 @@ from forescale.search.scenarios import fastest
 from forescale.search.solve import Watch
 from forescale.spec import Cluster
 from forescale.spec.operations import Operations
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import counted
 from forescale.view.page import Chart
 from forescale.whole_run.prices import published_prices
@@ -130,9 +130,7 @@ class Plans(Result):
             "schema": SCHEMA,
             "limits": asdict(self.limits),
             "price_per_device_hour": self.price,
-            "failures": self.failures,
-            "num_tried": self.num_tried,
-            "elapsed_s": self.elapsed_s,
+            **attributes(self, "failures", "num_tried", "elapsed_s"),
             "chosen": self.front.index(self.chosen),
             "front": [{**each.row(), "best": each.projection.to_json()} for each in self.front],
         }

@@ -40,7 +40,7 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.cluster import Device
 from forescale.spec.operations import Operations
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import format_count
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -245,22 +245,12 @@ class RunProjection(Result):
             "operations": operations,
             "phases": self.rows(),
             "days": asdict(self.days),
-            "ideal_days": self.ideal_days,
-            "goodput": self.goodput,
-            "parts_days": dict(self.parts_days),
-            "interruptions": dict(self.interruptions),
+            **attributes(self, "ideal_days", "goodput", "parts_days", "interruptions"),
             "planned_interruptions": self.planned,
             "mttf_s": self.mttf_s,
             "checkpoint": {**asdict(self.checkpoint), "interval_s": self.interval_s},
-            "closed_forms": dict(self.closed_forms),
-            "device_hours": asdict(self.device_hours),
-            "money": None if self.money is None else asdict(self.money),
-            "currency": self.currency,
-            "mwh": self.mwh,
-            "tonnes_co2": self.tonnes_co2,
-            "spread": dict(self.spread),
-            "money_spread": dict(self.money_spread),
-            "sources": dict(self.sources),
+            **attributes(self, "closed_forms", "device_hours", "money", "currency", "mwh", "tonnes_co2"),
+            **attributes(self, "spread", "money_spread", "sources"),
         }
 
 

@@ -15,6 +15,7 @@ from forescale.cost.timings import Part
 from forescale.formula import number_of
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
 from forescale.io.bench import BenchArtifact
+from forescale.struct import attributes
 from forescale.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -76,13 +77,8 @@ def next_values(found: Sequence[Proposed]) -> list[dict[str, Any]]:
         {
             "what": type(each.primitive).__name__,
             **asdict(each.primitive),
-            "operator": each.operator,
-            "num_ranks": each.num_ranks,
-            "ranks_per_node": each.ranks_per_node,
-            "seconds": each.seconds,
-            "share": each.share,
-            "low": each.provenance.low,
-            "high": each.provenance.high,
+            **attributes(each, "operator", "num_ranks", "ranks_per_node", "seconds", "share"),
+            **attributes(each.provenance, "low", "high"),
             "at_stake": each.at_stake,
         }
         for each in found

@@ -18,6 +18,7 @@ from forescale.cli.render.words import table
 from forescale.graph.counts import count_parameters
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.spec.model import Model
+from forescale.struct import attributes
 from forescale.units import format_bytes, format_count
 
 Rows = list[dict[str, Any]]
@@ -35,11 +36,9 @@ def _model_row(model: Model) -> dict[str, Any]:
         "name": model.name,
         "params": counts.total,
         "active_params": counts.active,
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
+        **attributes(model, "num_layers", "hidden_size"),
         "num_experts": model.moe.num_experts if model.moe else 0,
-        "max_seq_len": model.max_seq_len,
-        "source": model.source,
+        **attributes(model, "max_seq_len", "source"),
     }
 
 
@@ -47,12 +46,9 @@ def device_rows(text: str) -> Rows:
     """Return the devices whose name contains `text`."""
     return [
         {
-            "name": device.name,
-            "vendor": device.vendor,
+            **attributes(device, "name", "vendor"),
             **{f"{kind}_flops": getattr(device.matrix_flops, kind) for kind in _RATES},
-            "hbm_bytes": device.hbm_bytes,
-            "hbm_bandwidth": device.hbm_bandwidth,
-            "source": device.source,
+            **attributes(device, "hbm_bytes", "hbm_bandwidth", "source"),
         }
         for device in map(load_device, _containing(text, device_names()))
     ]
@@ -65,10 +61,7 @@ def cluster_rows(text: str) -> Rows:
             "name": cluster.name,
             "device": cluster.device.name,
             "devices_per_node": cluster.devices_per_node,
-            "tiers": [
-                {name: getattr(tier, name) for name in ("name", "size", "bandwidth", "topology")}
-                for tier in cluster.tiers
-            ],
+            "tiers": [attributes(tier, "name", "size", "bandwidth", "topology") for tier in cluster.tiers],
             "source": cluster.source,
         }
         for cluster in (load_cluster(name, 1) for name in _containing(text, cluster_names()))
@@ -79,12 +72,10 @@ def framework_rows() -> Rows:
     """Return all frameworks, with the release lines of each, the usual one first."""
     return [
         {
-            "name": framework.name,
-            "title": framework.title,
+            **attributes(framework, "name", "title"),
             "releases": list(release_names(framework.name)),
             "limits": framework.limits is not None,
-            "software": framework.software,
-            "source": framework.source,
+            **attributes(framework, "software", "source"),
         }
         for framework in map(load_framework, framework_names())
     ]

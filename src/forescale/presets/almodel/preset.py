@@ -49,7 +49,7 @@ from forescale.spec.constraints import Proposal, legal
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import counted, format_bytes
 
 OTHERS = ("torch_per_op", "torch_per_op_compiled", "torch_per_mm_compiled", "custom")
@@ -91,11 +91,7 @@ class AlmodelResult(Brief):
         return {
             "schema": SCHEMA,
             "terms": self.preset.terms.name,
-            "num_candidates": self.num_candidates,
-            "num_feasible": self.num_feasible,
-            "num_layouts": self.num_layouts,
-            "refused": self.refused,
-            "elapsed_s": self.elapsed_s,
+            **attributes(self, "num_candidates", "num_feasible", "num_layouts", "refused", "elapsed_s"),
             "best": [one.projection.to_json() for one in self.best],
             "slowest": [one.projection.to_json() for one in self.slowest],
         }

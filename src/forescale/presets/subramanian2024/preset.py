@@ -36,7 +36,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import counted, format_bytes
 
 _ATTENTION = ("query, key, value", "fused attention", "projection", "projection bias", "attention dropout")
@@ -255,14 +255,8 @@ class StudyResult(Result, Struct, frozen=True, kw_only=True):
             "model": self.model.name,
             "cluster": self.cluster.name,
             "num_devices": self.cluster.num_devices,
-            "tensor_parallel": self.tensor_parallel,
-            "seq_len": self.seq_len,
-            "global_batch_size": self.global_batch_size,
-            "quirks": asdict(self.quirks),
-            "num_candidates": self.num_candidates,
-            "num_feasible": self.num_feasible,
-            "elapsed_s": self.elapsed_s,
-            "best": [asdict(item) for item in self.best],
+            **attributes(self, "tensor_parallel", "seq_len", "global_batch_size", "quirks"),
+            **attributes(self, "num_candidates", "num_feasible", "elapsed_s", "best"),
         }
 
 
