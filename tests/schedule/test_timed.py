@@ -5,12 +5,13 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.conformance.schedules import check_schedule
 
 from forescale.schedule import LinkTimes, Request, compile_schedule, family, from_share, peak_activations
 from forescale.schedule.library import zb_auto
-from forescale.schedule.library.timed import at_equal_times, fastest
-from forescale.schedule.model import loop
+from forescale.schedule.library.timed import WeightsByTime, at_equal_times, fastest
+from forescale.schedule.model import Schedule, loop
 
 
 def timing(schedule, request):
@@ -110,3 +111,37 @@ def test_large_pipelines_of_the_heuristic():
     # of 3 m passes each rank waits for p - 1 at unit times: (p - 1)/(3 m + p - 1)
     assert timing(built, Request(pp=64, num_microbatches=2048)).makespan == 3 * 2048 + 63
     assert peak_activations(built).max() == 64
+
+
+APART = {"forward": 1.0, "input_grad": 1.25, "weight_grad": 0.75, "comm": 0.5}
+
+
+@pytest.mark.parametrize("limit", [4, 8, 30])
+@pytest.mark.parametrize("setting", list(product((True, False), repeat=3)))
+def test_the_heuristic_s_own_clock_is_the_simulation_s(limit, setting):
+    """Messages take half a forward; its ticks are those of the longest duration."""
+    request = Request(pp=4, num_microbatches=30, **APART)
+    builder = zb_auto._Builder(request, limit, setting)
+    builder.build()
+    built = Schedule(name="built", placement=loop(4), num_microbatches=30, orders=builder.orders())
+    assert builder.span() * 1.25 / 2**40 == pytest.approx(timing(built, request).longest_span, rel=1e-10)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.5, 1.0])
+def test_weight_gradients_are_placed_by_the_simulation_s_clock(slack):
+    request = Request(pp=4, num_microbatches=8, vpp=2, **APART)
+    given = family("zbv").build(request)
+    makespan, orders = WeightsByTime(request, 8, slack).run(given.orders)
+    built = Schedule(
+        name="built", placement=given.placement, num_microbatches=8, orders=tuple(map(tuple, orders))
+    )
+    assert timing(built, request).makespan == pytest.approx(makespan, rel=1e-12)
+
+
+def test_messages_count_where_the_fastest_is_chosen():
+    """Forwards ahead of a slow message: one behind the other takes longer, which free messages do not tell."""
+    request = Request(pp=2, num_microbatches=4, comm=3.0)
+    slow, quick = (family(name).build(replace(request, comm=0.0)).orders for name in ("1f1b", "eager-1f1b"))
+    free, paid = (fastest((slow, quick), each, loop(2)) for each in (replace(request, comm=0.0), request))
+    assert free == slow
+    assert paid == quick
