@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Iterator
 
-from forescale.explain.tidy import operation_of
+from forescale.explain.explain import operation_of
 from forescale.formula import REGISTRY, Formula, TermNode
 
 

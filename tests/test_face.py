@@ -68,7 +68,7 @@ def test_packages_that_were_imported_before_leave_the_functions_callable(package
 
 
 def test_packages_that_are_imported_afterwards_do_too():
-    code = "import forescale as fs; fs.search; import forescale.search, forescale.project, forescale.explain.tidy;"
+    code = "import forescale as fs; fs.search; import forescale.search, forescale.project, forescale.explain.explain;"
     code += f"print([callable(getattr(fs, n)) for n in {FUNCTIONS}])"
     assert run(code) == f"{[True] * len(FUNCTIONS)}\n"
     imported = (

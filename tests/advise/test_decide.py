@@ -7,7 +7,7 @@ from tests import small
 
 from forescale.advise import advise
 from forescale.advise.advice import Case
-from forescale.advise.moves import reliefs
+from forescale.advise.decide import reliefs
 from forescale.errors import InfeasibleError
 from forescale.question import question_of
 from forescale.search import search

@@ -67,11 +67,8 @@ class Fix(Struct, frozen=True, kw_only=True):
             "change": self.text,
             "step_time_s": self.projection.step_time_s,
             "lost_s": self.lost_s,
-            "peak_bytes": memory.peak_bytes,
-            "peak_high_bytes": memory.peak_high_bytes,
-            "freed_bytes": self.freed_bytes,
-            "lost_s_per_gib": self.lost_s_per_gib,
-            "verdict": self.verdict,
+            **attributes(memory, "peak_bytes", "peak_high_bytes"),
+            **attributes(self, "freed_bytes", "lost_s_per_gib", "verdict"),
         }
 
 

@@ -18,6 +18,7 @@ from forescale.memory.timeline import MemoryTimeline, RankTimeline, Sized
 from forescale.schedule import Kind
 from forescale.schedule.actions import BACKWARD
 from forescale.schedule.draw import to_perfetto
+from forescale.struct import attributes
 from forescale.written import replacing
 
 Event: TypeAlias = dict[str, Any]
@@ -52,12 +53,7 @@ def step_counters(timeline: MemoryTimeline) -> Event:
     events = [event for event in document["traceEvents"] if event["ph"] != "C"]
     for rank in timeline.ranks:
         standing = rank.standing
-        still = {
-            "weights": standing.weights,
-            "gradients": standing.gradients,
-            "optimizer": standing.optimizer,
-            "buffers": standing.buffers,
-        }
+        still = attributes(standing, "weights", "gradients", "optimizer", "buffers")
         events += [_counter(rank.rank, 0.0, name, value) for name, value in still.items()]
         for time, held, total in zip(
             rank.time_s.tolist(), rank.activations.tolist(), rank.allocated.tolist(), strict=True

@@ -14,7 +14,7 @@ from forescale.brief import Brief
 from forescale.errors import ScheduleError
 from forescale.escaping import xml
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Cell, decode, encode, parse
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 
 SHOWN = 64
 """Actions of a rank that a notebook shows."""
@@ -105,12 +105,7 @@ class Schedule(Brief, Struct, frozen=True, kw_only=True):
 
     def essentials(self) -> dict[str, Any]:
         """Return its size."""
-        return {
-            "name": self.name,
-            "num_ranks": self.num_ranks,
-            "num_stages": self.num_stages,
-            "num_microbatches": self.num_microbatches,
-        }
+        return attributes(self, "name", "num_ranks", "num_stages", "num_microbatches")
 
     def __post_init__(self) -> None:
         """Check the counts against the placement."""

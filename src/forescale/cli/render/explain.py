@@ -7,7 +7,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from forescale.cli.render import words
-from forescale.explain.tidy import is_constant, is_operation, operation_of
+from forescale.explain.explain import is_constant, is_operation, operation_of
 from forescale.formula import TermNode
 
 SCREEN_LINES = 22

@@ -28,6 +28,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision, Trainable, Workload
+from forescale.struct import attributes
 from forescale.syntax import dump_yaml
 
 EXTRAS = ("mtp_num_layers", "n_routing_groups", "topk_routing_group")
@@ -158,10 +159,7 @@ def _attention(model: Model) -> dict[str, Any]:
             "base_num_query_heads": latent.num_heads,
             "base_num_kv_heads": latent.num_heads,
             "q_lora_rank": latent.q_lora_rank or 0,
-            "kv_lora_rank": latent.kv_lora_rank,
-            "qk_nope_head_dim": latent.qk_nope_head_dim,
-            "qk_rope_head_dim": latent.qk_rope_head_dim,
-            "v_head_dim": latent.v_head_dim,
+            **attributes(latent, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
         }
     full = [layer.attention for layer in model.layers if isinstance(layer.attention, FullAttention)]
     delta = next(
