@@ -246,3 +246,13 @@ def test_its_page_names_every_function():
     assert set(api.FUNCTIONS) == {
         name for name in fs.__all__ if inspect.isfunction(inspect.unwrap(getattr(fs, name)))
     }
+
+
+def test_what_must_be_a_name_says_so():
+    of = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
+    with pytest.raises(SpecError, match=r"load_framework takes a name such as torchtitan or .*; got 3"):
+        fs.load_framework(3)
+    with pytest.raises(SpecError, match="quantity is a name such as step_time or memory; got 3"):
+        fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity=3)
+    with pytest.raises(SpecError, match="checkpoint is the name of a file; got 3"):
+        fs.search("llama-3.2-1b", "h100-sxm", **of, tp=1, checkpoint=3)

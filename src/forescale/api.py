@@ -197,6 +197,8 @@ def explain(
     UnknownNameError
         If there is no such quantity; it names the nearest ones.
     """
+    if not isinstance(quantity, str):
+        raise SpecError(f"fs.explain: quantity is a name such as step_time or memory; got {shown(quantity)}")
     return explained(ask(model, cluster, strategy, workload, **words), quantity, stage=stage)
 
 
@@ -243,6 +245,8 @@ def search(
     """
     asked = ask_search(model, cluster, workload, **words)
     effort = _Effort(top=top, all_variants=all_variants, relax=relax, surest=surest, time_limit=time_limit)
+    if not isinstance(checkpoint, str | Path | None):
+        raise SpecError(f"fs.search: checkpoint is the name of a file; got {shown(checkpoint)}")
     kept = None if checkpoint is None else Path(checkpoint)
     return searched(asked, watch=watch, checkpoint=kept, **asdict(same(effort, "fs.search", "")))
 

@@ -39,6 +39,8 @@ _SCALES: dict[str, dict[str, float]] = {
 }
 _ANY = Interval(ge=-1e24, le=1e24)
 _LONGEST = 60
+_DIGITS = 4000
+"""Python reads no more of a whole number."""
 _QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]{1,3})?)\s*([^\s0-9]\S*)?\s*$")
 
 
@@ -60,6 +62,16 @@ def parse(text: str | float, dimension: str) -> float:
     number = Decimal(match[1].replace("_", "").replace(",", ""))
     value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
     return float(within(value, _ANY, shown(text)))
+
+
+def length_of(text: str) -> int | None:
+    """Return the tokens of a sequence as people write them, None where it is no number; k and M are of 1,024."""
+    match = re.fullmatch(r"\s*(\d[\d_]*)([kKM]?)\s*", text, re.ASCII)
+    return (
+        None
+        if match is None or len(text) > _DIGITS
+        else int(match[1]) * {"": 1, "M": 1024**2}.get(match[2], 1024)
+    )
 
 
 def counted(count: float, noun: str) -> str:

@@ -18,6 +18,7 @@ IDLE = [
     (("--reshard", "always"), "zero 2 or 3", ("--zero", 2)),
     (("--summa-panels", 2), "tp_kind summa", ("--tp-kind", "summa", "--cp", 2)),
     (("--fp8-recipe", "delayed"), "--precision fp8", ("--precision", "fp8")),
+    (("--set", "precision.recipe=delayed"), "--precision fp8", ("--precision", "fp8")),
 ]
 SHAPED = [
     (("--tp", 1), ("--no-sp",), "tp of 2 or more"),
@@ -112,3 +113,29 @@ def test_a_whole_run_says_it_only_of_what_changes_nothing_in_any_phase(forescale
     ran = forescale("run", *DENSE, *LAYOUT, "--no-cp-balanced", *phases)
     assert ran.code == 0, ran.err
     assert "changes nothing here" not in ran.out
+
+
+def test_so_is_what_a_plan_says(forescale, tmp_path):
+    plan = tmp_path / "plan.toml"
+    text = """model = "llama-3.2-1b"
+cluster = "h100-sxm"
+devices = 8
+[strategy]
+reshard = "never"
+sp = true
+zero = 1
+[workload]
+seq_len = "2k"
+global_batch_size = 32
+[precision]
+recipe = "blockwise"
+"""
+    plan.write_text(text)
+    notes = [each["text"] for each in figures(forescale("project", "--plan", plan, "--json"))["notes"]]
+    assert "strategy.reshard of the plan changes nothing here: it goes with zero 2 or 3" in notes
+    assert "precision.recipe of the plan changes nothing here: it goes with --precision fp8" in notes
+    assert not any("strategy.sp " in each for each in notes)
+    plan.write_text(text.replace("zero = 1", "zero = 3").replace("recipe =", 'compute = "fp8"\nrecipe ='))
+    works = figures(forescale("project", "--plan", plan, "--json"))
+    assert works["workload"]["seq_len"] == 2048
+    assert not any("changes nothing here" in each["text"] for each in works["notes"])

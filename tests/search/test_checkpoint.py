@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +42,12 @@ def damaged(file):
 def test_an_empty_file_is_no_checkpoint(tmp_path):
     file = tmp_path / "search.npz"
     file.touch()
+    with pytest.raises(SpecError, match=damaged(file)):
+        asked(file)
+
+
+def test_a_device_is_no_checkpoint():
+    file = Path("/dev/null")
     with pytest.raises(SpecError, match=damaged(file)):
         asked(file)
 

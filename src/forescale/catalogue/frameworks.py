@@ -15,7 +15,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import UnknownKeyError, UnknownNameError
+from forescale.errors import SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.records import record
 from forescale.spec.framework import RULES, Framework, Limits, Variant
 from forescale.spec.strategy import Kernels, Recompute
@@ -45,6 +45,8 @@ def load_framework(name: str) -> Framework:
     UnknownNameError
         If there is no such framework or release; it names the nearest ones.
     """
+    if not isinstance(name, str):
+        raise SpecError(f"load_framework takes a name such as torchtitan or nemo@24.07; got {shown(name)}")
     framework, _, release = name.partition("@")
     own = resolve_framework_name(framework)
     content = _files()[own]

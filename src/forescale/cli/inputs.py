@@ -123,18 +123,23 @@ def read_question(
     values = with_overrides(values, plan.sets or ())
     if layout is not None and not {"devices", "nodes"} & values.keys():
         values["devices"] = _devices(values["strategy"])
-    question = _built(values, told, plan.plan)
+    question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    unused = unused_notes(asked.run, layout, plan.sets, question)
+    by_hand = told if plan.plan is not None and plan.plan.suffix == ".toml" else {}
+    unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question), *unused)
     return replace(question, notes=notes)
 
 
-def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None) -> Question:
-    """Return the question of all values; what is wrong with those that a plan `told` is said with its line."""
+LATE = ("schedule", "stage_layers", "recompute", "software")
+"""Words of a layout that are looked at once it is laid out."""
+
+
+def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
+    """Return the question of all values; what is wrong with a plan's, once it is `laid` out too, has its line."""
     from forescale.io.question import build_question, changed_keys
     from forescale.spec.constraints import check
 
@@ -146,6 +151,11 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None) -> Q
         # A framework's words alone are no layout: a search has yet to find one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
+            own = told.get("strategy")
+            if laid and isinstance(own, dict) and any(name in own for name in LATE):
+                from forescale.inputs import wire
+
+                wire(question)
     return question
 
 

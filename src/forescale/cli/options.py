@@ -235,14 +235,12 @@ def memory_limit(text: str | None) -> float | None:
 
 def sequence_length(text: str) -> int:
     """Return the tokens of --seq-len; k and M are of 1,024, as lengths of context are named."""
-    number, factor = text.strip(), 1
-    if number[-1:] in ("k", "K", "M"):
-        number, factor = number[:-1], 1024 ** (1 if number[-1] in "kK" else 2)
-    try:
-        return int(number) * factor
-    except ValueError as error:
+    from forescale.units import length_of
+
+    if (length := length_of(text)) is None:
         msg = f"--seq-len takes a whole number of tokens, such as 8192 or 128k; got {shown(text)}"
-        raise SpecError(msg) from error
+        raise SpecError(msg)
+    return length
 
 
 output_option = partial(option, panel=OUTPUT)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forescale.errors import SpecError
 from forescale.question import Note
 from forescale.schedule.library import cuts_sequences
+from forescale.spec import Strategy
 from forescale.spec.space import NAMES
+from forescale.spec.workload import Precision
 
 if TYPE_CHECKING:
     from forescale.cli.options import LayoutOptions, RunOptions
     from forescale.question import Question
-    from forescale.spec import Model, Strategy
+    from forescale.spec import Model
     from forescale.spec.space import Space
 
 
@@ -59,10 +61,19 @@ def _note(written: str, under: str) -> Note:
     return Note(topic="layout", text=f"{written} changes nothing here: it goes with {under}")
 
 
-def told_fields(sets: Iterable[str] | None) -> dict[str, str]:
-    """Return the fields of a layout that `--set` says, with how it is written."""
+def told_fields(sets: Iterable[str] | None, section: str = "strategy") -> dict[str, str]:
+    """Return the fields of a layout, or of another section, that `--set` says, with how it is written."""
     keys = (text.partition("=")[0].strip().split(".") for text in sets or ())
-    return {key[1]: f"--set {'.'.join(key)}" for key in keys if key[0] == "strategy" and len(key) > 1}
+    return {key[1]: f"--set {'.'.join(key)}" for key in keys if key[0] == section and len(key) > 1}
+
+
+def _filed(plan: Mapping[str, Any], section: str, usual: object) -> dict[str, str]:
+    """Return the fields of a section that a plan says, other than what is so without, with how it is written."""
+    told = plan.get(section)
+    given = told.items() if isinstance(told, Mapping) else ()
+    return {
+        name: f"{section}.{name} of the plan" for name, value in given if value != getattr(usual, name, None)
+    }
 
 
 def idle_notes(
@@ -77,18 +88,26 @@ def idle_notes(
 
 
 def unused_notes(
-    run: RunOptions, layout: LayoutOptions | None, sets: Iterable[str] | None, question: Question
+    run: RunOptions,
+    layout: LayoutOptions | None,
+    sets: Iterable[str] | None,
+    question: Question,
+    plan: Mapping[str, Any],
 ) -> tuple[Note, ...]:
-    """Return what was given on the command line and changes nothing, with what it would work under."""
+    """Return what was given on the command line or in a plan and changes nothing, with what it would work under."""
     found: list[Note] = []
-    types = asdict(question.workload.precision).values()
-    if run.fp8_recipe not in (None, "none") and not {"fp8", "mxfp8"}.intersection(types):
-        found.append(_note("--fp8-recipe", "--precision fp8"))
+    precision = question.workload.precision
+    types = asdict(precision).values()
+    if precision.recipe != "none" and not {"fp8", "mxfp8"}.intersection(types):
+        said = _filed(plan, "precision", Precision()) | told_fields(sets, "precision")
+        written = "--fp8-recipe" if run.fp8_recipe is not None else said.get("recipe")
+        found += [_note(written, "--precision fp8")] if written else []
     if layout is not None and question.strategy is not None:
         values = {name: getattr(layout, name) for name in WORKS_UNDER}
         words = {name: name.replace("_", "-") for name, value in values.items() if value is not None}
         given = {name: f"--{'no-' if values[name] is False else ''}{word}" for name, word in words.items()}
-        found += idle_notes(told_fields(sets) | given, question.strategy)
+        filed = _filed(plan, "strategy", Strategy())
+        found += idle_notes(filed | told_fields(sets) | given, question.strategy)
     return tuple(found)
 
 

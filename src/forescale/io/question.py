@@ -47,7 +47,7 @@ from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
-from forescale.io.reading import check_names, uncontradicted
+from forescale.io.reading import check_names, uncontradicted, with_length
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -141,7 +141,7 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
         raise ReaderError(
             file, "a plan is a TOML file (.toml), or what a command printed with --json (FILE.json#1)"
         )
-    return uncontradicted(file, load_mapping(file))
+    return with_length(uncontradicted(file, load_mapping(file)))
 
 
 def is_plan(path: str | Path) -> bool:
@@ -168,7 +168,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
             msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
             raise SpecError(msg)
         _set(changed, keys, _literal(text.strip()), override)
-    return changed
+    return with_length(changed)
 
 
 def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Question:

@@ -12,6 +12,7 @@ from forescale.frameworks.reading import Reading
 from forescale.positions import says_lines
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Precision
+from forescale.units import length_of
 
 
 def said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
@@ -100,3 +101,12 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
         for name, value in table.items() if isinstance(table, Mapping) else ():
             if isinstance(value, Mapping | list):
                 raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
+
+
+def with_length(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values whose length of sequences, such as "128k", is a number; what is no length stays for `build`."""
+    work = values.get("workload")
+    given = work.get("seq_len") if isinstance(work, dict) else None
+    if not isinstance(given, str) or given.isdecimal() or (length := length_of(given)) is None:
+        return values
+    return {**values, "workload": {**work, "seq_len": length}}  # type: ignore[dict-item]

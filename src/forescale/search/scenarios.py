@@ -73,6 +73,8 @@ class Checkpoint:
         """
         if not self.path.exists():
             return
+        if not self.path.is_file():  # a device such as /dev/full has no end
+            raise self._damaged("it is no file")
         state = self._read()
         if str(state.pop("key")) != self.key:
             msg = f"{self.path} is the checkpoint of another question; name another file or remove it"
