@@ -254,6 +254,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         )
 
 
+@functools.cache
 def years_of(release: str) -> float:
     """Return the years since 2000 of a release such as "26.04"; of no release none.
 

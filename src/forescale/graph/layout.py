@@ -75,6 +75,11 @@ class Degrees(Struct, frozen=True, kw_only=True):
         return isinstance(self.zero, float) and self.zero < 3.0
 
     @property
+    def keeps_gradients(self) -> bool:
+        """The same of whole gradients, and so of both: below stage 2."""
+        return isinstance(self.zero, float) and self.zero < 2.0
+
+    @property
     def dp(self) -> Numeric:
         """Data-parallel degree of everything but experts."""
         return self.dp_replicate * self.dp_shard

@@ -374,7 +374,9 @@ class Stages(Struct, frozen=True, kw_only=True):
 
     def picked(self, pick: Select) -> Stages:
         """Return one stage of every candidate, (candidates,), without its moments."""
-        return mapped(replace(self, moments=(), waiting=(), at_work=()), pick)
+        fields: dict[str, Any] = {name: pick(getattr(self, name)) for name in OF_STAGE}
+        fields |= {name: tuple(map(pick, getattr(self, name))) for name in BY_KIND}
+        return Stages(**fields)
 
     def take(self, candidates: NDArray[np.int64]) -> Stages:
         """Return the plans of some candidates."""
@@ -459,27 +461,33 @@ class StageSums(Struct, frozen=True, kw_only=True):
 
     def total(self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric]) -> Numeric:
         """Return Σ layers × quantity of a layer, ends included: what one micro-batch meets."""
-        return self._of_one(self.over(blocks.map(lambda each: each.map(of)), self.stages.replayed))
+        return self._of_one(self.over(blocks, of, self.stages.replayed))
 
     def kept(self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric]) -> Numeric:
         """Return what one micro-batch keeps: of a unit that is replayed together, one layer's input."""
-        return self._of_one(self.over(blocks.map(lambda each: each.map(of)), self.stages.heads))
+        return self._of_one(self.over(blocks, of, self.stages.heads))
 
     def _of_one(self, summed: Numeric) -> Numeric:
         return summed if self.copies == 1 else summed / float(self.copies)
 
-    def over(self, blocks: Parts[ByPolicy[Numeric]], taken: tuple[Array, ...]) -> Numeric:
+    def over(
+        self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric], taken: tuple[Array, ...]
+    ) -> Numeric:
         """Sum a quantity over layers that the policy takes, which count as often as `taken` says, and the others."""
         stages, num_mtp = self.stages, self.model.num_mtp_layers
+
+        def replayed(block: ByPolicy[T]) -> Numeric:
+            return of(block.taken)
+
         if self.recompute.takes_all:
-            return over_stages(stages, blocks, attrgetter("taken"), num_mtp=num_mtp)
-        replayed = replayed_mtp(self.model, self.recompute)
-        result = over_stages(stages, blocks, attrgetter("taken"), num_mtp=replayed, layers=False)
+            return over_stages(stages, blocks, replayed, num_mtp=num_mtp)
+        again = replayed_mtp(self.model, self.recompute)
+        result = over_stages(stages, blocks, replayed, num_mtp=again, layers=False)
         if blocks.mtp is not None:
-            result = result + stages.last * float(num_mtp - replayed) * blocks.mtp.left
+            result = result + stages.last * float(num_mtp - again) * of(blocks.mtp.left)
         for kind, layer in enumerate(blocks.layers):
-            result = result + taken[kind] * layer.taken
-            result = result + (stages.counts[kind] - stages.replayed[kind]) * layer.left
+            result = result + taken[kind] * of(layer.taken)
+            result = result + (stages.counts[kind] - stages.replayed[kind]) * of(layer.left)
         return result
 
 
@@ -504,20 +512,19 @@ class Picker:
     @classmethod
     def slowest(cls, stage_time: Numeric, stages: Stages) -> Picker:
         """Return the picker of the stage that sets the pace."""
-        return cls(np.argmax(np.where(stages.multiplicity > 0, value_of(stage_time), -np.inf), axis=0))
+        return cls(np.where(stages.multiplicity > 0, value_of(stage_time), -np.inf).argmax(axis=0))
 
     def __call__(self, values: Numeric) -> Numeric:
-        """Return the value of the chosen stage."""
+        """Return the value of the chosen stage; a number of a single candidate, whose arithmetic is quick."""
         plain = value_of(values)
         if isinstance(plain, float) or plain.ndim < 2:
             return values
         if self._alone is not None and isinstance(values, np.ndarray):
-            alone: Array = values[self._alone]
-            return alone
+            return float(values.item(self._alone))
         columns = 0 * self._columns if plain.shape[1] == 1 else self._columns  # one may stand for all
         picked: Numeric = values[self._rows, columns]  # type: ignore[index]
         return picked
 
     def maximum(self, values: Numeric, stages: Stages) -> Numeric:
         """Return the largest value over the stages that exist."""
-        return Picker.slowest(values, stages)(values)
+        return values if isinstance(values, float) else Picker.slowest(values, stages)(values)

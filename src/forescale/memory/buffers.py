@@ -17,11 +17,11 @@ from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 
 
-def standing_buffers(setting: Setting, sharded: Sharded, whole: Gathered) -> Numeric:
+def standing_buffers(setting: Setting, sharded: Sharded, gathered: Numeric, lasting: Numeric) -> Numeric:
     """Return the buffers that exist throughout forward and backward, of what is gathered the least of all moments."""
     parts: dict[str, Numeric] = {
-        "gathered parameters": whole.least,
-        "lasting buffers": lasting_buffers(setting, sharded),
+        "gathered parameters": gathered,
+        "lasting buffers": lasting,
         "buckets": bucket_bytes(
             elements=setting.choices.kernels.bucket_elements,
             element_bytes=STORAGE_BYTES[setting.workload.precision.gradients],
@@ -141,6 +141,8 @@ class Gathered(Struct, frozen=True, kw_only=True):
 def gathered(setting: Setting, sharded: Sharded) -> Gathered:
     """Return what stage 3 gathers and what stages 2 and 3 have to reduce, moment by moment."""
     reshard, degrees = setting.choices.reshard, sharded.degrees
+    if degrees.keeps_gradients:
+        return Gathered(layers=0.0, loss=0.0, head=0.0)
     moments = (
         _by_weight(setting, sharded)
         if setting.choices.kernels.gathers_each_weight

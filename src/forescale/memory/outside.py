@@ -127,7 +127,10 @@ BUFFERS: Mapping[Dispatcher, tuple[str, Callable[[Setting, Group, Degrees], Nume
 
 
 def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes:
+    """Return the bytes of collectives: none of what is known to be one rank."""
     size, within = _size(cluster, group)
+    if isinstance(size, float) and size <= 1.0:
+        return 0.0, 0.0, 0.0
     channels = channels_used(
         size=size, within=within, inside=library.collective, across=library.collective_across
     )

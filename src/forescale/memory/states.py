@@ -35,14 +35,15 @@ ENDS = ("embedding.", "head.")
 def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
     """Return all that stands on a device of every stage, each parameter group over its own shards."""
     held, whole = weights_and_updates(setting, sharded), gathered(setting, sharded)
+    least, lasting = whole.least, lasting_buffers(setting, sharded)
     return replace(
         held,
         narrow=narrow_weights(setting, sharded),
-        buffers=standing_buffers(setting, sharded, whole),
-        at_layers=whole.layers - whole.least,
-        at_loss=whole.loss - whole.least,
-        at_head=whole.head - whole.least,
-        lasting=lasting_buffers(setting, sharded),
+        buffers=standing_buffers(setting, sharded, least, lasting),
+        at_layers=whole.layers - least,
+        at_loss=whole.loss - least,
+        at_head=whole.head - least,
+        lasting=lasting,
         aside=gathered_aside(setting, sharded),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import lcm, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -360,11 +360,11 @@ def _ffn_widths(model: Model) -> tuple[int, ...]:
 
 def _sequence_parts(q: Proposal) -> Values:
     """Return what must divide the sequence: a context rank's chunks, two in zig-zag, and tp parts under sp."""
-    d = q.degrees
-    cp, tp = np.asarray(d.cp), np.asarray(d.tp)
+    d, cp, tp = q.degrees, q.degrees.cp, q.degrees.tp
     chunks = 2 if getattr(d, "cp_balanced", True) else 1
-    parts = np.lcm(np.where(cp > 1, chunks * cp, 1), np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
-    return parts.item() if parts.ndim == 0 else parts
+    if isinstance(cp, int):
+        return lcm(chunks * cp if cp > 1 else 1, cp * tp if d.sp else 1)
+    return np.lcm(np.where(cp > 1, chunks * cp, 1), np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
 
 
 def inner_widths(model: Model) -> tuple[int, ...]:

@@ -183,10 +183,9 @@ def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric
 
     Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
     """
-    counts = _summed(setting, sharded, lambda block: block.score_biases)
-    if not some(value_of(counts)):
+    if not any(block.score_biases for block in sharded.held.all()):
         return 0.0
-    size = counts * STORAGE_BYTES["fp32"]
+    size = _summed(setting, sharded, lambda block: block.score_biases) * STORAGE_BYTES["fp32"]
     return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))
 
 

@@ -218,7 +218,7 @@ def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
     shown = inputs.seconds.zipped(inputs.traffic.blocks, both)
 
     def summed(index: int) -> Numeric:
-        return sums.over(shown.map(lambda each: each.map(itemgetter(index))), sums.stages.replayed)
+        return sums.over(shown, itemgetter(index), sums.stages.replayed)
 
     forward, backward, weight = map(summed, range(3))
     backward = backward + _exposed_ends(setting, inputs) / inputs.pipeline.vpp
