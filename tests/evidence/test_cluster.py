@@ -42,18 +42,19 @@ def test_unknown_hardware_is_a_reason(row):
 
 
 @pytest.mark.parametrize(
-    ("remark", "bandwidth"),
+    ("remark", "bandwidth", "nics"),
     [
-        ("Jean Zay, 4 Omni-Path 100G links per node; date 02-17", 6.25e9),
-        ("Jean Zay, 4 Omni-Path 100G links per node; date 02-25", 6.25e9),
-        ("inter-node 4x100Gb RoCE per node (shared by 8 GPUs)", 6.25e9),
-        ("seq/s printed 1; inter-node 1600 Gb/s per node RoCE", 25e9),
-        ("200 Gb/s HDR IB per GPU", 25e9),
+        ("Jean Zay, 4 Omni-Path 100G links per node; date 02-17", 6.25e9, None),
+        ("Jean Zay, 4 Omni-Path 100G links per node; date 02-25", 6.25e9, 0.5),
+        ("inter-node 4x100Gb RoCE per node (shared by 8 GPUs)", 6.25e9, 0.5),
+        ("seq/s printed 1; inter-node 1600 Gb/s per node RoCE", 25e9, 1.0),
+        ("200 Gb/s HDR IB per GPU", 25e9, 1.0),
     ],
 )
-def test_the_network_between_nodes_is_what_the_row_says(row, remark, bandwidth):
+def test_the_network_between_nodes_is_what_the_row_says(row, remark, bandwidth, nics):
     cluster, _ = build(row(notes=remark, hardware="A100-80GB SXM"))
     assert cluster.tiers[-1].bandwidth == pytest.approx(bandwidth)
+    assert nics in (None, cluster.tiers[-1].nics_per_device)
 
 
 @pytest.mark.parametrize(("date", "measured"), [("17", True), ("24", True), ("25", False), ("28", False)])

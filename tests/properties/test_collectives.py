@@ -161,6 +161,11 @@ def test_a_collective_takes_what_its_fastest_algorithm_takes_alone(data, name, k
         fixed + num_bytes * beta + (hops * hops / (hops + share * num_bytes * beta) if hops else 0.0)
         for fixed, beta, hops, share in parts
     ]
+    held = [
+        line.held and min(float(line.held.steps), num_bytes * float(line.held.seconds_per_byte))
+        for line in lines
+    ]
+    each = [seconds + (wait or 0.0) for seconds, wait in zip(each, held, strict=True)]
     assert min(map(min, parts)) >= 0.0
     assert float(model.seconds(kind=kind, num_bytes=num_bytes, group=group)) == pytest.approx(
         min(each), rel=1e-12

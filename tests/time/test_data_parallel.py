@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.calibration import RunFactors
-from forescale.cost.mesh import groups
+from forescale.cost.mesh import groups, ranks_per_node
 from forescale.graph.layout import split_strategy
 from forescale.graph.parts import Parts
 from forescale.graph.stages import StagePlan, stack_plans
@@ -29,6 +29,7 @@ from forescale.time.data_parallel import (
     exposed_block,
     exposed_once,
     free_traffic,
+    in_turn,
     side_by_side,
     update_owners,
 )
@@ -84,6 +85,7 @@ def test_below_stage_3_nothing_is_sharded_again():
 
 def test_owners_broadcast_what_they_updated():
     assert update_owners(ranks=16.0, tensors=100.0) == 16.0
+    assert in_turn(owners=16.0, one=5.0, transfer=2.0, sharing=4.0) == 16 * 2 + 12 * 3
     shares, whole = (
         run(zero=1, kernels=Kernels(broadcasts_updates=on), dp_shard=512, devices=512) for on in (False, True)
     )
@@ -141,7 +143,7 @@ def holding(dense, expert=0.0, vocabulary=0.0, **more):
 
 
 LAYERS = (
-    holding(dense=1000.0, expert=0.0, vectors=10.0, tensors=7.0),
+    holding(dense=1000.0, expert=0.0, vectors=10.0, tensors=7.0, vector_tensors=1.0),
     holding(
         dense=2000.0, expert=24000.0, vectors=20.0, tensors=11.0, expert_tensors=2.0, num_experts=8.0, score_biases=9.0
     ),
@@ -309,11 +311,20 @@ def test_tensors_in_the_share_of_a_rank():
 
 
 def test_every_owner_broadcasts_its_tensors():
-    """18 ranks own the 7 + 7 + 1 tensors of stage 0 one each; all own some of stage 1's."""
+    """Of 18 ranks 6 + 6 + 1 own the matrices of stage 0 one each and two its two vectors; all own some of stage 1's.
+
+    Of the ranks of a node all but the first wait until the message before has started everywhere.
+    """
     found = traffic(broadcasts_updates=True)
+    ranks = groups(split_strategy(SPREAD)[0], SPREAD.axis_order)
+    waits = sum(
+        start * (1 - 1 / ranks_per_node(ranks[axis], cluster(16)))
+        for start, axis in ((SHARDS, "dp_cp"), (COPIES, "expert_dp"))
+    )
+    vectors = SHARDS + 4 * 2 * (10 + 10) / 2
     expected = [
-        owners * (SHARDS + 4 * 2 * dense / owners) + owners * (COPIES + 4 * 2 * expert / owners)
-        for owners, dense, expert in zip((15, 18), DENSE, EXPERT, strict=True)
+        owners * waits + 4 * 2 * (dense + expert) + alone * vectors
+        for owners, dense, expert, alone in zip((13, 18), DENSE, EXPERT, (2, 0), strict=True)
     ]
     assert columns(found.all_gather) == pytest.approx(expected)
 

@@ -109,10 +109,12 @@ def _with_network(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
         return cluster if len(cluster.tiers) == 1 else replace(cluster, tiers=(*cluster.tiers[:-1], outer))
     named = re.search(entry["match"], remarks, re.IGNORECASE)
     assert named is not None
-    links = int(named.groupdict().get("count") or 1) * float(named["gbit"]) * GB / 8
-    bandwidth = links / (cluster.devices_per_node if entry["per"] == "node" else 1)
+    count, sharing = named.groupdict().get("count"), cluster.devices_per_node if entry["per"] == "node" else 1
+    bandwidth = int(count or 1) * float(named["gbit"]) * GB / 8 / sharing
     outer = cluster.tiers[-1]
-    if len(cluster.tiers) == 1 or bandwidth == outer.bandwidth:
+    if count:
+        outer = replace(outer, nics_per_device=int(count) / sharing)
+    if len(cluster.tiers) == 1 or replace(outer, bandwidth=bandwidth) == cluster.tiers[-1]:
         return cluster
     notes.append(f"{bandwidth / GB:g} GB/s between nodes for each device instead of {outer.bandwidth / GB:g}")
     return replace(cluster, tiers=(*cluster.tiers[:-1], replace(outer, bandwidth=bandwidth)))

@@ -84,6 +84,8 @@ class Holding(Weights, frozen=True, kw_only=True):
     """Trained parameters that the framework holds apart."""
     expert_tensors: float = 0.0
     """Of `tensors`, those that every expert has."""
+    vector_tensors: float = 0.0
+    """Of `tensors`, biases and weights of norms."""
     num_experts: float = 0.0
     """Experts, each of which has its own of those."""
 
@@ -114,6 +116,7 @@ def _holding(block: Block) -> Holding:
         score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
         tensors=float(len(trained)),
         expert_tensors=float(len(experts)),
+        vector_tensors=float(sum(not each.matrix for each in trained)),
         num_experts=max((each.shape[0] for each in experts), default=0.0),
     )
 

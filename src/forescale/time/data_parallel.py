@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from forescale.cost.mesh import innermost
+from forescale.cost.mesh import innermost, ranks_per_node
 from forescale.formula import formula, value_of
 from forescale.graph.layout import state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
@@ -153,6 +153,16 @@ def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
     return smaller(ranks, tensors)
 
 
+@formula(
+    unit="s",
+    source="NCCL 2.14, src/graph/search.cc (ncclTopoSearchNextGpuSort): a ring goes through a node from the last rank "
+    "to the first, so it reaches the next rank last, which broadcasts only then; ranks of the next node have begun",
+)
+def in_turn(*, owners: Numeric, one: Numeric, transfer: Numeric, sharing: Numeric) -> Numeric:
+    """owners·transfer + owners·(1 - 1/sharing)·(one - transfer) of broadcasts whose root is one rank after another."""
+    return owners * transfer + owners * (1.0 - 1.0 / sharing) * larger(one - transfer, 0.0)
+
+
 def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
     trained = sharded.trained
@@ -160,13 +170,24 @@ def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchang
     weights = (trained.dense * weight, trained.expert * weight)
     if not setting.choices.kernels.broadcasts_updates:
         return each("all_gather", *weights)
-    tensors = _summed(setting, sharded, lambda block: block.tensors)
+    matrices = _summed(setting, sharded, lambda block: block.tensors - block.vector_tensors)
+    count = _summed(setting, sharded, lambda block: block.vector_tensors)
+    short = _summed(setting, sharded, lambda block: block.vectors) * weight / larger(count, 1.0)
     seconds: Numeric = 0.0
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     for axis, size in zip(axes, weights, strict=True):
-        owners = update_owners(ranks=pricing.groups[axis].num_ranks, tensors=tensors)
+        ranks = pricing.groups[axis].num_ranks
+        owners = update_owners(ranks=ranks, tensors=matrices)
         message = Collective(kind="broadcast", axis=axis, num_bytes=size / larger(owners, 1.0))
-        seconds = seconds + owners * pricing.seconds(message)
+        seconds = seconds + in_turn(
+            owners=owners,
+            one=pricing.seconds(message),
+            transfer=pricing.seconds(replace(message, num_bytes=LONG)) * (message.num_bytes / LONG),
+            sharing=ranks_per_node(pricing.groups[axis], setting.cluster),
+        )
+        if axis == "dp_cp":  # the largest go first, so vectors lie alone only where ranks are left
+            alone = update_owners(ranks=ranks - owners, tensors=count)
+            seconds = seconds + alone * pricing.seconds(replace(message, num_bytes=short))
     return seconds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.cost.collectives.clusters import cluster, fast, slow, two_level
 
 from forescale.catalogue.clusters import load_cluster
@@ -68,6 +69,35 @@ def test_slices_hide_the_hops_of_a_ring():
 
 def test_broadcast_pipes_the_whole_message():
     assert seconds("ring", "broadcast", 8) == pytest.approx(7 * ALPHA_FAST + VOLUME / FAST)
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize(("ranks", "nics", "rings"), [(8, 1.0, 16), (8, 0.5, 8), (2, 1.0, 4)])
+def test_a_network_forwards_whole_steps_of_what_is_piped(kind, ranks, nics, rings):
+    """Over 3 hops between 4 nodes, of two rings a NIC: a step each, or all that a ring has of a short message."""
+    wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0, step=1e6)
+    near, far = (
+        LinkCalibration(name="ideal", protocols=(own,), algorithms=("ring",))
+        for own in (replace(wire, step=0.0), wire)
+    )
+    inner, outer = two_level().tiers
+    place = replace(two_level(), tiers=(inner, replace(outer, nics_per_device=nics)))
+    built = AlphaBeta(cluster=place, calibration=NetworkCalibration(links=(near, far)))
+    plain = AlphaBeta(cluster=place, calibration=NetworkCalibration(links=(near, near)))
+    group = Group(size=float(ranks), outer=((4.0, 8.0),))
+
+    def waits(num_bytes, kind=kind):
+        return float(
+            built.seconds(kind=kind, num_bytes=num_bytes, group=group)
+            - plain.seconds(kind=kind, num_bytes=num_bytes, group=group)
+        )
+
+    whole = pytest.approx(3 * 1e6 / (SLOW / nics / 2), rel=1e-9)
+    assert waits(1e9) == whole
+    assert waits(1e8) == whole
+    assert waits(rings * 1e6) == whole
+    assert waits(rings * 1e6 / 4) == pytest.approx(waits(1e9) / 4)
+    assert waits(1e9, "all_gather") == 0.0
 
 
 def test_few_ranks_per_node_use_a_share_of_the_links():

@@ -19,6 +19,15 @@ Cost: TypeAlias = tuple[Numeric, Numeric, Numeric]
 """Seconds of the launch, of the latency of one pass, and per byte."""
 
 
+class Held(Struct, frozen=True, kw_only=True):
+    """Seconds that one message waits at all hops of a ring until they have what they forward at once."""
+
+    steps: Numeric
+    """Where that is a step of each ring."""
+    seconds_per_byte: Numeric
+    """Where the message is shorter than that."""
+
+
 class Line(Struct, frozen=True, kw_only=True):
     """Time of one way to do a collective: fixed + bytes·seconds_per_byte, and what that does not hide of `latency`."""
 
@@ -29,6 +38,8 @@ class Line(Struct, frozen=True, kw_only=True):
     """Seconds of hops that run while parts of the message are still sent."""
     hiding: float = 0.0
     """Share of the transfer that hides them."""
+    held: Held | None = None
+    """What a message that hops forward step by step waits at them."""
 
 
 class Algorithm(Struct, frozen=True, kw_only=True):
@@ -56,6 +67,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
             launch, latency, beta = self.cost(kind, route, protocol)
             label = f"{self.name} {wire}" if self.by_protocol else self.name
             slices = route.slices(protocol) if kind in self.sliced else 1.0
+            held = _held(route, protocol) if kind in PIPED else None
             if slices > 1.0:
                 hops, share = passes(kind) * latency, 1.0 - 1.0 / slices
                 yield Line(label=label, fixed=launch, seconds_per_byte=beta, latency=hops, hiding=share)
@@ -63,7 +75,11 @@ class Algorithm(Struct, frozen=True, kw_only=True):
             fixed = fixed_seconds(launch=launch, passes=passes(kind), latency=latency)
             if usable is not None:
                 fixed = where_usable(seconds=fixed, usable=usable)
-            yield Line(label=label, fixed=fixed, seconds_per_byte=beta)
+            yield Line(label=label, fixed=fixed, seconds_per_byte=beta, held=held)
+
+
+PIPED: frozenset[CollectiveKind] = frozenset(("broadcast", "reduce"))
+"""What pipes the whole message from rank to rank along a ring."""
 
 
 def passes(kind: CollectiveKind) -> float:
@@ -108,13 +124,39 @@ def hop_seconds(route: Route, protocol: int) -> Numeric:
     return summed(leg.hops * leg.hop(protocol) for leg in route.legs)
 
 
+@formula(
+    unit="s",
+    source="NCCL, src/transport/net.cc: the proxy sends a step of a ring's buffer once all of it is there; "
+    "src/graph/tuning.cc leaves the latency of chunks to a model",
+)
+def step_seconds(*, hops: Numeric, step: float, bandwidth: Numeric) -> Numeric:
+    """hops·step/b: each hop sends the first step whole before the next rank has any of it."""
+    return hops * step / bandwidth
+
+
+def _held(route: Route, protocol: int) -> Held | None:
+    """Return what hops wait for whole steps, None where no link of the group does."""
+    legs = [(leg, leg.link.wire(protocol).step) for leg in route.legs]
+    if not any(step for _, step in legs):
+        return None
+    steps = [
+        step_seconds(hops=leg.hops, step=step, bandwidth=leg.ring_bandwidth) for leg, step in legs if step
+    ]
+    shares = [
+        step_seconds(hops=leg.hops, step=1.0, bandwidth=leg.bandwidth * leg.inner)
+        for leg, step in legs
+        if step
+    ]
+    return Held(steps=summed(steps), seconds_per_byte=summed(shares))
+
+
 def _ring(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     """Rings over all ranks, as many in parallel as a block has links outwards.
 
     Broadcast and reduce pipe the whole message along the ring.
     """
     beta = tightest(route, protocol)
-    if kind not in ("broadcast", "reduce"):
+    if kind not in PIPED:
         beta = ring_seconds_per_byte(passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=beta)
     return route.launch(protocol), hop_seconds(route, protocol), beta
 
@@ -393,7 +435,7 @@ _EXCHANGES: frozenset[CollectiveKind] = frozenset(("all_to_all",))
 _TO_ALL: frozenset[CollectiveKind] = frozenset(("all_reduce",))
 _MESSAGES: frozenset[CollectiveKind] = frozenset(("p2p",))
 ALGORITHMS: tuple[Algorithm, ...] = (
-    Algorithm(name="ring", kinds=_SUMS | {"broadcast", "reduce"}, cost=_ring, sliced=_SUMS),
+    Algorithm(name="ring", kinds=_SUMS | PIPED, cost=_ring, sliced=_SUMS),
     Algorithm(name="tree", kinds=_TO_ALL, cost=_tree),
     Algorithm(name="halving_doubling", kinds=_SUMS, cost=_halving_doubling),
     Algorithm(name="bruck", kinds=_SUMS, cost=_bruck),

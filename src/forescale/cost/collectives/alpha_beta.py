@@ -38,6 +38,14 @@ def beyond_transfer(*, latency: Numeric, transfer: Numeric, share: float) -> Num
     return latency * latency / larger(latency + share * transfer, 1e-30)
 
 
+@formula(
+    unit="s", source="NCCL, src/device/broadcast.h: a chunk is a step, or what a ring has of a short message"
+)
+def until_forwarded(*, steps: Numeric, whole: Numeric) -> Numeric:
+    """min(steps, whole): hops wait for a step, or for all of a message that is shorter."""
+    return smaller(steps, whole)
+
+
 @formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
 def fastest(**seconds: Numeric) -> Numeric:
     """Least of all ways that the library has."""
@@ -80,6 +88,9 @@ class Lines(Struct, frozen=True, kw_only=True):
 
 def _seconds(line: Line, num_bytes: Numeric) -> Numeric:
     seconds = message_seconds(num_bytes=num_bytes, fixed=line.fixed, seconds_per_byte=line.seconds_per_byte)
+    if line.held is not None:
+        whole = num_bytes * line.held.seconds_per_byte
+        return seconds + until_forwarded(steps=line.held.steps, whole=whole)
     if not line.hiding:
         return seconds
     transfer = num_bytes * line.seconds_per_byte

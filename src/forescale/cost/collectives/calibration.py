@@ -30,6 +30,9 @@ class WireProtocol(Struct, frozen=True, kw_only=True):
     """Share of the link's bandwidth that a long message reaches; at most 1."""
     slices: Factor = 1.0
     """Parts of a chunk that a ring forwards while it receives the next: the time of all but one hides hops."""
+    step: Measure = 0.0
+    """Bytes that a ring hands to the network at once, after all of them came; 0 forwards whatever is there. NCCL 2.14
+    (src/include/devcomm.h, src/init.cc): 8·512·16 of LL, 120·640·8 of LL128, 4 MiB / 8 of Simple."""
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True):

@@ -90,6 +90,8 @@ class Leg(Struct, frozen=True, kw_only=True):
     """Of traffic between all pairs."""
     neighbour_bandwidth: float
     """Of one neighbour."""
+    ring_bandwidth: float
+    """Of one ring: two share a NIC (NCCL, src/graph/connect.cc, doubles the rings that its search found)."""
 
     def hop(self, protocol: int) -> float:
         """Seconds per hop through the library."""
@@ -180,6 +182,7 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
             bandwidth=ring,
             exchange_bandwidth=exchange,
             neighbour_bandwidth=neighbour,
+            ring_bandwidth=tier.bandwidth / tier.nics_per_device / 2.0,
         )
         legs.append(leg)
         inner = shared
