@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import Fit, Residual
@@ -41,6 +43,7 @@ NCCL = ("ring", "tree", "in_network", "direct_exchange", "p2p")
 WIRES = [
     f"{wire}.{key}" for wire in ("LL", "LL128", "Simple") for key in ("launch", "hop_factor", "efficiency")
 ]
+COPIES = ["copy_bandwidth", "sum_bandwidth"]
 EXCHANGE = ["exchange_efficiency", "exchange_launch", "exchange_copy_bandwidth"]
 
 
@@ -165,8 +168,8 @@ def cook(recipe: Recipe) -> None:
 
 
 def write(link: LinkCalibration) -> None:
-    content = asdict(link)
-    default = asdict(LinkCalibration(name="", protocols=link.protocols, algorithms=()))
+    content = to_builtins(link)
+    default = to_builtins(LinkCalibration(name="", protocols=link.protocols, algorithms=()))
     kept = {
         k: v for k, v in content.items() if k in ("name", "protocols", "algorithms", "fit") or v != default[k]
     }
@@ -178,6 +181,7 @@ NVLINK = {
     "tiers": ("nvlink",),
     "protocols": protocols((8e-6, 0.4, 0.25), (1.5e-5, 0.4, 0.5), (3e-5, 0.8, 0.75)),
     "copy_bandwidth": 1e12,
+    "sum_bandwidth": 1e12,
     "exchange_efficiency": 0.7,
     "exchange_launch": 1.3e-5,
     "peer_latency": 5e-8,
@@ -201,7 +205,7 @@ RECIPES = {
     "nvlink-ampere": Recipe(
         start=LinkCalibration(name="nvlink-ampere", architectures=("ampere",), **NVLINK),
         tier=0,
-        names=[*WIRES, "copy_bandwidth"],
+        names=[*WIRES, *COPIES],
         source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of a node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("a100-sxm-80gb", table("A100-80GB SXM", "AICN"))],
         held_out={
@@ -222,7 +226,7 @@ RECIPES = {
             **NVLINK,
         ),
         tier=0,
-        names=[*WIRES, "copy_bandwidth", *REDUCTION],
+        names=[*WIRES, *COPIES, *REDUCTION],
         source="nccl-tests on 2, 4 and 8 H100 and H200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("h100-sxm", table("H100 SXM", "AICN")), ("h200-sxm", table("H200 SXM", "AICN"))],
         held_out={"8 H100, DGX Cloud NCCL recipe": lambda: [("h100-sxm", table("H100 SXM", "NCCLH100"))]},
@@ -236,7 +240,7 @@ RECIPES = {
             **NVLINK,
         ),
         tier=0,
-        names=[*WIRES, "copy_bandwidth", *REDUCTION],
+        names=[*WIRES, *COPIES, *REDUCTION],
         source="nccl-tests on 2, 4 and 8 B200, GB200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("b200", table("B200", "AICN")), ("gb200-nvl72", table("GB200", "AICN"))],
         held_out={

@@ -262,15 +262,15 @@ def _names(link: LinkCalibration, cluster: Cluster, index: int, *, exchanges: bo
     tier = cluster.tiers[index]
     if exchanges:
         names = ["exchange_efficiency", "exchange_launch"]
-        copy = "exchange_copy_bandwidth"
+        copies = ["exchange_copy_bandwidth"]
     else:
         names = [
             f"{wire.name}.{key}" for wire in link.protocols for key in ("launch", "hop_factor", "efficiency")
         ]
         names += ["reduction_efficiency", "reduction_launch"] if tier.in_network_reduction else []
-        copy = "copy_bandwidth"
+        copies = ["copy_bandwidth", "sum_bandwidth"]
     # Only the innermost tier's copies count, and one without a limit has none to fit.
-    return [*names, copy] if index == 0 and np.isfinite(getattr(link, copy)) else names
+    return names + [each for each in copies if index == 0 and np.isfinite(getattr(link, each))]
 
 
 def _stacked(timed: Sequence[Timed], cluster: Cluster) -> list[CollectiveBatch]:

@@ -29,7 +29,7 @@ def link(
         name="lossy", protocols=(wire,), algorithms=(way,), tree_efficiency=tree, tree_hop_factor=tree_hop,
         pair_share=pair, member_half=member, reduction_efficiency=reduced, reduction_launch=reduced_s,
         exchange_efficiency=sent, exchange_launch=sent_s, peer_latency=peer, copy_bandwidth=copies[0],
-        exchange_copy_bandwidth=copies[1],
+        sum_bandwidth=copies[0], exchange_copy_bandwidth=copies[1],
     )  # fmt: skip
 
 
@@ -68,20 +68,20 @@ HOP_NEAR, HOP_FAR = 3 * NEAR_S, 2 * FAR_S
 PASSES = [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]
 
 
-def copied(kind, ranks, *, inside=False):
-    """Seconds in which a rank's own part is copied; of sums the network hides it, but not inside a node."""
-    return 0.0 if kind == "all_reduce" and not inside else VOLUME / ranks / 1e12
+def copied(ranks):
+    """Seconds in which a rank's own part is copied inside a node; across nodes the network hides it."""
+    return VOLUME / ranks / 1e12
 
 
 @pytest.mark.parametrize(("kind", "passes"), PASSES)
 def test_ring(kind, passes):
     """7 of 8 hops inside; each of a node's links outwards carries an eighth, one more to close the ring."""
     slowest = max(7 / 8 / NEAR_RATE, 1 / 8 / FAR_ALL)
-    found = BOTH + passes * (56 * HOP_NEAR + 7 * HOP_FAR + 63 / 64 * VOLUME * slowest) + copied(kind, 64)
+    found = BOTH + passes * (56 * HOP_NEAR + 7 * HOP_FAR + 63 / 64 * VOLUME * slowest)
     assert seconds("ring", kind, ALL) == pytest.approx(found)
-    inside = ONE_NEAR + passes * (7 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE) + copied(kind, 8, inside=True)
+    inside = ONE_NEAR + passes * (7 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE) + copied(8)
     assert seconds("ring", kind, NODE) == pytest.approx(inside)
-    rail = ONE_FAR + passes * (7 * HOP_FAR + 7 / 8 * VOLUME / FAR_ONE) + copied(kind, 8)
+    rail = ONE_FAR + passes * (7 * HOP_FAR + 7 / 8 * VOLUME / FAR_ONE)
     assert seconds("ring", kind, RAIL) == pytest.approx(rail)
 
 
@@ -109,7 +109,7 @@ def test_switches():
     across = 1 / 8 / (FAR_ALL * 0.55)
     both = 4e-6 + 11e-6 + 2 * HOP_FAR + VOLUME * max(inside, across)
     assert seconds("in_network", "all_reduce", ALL, near=True, far=True) == pytest.approx(both)
-    alone = 4e-6 + VOLUME * inside + copied("all_reduce", 8, inside=True)
+    alone = 4e-6 + VOLUME * inside + copied(8)
     assert seconds("in_network", "all_reduce", NODE, near=True) == pytest.approx(alone)
     # Those between nodes alone, behind chains in nodes; those in nodes alone, below a tree.
     chain = 2 * 7 / 8 / NEAR_RATE
@@ -126,22 +126,22 @@ def test_switches():
 def test_halving_and_doubling(kind, passes):
     """Halves, quarters and eighths inside; what is left outside."""
     phases = 3 * HOP_NEAR + 3 * HOP_FAR + VOLUME * (7 / 8 / NEAR_RATE + 7 / 64 / FAR_ALL)
-    assert seconds("halving_doubling", kind, ALL) == pytest.approx(BOTH + passes * phases + copied(kind, 64))
+    assert seconds("halving_doubling", kind, ALL) == pytest.approx(BOTH + passes * phases)
 
 
 @pytest.mark.parametrize(("kind", "passes"), PASSES)
 def test_hierarchical(kind, passes):
     phases = 7 * HOP_NEAR + 7 * HOP_FAR + VOLUME * (7 / 8 / NEAR_RATE + 7 / 64 / FAR_ALL)
-    assert seconds("hierarchical", kind, ALL) == pytest.approx(BOTH + passes * phases + copied(kind, 64))
+    assert seconds("hierarchical", kind, ALL) == pytest.approx(BOTH + passes * phases)
 
 
 @pytest.mark.parametrize(("kind", "passes"), PASSES)
 def test_bruck(kind, passes):
     """Some rank crosses a border in each of 6 steps, alone on its link."""
     steps = 6 * HOP_FAR + 63 / 64 * VOLUME / (FAR * 0.9)
-    assert seconds("bruck", kind, ALL) == pytest.approx(BOTH + passes * steps + copied(kind, 64))
+    assert seconds("bruck", kind, ALL) == pytest.approx(BOTH + passes * steps)
     inside = 3 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE
-    own = copied(kind, 8, inside=True)
+    own = copied(8)
     assert seconds("bruck", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + own)
 
 
@@ -149,9 +149,9 @@ def test_bruck(kind, passes):
 def test_single_shot(kind, passes):
     """56 of 64 parts leave the node; peers are told one by one, on the slower tier."""
     shot = HOP_FAR + 56 * 0.3e-6 + 56 / 64 * VOLUME / (FAR * 0.9)
-    assert seconds("single_shot", kind, ALL) == pytest.approx(BOTH + passes * shot + copied(kind, 64))
+    assert seconds("single_shot", kind, ALL) == pytest.approx(BOTH + passes * shot)
     inside = HOP_NEAR + 7 * 0.1e-6 + 7 / 8 * VOLUME / NEAR_RATE
-    own = copied(kind, 8, inside=True)
+    own = copied(8)
     assert seconds("single_shot", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + own)
 
 

@@ -58,7 +58,11 @@ def collective_seconds(*, seconds: Numeric, num_bytes: Numeric, num_ranks: Numer
     return indicator(num_ranks > 1.0) * indicator(num_bytes > 0.0) * seconds
 
 
-@formula(unit="s/byte", source="nccl-tests, out-of-place buffers: a rank's own part is copied on the device")
+@formula(
+    unit="s/byte",
+    source="NCCL, src/device/all_gather.h, reduce_scatter.h, all_reduce.h: an all-gather out of place copies a rank's own "
+    "part, a sum only writes it; both do so while the network sends",
+)
 def with_own_copy(
     *, seconds_per_byte: Numeric, num_ranks: Numeric, copy_bandwidth: Numeric, shown: Numeric
 ) -> Numeric:
@@ -152,7 +156,7 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
         """Return the ways to do `kind` along `route`; worth keeping for several messages."""
         lines = [line for way in self._ways(kind) for line in way.lines(kind=kind, route=route)]
         if (copy := self._copy_bandwidth(kind)) is not None:
-            shown = _within_a_node(route) if kind == "all_reduce" else 1.0
+            shown = 1.0 if kind == "all_to_all" else _within_a_node(route)
             lines = [_with_copy(line, route, copy, shown) for line in lines]
         return Lines(num_ranks=route.num_ranks, lines=tuple(lines))
 
@@ -176,7 +180,9 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
         first = self.calibration.links[0]
         if kind == "all_to_all":
             return first.exchange_copy_bandwidth
-        return first.copy_bandwidth if kind in ("all_gather", "reduce_scatter", "all_reduce") else None
+        if kind == "all_gather":
+            return first.copy_bandwidth
+        return first.sum_bandwidth if kind in ("reduce_scatter", "all_reduce") else None
 
 
 @lru_cache(maxsize=256)
@@ -205,7 +211,7 @@ def _nothing(num_ranks: Numeric, num_bytes: Numeric) -> Numeric:
 
 
 def _within_a_node(route: Route) -> Numeric:
-    """Return 1 where a group lies within the innermost tier: across, the network hides copies of sums."""
+    """Return 1 where a group lies within the innermost tier: across, the network hides copies."""
     inside: Numeric = 1.0
     for leg in route.legs[1:]:
         inside = inside * indicator(leg.fan <= 1.0)

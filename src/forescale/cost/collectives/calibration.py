@@ -66,7 +66,10 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     peer_latency: Seconds = 0.0
     """Seconds per peer of an all-to-all."""
     copy_bandwidth: Amount = float("inf")
-    """byte/s at which a rank's own part is copied to the output buffer; only the innermost tier's counts."""
+    """byte/s at which an all-gather copies a rank's own part to the output and writes what it receives last; only
+    the innermost tier's counts."""
+    sum_bandwidth: Amount = float("inf")
+    """byte/s at which a sum's last step, which sends nothing on, goes over a rank's own part; the same."""
     exchange_copy_bandwidth: Amount = float("inf")
     """The same within an all-to-all."""
     date: str = ""
