@@ -60,8 +60,8 @@ def collective_seconds(*, seconds: Numeric, num_bytes: Numeric, num_ranks: Numer
 
 @formula(
     unit="s/byte",
-    source="NCCL, src/device/all_gather.h, reduce_scatter.h, all_reduce.h: an all-gather out of place copies a rank's own "
-    "part, a sum only writes it; both do so while the network sends",
+    source="NCCL, src/device/all_gather.h, reduce_scatter.h, all_reduce.h: an all-gather out of place copies a rank's "
+    "own part, a sum only writes it; both do so while the network sends",
 )
 def with_own_copy(
     *, seconds_per_byte: Numeric, num_ranks: Numeric, copy_bandwidth: Numeric, shown: Numeric
