@@ -50,13 +50,13 @@ class Struct(msgspec.Struct, frozen=True):
         __dataclass_fields__ = _Fields()
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
+def jsonable(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
     """Return a value as a document has it: by its `to_json`, other structs as tables, arrays and tuples as lists."""
     for way in ("to_json", "tolist"):
         if hasattr(value, way):
             return getattr(value, way)()
     if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
+        return [jsonable(each) for each in value]
     if isinstance(value, Mapping):
         return dict(value)
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
@@ -64,4 +64,4 @@ def plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
 
 def attributes(value: object, *names: str) -> dict[str, Any]:
     """Return attributes of a value by name, as a document has them."""
-    return {name: plain(getattr(value, name)) for name in names}
+    return {name: jsonable(getattr(value, name)) for name in names}

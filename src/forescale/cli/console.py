@@ -7,32 +7,12 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
 from forescale.escaping import plain
-
-
-class Terminal(Console):
-    """Shows what it is given as it is; only styles that we set ourselves count."""
-
-    def __init__(self, **options: object) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, **options)  # type: ignore[arg-type]
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command line that nobody reads on."""
-        raise BrokenPipeError
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield pieces of the screen without characters that steer it."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else plain(text), style, control)
-
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -50,7 +30,7 @@ LEAST_WIDTH = 80
 
 def console(*, error: bool = False, least: int = LEAST_WIDTH) -> Console:
     """Return the console of standard output (or error); a terminal narrower than `least` wraps lines itself."""
-    from forescale.cli.console import Terminal
+    from forescale.cli.terminal import Terminal
 
     stream = sys.stderr if error else sys.stdout
     screen = Terminal(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)

@@ -134,10 +134,6 @@ def read_question(
     return replace(question, notes=notes)
 
 
-LATE = ("schedule", "stage_layers", "recompute", "software")
-"""Words of a layout that are looked at once it is laid out."""
-
-
 def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
     """Return the question of all values; what is wrong with a plan's, once it is `laid` out too, has its line."""
     from forescale.io.question import build_question, changed_keys
@@ -151,8 +147,7 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, l
         # A framework's words alone are no layout: a search has yet to find one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
-            own = told.get("strategy")
-            if laid and isinstance(own, dict) and any(name in own for name in LATE):
+            if laid and "strategy" in told:
                 from forescale.inputs import wire
 
                 wire(question)

@@ -76,7 +76,7 @@ class Degrees(Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_gradients(self) -> bool:
-        """The same of whole gradients, and so of both: below stage 2."""
+        """Whether that is known of gradients, and so of both: below ZeRO stage 2."""
         return isinstance(self.zero, float) and self.zero < 2.0
 
     @property

@@ -106,7 +106,9 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
 def with_length(values: dict[str, Any]) -> dict[str, Any]:
     """Return values whose length of sequences, such as "128k", is a number; what is no length stays for `build`."""
     work = values.get("workload")
-    given = work.get("seq_len") if isinstance(work, dict) else None
+    if not isinstance(work, dict):
+        return values
+    given = work.get("seq_len")
     if not isinstance(given, str) or given.isdecimal() or (length := length_of(given)) is None:
         return values
-    return {**values, "workload": {**work, "seq_len": length}}  # type: ignore[dict-item]
+    return {**values, "workload": {**work, "seq_len": length}}

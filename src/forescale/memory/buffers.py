@@ -17,10 +17,10 @@ from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 
 
-def standing_buffers(setting: Setting, sharded: Sharded, gathered: Numeric, lasting: Numeric) -> Numeric:
-    """Return the buffers that exist throughout forward and backward, of what is gathered the least of all moments."""
+def standing_buffers(setting: Setting, sharded: Sharded, least: Numeric, lasting: Numeric) -> Numeric:
+    """Return the buffers that exist throughout: the `least` that is gathered at any moment, and the `lasting` ones."""
     parts: dict[str, Numeric] = {
-        "gathered parameters": gathered,
+        "gathered parameters": least,
         "lasting buffers": lasting,
         "buckets": bucket_bytes(
             elements=setting.choices.kernels.bucket_elements,

@@ -12,7 +12,7 @@ from forescale.memory.peak import PARTS
 from forescale.projection.result import SCHEMA as PROJECTION
 from forescale.projection.result import TIME_PARTS, Projection
 from forescale.results import Result
-from forescale.struct import Struct, attributes, plain
+from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -129,7 +129,7 @@ class Comparison(Result, Struct, frozen=True, kw_only=True):
             "a": self.name_a,
             "b": self.name_b,
             **attributes(self, "question", "layout", "figures"),
-            "time_parts_s": plain(self.time_parts),
+            "time_parts_s": jsonable(self.time_parts),
             "memory": self.memory.to_json(),
         }
 
