@@ -242,20 +242,6 @@ class _Gradients:
         return dict(map(self._labelled.__getitem__, self.storage.values()))
 
 
-class _Step(Struct, frozen=True, kw_only=True):
-    """What of an operator decides which tensors exist while it runs."""
-
-    name: str
-    reads: Names
-    writes: Names
-    saves: Names
-    temporaries: Names
-    backward_temporaries: Names
-    held: Names
-    gradient_in_saved: bool
-    shares_gradient: bool
-
-
 class _Placed(Struct, frozen=True, kw_only=True):
     """A tensor whose sizes are places in a list of sizes."""
 
@@ -268,7 +254,8 @@ class _Placed(Struct, frozen=True, kw_only=True):
 class _Shape(Struct, frozen=True, kw_only=True):
     """All of a block and what it keeps but numbers: blocks of one shape have their peaks among the same moments."""
 
-    steps: tuple[_Step, ...]
+    operators: tuple[Operator, ...]
+    """Without what they do, which makes no tensor."""
     input_name: str
     tensors: tuple[tuple[str, bool], ...]
     """Names, and whether each has a gradient."""
@@ -288,7 +275,7 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
     Sizes are those of all tensors, of their gradients, and of what is kept, which may be a share of a tensor.
     """
     count = len(shape.tensors)
-    steps: dict[str, Any] = {step.name: step for step in shape.steps}
+    operators = {each.name: each for each in shape.operators}
     tensors: dict[str, Any] = {
         name: _Placed(name=name, differentiable=has, num_bytes=at, gradient_bytes=count + at)
         for at, (name, has) in enumerate(shape.tensors)
@@ -299,7 +286,7 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
     moments = block_moments(
         Block(
             name="",
-            operators=tuple(steps.values()),
+            operators=shape.operators,
             tensors=tensors,
             parameters=(),
             input_name=shape.input_name,
@@ -307,7 +294,7 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
         Kept(
             tensors=kept,
             dropped=tuple(tensors[name] for name in shape.dropped),
-            replays=tuple(tuple(steps[name] for name in group) for group in shape.replays),
+            replays=tuple(tuple(operators[name] for name in group) for group in shape.replays),
         ),
     )
     forward, backward = (
@@ -331,7 +318,10 @@ def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
         moments = block_moments(block, kept)
         return moments.forward_bytes, moments.backward_bytes
     shape = _Shape(
-        steps=tuple(_step_of(each) for each in block.operators),
+        operators=tuple(
+            replace(each, forward=(), backward_input=(), backward_weight=(), panels=None)
+            for each in block.operators
+        ),
         input_name=block.input_name,
         tensors=tuple((each.name, each.differentiable) for each in tensors),
         kept=tuple(each.name for each in kept.tensors),
@@ -340,20 +330,6 @@ def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
     )
     forward, backward = (_largest_sum(sizes, places) for places in _fullest(shape))
     return forward, backward
-
-
-def _step_of(each: Operator) -> _Step:
-    return _Step(
-        name=each.name,
-        reads=each.reads,
-        writes=each.writes,
-        saves=each.saves,
-        temporaries=each.temporaries,
-        backward_temporaries=each.backward_temporaries,
-        held=each.held,
-        gradient_in_saved=each.gradient_in_saved,
-        shares_gradient=each.shares_gradient,
-    )
 
 
 def _largest_sum(sizes: Sequence[Numeric], places: Places) -> Numeric:
