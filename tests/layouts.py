@@ -95,7 +95,7 @@ KERNELS = (
     Kernels(fused=False),
     Kernels(cross_entropy="fused_linear", grouped_experts=False),
     Kernels(
-        cross_entropy="eager", regathers_inputs=False, accumulate_in_product=False, hides_input_sums=False
+        cross_entropy="eager", regathers_inputs=False, gradient_sum="after_product", hides_input_sums=False
     ),
     Kernels(
         cross_entropy="loss_parallel", narrow_inputs=False, caches_narrow_weights=False, gathers_aside=True

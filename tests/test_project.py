@@ -284,8 +284,8 @@ def test_groups_of_context_parallel_ranks_are_whole():
 def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
     """Two copies in 2 bytes and its gradient, which is reduced as it is: of one weight; or at the loss both ends and a layer."""
     model, layout = dense(), Strategy(dp_shard=8, zero=3)
-    weights = replace(layout, kernels=Kernels(gathers_each_weight=True, accumulate_in_product=False))
-    blocks = replace(layout, kernels=Kernels(accumulate_in_product=False))
+    weights = replace(layout, kernels=Kernels(gathers_each_weight=True, gradient_sum="after_product"))
+    blocks = replace(layout, kernels=Kernels(gradient_sum="after_product"))
     by_weight, by_block = (
         project(model, cluster(8), each, workload()).memory.stages[0].buffers_bytes
         for each in (weights, blocks)

@@ -107,7 +107,7 @@ def test_a_file_names_its_framework_and_a_flag_goes_over_it(forescale, tmp_path)
     config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}))
     document = projected(forescale, "--config", config)
     assert document["strategy"]["software"] == "torch-eager"
-    assert document["strategy"]["kernels"]["accumulate_in_product"]
+    assert document["strategy"]["kernels"]["gradient_sum"] == "in_product"
     assert any("as deepspeed-zero@0.17 trains" in note["text"] for note in document["notes"])
     document = projected(forescale, "--config", config, "--framework", "torchtitan")
     assert (document["strategy"]["software"], document["strategy"]["zero"]) == ("torch-compile", 3)

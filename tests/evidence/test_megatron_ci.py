@@ -31,7 +31,7 @@ def test_flags_become_a_question(cases):
     assert (cluster.name, cluster.num_devices) == ("a100-sxm-80gb", 8)
     assert (workload.seq_len, workload.global_batch_size) == (1024, 32)
     assert strategy.kernels.dropout
-    assert not strategy.kernels.accumulate_in_product
+    assert strategy.kernels.gradient_sum == "after_product"
     assert not strategy.flash_attention
 
 

@@ -136,8 +136,8 @@ def test_products_that_do_not_accumulate_make_the_gradients_of_all_experts_or_of
     ffn = small.MOE_LAYER.ffn
     matrix = 2.0 * ffn.ffn_hidden_size * small.moe().hidden_size
     assert made() == 0.0
-    assert made(accumulate_in_product=False) == ffn.num_experts * matrix
-    assert made(accumulate_in_product=False, grouped_experts=False) == matrix
+    assert made(gradient_sum="after_product") == ffn.num_experts * matrix
+    assert made(gradient_sum="after_product", grouped_experts=False) == matrix
 
 
 def test_limited_activations_are_clamped_and_joined_before_the_fused_kernel():

@@ -615,7 +615,7 @@ def test_what_backward_of_a_product_needs_beside_what_it_kept():
     assert (usual["ffn.up"], usual["ffn.down"]) == (("ffn.gather.result",), ())
     kept = temporaries(regathers_inputs=False)
     assert (kept["ffn.up"], kept["ffn.down"]) == ((), ())
-    apart = temporaries(accumulate_in_product=False)
+    apart = temporaries(gradient_sum="after_product")
     assert apart["ffn.up"] == ("ffn.gather.result", "ffn.up.weight_gradient")
     assert apart["ffn.down"] == ("ffn.down.weight_gradient",)
 

@@ -158,7 +158,7 @@ def core(attention=ATTENTION, **layout):
 )
 def test_weight_gradients_that_kernels_of_their_own_add_up(gradients, beside, each):
     """The product writes its own in 2 bytes; it and the sum are read, the sum written; a cast written and read."""
-    kernels = Kernels(sums_gradients_apart=True, keeps_product_gradients=beside)
+    kernels = Kernels(gradient_sum="apart", keeps_product_gradients=beside)
     precision = Precision(compute="fp16", parameters="fp16", gradients=gradients)
     block = block_of(None, replace(FFN, gated=False), precision=precision, kernels=kernels)
     moved = 2 * TOKENS * (HIDDEN + WIDTH) + (2 + each) * HIDDEN * WIDTH

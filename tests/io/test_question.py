@@ -19,6 +19,7 @@ from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.io.bench import BenchArtifact
 from forescale.io.question import (
+    build_question,
     build_strategy,
     measured_question,
     question_values,
@@ -28,7 +29,7 @@ from forescale.io.question import (
 )
 from forescale.project import project
 from forescale.question import Question
-from forescale.spec import DenseFfn, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
+from forescale.spec import DenseFfn, Kernels, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import replayed, searched
 from forescale.spec.operations import Checkpointing, Failures, Operations
@@ -278,6 +279,27 @@ def test_a_plan_without_strategy_is_for_a_search(plan):
 )
 def test_overrides(plan, override, value):
     assert value(read_question(plan, overrides=[override]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "today"),
+    [
+        ({"accumulate_in_product": False, "sums_gradients_apart": False}, "after_product"),
+        ({"accumulate_in_product": True}, "in_product"),
+        ({"accumulate_in_product": False, "sums_gradients_apart": True}, "apart"),
+        ({"sums_gradients_apart": False}, "in_product"),
+    ],
+)
+def test_flags_of_before_are_read_as_what_says_them_today(flags, today):
+    asked = {"model": "gpt2-xl", "cluster": "a100-sxm-80gb", "devices": 8}
+    asked |= {"workload": {"seq_len": 1024, "global_batch_size": 8}}
+    kernels = {"kernels": {**flags, "dropout": True}}
+    plan, search = (
+        build_question({**asked, **more}, where="plan")
+        for more in ({"strategy": kernels}, {"space": {"base": kernels}})
+    )
+    expected = Kernels(gradient_sum=today, dropout=True)
+    assert (plan.layout.kernels, search.space.base.kernels) == (expected, expected)
 
 
 def test_later_overrides_win_and_the_input_is_left_alone():

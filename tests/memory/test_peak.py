@@ -118,7 +118,7 @@ def test_buffers():
     """Below stage 3 one dummy gradient of each shape in the parameters' type; buckets in that of gradients; messages."""
     shapes = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
     assert of(stages(), "buffers") == pytest.approx([shapes + each for each in MESSAGES])
-    kernels = Kernels(bucket_elements=1e6, accumulate_in_product=False)
+    kernels = Kernels(bucket_elements=1e6, gradient_sum="after_product")
     sharded = of(stages(replace(PIPELINE, kernels=kernels)), "buffers")
     assert sharded == pytest.approx([4e6 + each for each in MESSAGES])
     assert of(stages(replace(PIPELINE, zero=0, kernels=kernels)), "buffers") == MESSAGES

@@ -167,7 +167,7 @@ def measured(layer: LayerSpec, recompute: Recompute, monkeypatch: pytest.MonkeyP
 
 
 def predicted(layer: LayerSpec, recompute: Recompute) -> float:
-    kernels = Kernels(accumulate_in_product=False)
+    kernels = Kernels(gradient_sum="after_product")
     degrees, choices = split_strategy(Strategy(micro_batch_size=BATCH, kernels=kernels))
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
     model = Model(name="test", hidden_size=HIDDEN, layers=(layer,), vocab_size=VOCAB, vocab_multiple=1)

@@ -96,7 +96,7 @@ def _plain(layer: Layer) -> bool:
 def as_run(question: Question) -> Strategy:
     """Return a layout with the kernels of these classes: without Transformer Engine, every step by itself."""
     usual, engine = load_framework(FRAMEWORK).kernels, _has_engine(question)
-    kernels = replace(usual, accumulate_in_product=False, fused=engine, grouped_experts=engine)
+    kernels = replace(usual, gradient_sum="after_product", fused=engine, grouped_experts=engine)
     return replace(question.layout, kernels=kernels)
 
 

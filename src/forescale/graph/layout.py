@@ -320,7 +320,7 @@ class Layout:
         They read both and write the sum; a cast before is written, and read for them.
         """
         kernels, stored = self.choices.kernels, STORAGE_BYTES[self.precision.gradients]
-        if not kernels.sums_gradients_apart:
+        if kernels.gradient_sum != "apart":
             return 0.0
         own = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
         return own + (4.0 if kernels.keeps_product_gradients else 2.0) * stored

@@ -194,7 +194,7 @@ def product(
             own = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
         saved = own
     temporaries: Names = () if saved == source else (source,)
-    if own_gradient or not lay.choices.kernels.accumulate_in_product:
+    if own_gradient or lay.choices.kernels.gradient_sum != "in_product":
         temporaries += made_gradient(b, name, k * n / lay.degrees.cp if lay.summa else k * n)
     if lay.summa:
         sent = lay.sent_input_bytes if narrow else lay.element_bytes

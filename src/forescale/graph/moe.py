@@ -395,7 +395,9 @@ def _grouped(
     of_weight = product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes)
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
     made: Names = ()
-    if not (b.frozen or lay.choices.kernels.accumulate_in_product):  # of all experts, or of one after another
+    if (
+        not b.frozen and lay.choices.kernels.gradient_sum != "in_product"
+    ):  # of all experts, or of one after another
         made = made_gradient(b, name, k * n * (groups if lay.choices.kernels.grouped_experts else 1.0))
     b.operator(
         name,

@@ -47,7 +47,7 @@ from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
-from forescale.io.reading import check_names, uncontradicted, with_length
+from forescale.io.reading import check_names, in_todays_words, uncontradicted, with_length
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -191,7 +191,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
     cluster = _sized(cluster, values["cluster"], devices, nodes, where, link)
     model = model_given(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
-    strategy, space = _told(values.get("strategy")), values.get("space", {})
+    strategy, space = in_todays_words(_told(values.get("strategy")), values.get("space", {}))
     workload = {**(_told(values["workload"]) or {})}
     if "precision" in values:
         workload["precision"] = {**workload.get("precision", {}), **values["precision"]}

@@ -103,6 +103,28 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
                 raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
 
 
+IN_PRODUCT, APART = "accumulate_in_product", "sums_gradients_apart"
+"""Flags of kernels that plans and documents had until November 2026; `gradient_sum` says both."""
+
+
+def in_todays_words(layout: Any, space: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:  # noqa: ANN401
+    """Return the words of a layout and of a space with what flags of before said as they say it today."""
+    return _today(layout), {**space, "base": _today(space["base"])} if "base" in space else space
+
+
+def _today(layout: Any) -> Any:  # noqa: ANN401 (a section of a plan)
+    kernels = layout.get("kernels") if isinstance(layout, Mapping) else None
+    if not isinstance(kernels, Mapping):
+        return layout
+    flags = {name: kernels[name] for name in (IN_PRODUCT, APART) if isinstance(kernels.get(name), bool)}
+    words = {name: value for name, value in kernels.items() if name not in flags}
+    if flags.get(APART):
+        words["gradient_sum"] = "apart"
+    elif IN_PRODUCT in flags:
+        words["gradient_sum"] = "in_product" if flags[IN_PRODUCT] else "after_product"
+    return {**layout, "kernels": words}
+
+
 def with_length(values: dict[str, Any]) -> dict[str, Any]:
     """Return values whose length of sequences, such as "128k", is a number; what is no length stays for `build`."""
     work = values.get("workload")

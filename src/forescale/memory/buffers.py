@@ -41,7 +41,7 @@ def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
         parts["workspaces of overlapped products"] = several(degree=sharded.degrees.tp) * overlapped
     if kernels.score_buffer and not choices.flash_attention:
         parts["buffer of scores"] = _score_buffer(setting, sharded)
-    if kernels.accumulate_in_product and kernels.dummy_gradients:
+    if kernels.gradient_sum == "in_product" and kernels.dummy_gradients:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
     if kernels.replica_buckets:
         parts["buckets of replicas"] = replica_bucket_bytes(

@@ -123,6 +123,7 @@ SENT_ONCE: tuple[Dispatcher, ...] = ("deepep", "hybridep")
 CrossEntropy: TypeAlias = Literal[
     "vocab_parallel", "native", "fused", "fused_linear", "compiled", "eager", "loss_parallel"
 ]
+GradientSum: TypeAlias = Literal["in_product", "after_product", "apart"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
@@ -264,13 +265,12 @@ class Kernels(Struct, frozen=True, kw_only=True):
     regathers_inputs: bool = True
     """Under sequence parallelism a linear layer keeps its part of the input and gathers it again in backward
     (Megatron-LM); False keeps the gathered input (PyTorch's DTensor)."""
-    accumulate_in_product: bool = True
-    """The weight-gradient product adds to the accumulated gradients; False first makes its own result."""
-    sums_gradients_apart: bool = False
-    """Kernels of their own add every micro-batch's weight gradients to their sum (PyTorch's autograd under DeepSpeed's
-    pipeline), cast to the sum's type first where both are kept."""
+    gradient_sum: GradientSum = "in_product"
+    """What adds weight gradients to their sum: the product that makes them; what comes after it, which has made its own
+    result first; or, apart, kernels of their own (PyTorch's autograd under DeepSpeed's pipeline), cast first to the
+    type of the sum where both are kept."""
     dummy_gradients: bool = True
-    """Where it does, a gradient of each distinct shape of a weight stands in for those that are not made
+    """Where the product does, a gradient of each distinct shape of a weight stands in for those that are not made
     (Transformer Engine)."""
     keeps_product_gradients: bool = False
     """Below stage 2 gradients in the compute type stay beside their accumulated sum, which is all-reduced (DeepSpeed's

@@ -696,7 +696,7 @@ def test_published_test_cases(case):
         ("--hidden-dropout 0.0", {"dropout": True}),
         ("--cross-entropy-loss-fusion", {"cross_entropy": "native"}),
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
-        ("--no-gradient-accumulation-fusion", {"accumulate_in_product": False}),
+        ("--no-gradient-accumulation-fusion", {"gradient_sum": "after_product"}),
         ("--deterministic-mode", {"deterministic": True, "grouped_experts": False}),
         ("--moe-grouped-gemm", {"grouped_experts": True}),
         ("", {"fused_rotary": False, "narrow_experts": True, "expert_kernels": "each"}),

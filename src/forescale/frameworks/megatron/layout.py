@@ -377,7 +377,7 @@ KERNELS = (
     "cross_entropy",
     "weighted_activation",
     "weighted_ungated",
-    "accumulate_in_product",
+    "gradient_sum",
     "fused_rotary",
     "grouped_experts",
     "expert_kernels",
@@ -400,7 +400,9 @@ def _kernels(settings: Settings) -> Kernels:
         cross_entropy=loss,
         weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
         weighted_ungated=settings.flag("use_fused_weighted_squared_relu"),
-        accumulate_in_product=settings.flag("gradient_accumulation_fusion", default=True),
+        gradient_sum="in_product"
+        if settings.flag("gradient_accumulation_fusion", default=True)
+        else "after_product",
         fused_rotary=settings.flag("apply_rope_fusion", default=True)
         and settings.flag("enable_experimental"),
         grouped_experts=settings.flag("moe_grouped_gemm"),

@@ -313,7 +313,7 @@ def _kernels(strategy: Strategy) -> Settings:
         "attention_backend": None if strategy.flash_attention else "unfused",
         "cross_entropy_loss_fusion": fusion is not None,
         "cross_entropy_fusion_impl": fusion,
-        "gradient_accumulation_fusion": kernels.accumulate_in_product,
+        "gradient_accumulation_fusion": kernels.gradient_sum == "in_product",
         "enable_experimental": kernels.fused_rotary,
         "deterministic_mode": kernels.deterministic,
         "attention_dropout": rate,
