@@ -183,46 +183,34 @@ def read_settings(
     )
 
 
+AWARE = "use_precision_aware_optimizer"
 GOES_WITH = {
-    "fp8_recipe": "fp8",
-    "optimizer_offload_fraction": "optimizer_cpu_offload",
-    "data_parallel_sharding_strategy": "use_megatron_fsdp",
-    "offload_modules": "fine_grained_activation_offloading",
-    "cross_entropy_fusion_impl": "cross_entropy_loss_fusion",
+    "fp8_recipe": ("fp8", "delayed"),
+    "optimizer_offload_fraction": ("optimizer_cpu_offload", "0 0.0 1 1.0"),
+    "data_parallel_sharding_strategy": ("use_megatron_fsdp", "no_shard"),
+    "offload_modules": ("fine_grained_activation_offloading", ""),
+    "cross_entropy_fusion_impl": ("cross_entropy_loss_fusion", "native"),
+    "main_grads_dtype": (AWARE, "fp32 float32"),
+    "main_params_dtype": (AWARE, "fp32 float32"),
+    "exp_avg_dtype": (AWARE, "fp32 float32"),
+    "exp_avg_sq_dtype": (AWARE, "fp32 float32"),
 }
-"""Flags that count only beside another (Megatron-LM d98e8a64dd, transformer_config.py and optimizer_config.py)."""
-AWARE = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-"""Types that are fp32 without a precision-aware optimizer, or Megatron-LM stops (optimizer_config.py)."""
-_USUAL = (
-    "",
-    "None",
-    "False",
-    "[]",
-    "fp32",
-    "float32",
-    "no_shard",
-    "delayed",
-    "native",
-    "0",
-    "0.0",
-    "1",
-    "1.0",
-)
-"""Their defaults, as they are written."""
+"""Flags that count only beside another, and how what they are without it is written (Megatron-LM d98e8a64dd,
+transformer_config.py and optimizer_config.py, where it stops at types that are not fp32)."""
 
 
 def _note_idle(settings: Settings, *, based: bool) -> None:
     """Say which flags change nothing, as what they go with is not set; refuse those that Megatron-LM stops at then."""
-    aware = settings.get("use_precision_aware_optimizer")
-    for key, other in GOES_WITH.items():
-        if key in settings and str(settings.get(key)) not in _USUAL and not settings.get(other):
-            settings.note(f"{settings.spell(key)} changes nothing without {settings.spell(other)}")
-    for key in () if aware else AWARE:
-        if str(settings.get(key)) not in _USUAL:
-            given, other = settings.spell(key), settings.spell("use_precision_aware_optimizer")
-            if not based or aware is not None:
-                settings.refuse(f"{given} can only be fp32 without {other}: Megatron-LM stops")
-            settings.note(f"{given} is taken as fp32: {other} is not set here, and Megatron-LM stops without")
+    for key, (other, usual) in GOES_WITH.items():
+        if str(settings.get(key)) in ("None", "False", "", "[]", *usual.split()) or settings.get(other):
+            continue
+        given, needed = settings.spell(key), settings.spell(other)
+        if other != AWARE:
+            settings.note(f"{given} changes nothing without {needed}")
+            continue
+        if not based or settings.get(AWARE) is not None:
+            settings.refuse(f"{given} can only be fp32 without {needed}: Megatron-LM stops")
+        settings.note(f"{given} is taken as fp32: {needed} is not set here, and Megatron-LM stops without")
 
 
 GONE = {
