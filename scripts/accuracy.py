@@ -25,7 +25,7 @@ from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.escaping import markdown as safe
-from forescale.escaping import plain
+from forescale.escaping import printable
 from forescale.evidence.case import Case, projector_of
 from forescale.evidence.cases import load_cases
 from forescale.evidence.chart import PICTURES
@@ -567,7 +567,7 @@ def _is_number(cell: str) -> bool:
 
 def _code(text: str) -> str:
     """Return text that stays inside `such marks`."""
-    return plain(text).replace("`", "'")
+    return printable(text).replace("`", "'")
 
 
 def _percent(value: float | None) -> str:

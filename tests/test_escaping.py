@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forescale.escaping import csv_text, markdown, plain, script, xml
+from forescale.escaping import csv_text, markdown, printable, script, xml
 
 EVIL = "a\x1b[2J\x9b31m\u202eb\x00"
 
 
 def test_a_terminal_is_not_steered():
-    assert plain(EVIL) == r"a\x1b[2J\x9b31m\u202eb\x00"
-    assert plain("größer\t×\nשלום") == "größer\t×\nשלום"
+    assert printable(EVIL) == r"a\x1b[2J\x9b31m\u202eb\x00"
+    assert printable("größer\t×\nשלום") == "größer\t×\nשלום"
 
 
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(alphabet=st.characters(), max_size=20))
 def test_any_text_is_text_in_xml(text):
     read = ElementTree.fromstring(f'<a b="{xml(text)}">{xml(text)}</a>').text or ""
-    assert read == plain(text).replace("\r", "\n")
-    plain(text).encode()
+    assert read == printable(text).replace("\r", "\n")
+    printable(text).encode()
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--<script>", EVIL])
@@ -55,5 +55,5 @@ def test_no_text_is_a_formula_in_a_spreadsheet(text):
     written = csv_text([{"name": text, "value": -1.5}], ["name", "value", "missing"])
     assert list(csv.reader(io.StringIO(written, newline=""))) == [
         ["name", "value", "missing"],
-        [f"'{plain(text)}", "-1.5", ""],
+        [f"'{printable(text)}", "-1.5", ""],
     ]

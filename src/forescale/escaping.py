@@ -16,14 +16,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What spreadsheets take for the start of a formula."""
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Return text for a terminal: characters that would steer it are spelt out by their numbers."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def xml(text: str) -> str:
     """Return text for an element or an attribute of HTML or SVG."""
-    return escape(plain(text))
+    return escape(printable(text))
 
 
 def script(value: object) -> str:
@@ -35,7 +35,7 @@ def markdown(text: str) -> str:
     """Return text for one line or cell of Markdown in which nothing is markup; save_out_proj stays whole."""
     for mark in ("\\", "`", "*", "<", "|"):
         text = text.replace(mark, f"\\{mark}")
-    return " ".join(plain(text.replace("](", "]\\(")).split("\n"))
+    return " ".join(printable(text.replace("](", "]\\(")).split("\n"))
 
 
 def csv_text(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> str:
@@ -50,4 +50,4 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> st
 def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return f"'{plain(value)}" if value.startswith(_FORMULA) else plain(value)
+    return f"'{printable(value)}" if value.startswith(_FORMULA) else printable(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from itertools import combinations, product
 from typing import Any
 
@@ -21,7 +20,7 @@ from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
 from forescale.spec.strategy import Strategy
-from forescale.struct import Struct, attributes
+from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart
@@ -121,16 +120,15 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             "fixes": [
                 {
                     **each.row(),
-                    "sets": [_plain(change.words) for change in each.changes],
+                    "sets": [
+                        {name: jsonable(value) for name, value in change.words.items()}
+                        for change in each.changes
+                    ],
                     "projection": each.projection.to_json(),
                 }
                 for each in self.fixes
             ],
         }
-
-
-def _plain(words: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: asdict(value) if is_dataclass(value) else value for name, value in words.items()}  # type: ignore[arg-type]
 
 
 class _Tried(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forescale.escaping import plain
+from forescale.escaping import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -40,7 +40,7 @@ def console(*, error: bool = False, least: int = LEAST_WIDTH) -> Console:
 
 def say(text: str, *, error: bool = False) -> None:
     """Write lines to standard output (or error)."""
-    (sys.stderr if error else sys.stdout).write(f"{plain(text)}\n")
+    (sys.stderr if error else sys.stdout).write(f"{printable(text)}\n")
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from forescale.escaping import plain
+from forescale.escaping import printable
 
 
 class Terminal(Console):
@@ -23,4 +23,4 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield pieces of the screen without characters that steer it."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else plain(text), style, control)
+            yield Segment(text if control else printable(text), style, control)

@@ -125,7 +125,7 @@ class Axes(Struct, frozen=True, kw_only=True):
             for chosen in product(*choices):
                 for sample in samples:
                     named = () if case is None else (case.name,)
-                    shown = (*named, *(plain(value) for _, value in (*chosen, *sample)))
+                    shown = (*named, *(in_column(value) for _, value in (*chosen, *sample)))
                     settings = (*(case.settings if case else ()), *chosen, *sample)
                     ordered = tuple(sorted(settings, key=lambda item: item[0].phase))
                     found.append(Point(index=len(found), settings=ordered, shown=shown))
@@ -154,7 +154,7 @@ def latin_hypercube(num_points: int, num_dimensions: int, *, seed: int) -> Array
     return np.asarray((np.stack(slices, axis=1) + within) / num_points, dtype=np.float64)
 
 
-def plain(value: Value) -> Plain:
+def in_column(value: Value) -> Plain:
     """Return a value as a column holds it: factors as numbers, lists as text."""
     if isinstance(value, Factor):
         return value.by

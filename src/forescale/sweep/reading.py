@@ -58,7 +58,7 @@ from forescale.sweep.definition import (
     Sweep,
     axis_of,
     factor_of,
-    plain,
+    in_column,
     value_of,
     words_of,
 )
@@ -367,7 +367,7 @@ class _Reader(Struct, frozen=True, kw_only=True):
                 setting = (axis.parameter, value)
                 have = [one for point, one in zip(points, asked, strict=True) if setting in point.settings]
                 where = self.source.at("vary", *axis.name.split("."))
-                _refuse_all(have, f"{where}: {axis.name} = {plain(value)!r}: ")
+                _refuse_all(have, f"{where}: {axis.name} = {in_column(value)!r}: ")
         _refuse_all(asked, f"{self.source.where}: no point of the sweep can be; the first: ")
 
     def _check_sections(self) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from forescale.escaping import plain
+from forescale.escaping import printable
 from forescale.struct import Struct
 
 Spec: TypeAlias = dict[str, Any]
@@ -62,7 +62,7 @@ def specification(title: str, note: str, **rest: Any) -> Spec:  # noqa: ANN401 (
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     match value:
         case str():
-            return plain(value)
+            return printable(value)
         case dict():
             return {name: _plain(each) for name, each in value.items()}
         case list():

@@ -125,7 +125,7 @@ def _outcome(result: Advice) -> list[Text]:
 
 
 def _plain(value: object) -> str:
-    return ("-".join(map(str, value)) or "none") if isinstance(value, list) else words.plain(value)
+    return ("-".join(map(str, value)) or "none") if isinstance(value, list) else words.number(value)
 
 
 def fit_view(result: Fit, *, most: int) -> Group:

@@ -58,7 +58,7 @@ def _arrow(change: Change, name: str) -> str:
 def _word(value: object) -> str:
     if isinstance(value, list):
         return "-".join(str(item) for item in value) or "none"
-    return "none" if value is None else words.plain(value)
+    return "none" if value is None else words.number(value)
 
 
 def _times(result: Comparison) -> Table:

@@ -13,7 +13,7 @@ from rich.text import Text
 from forescale.cli.render import words
 from forescale.cli.render.words import table
 from forescale.sweep import Sweep, SweepResult
-from forescale.sweep.definition import Range, plain, varies
+from forescale.sweep.definition import Range, in_column, varies
 from forescale.sweep.pictures import say, title, unit_of
 from forescale.sweep.result import METRICS, VARIED, Row
 from forescale.units import counted, format_count, format_seconds
@@ -64,7 +64,7 @@ def plan_view(sweep: Sweep) -> Group:
         rows.add_row("case", ", ".join(case.name for case in sweep.axes.cases))
     for axis in sweep.axes.grid:
         unit = unit_of(sweep, axis.name)
-        rows.add_row(axis.name, ", ".join(say(plain(value), unit) for value in axis.values))
+        rows.add_row(axis.name, ", ".join(say(in_column(value), unit) for value in axis.values))
     for item in sweep.axes.ranges:
         rows.add_row(item.name, _span(sweep, item))
     return Group(

@@ -146,7 +146,7 @@ def quantity(value: float, unit: str) -> str:
         case "parameter" | "token":
             return f"{format_count(value)} {unit}s"
         case "" | "1":
-            return plain(value)
+            return number(value)
         case "d":
             return f"{value:,.1f} days"
         case "token/s":
@@ -160,10 +160,10 @@ def prefixed(value: float, unit: str) -> str:
     for prefix, scale in _PREFIXES:
         if abs(value) >= scale:
             return f"{value / scale:.4g} {prefix}{unit}"
-    return f"{plain(value)} {unit}"
+    return f"{number(value)} {unit}"
 
 
-def plain(value: object) -> str:
+def number(value: object) -> str:
     """Return a number without unit: whole ones in full, others with six digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from forescale.escaping import plain
+from forescale.escaping import printable
 from forescale.schedule.actions import Kind
 from forescale.struct import Struct
 
@@ -33,7 +33,7 @@ def to_terminal(*timelines: Timeline, width: int = 110, colour: bool = False) ->
     scale = columns / (longest or 1.0)
     pictures = []
     for each in timelines:
-        lines = [plain(each.title), plain(each.note)]
+        lines = [printable(each.title), printable(each.note)]
         for rank in range(each.num_ranks):
             row = _row(each, rank, round(each.makespan * scale), scale, colour)
             lines.append(f"{f'rank {rank}':<{label}}{row} {each.bubble(rank):>6.1%}")
