@@ -443,7 +443,7 @@ def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, 
             f"{model.moe.num_experts} experts a token; {most:g} was used"
         )
         notes.append(Note(topic="experts", text=text))
-    notes += [Note(topic="model", text=text) for text in _absent(model, strategy, workload)]
+    notes += [Note(topic="model", text=text) for text in _without_effect(model, strategy, workload)]
     if workload.document_len is not None and workload.document_len > workload.seq_len:
         text = f"documents of {workload.document_len} tokens are cut at seq_len {workload.seq_len}"
         notes.append(Note(topic="sequence", text=f"{text}: document_len changes nothing"))
@@ -457,8 +457,8 @@ def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, 
     return tuple(notes)
 
 
-def _absent(model: Model, strategy: Strategy, workload: Workload) -> Iterator[str]:
-    """Yield what is recomputed or frozen of parts that a model does not have."""
+def _without_effect(model: Model, strategy: Strategy, workload: Workload) -> Iterator[str]:
+    """Yield what a layout or workload recomputes or freezes of parts that a model does not have."""
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
     shared = model.moe is not None and model.moe.shared_ffn_hidden_size > 0
     has = {"moe": model.is_moe, "moe_act": model.is_moe, "shared_experts": shared, "mla_up_proj": latent}

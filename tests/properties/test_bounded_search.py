@@ -179,7 +179,7 @@ def a_search_finds_the_best_of_all(question, candidates, scores, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "FIRST_NODES", data.draw(st.sampled_from([3, 40])))
         for name, most in (("NODES", 40), ("AMONG", 60), ("PLACED", 100), ("LAYOUTS", 100)):
-            patch.setattr(solve, f"BLIND_{name}", data.draw(st.sampled_from([5, most])))
+            patch.setattr(solve, f"DIVE_{name}", data.draw(st.sampled_from([5, most])))
         for name in ("LAYOUTS_AT_ONCE", "SIMULATED_AT_ONCE"):
             patch.setattr(solve, name, max(data.draw(st.sampled_from([40, 300])), len(candidates) // STEPS))
         patch.setattr(solve, "SAMPLED_FROM", data.draw(st.sampled_from([0, solve.SAMPLED_FROM])))

@@ -30,8 +30,8 @@ SMALL_STEPS = {
     "REFINED_AT_ONCE": 50,
     "FIRST_LAYOUTS": 20,
     "LAYOUTS_AT_ONCE": 400,
-    "BLIND_NODES": 8,
-    "BLIND_LAYOUTS": 20,
+    "DIVE_NODES": 8,
+    "DIVE_LAYOUTS": 20,
 }
 """Settle little at a time, so that a search has many steps."""
 STEPPED = Question(model=moe(4), cluster=cluster(8), workload=WORK, space=Space(cp=(1,)))

@@ -198,7 +198,7 @@ def export(
         raise SpecError("say what the configuration is for: the question names no framework")
     writer = writer_of(framework)
     asked = under(question, framework)
-    _check(asked, framework, writer.blind)
+    _check(asked, framework, writer.no_vision)
     files = writer.write(asked)
     found = read_back(files, asked)
     if name is not None and len(files.texts) == 1 and files.comment is not None and not slurm:
@@ -239,15 +239,15 @@ def completed(
     return replace(question, framework=framework, strategy=found.strategy, workload=found.workload)
 
 
-def _check(question: Question, framework: Framework, blind: str) -> None:
-    """Refuse a model without text, a tower that a `blind` writer cannot say, and what limits do not let go together."""
+def _check(question: Question, framework: Framework, no_vision: str) -> None:
+    """Refuse a model without text, a tower where there is `no_vision`, and what limits do not let go together."""
     if not question.model.vocab_size:
         msg = f"{question.model.name} has no vocabulary; export writes the training of language models"
         raise SpecError(msg)
-    if question.model.vision is not None and blind:
+    if question.model.vision is not None and no_vision:
         raise SpecError(
-            f"{framework.name}: {blind}, and {question.model.name} has one; images 0 writes the training of the text "
-            "alone (--images 0)"
+            f"{framework.name}: {no_vision}, and {question.model.name} has one; images 0 writes the training of "
+            "the text alone (--images 0)"
         )
     limits = framework.limits
     proposal = Proposal(

@@ -13,7 +13,7 @@ from forescale.limits import COUNT, EXTENT, LAYERS, whole_of
 from forescale.units import counted
 
 T = TypeVar("T")
-LONG = frozenset(
+LARGE_COUNTS = frozenset(
     ("seq_length", "global_batch_size", "train_samples", "train_iters", "max_position_embeddings")
 )
 """Counts that may be larger than a model's extents."""
@@ -84,7 +84,7 @@ class Settings:
         if number is None or isinstance(value, bool) or number < least:
             given = f"{shown(value if number is None else number)}{_var(value)}"
             self.refuse(f"{self.spell(key)} must be a whole number of {least} or more, got {given}")
-        usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LONG else EXTENT.le
+        usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LARGE_COUNTS else EXTENT.le
         most = _MANY.get(key, usual)
         if number > most:
             self.refuse(f"{self.spell(key)} must be {most:,} or less, got {number}")

@@ -115,7 +115,7 @@ class Writer(Protocol):
         """Names of the frameworks' records that it writes for; `--to` takes these and their aliases."""
 
     @property
-    def blind(self) -> str:
+    def no_vision(self) -> str:
         """Why no model with a vision tower is written, in words; empty where some are."""
 
     @property

@@ -41,8 +41,8 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 16384, 65536
 """Layouts evaluated at once: some of the most promising first, to prune others by, then twice as many each time."""
-BLIND_NODES, BLIND_AMONG, BLIND_PLACED, BLIND_LAYOUTS = 768, 16384, 1024, 2048
-"""What is looked at first without a cutoff: nodes that may fit, of so many most promising ones, then placements and
+DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
+"""What a dive for a first incumbent looks at: nodes that may fit, of so many most promising ones, then placements and
 layouts of them."""
 FIRST_SMALLEST = 512
 """All of these where memory is ranked, of which the first bound is close: a few settle it."""
@@ -387,7 +387,7 @@ class Solver:
     def _branch_by_policy(self) -> None:
         """Bound the most promising nodes by the evaluation itself, each recompute policy by itself."""
         unsettled = not (self.counts.evaluated or self.counts.pruned)
-        if self._blind and unsettled and len(nodes := self._first_that_fit()):
+        if self._dives and unsettled and len(nodes := self._first_that_fit()):
             self._open(nodes)
             return
         nodes, beaten, bounds = self._queue.pop(self.incumbent.widest_cutoff)
@@ -399,24 +399,24 @@ class Solver:
             self._open(nodes)
 
     @property
-    def _blind(self) -> bool:
-        """Whether there is nothing to prune by yet."""
+    def _dives(self) -> bool:
+        """Whether there is no incumbent to prune by yet: few nodes are followed to their layouts."""
         return self.goal.by_time and self.incumbent.cutoff == np.inf
 
     def _first_that_fit(self) -> Rows:
         """Take out the most promising nodes of one operator list whose least memory is within the limit."""
-        if len(self._queue) <= BLIND_NODES:
+        if len(self._queue) <= DIVE_NODES:
             return np.zeros(0, dtype=np.int64)
         head, sp = self._queue.head(), self.cells.whole.columns["sp"]
         first = head[head < len(self.cells)]
-        first = first[sp[first] == sp.max(initial=0)][:BLIND_AMONG]
-        found, start, size = first[:0], 0, 2 * BLIND_NODES
-        while start < len(first) and len(found) < BLIND_NODES:
+        first = first[sp[first] == sp.max(initial=0)][:DIVE_AMONG]
+        found, start, size = first[:0], 0, 2 * DIVE_NODES
+        while start < len(first) and len(found) < DIVE_NODES:
             some = first[start : start + size]
             least = self._memory.fine(np.zeros_like(some), some)
             found = np.concatenate([found, some[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
-        chosen: Rows = found[:BLIND_NODES]
+        chosen: Rows = found[:DIVE_NODES]
         self._queue.take(chosen)
         return chosen
 
@@ -476,12 +476,12 @@ class Solver:
         """How many layouts are evaluated first, and at most at once."""
         if self._simulates:
             return SIMULATED_AGAIN if self.counts.evaluated else SIMULATED_FIRST, SIMULATED_AT_ONCE
-        return BLIND_LAYOUTS if self._blind else self._first(FIRST_LAYOUTS), LAYOUTS_AT_ONCE
+        return DIVE_LAYOUTS if self._dives else self._first(FIRST_LAYOUTS), LAYOUTS_AT_ONCE
 
     @property
     def _placed_first(self) -> int:
         """How many placements are bounded first."""
-        return BLIND_PLACED if self._blind else self._first(PLACED_AT_ONCE)
+        return DIVE_PLACED if self._dives else self._first(PLACED_AT_ONCE)
 
     def _first(self, many: int) -> int:
         """How many of what is looked at first where that is `many` by time."""
@@ -508,7 +508,7 @@ class Solver:
 
     def _shapes(self, nodes: OpenNodes) -> Rows | None:
         """Return the shape of each node, while there is no cutoff."""
-        if not self._blind:
+        if not self._dives:
             return None
         columns = {name: self.cells.whole.columns[name][nodes.cell] for name in SHAPE}
         return distinct(columns, SHAPE).where

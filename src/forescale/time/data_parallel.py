@@ -182,7 +182,7 @@ def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchang
         seconds = seconds + in_turn(
             owners=owners,
             one=pricing.seconds(message),
-            transfer=pricing.seconds(replace(message, num_bytes=LONG)) * (message.num_bytes / LONG),
+            transfer=_transfer(pricing, message),
             sharing=ranks_per_node(pricing.groups[axis], setting.cluster),
         )
         if axis == "dp_cp":  # the largest go first, so vectors lie alone only where ranks are left
@@ -240,8 +240,10 @@ def _exchange(setting: Setting, pricing: Pricing) -> Exchange:
     return of_groups
 
 
-LONG = 2.0**44
-"""Bytes of a message of which nothing but the transfer counts."""
+def _transfer(pricing: Pricing, message: Collective) -> Numeric:
+    """Return the seconds of a message without latency: its share of one so long that latency does not count."""
+    long = replace(message, num_bytes=2.0**44)
+    return pricing.seconds(long) * (message.num_bytes / long.num_bytes)
 
 
 @formula(
@@ -263,9 +265,9 @@ def _side_by_side(
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     alone, transfers = [], []
     for axis, size in zip(axes, (dense_bytes, expert_bytes), strict=True):
-        alone.append(pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=size)))
-        long = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=LONG))
-        transfers.append(long * (size / LONG))
+        message = Collective(kind=kind, axis=axis, num_bytes=size)
+        alone.append(pricing.seconds(message))
+        transfers.append(_transfer(pricing, message))
     return side_by_side(first=alone[0], second=alone[1], transfers=summed(transfers))
 
 

@@ -26,7 +26,7 @@ class BridgeWriter:
 
     title: Final = "Megatron-Bridge recipe in Python"
     frameworks: Final = ("megatron-bridge", "nemo")
-    blind: Final = ""
+    no_vision: Final = ""
     endings: Final = {"": ".py"}
     several: Final = False
 

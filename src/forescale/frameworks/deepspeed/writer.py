@@ -34,7 +34,7 @@ class DeepSpeedWriter:
 
     title: Final = "DeepSpeed configuration with the Hugging Face Trainer's arguments"
     frameworks: Final = ("deepspeed-zero",)
-    blind: Final = "the Trainer's program that is written, run_clm.py, trains text alone"
+    no_vision: Final = "the Trainer's program that is written, run_clm.py, trains text alone"
     endings: Final[dict[str, str]] = {}
     several: Final = True
 

@@ -22,12 +22,12 @@ _BOUNDED = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_nextn
 class Keys:
     """Keys of one JSON object; null is absent. Several names may be given where spellings differ."""
 
-    __slots__ = ("_absent", "_children", "_data", "_used", "where")
+    __slots__ = ("_children", "_data", "_missing", "_used", "where")
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self._data = dict(data)
         self._used: set[str] = set()
-        self._absent: set[str] = set()
+        self._missing: set[str] = set()
         self._children: dict[str, Keys] = {}
         self.where = where
 
@@ -35,7 +35,7 @@ class Keys:
         """Return the first value that is present and not null, or None."""
         self._used.update(names)
         if not any(name in self._data for name in names):
-            self._absent.update(names)
+            self._missing.update(names)
         given = {name: self._data[name] for name in names if self._data.get(name) is not None}
         first = next(iter(given), names[0])
         for name, value in given.items() if names in ALIKE else ():
@@ -117,7 +117,7 @@ class Keys:
         """
         for name in self._data:
             own = name in self._used or name.startswith("_")
-            near = [] if own else get_close_matches(name, self._absent, 1, MISSPELT)
+            near = [] if own else get_close_matches(name, self._missing, 1, MISSPELT)
             if near:
                 raise UnknownKeyError(name, self.where, near)
         for child in self._children.values():

@@ -234,7 +234,7 @@ class MaxTextWriter:
 
     title: Final = "MaxText configuration in YAML"
     frameworks: Final = ("maxtext",)
-    blind: Final = ""
+    no_vision: Final = ""
     endings: Final = {"": ".yml"}
     several: Final = False
 

@@ -30,7 +30,7 @@ class MegatronWriter:
 
     title: Final = "Megatron-LM launch script"
     frameworks: Final = ("megatron-core",)
-    blind: Final = "Megatron-LM's programs on images (examples/multimodal) have towers of their own"
+    no_vision: Final = "Megatron-LM's programs on images (examples/multimodal) have towers of their own"
     endings: Final = {"": ".sh"}
     several: Final = False
 

@@ -43,7 +43,7 @@ class NanotronWriter:
 
     title: Final = "nanotron configuration in YAML"
     frameworks: Final = ("nanotron",)
-    blind: Final = "nanotron has no class with a vision tower"
+    no_vision: Final = "nanotron has no class with a vision tower"
     endings: Final = {"": ".yaml"}
     several: Final = False
 

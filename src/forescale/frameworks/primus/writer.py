@@ -22,7 +22,7 @@ class PrimusWriter:
 
     title: Final = "Primus experiment in YAML"
     frameworks: Final = ("primus",)
-    blind: Final = "what is written for Primus are its pre-trainings of text"
+    no_vision: Final = "what is written for Primus are its pre-trainings of text"
     endings: Final = {"": ".yaml"}
     several: Final = False
 

@@ -369,7 +369,7 @@ class TorchtitanWriter:
 
     title: Final = "torchtitan job configuration, TOML (0.2) or Python (0.3)"
     frameworks: Final = ("torchtitan",)
-    blind: Final = "what is written for torchtitan are its models of text"
+    no_vision: Final = "what is written for torchtitan are its models of text"
     endings: Final = {"0.2": ".toml", "0.3": ".py"}
     several: Final = True
 
