@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.small import cluster, moe, workload
+from tests.small import cluster, dense, moe, workload
 
 from forescale.memory.offload import (
     exposed_copies,
@@ -18,7 +18,7 @@ from forescale.memory.offload import (
     resident_bytes,
 )
 from forescale.project import project
-from forescale.spec import Strategy
+from forescale.spec import Recompute, Strategy
 from forescale.spec.strategy import Offload
 
 
@@ -49,15 +49,33 @@ def test_share_of_layers_ends_at_all_of_them():
     assert offloaded_share(num_layers=20.0, layers_on_stage=layers).tolist() == [1.0, 1.0, 0.5]
 
 
+def moving(num_layers: float, on_stage: float, unit: float = 1.0) -> float:
+    return in_transit_bytes(
+        offloaded=40.0, num_layers=num_layers, layers_on_stage=on_stage, units_on_stage=on_stage / unit
+    )
+
+
 def test_two_layers_are_in_transit_where_all_are_offloaded():
-    assert in_transit_bytes(offloaded=40.0, num_layers=8.0, layers_on_stage=4.0) == 20.0
-    assert in_transit_bytes(offloaded=40.0, num_layers=4.0, layers_on_stage=4.0) == 20.0
-    assert in_transit_bytes(offloaded=40.0, num_layers=1.0, layers_on_stage=1.0) == 40.0
+    assert moving(8.0, 4.0) == 20.0
+    assert moving(4.0, 4.0) == 20.0
+    assert moving(1.0, 1.0) == 40.0
 
 
 def test_one_layer_is_in_transit_where_some_stay():
-    assert in_transit_bytes(offloaded=40.0, num_layers=4.0, layers_on_stage=8.0) == 10.0
-    assert in_transit_bytes(offloaded=40.0, num_layers=1.0, layers_on_stage=8.0) == 40.0
+    assert moving(4.0, 8.0) == 10.0
+    assert moving(1.0, 8.0) == 40.0
+
+
+def test_layers_that_are_replayed_together_move_as_one():
+    assert (moving(8.0, 8.0, 2.0), moving(4.0, 8.0, 2.0)) == (20.0, 20.0)
+    layout = Strategy(dp_shard=8, recompute=Recompute(granularity="full", unit=2))
+    stays, moves = (
+        project(dense(8), cluster(8), replace(layout, offload=Offload(activation_layers=layers)), workload())
+        for layers in (0, 8)
+    )
+    (one,), (other,) = stays.memory.stages, moves.memory.stages
+    on_the_way = other.activations_bytes - (one.activations_bytes - other.host_bytes)
+    assert on_the_way == pytest.approx(2 / 4 * other.host_bytes)
 
 
 def test_what_multi_token_prediction_keeps_goes_to_the_host_of_the_last_stage():

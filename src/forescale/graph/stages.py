@@ -360,6 +360,12 @@ class Stages(Struct, frozen=True, kw_only=True):
         """Decoder layers on each stage."""
         return sum(self.counts[1:], start=self.counts[0])
 
+    @property
+    def num_units(self) -> Array:
+        """The same with those that are replayed together as one."""
+        joined = (head - taken for head, taken in zip(self.heads, self.replayed, strict=True))
+        return sum(joined, start=self.num_layers)
+
     def recorded(self, layer_names: Sequence[str]) -> Stages:
         """Return the plans as terms, for an explanation; `layer_names` says what each kind of layer is."""
         named = zip(self.counts, layer_names, strict=True)

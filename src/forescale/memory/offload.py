@@ -52,8 +52,12 @@ def offloaded_bytes(setting: Setting, inputs: Resident, on: Stages) -> Numeric:
 def in_transit(setting: Setting, inputs: Resident, moved: Numeric) -> Numeric:
     """Return what of the bytes that one micro-batch moves to the host is on the device for a while."""
     offload = setting.choices.offload
-    layers = np.inf if offload.modules else float(offload.activation_layers)
-    return in_transit_bytes(offloaded=moved, num_layers=layers, layers_on_stage=inputs.stages.num_layers)
+    return in_transit_bytes(
+        offloaded=moved,
+        num_layers=np.inf if offload.modules else float(offload.activation_layers),
+        layers_on_stage=inputs.stages.num_layers,
+        units_on_stage=inputs.stages.num_units,
+    )
 
 
 def _saved_by(
@@ -83,12 +87,17 @@ def offloaded_share(*, num_layers: float, layers_on_stage: Numeric) -> Numeric:
 
 
 @formula(unit="byte", source=TE)
-def in_transit_bytes(*, offloaded: Numeric, num_layers: float, layers_on_stage: Numeric) -> Numeric:
-    """One of the offloaded layers on its way, and one at work where all are offloaded: else one that stays is."""
+def in_transit_bytes(
+    *, offloaded: Numeric, num_layers: float, layers_on_stage: Numeric, units_on_stage: Numeric
+) -> Numeric:
+    """One of the offloaded layers on its way, and one at work where all are offloaded: else one that stays is.
+
+    Of layers that are replayed together as a unit the first alone moves.
+    """
     on_stage = larger(layers_on_stage, 1.0)
-    layers = smaller(num_layers, on_stage)
+    moved = offloaded_share(num_layers=num_layers, layers_on_stage=layers_on_stage) * units_on_stage
     count = chosen(num_layers >= on_stage, 2.0, 1.0)
-    return offloaded * smaller(1.0, count / larger(layers, 1.0))
+    return offloaded * smaller(1.0, count / larger(moved, 1.0))
 
 
 @formula(unit="byte", source=TE)
