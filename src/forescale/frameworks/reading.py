@@ -108,10 +108,12 @@ def words_of(strategy: Strategy, *, left: Collection[str] = (), **tables: Collec
 
     `tables` name, of a table such as kernels, the fields that are said.
     """
-    words = {name: value for name, value in asdict(strategy).items() if name not in left}
-    for name, said in tables.items():
-        words[name] = {field: value for field, value in words[name].items() if field in said}
-    return words
+    whole = asdict(strategy)
+    words = {name: value for name, value in whole.items() if name not in left}
+    return words | {
+        name: {field: value for field, value in whole[name].items() if field in said}
+        for name, said in tables.items()
+    }
 
 
 class Options(Struct, frozen=True, kw_only=True):

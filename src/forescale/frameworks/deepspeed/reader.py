@@ -177,8 +177,7 @@ def _bucket(config: Settings) -> float:
 def _told(config: Settings, strategy: Strategy) -> dict[str, Any]:
     """Return what the configuration says."""
     said = ["bucket_elements"] if config.get(BUCKET) is not None else []
-    words = words_of(strategy, left=LEFT, overlap=("grad_reduce",))
-    return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
+    return words_of(strategy, left=LEFT, overlap=("grad_reduce",), kernels=said)
 
 
 OFFLOADED = {"optimizer": "cpu_offload", "param": "cpu_offload_params"}

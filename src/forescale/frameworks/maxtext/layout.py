@@ -221,26 +221,18 @@ def told(settings: Settings, strategy: Strategy) -> dict[str, Any]:
     said = {
         "flash_attention": "attention" in settings and settings.get("attention") not in ("autoselected", ""),
         "reshard": strategy.pp > 1 and strategy.zero == FULLY_SHARDED,
-        "routing": strategy.routing.capacity_factor is not None,
     }
     alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
-    left = [*alone, *(name for name in LEFT if not said.get(name))]
-    kernels = [
-        *["cross_entropy"] * (settings.count("num_vocab_tiling", 1) > 1),
-        *["dropout"] * strategy.kernels.dropout,
-    ]
     tables = {
-        "kernels": kernels,
+        "kernels": [
+            *["cross_entropy"] * (settings.count("num_vocab_tiling", 1) > 1),
+            *["dropout"] * strategy.kernels.dropout,
+        ],
         "overlap": ["expert"] * strategy.overlap.expert,
-        "routing": ["capacity_factor"],
+        "recompute": [name for name in Recompute.__struct_fields__ if name != "stops_early"],
+        **({} if strategy.routing.capacity_factor is None else {"routing": ["capacity_factor"]}),
     }
-    words = words_of(strategy, left=left)
-    words["recompute"] = {name: value for name, value in words["recompute"].items() if name != "stops_early"}
-    spoken = {name: words_of(strategy, **{name: fields})[name] for name, fields in tables.items()}
-    return {
-        **words,
-        **{name: table for name, table in spoken.items() if name != "routing" or said["routing"]},
-    }
+    return words_of(strategy, left=[*alone, *(name for name in LEFT if not said.get(name))], **tables)
 
 
 def _check_axes(settings: Settings, mesh: Mesh) -> None:

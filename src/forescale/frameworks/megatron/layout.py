@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import lcm, prod
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from msgspec.structs import replace
 
@@ -86,7 +86,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         axis_order=("tp", "cp", "pp", "dp") if settings.flag("use_tp_pp_dp_mapping") else DEFAULT_AXIS_ORDER,
         overlap=_overlap(settings, tp=tp, vpp=split.vpp),
         flash_attention=_flash(settings),
-        kernels=_kernels(settings),
+        kernels=Kernels(**_kernels(settings)),
         graphs=read_graphs(settings),
         allocator=_allocator(settings),
         dispatcher=_dispatcher(settings) if routed else "all_to_all",
@@ -373,51 +373,38 @@ def _flash(settings: Settings) -> bool:
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 
 
-KERNELS = (
-    "cross_entropy",
-    "weighted_activation",
-    "weighted_ungated",
-    "gradient_sum",
-    "fused_rotary",
-    "grouped_experts",
-    "expert_kernels",
-    "narrow_experts",
-    "deterministic",
-    "dropout",
-    "attention_mask",
-)
-"""What settings say of kernels; the rest is the framework's."""
-
-
-def _kernels(settings: Settings) -> Kernels:
-    """Return which kernels train; Megatron-LM drops out a tenth of attention and hidden states unless told."""
+def _kernels(settings: Settings) -> dict[str, Any]:
+    """Return what settings say of kernels; Megatron-LM drops out a tenth of attention and hidden states unless told."""
     implementation = settings.one_of("cross_entropy_fusion_impl", "native", ("native", "te"))
     loss: CrossEntropy = "vocab_parallel"
     if settings.flag("cross_entropy_loss_fusion"):
         loss = "fused" if implementation == "te" else "native"
     dropouts = [_rate(settings, f"{place}_dropout") for place in ("attention", "hidden")]
-    return Kernels(
-        cross_entropy=loss,
-        weighted_activation=any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
-        weighted_ungated=settings.flag("use_fused_weighted_squared_relu"),
-        gradient_sum="in_product"
+    return {
+        "cross_entropy": loss,
+        "weighted_activation": any(settings.flag(key) for key in WEIGHTED_ACTIVATIONS),
+        "weighted_ungated": settings.flag("use_fused_weighted_squared_relu"),
+        "gradient_sum": "in_product"
         if settings.flag("gradient_accumulation_fusion", default=True)
         else "after_product",
-        fused_rotary=settings.flag("apply_rope_fusion", default=True)
+        "fused_rotary": settings.flag("apply_rope_fusion", default=True)
         and settings.flag("enable_experimental"),
-        grouped_experts=settings.flag("moe_grouped_gemm"),
-        expert_kernels="one" if settings.flag("use_turbo_grouped_gemm") else "each",
-        narrow_experts=not settings.flag("moe_use_legacy_grouped_gemm"),
-        deterministic=settings.flag("deterministic_mode"),
-        dropout=any(dropouts),
-        attention_mask=settings.flag("create_attention_mask_in_dataloader"),
-    )
+        "grouped_experts": settings.flag("moe_grouped_gemm"),
+        "expert_kernels": "one" if settings.flag("use_turbo_grouped_gemm") else "each",
+        "narrow_experts": not settings.flag("moe_use_legacy_grouped_gemm"),
+        "deterministic": settings.flag("deterministic_mode"),
+        "dropout": any(dropouts),
+        "attention_mask": settings.flag("create_attention_mask_in_dataloader"),
+    }
 
 
 def _rate(settings: Settings, key: str) -> float:
     value = settings.number(key)
     return 0.1 if value is None else value
 
+
+KERNELS: Final = tuple(_kernels(Settings({}, "")))
+"""What settings say of kernels; the rest is the framework's."""
 
 NONE, WHOLE_STEP = "none", "full_iteration"
 IMPLEMENTATIONS = (NONE, "local", "transformer_engine", WHOLE_STEP)

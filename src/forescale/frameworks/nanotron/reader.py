@@ -262,8 +262,7 @@ def _told(strategy: Strategy) -> dict[str, Any]:
     """Return what the configuration says; of kernels what it says of tensor parallelism."""
     said = ("hides_input_sums", "regathers_inputs") if strategy.tp > 1 else ()
     alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
-    words = words_of(strategy, left=(*LEFT, *alone))
-    return {**words, "kernels": words_of(strategy, kernels=said)["kernels"]}
+    return words_of(strategy, left=(*LEFT, *alone), kernels=said)
 
 
 def _workload(settings: Settings, strategy: Strategy) -> dict[str, Any]:
