@@ -60,6 +60,15 @@ def test_one_loss_is_the_sum() -> None:
     assert "not their sum" not in found.texts[found.main]
 
 
+@pytest.mark.parametrize("to", ["megatron", "torchtitan", "deepspeed", "nanotron", "maxtext"])
+@pytest.mark.parametrize(("steps", "whole"), [(0.2, 1), (1000.4, 1000), (1000.6, 1001)])
+def test_steps_of_a_run_are_the_nearest_whole_ones(to: str, steps: float, whole: int) -> None:
+    each = 64 * 4096
+    asked = ask("llama-3.1-8b", "h100-sxm", devices=8, seq_len=4096, global_batch_size=64, framework=to)
+    asked = replace(asked, workload=replace(asked.workload, tokens=steps * each))
+    assert export(asked).read_back.workload.tokens == whole * each
+
+
 @pytest.mark.parametrize("to", ["bridge", "primus", "torchtitan", "deepspeed", "nanotron"])
 def test_variables_of_the_launch_are_said(to: str) -> None:
     """Set before the program, in the script for Slurm too, and with `env`, which `exec` takes."""

@@ -240,3 +240,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     def tokens_per_step(self) -> float:
         """Tokens of all sequences of one optimizer step."""
         return float(self.global_batch_size * self.seq_len)
+
+    @property
+    def num_steps(self) -> int | None:
+        """Whole steps that come nearest to the tokens of the run, one at least; None where these are not given."""
+        return None if self.tokens is None else max(1, round(self.tokens / self.tokens_per_step))

@@ -98,8 +98,8 @@ def _arguments(question: Question) -> dict[str, Any]:
         **({"tf32": False} if workload.precision.compute == "fp32" else {}),
         "learning_rate": 3e-4,
     }
-    if workload.tokens is not None:
-        words["max_steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
+    if workload.num_steps:
+        words["max_steps"] = workload.num_steps
     return words
 
 

@@ -241,7 +241,6 @@ class MaxTextWriter:
     def write(self, question: Question) -> Files:
         """Return the configuration; what MaxText has no key for is left out."""
         strategy, workload = question.layout, question.workload
-        steps = None if workload.tokens is None else round(workload.tokens / workload.tokens_per_step)
         on_gpus = not question.cluster.device.architecture.startswith("tpu")
         values: dict[str, Any] = {
             "base_config": "base.yml",
@@ -249,7 +248,7 @@ class MaxTextWriter:
             "base_output_directory": "output",
             "dataset_type": "synthetic",
             "hardware": "gpu" if on_gpus else "tpu",
-            **({} if steps is None else {"steps": steps}),
+            **({"steps": workload.num_steps} if workload.num_steps else {}),
             **_model(question.model, workload),
             **_axes(strategy, question.cluster),
             **_pipeline(strategy, question.model.num_layers),

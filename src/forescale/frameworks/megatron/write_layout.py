@@ -7,7 +7,6 @@ tests/oracles asks its parser about every one of them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
@@ -146,11 +145,10 @@ def layout_settings(question: Question) -> Settings:
 def run_settings(question: Question) -> Settings:
     """Return the settings of batch, optimizer and data types."""
     strategy, workload = question.layout, question.workload
-    steps = None if workload.tokens is None else math.ceil(workload.tokens / workload.tokens_per_step)
     return {
         "seq_length": workload.seq_len,
         "global_batch_size": workload.global_batch_size,
-        "train_iters": steps,
+        "train_iters": workload.num_steps,
         "optimizer": _key_of(OPTIMIZERS, workload.optimizer),
         **_precision(workload, strategy),
     }

@@ -53,11 +53,9 @@ class NanotronWriter:
         if strategy.ep > 1:
             msg = f"nanotron runs no layout with ep {strategy.ep}: every rank of dp x pp x tp x cp has all experts"
             raise SpecError(msg)
-        steps = None if workload.tokens is None else round(workload.tokens / workload.tokens_per_step)
-        values = {**_trained(question, steps), **PLACES}
-        remarks = (
-            REMARKS if steps else REMARKS | {"tokens.train_steps": f"{PLACEHOLDER}: steps of the whole run"}
-        )
+        values = {**_trained(question), **PLACES}
+        open_steps = {"tokens.train_steps": f"{PLACEHOLDER}: steps of the whole run"}
+        remarks = REMARKS | ({} if workload.num_steps else open_steps)
         return Files(
             texts={RUN: dump_yaml(values, remarks)},
             main=RUN,
@@ -66,7 +64,7 @@ class NanotronWriter:
         )
 
 
-def _trained(question: Question, steps: int | None) -> dict[str, Any]:
+def _trained(question: Question) -> dict[str, Any]:
     """Return the sections that figures follow from, and the run's own."""
     strategy, workload = question.layout, question.workload
     general = {"project": "forescale", "run": question.model.name, "seed": 42, "ignore_sanity_checks": True}
@@ -82,7 +80,7 @@ def _trained(question: Question, steps: int | None) -> dict[str, Any]:
         },
         "tokens": {
             "sequence_length": workload.seq_len,
-            "train_steps": steps or 100_000,
+            "train_steps": workload.num_steps or 100_000,
             "micro_batch_size": strategy.micro_batch_size,
             "batch_accumulation_per_replica": workload.global_batch_size
             // (strategy.dp * strategy.micro_batch_size),

@@ -43,8 +43,8 @@ def training(question: Question, *, python: bool) -> dict[str, Any]:
         "global_batch_size": workload.global_batch_size,
         "seq_len": workload.seq_len,
     }
-    if workload.tokens is not None:
-        words["steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
+    if workload.num_steps:
+        words["steps"] = workload.num_steps
     types = workload.precision
     if types.parameters == "bf16" and types.master == "none":
         words["dtype"] = "bfloat16"
