@@ -15,6 +15,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 
+from forescale.synonyms import meant
+
 LISTED = 24
 """Allowed keys or names that a message lists."""
 MISSPELT = 0.8
@@ -105,8 +107,13 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Return up to `count` known names most like `name`, best first; before them what one begins with the other."""
+    """Return up to `count` known names most like `name`, best first; before them what one begins with the other.
+
+    Where others call one of the known so, it is that alone.
+    """
     by_lower = {candidate.lower(): candidate for candidate in known}
+    if same := meant(name, by_lower):
+        return (by_lower[same],)
     lowered = name.lower().rpartition("/")[2]
     begun = sorted((each for each in by_lower if lowered and each.startswith(f"{lowered}-")), key=len)
     close = difflib.get_close_matches(lowered, list(by_lower), n=count, cutoff=0.5)

@@ -126,7 +126,7 @@ class Walk:
             dimension = units.get(key)
             given = self._quantity(value, dimension, (*path, key)) if dimension else value
             clean[key] = self.read(forms[key], given, (*path, key)) if given is not MISSING else None
-        for name in _required(kind):
+        for name in required(kind):
             if name not in values:
                 self._refuse((*path, name), "must be given")
         if len(self.problems) > before:
@@ -254,7 +254,7 @@ def _forms(kind: type) -> dict[str, _Form]:
 
 
 @cache
-def _required(kind: Hint) -> tuple[str, ...]:
+def required(kind: Hint) -> tuple[str, ...]:
     """Return the fields that must be given."""
     return tuple(
         item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING

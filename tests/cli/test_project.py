@@ -54,6 +54,33 @@ def test_nodes_are_counted_in_devices(forescale):
     assert body["params"]["active"] < body["params"]["total"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "devices"),
+    [((), 64), (("--devices", 32), 32), (("--nodes", 2), 16)],
+    ids=("own", "devices", "nodes"),
+)
+def test_a_cluster_that_says_its_size_has_it_unless_flags_say_another(forescale, tmp_path, flags, devices):
+    (tmp_path / "lab.toml").write_text('base = "h100-sxm"\nnum_devices = 64\n')
+    (tmp_path / "plan.toml").write_text(
+        'model = "llama-3.1-8b"\n[cluster]\nbase = "h100-sxm"\nnum_devices = 64\n'
+        "[workload]\nseq_len = 4096\nglobal_batch_size = 64\n[strategy]\ntp = 2\n"
+    )
+    asked = (
+        "llama-3.1-8b",
+        "--cluster",
+        tmp_path / "lab.toml",
+        "--seq-len",
+        "4k",
+        "--global-batch-size",
+        64,
+        "--tp",
+        2,
+    )
+    for given in (asked, ("--plan", tmp_path / "plan.toml")):
+        found = document(forescale("project", *given, *flags, "--json"))
+        assert (found["cluster"]["num_devices"], found["strategy"]["dp_shard"]) == (devices, devices // 2)
+
+
 def test_every_layout_option_reaches_the_strategy(forescale):
     given = (
         "--no-sp", "--cp", 2, "--cp-kind", "ring", "--vpp", 2, "--zero", 2, "--micro-batch-size", 2,

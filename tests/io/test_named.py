@@ -7,7 +7,16 @@ from forescale.catalogue.clusters import cluster_record, load_cluster, load_devi
 from forescale.catalogue.models import load_model
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
-from forescale.io.named import cluster_of, model_of, named_cluster, named_model, read_cluster_file
+from forescale.io.named import (
+    cluster_given,
+    cluster_of,
+    devices_said,
+    model_given,
+    model_of,
+    named_cluster,
+    named_model,
+    read_cluster_file,
+)
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -156,6 +165,21 @@ def test_bad_files(tmp_path, name, text, error, message):
     with pytest.raises(error, match=message) as caught:
         read_cluster_file(written(tmp_path, name, text), 16)
     assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_file_says_its_size_where_nobody_else_does(tmp_path):
+    file = str(written(tmp_path, "lab.toml", "num_devices = 64\n" + TOML))
+    assert cluster_of(file).num_devices == devices_said(file) == 64
+    assert cluster_of(str(written(tmp_path, "small.toml", TOML))).num_devices == 1
+    assert devices_said("h100-sxm") is devices_said({"base": "h100-sxm"}) is None
+
+
+@pytest.mark.parametrize("given", [cluster_given, model_given])
+def test_a_catalogue_name_inside_a_table_brings_no_fields(given):
+    name = {cluster_given: "h100-sxm", model_given: "llama-3.1-8b"}[given]
+    with pytest.raises(SpecError, match=f"base = '{name}' brings the fields"):
+        given({"name": name}, "plan.toml")
+    assert given({"base": name, "name": "mine"}, "plan.toml").name == "mine"
 
 
 def test_no_file(tmp_path):

@@ -16,7 +16,8 @@ from typer.main import get_command
 from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
 from forescale.cli.help import Commands
-from forescale.errors import ForescaleError, InfeasibleError
+from forescale.errors import ForescaleError, InfeasibleError, nearest
+from forescale.synonyms import meant
 from forescale.version import __version__
 
 NAMED = 3
@@ -24,8 +25,6 @@ NAMED = 3
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
 _EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
-NAMES_IT = ("--schedule", "--cluster")
-"""Options whose name people write alone."""
 LONGEST = 2_000
 """Characters of an error that are shown."""
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[2])
@@ -145,15 +144,32 @@ def _usage(error: Exception) -> int:
 
 
 def _taken(words: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
-    """Return the option of a command that takes a name, before what was written without one."""
-    own = next((each for each in NAMES_IT if each in _options(command)), None)
-    return f"; write {own} {words.split(maxsplit=1)[0]}" if own else ""
+    """Return the option of a command that takes a name, before one that was written without it."""
+    from forescale.catalogue.clusters import cluster_names
+    from forescale.schedule import families
+
+    word = words.split(maxsplit=1)[0]
+    named = {"--schedule": [each.name for each in families()], "--cluster": cluster_names()}
+    own = (
+        ""
+        if word.replace(".", "").isdigit()
+        else next(
+            (flag for flag, all_of in named.items() if flag in _options(command) and nearest(word, all_of)),
+            "",
+        )
+    )
+    return f"; write {own} {word}" if own else ""
 
 
 def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
     """Return which options of a command are like a name that it does not have, and which other commands have it."""
+    if any(each.param_type_name == "argument" and each.name == name.strip("-") for each in command.params):
+        return f"; it stands without one: forescale {command.name} {name.strip('-').upper()}"
     said = [f"did you mean {' or '.join(own)}?"] if (own := _like(name, _options(command))) else []
-    if "--fix" in _options(command) and (dimension := name.strip("-").replace("-", "_")) in _dimensions():
+    dimension = (
+        word if (word := name.strip("-").replace("-", "_")) in _dimensions() else meant(word, _dimensions())
+    )
+    if "--fix" in _options(command) and dimension is not None:
         said.append(f"a search holds it with --fix {dimension}=VALUE;")
     others = {path: _options(other) for path, other in _commands(get_command(application())) if path}
     known = {option for options in others.values() for option in options}
@@ -171,7 +187,9 @@ def _dimensions() -> Sequence[str]:
 
 
 def _like(name: str, options: Sequence[str]) -> list[str]:
-    """Return the options that have a name in theirs, or else hardly differ from it."""
+    """Return the options that others call so, that have a name in theirs, or else that hardly differ from it."""
+    if same := meant(name, {option.strip("-").replace("-", "_") for option in options}):
+        return [f"--{same.replace('_', '-')}"]
     held = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
     return held[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
 

@@ -127,7 +127,7 @@ def calibrate_command(
 def _cluster(name: str | None) -> Cluster | None:
     from forescale.io.named import cluster_of
 
-    return None if name is None else cluster_of(name, 1)
+    return None if name is None else cluster_of(name)
 
 
 def _device(name: str | None, cluster: Cluster | None) -> Device:

@@ -121,7 +121,7 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    if layout is not None and not {"devices", "nodes"} & values.keys():
+    if layout is not None and not _says_devices(values, folder):
         values["devices"] = _devices(values["strategy"])
     question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
@@ -253,6 +253,8 @@ def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
     if cluster.devices is not None or cluster.nodes is not None:
         values.pop("devices", None)
         values.pop("nodes", None)
+        if isinstance(table := values.get("cluster"), dict):
+            values["cluster"] = {name: value for name, value in table.items() if name != "num_devices"}
         _lay(values, {"devices": cluster.devices, "nodes": cluster.nodes})
 
 
@@ -377,13 +379,14 @@ def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
 
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
     """Return the devices that flags or plan give, for readers that leave them to the launcher."""
-    from forescale.io.named import cluster_of
+    from forescale.io.named import cluster_of, devices_said
 
-    devices, nodes, cluster = values.get("devices"), values.get("nodes"), values.get("cluster")
+    nodes, cluster = values.get("nodes"), values.get("cluster")
+    devices = values.get("devices", None if nodes else devices_said(cluster, folder))
     if isinstance(devices, int) and devices > 0:
         return devices
     if isinstance(nodes, int) and nodes > 0 and isinstance(cluster, str):
-        return nodes * cluster_of(cluster, 1, folder=folder).devices_per_node
+        return nodes * cluster_of(cluster, folder=folder).devices_per_node
     return None
 
 
@@ -583,6 +586,15 @@ def _refuse_unknown(preset: object) -> None:
 
     if isinstance(preset, str):
         load_preset(preset)
+
+
+def _says_devices(values: dict[str, Any], folder: Path | None) -> bool:
+    """Return whether the question, or its cluster's table or file, says how many devices there are."""
+    from forescale.io.named import devices_said
+
+    return (
+        bool({"devices", "nodes"} & values.keys()) or devices_said(values.get("cluster"), folder) is not None
+    )
 
 
 def _devices(strategy: object) -> int:

@@ -60,7 +60,7 @@ def validate_command(
     check_dimension(by)
     load_preset(preset)
     costs = _costs(cost)
-    place = None if cluster is None else cluster_of(cluster, 1)
+    place = None if cluster is None else cluster_of(cluster)
     board = score(load_cases(runs, cluster=place), projector_of(preset, costs))
     peers = compare_peers(board)
     if chart is not None:

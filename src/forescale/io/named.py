@@ -5,7 +5,7 @@ Cluster files have the fields of a cluster in TOML, JSON or YAML, its device by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from forescale.frameworks.primus.hardware import (
     read_hardware_config,
 )
 from forescale.positions import says_lines
-from forescale.records import Units, Walk
+from forescale.records import Units, Walk, required
 from forescale.spec import Cluster, Device, LinkParameters, MatrixRates, Model, Tier, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Counted, Failures, Operations
@@ -117,10 +117,23 @@ def model_of(text: str, *, folder: Path | None = None) -> Model:
     return checked_model(reading.model, where=str(file))
 
 
-def cluster_of(text: str, num_devices: int, *, folder: Path | None = None) -> Cluster:
-    """Return the cluster of `num_devices` devices that `text` means: a catalogue name or a cluster file."""
+def cluster_of(text: str, num_devices: int | None = None, *, folder: Path | None = None) -> Cluster:
+    """Return the cluster of `num_devices` devices that `text` means: a catalogue name or a cluster file.
+
+    Where nobody says how many, it is what the file says, or one.
+    """
     file = file_of(text, folder, known=text in cluster_names())
-    return load_cluster(text, num_devices) if file is None else read_cluster_file(file, num_devices)
+    return load_cluster(text, num_devices or 1) if file is None else read_cluster_file(file, num_devices)
+
+
+def devices_said(given: object, folder: Path | None = None) -> object:
+    """Return the number of devices that a cluster, its table or its file says, None where it says none."""
+    if isinstance(given, Cluster):
+        return given.num_devices
+    if isinstance(given, str):
+        file = file_of(given, folder, known=given in cluster_names())
+        given = None if file is None else load_mapping(file)
+    return given.get("num_devices") if isinstance(given, Mapping) else None
 
 
 def model_given(given: object, where: str, folder: Path | None = None) -> Model:
@@ -136,6 +149,8 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
     if base is not None:
         base_model = base if isinstance(base, Model) else model_of(str(base), folder=folder)
         values = {field.name: getattr(base_model, field.name) for field in fields(Model)} | values
+    else:
+        _refuse_name_alone(values, Model, model_names(), f"{where}, model")
     return build(Model, values, where=f"{where}, model")
 
 
@@ -147,7 +162,7 @@ def cluster_given(given: object, where: str, folder: Path | None = None, *, conf
     if isinstance(given, Cluster):
         cluster = given
     elif isinstance(given, str):
-        cluster = cluster_of(given, 1, folder=folder)
+        cluster = cluster_of(given, folder=folder)
     elif isinstance(given, Mapping):
         inside = {key: value for key, value in given.items() if key != "num_devices"}
         cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
@@ -217,8 +232,8 @@ _REMARKS = ("date", "estimated")
 
 
 @says_lines
-def read_cluster_file(path: str | Path, num_devices: int) -> Cluster:
-    """Return the cluster that a file describes, with `num_devices` devices.
+def read_cluster_file(path: str | Path, num_devices: int | None = None) -> Cluster:
+    """Return the cluster that a file describes, with `num_devices` devices, by default those it says, or one.
 
     The file has the fields of `Cluster` (`name` defaults to the file's); quantities may have units. `base`
     names a catalogue cluster whose fields the others replace; `device` is a catalogue name, or a table of
@@ -234,7 +249,7 @@ def read_cluster_file(path: str | Path, num_devices: int) -> Cluster:
     file = Path(path)
     values = load_mapping(file)
     if is_hardware_config(values):
-        return _of_hardware_config(values, file).sized(num_devices)
+        return _of_hardware_config(values, file).sized(num_devices or 1)
     return build_cluster(values, num_devices, where=str(file), name=file.stem)
 
 
@@ -250,8 +265,10 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
     return config.applied(load_cluster(base, 1))
 
 
-def build_cluster(values: Mapping[str, Any], num_devices: int, *, where: str, name: str) -> Cluster:
+def build_cluster(values: Mapping[str, Any], num_devices: int | None, *, where: str, name: str) -> Cluster:
     """Return the cluster that a table describes (see `read_cluster_file`); `name` is its default name."""
+    if values.get("base") is None:
+        _refuse_name_alone(values, Cluster, cluster_names(), where)
     entry = _on_base(values, cluster_record, where)
     device = entry.get("device")
     if isinstance(device, str):
@@ -261,12 +278,23 @@ def build_cluster(values: Mapping[str, Any], num_devices: int, *, where: str, na
         inside = {"base": base, **device} if base else device
         entry["device"] = {"name": base or name, **_on_base(inside, device_record, f"{where}, device")}
     entry = {"name": values.get("base", name), **entry}
-    given = entry.setdefault("num_devices", num_devices)
-    if given != num_devices:
+    given = entry.setdefault("num_devices", num_devices or 1)
+    if num_devices not in (None, given):
         raise SpecError(
             f"{where}: it says {given} devices, but {num_devices} were asked for; leave one of them out"
         )
     return build(Cluster, entry, where=where)
+
+
+def _refuse_name_alone(
+    values: Mapping[str, Any], kind: type[Model | Cluster], known: Sequence[str], where: str
+) -> None:
+    """Refuse a table that names an entry of the catalogue as if the name brought its fields."""
+    name = values.get("name")
+    if name in known and set(required(kind)) - values.keys() - {"num_devices"}:
+        raise SpecError(
+            f"{where}: name only names what the table describes; base = {name!r} brings the fields of the catalogue's"
+        )
 
 
 def _on_base(values: Mapping[str, Any], record: Any, where: str) -> dict[str, Any]:  # noqa: ANN401

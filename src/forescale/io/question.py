@@ -46,7 +46,15 @@ from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
 from forescale.io.document import is_document, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
-from forescale.io.named import build, cluster_given, failures_given, model_given, named_cluster, named_model
+from forescale.io.named import (
+    build,
+    cluster_given,
+    devices_said,
+    failures_given,
+    model_given,
+    named_cluster,
+    named_model,
+)
 from forescale.io.reading import check_names, in_todays_words, uncontradicted, with_length
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
@@ -188,6 +196,9 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
     nodes = _count(values, "nodes", where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
     link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
+    if devices is None and nodes is None:
+        said = {"num_devices": devices_said(values["cluster"], folder)}
+        devices = _count(said, "num_devices", f"{where}, cluster")
     cluster = _sized(cluster, values["cluster"], devices, nodes, where, link)
     model = model_given(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
@@ -542,11 +553,6 @@ def _sized(
     cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str, link: SiteLink | None
 ) -> Cluster:
     """Return the cluster with as many devices as were given in one of the three ways, over the sites of a link."""
-    if devices is None and nodes is None:
-        if isinstance(given, Cluster):
-            devices = cluster.num_devices
-        elif isinstance(given, Mapping):
-            devices = _count(given, "num_devices", f"{where}, cluster")
     if (devices is None) == (nodes is None):
         raise SpecError(f"{where}: exactly one of devices and nodes must be given")
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node

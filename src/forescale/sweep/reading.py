@@ -404,13 +404,13 @@ class _Reader(Struct, frozen=True, kw_only=True):
         names += [WAN] if "sites" in self.source.values else []
         given = self.source.values.get("cluster")
         if isinstance(given, str):
-            base = self.source.load(lambda: cluster_of(given, 1, folder=self.source.folder), ("cluster",))
+            base = self.source.load(lambda: cluster_of(given, folder=self.source.folder), ("cluster",))
             names += [tier.name for tier in base.tiers]
         elif isinstance(given, Mapping):
             own = given.get("tiers", ())
             names += [str(tier.get("name")) for tier in own if isinstance(tier, Mapping)]
             if isinstance(given.get("base"), str):
-                base = self.source.load(lambda: cluster_of(given["base"], 1), ("cluster", "base"))
+                base = self.source.load(lambda: cluster_of(given["base"]), ("cluster", "base"))
                 names += [tier.name for tier in base.tiers]
         return tuple(dict.fromkeys(names))
 

@@ -1,0 +1,67 @@
+"""What others call the fields of a question: options of frameworks, and everyday words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_ENDS = re.compile(r"(_(size|degree|dim|num))+$")
+"""What names of degrees end in without a difference."""
+_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("tensor_parallel tensor_model_parallel tensor_parallelism model_parallel mp num_tp", ("tp",)),
+    ("sequence_parallel sequence_parallelism", ("sp",)),
+    ("context_parallel context_parallelism ring_attention num_cp", ("cp",)),
+    ("expert_parallel expert_model_parallel expert_parallelism moe_parallel num_ep", ("ep",)),
+    ("expert_tensor_parallel expert_tensor_model_parallel", ("etp",)),
+    ("pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_pp", ("pp",)),
+    (
+        "virtual_pipeline virtual_pipeline_parallel virtual_pipeline_model_parallel interleave interleaving "
+        "num_virtual_stages num_chunks chunks",
+        ("vpp",),
+    ),
+    ("dp data_parallel data_parallel_shard data_parallelism", ("dp_shard",)),
+    ("ddp data_parallel_replicate", ("dp_replicate",)),
+    ("fsdp zero_stage zero_optimization use_distributed_optimizer sharding", ("zero",)),
+    (
+        "sequence_length seq_length seqlen max_seq_len max_seq_length max_sequence_length max_position_embeddings "
+        "context_length context context_window block",
+        ("seq_len",),
+    ),
+    ("gbs batch train_batch global_batch", ("global_batch_size",)),
+    (
+        "mbs micro_batch microbatch local_batch per_device_train_batch per_device_batch train_micro_batch "
+        "train_micro_batch_size_per_gpu",
+        ("micro_batch_size",),
+    ),
+    (
+        "gas gradient_accumulation gradient_accumulation_steps grad_accum accumulation_steps num_microbatches "
+        "num_micro_batches microbatches",
+        ("micro_batch_size",),
+    ),
+    (
+        "devices gpus num_gpus n_gpus ngpus num_devices world gpu_count chips num_chips accelerators",
+        ("devices", "num_devices"),
+    ),
+    ("num_nodes nnodes n_nodes hosts", ("nodes",)),
+    ("gpu hardware machine accelerator system", ("cluster", "device")),
+    ("train_tokens total_tokens training_tokens num_tokens token_budget", ("tokens",)),
+    (
+        "dtype torch_dtype compute_dtype data_type fp8 bf16 fp16 mixed_precision amp",
+        ("precision", "compute"),
+    ),
+    (
+        "activation_checkpointing activation_recompute gradient_checkpointing checkpointing remat "
+        "recompute_activations recompute_granularity recomputation",
+        ("recompute", "granularity"),
+    ),
+    ("optim optimizer_type", ("optimizer",)),
+    ("stack software backend", ("framework",)),
+)
+_MEANT = {word: fields for words, fields in _WORDS for word in words.split()}
+
+
+def meant(name: str, known: Collection[str]) -> str | None:
+    """Return which of the `known` fields others call `name`, with dashes or underscores; None if it is none."""
+    plain = name.strip("-_").replace("-", "_").lower()
+    fields = _MEANT.get(plain) or _MEANT.get(_ENDS.sub("", plain), ())
+    return next((field for field in fields if field in known), None)

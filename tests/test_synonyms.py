@@ -1,0 +1,41 @@
+"""What others call a field leads to it, wherever it is written."""
+
+import pytest
+
+from forescale.errors import UnknownKeyError, nearest
+from forescale.synonyms import _WORDS, meant
+
+FIELDS = ("tp", "pp", "vpp", "dp_shard", "dp_replicate", "zero", "seq_len", "global_batch_size", "devices")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("tensor_model_parallel_size", "tp"),
+        ("--tensor-parallel-degree", "tp"),
+        ("pipeline_parallel", "pp"),
+        ("num_gpus", "devices"),
+        ("dp", "dp_shard"),
+        ("batch_size", "global_batch_size"),
+        ("context_length", "seq_len"),
+        ("tpp", None),
+        ("precision", None),
+    ],
+)
+def test_names_of_others(name, field):
+    assert meant(name, FIELDS) == field
+
+
+def test_a_field_that_is_not_known_there_is_not_meant():
+    assert meant("num_gpus", ("num_devices", "tiers")) == "num_devices"
+    assert meant("num_gpus", ("tp",)) is None
+
+
+def test_an_unknown_key_is_told_the_one_field_that_it_means():
+    assert nearest("tensor_parallel_size", ("Tensor", "tp")) == ("tp",)
+    assert str(UnknownKeyError("dp", "plan.toml, strategy", FIELDS)).endswith("did you mean dp_shard?")
+
+
+def test_no_word_stands_for_two_fields():
+    words = [word for names, _ in _WORDS for word in names.split()]
+    assert len(words) == len(set(words))
