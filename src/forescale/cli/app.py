@@ -165,12 +165,11 @@ def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click ty
     """Return which options of a command are like a name that it does not have, and which other commands have it."""
     if any(each.param_type_name == "argument" and each.name == name.strip("-") for each in command.params):
         return f"; it stands without one: forescale {command.name} {name.strip('-').upper()}"
-    said = [f"did you mean {' or '.join(own)}?"] if (own := _like(name, _options(command))) else []
-    dimension = (
-        word if (word := name.strip("-").replace("-", "_")) in _dimensions() else meant(word, _dimensions())
-    )
+    word = name.strip("-").replace("-", "_")
+    dimension = word if word in _dimensions() else meant(word, _dimensions())
     if "--fix" in _options(command) and dimension is not None:
-        said.append(f"a search holds it with --fix {dimension}=VALUE;")
+        return f"; a search holds it with --fix {dimension}=VALUE"
+    said = [f"did you mean {' or '.join(own)}?"] if (own := _like(name, _options(command))) else []
     others = {path: _options(other) for path, other in _commands(get_command(application())) if path}
     known = {option for options in others.values() for option in options}
     for option in [name] if name in known else [] if own else _like(name, sorted(known))[:1]:
