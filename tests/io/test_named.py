@@ -10,7 +10,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNam
 from forescale.io.named import (
     cluster_given,
     cluster_of,
-    devices_said,
+    devices_told,
     model_given,
     model_of,
     named_cluster,
@@ -169,9 +169,15 @@ def test_bad_files(tmp_path, name, text, error, message):
 
 def test_a_cluster_file_says_its_size_where_nobody_else_does(tmp_path):
     file = str(written(tmp_path, "lab.toml", "num_devices = 64\n" + TOML))
-    assert cluster_of(file).num_devices == devices_said(file) == 64
+    assert cluster_of(file).num_devices == devices_told({"cluster": file}) == 64
     assert cluster_of(str(written(tmp_path, "small.toml", TOML))).num_devices == 1
-    assert devices_said("h100-sxm") is devices_said({"base": "h100-sxm"}) is None
+    assert devices_told({"cluster": file, "devices": 8}) == 8
+    for counted in (
+        {"cluster": file, "nodes": 2},
+        {"cluster": "h100-sxm"},
+        {"cluster": {"base": "h100-sxm"}},
+    ):
+        assert devices_told(counted) is None
 
 
 @pytest.mark.parametrize("given", [cluster_given, model_given])

@@ -95,6 +95,7 @@ def read_question(
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
     from forescale.cli.unused import unused_notes
+    from forescale.io.named import devices_told
     from forescale.io.question import read_plan_values, with_overrides
 
     asked = _asked_in(asked)
@@ -121,7 +122,7 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    if layout is not None and not _says_devices(values, folder):
+    if layout is not None and values.get("nodes") is None and devices_told(values, folder) is None:
         values["devices"] = _devices(values["strategy"])
     question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
@@ -379,10 +380,9 @@ def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
 
 def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
     """Return the devices that flags or plan give, for readers that leave them to the launcher."""
-    from forescale.io.named import cluster_of, devices_said
+    from forescale.io.named import cluster_of, devices_told
 
-    nodes, cluster = values.get("nodes"), values.get("cluster")
-    devices = values.get("devices", None if nodes else devices_said(cluster, folder))
+    devices, nodes, cluster = devices_told(values, folder), values.get("nodes"), values.get("cluster")
     if isinstance(devices, int) and devices > 0:
         return devices
     if isinstance(nodes, int) and nodes > 0 and isinstance(cluster, str):
@@ -586,15 +586,6 @@ def _refuse_unknown(preset: object) -> None:
 
     if isinstance(preset, str):
         load_preset(preset)
-
-
-def _says_devices(values: dict[str, Any], folder: Path | None) -> bool:
-    """Return whether the question, or its cluster's table or file, says how many devices there are."""
-    from forescale.io.named import devices_said
-
-    return (
-        bool({"devices", "nodes"} & values.keys()) or devices_said(values.get("cluster"), folder) is not None
-    )
 
 
 def _devices(strategy: object) -> int:

@@ -76,7 +76,7 @@ def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:
     """Return the cluster, on as many whole nodes as the groups need where nothing says its size."""
     from dataclasses import replace
 
-    from forescale.io.named import cluster_given, devices_said
+    from forescale.io.named import cluster_given, devices_told
 
     if given.cluster is None:
         raise SpecError("give the cluster with --cluster, a name of `forescale catalogue clusters` or a file")
@@ -87,9 +87,8 @@ def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:
     each = found.devices_per_node
     wanted = -(-max(counts) * stride // each) if counts else NODES
     nodes = wanted if given.nodes is None else given.nodes
-    own = (
-        found.num_devices if given.nodes is None and devices_said(given.cluster) is not None else nodes * each
-    )
+    told = devices_told({"cluster": given.cluster, "nodes": given.nodes})
+    own = nodes * each if told is None else found.num_devices
     devices = own if given.devices is None else given.devices
     return replace(found, num_devices=within(devices, DEVICES, "the number of devices", whole=True))
 

@@ -126,8 +126,11 @@ def cluster_of(text: str, num_devices: int | None = None, *, folder: Path | None
     return load_cluster(text, num_devices or 1) if file is None else read_cluster_file(file, num_devices)
 
 
-def devices_said(given: object, folder: Path | None = None) -> object:
-    """Return the number of devices that a cluster, its table or its file says, None where it says none."""
+def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> object:
+    """Return how many devices a question says there are; where it counts nothing, its cluster's table or file."""
+    given = values.get("cluster")
+    if values.get("devices") is not None or values.get("nodes") is not None:
+        return values.get("devices")
     if isinstance(given, Cluster):
         return given.num_devices
     if isinstance(given, str):

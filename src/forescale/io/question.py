@@ -49,7 +49,7 @@ from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import (
     build,
     cluster_given,
-    devices_said,
+    devices_told,
     failures_given,
     model_given,
     named_cluster,
@@ -192,13 +192,10 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         Folder that relative paths in `values` start from; the working directory if None.
     """
     _check_sections(values, where)
-    devices = _count(values, "devices", where)
+    devices = _count({"devices": devices_told(values, folder)}, "devices", where)
     nodes = _count(values, "nodes", where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
     link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
-    if devices is None and nodes is None:
-        said = {"num_devices": devices_said(values["cluster"], folder)}
-        devices = _count(said, "num_devices", f"{where}, cluster")
     cluster = _sized(cluster, values["cluster"], devices, nodes, where, link)
     model = model_given(values["model"], where, folder)
     framework = _framework(values.get("framework"), where)
