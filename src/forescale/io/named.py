@@ -1,4 +1,4 @@
-"""Models and clusters from one text: a catalogue name, or a file in any format that can be read.
+"""Models, clusters and frameworks from one text: a catalogue name, or a file in any format that can be read.
 
 Cluster files have the fields of a cluster in TOML, JSON or YAML, its device by name or in place.
 """
@@ -20,6 +20,7 @@ from forescale.catalogue.clusters import (
     device_record,
     load_cluster,
 )
+from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import packaged, place_of
@@ -33,6 +34,7 @@ from forescale.positions import says_lines
 from forescale.records import Units, Walk, required
 from forescale.spec import Cluster, Device, LinkParameters, MatrixRates, Model, Tier, Workload
 from forescale.spec.cluster import SiteLink
+from forescale.spec.framework import Framework
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Counted, Failures, Operations
 from forescale.syntax import deep_merge, load_mapping
 
@@ -176,6 +178,17 @@ def cluster_given(given: object, where: str, folder: Path | None = None, *, conf
     if not isinstance(config, str):
         raise SpecError(f"{where}: hardware_config must be a file, got {shown(config)}")
     return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
+
+
+def framework_given(given: object, where: str) -> Framework | None:
+    """Return the framework that was given as a value or name; `where` it was written, for messages."""
+    if given is None or isinstance(given, Framework):
+        return given
+    if not isinstance(given, str):
+        raise SpecError(
+            f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
+        )
+    return load_framework(given)
 
 
 def failures_given(given: object, folder: Path | None) -> object:

@@ -51,6 +51,7 @@ from forescale.io.named import (
     cluster_given,
     devices_told,
     failures_given,
+    framework_given,
     model_given,
     named_cluster,
     named_model,
@@ -62,7 +63,7 @@ from forescale.question import Objective, Question
 from forescale.spec import Cluster, Device, Strategy, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.constraints import Constraint
-from forescale.spec.framework import Framework, laid_over, rule_of, told_of
+from forescale.spec.framework import laid_over, rule_of, told_of
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.operations import Operations
 from forescale.spec.space import Space
@@ -198,7 +199,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
     link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
     cluster = _sized(cluster, values["cluster"], devices, nodes, where, link)
     model = model_given(values["model"], where, folder)
-    framework = _framework(values.get("framework"), where)
+    framework = framework_given(values.get("framework"), where)
     strategy, space = in_todays_words(_told(values.get("strategy")), values.get("space", {}))
     workload = {**(_told(values["workload"]) or {})}
     if "precision" in values:
@@ -512,16 +513,6 @@ def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
 def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: _plain(value) for name, value in more.items()}
     return deep_merge(words, plain)
-
-
-def _framework(given: object, where: str) -> Framework | None:
-    if given is None or isinstance(given, Framework):
-        return given
-    if not isinstance(given, str):
-        raise SpecError(
-            f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
-        )
-    return load_framework(given)
 
 
 def _check_sections(values: Mapping[str, Any], where: str) -> None:
