@@ -1,4 +1,4 @@
-"""What others call the fields of a question: options of frameworks, and everyday words."""
+"""What others call the fields of a question, and our commands: options of frameworks, and everyday words."""
 
 from __future__ import annotations
 
@@ -57,7 +57,25 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("optim optimizer_type", ("optimizer",)),
     ("stack software backend", ("framework",)),
 )
+_COMMANDS: tuple[tuple[str, str], ...] = (
+    ("plan optimize optimise tune autotune best find layout layouts", "search"),
+    ("estimate predict simulate time step speed throughput mfu", "project"),
+    ("mem vram oom peak", "memory"),
+    ("models clusters devices frameworks presets list hardware", "catalogue"),
+    ("benchmark profile measure", "bench"),
+    ("diff", "compare"),
+    ("schedule schedules bubble draw", "pipeline"),
+    ("cost price money energy days goodput", "run"),
+    ("ui web gui dashboard", "serve"),
+    ("launch convert write", "export"),
+    ("why", "explain"),
+)
 _MEANT = {word: fields for words, fields in _WORDS for word in words.split()}
+
+
+def command_called(name: str) -> str | None:
+    """Return the command that does what others call `name`; None if it is none."""
+    return next((command for words, command in _COMMANDS if name.lower() in words.split()), None)
 
 
 def meant(name: str, known: Collection[str]) -> str | None:

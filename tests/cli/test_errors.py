@@ -143,6 +143,7 @@ BAD = {
     "a number format as an option": (("search", *SEARCH, "--fp8"), "did you mean --precision? (see"),
     "data parallel": (("project", *DENSE, "--dp", 8), "did you mean --dp-shard? (see"),
     "devices by what they are": (("project", *DENSE, "--gpus", 8), "did you mean --devices? (see"),
+    "a command by another name": (("optimize", *SEARCH), "No such command 'optimize'; forescale search does that (see"),
     "a cluster that stands alone": (("network", "h100"), "write --cluster h100"),
     "a clock in gigahertz": (("project", *DENSE, "--device-clock-mhz", 1.5), "device_clock_mhz must be 10 or more, got 1.5"),
     "too many words": (("explain", MODEL, "step_time", "mfu", *MACHINE, *RUN), "one quantity"),

@@ -17,13 +17,14 @@ from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
 from forescale.cli.help import Commands
 from forescale.errors import ForescaleError, InfeasibleError, nearest
-from forescale.synonyms import meant
+from forescale.synonyms import command_called, meant
 from forescale.version import __version__
 
 NAMED = 3
 """Options or commands that an error names."""
 SHORT = 4
 """Characters of a name up to which others are not taken to have it in theirs."""
+_COMMAND = re.compile(r"No such command '([^']*)'")
 _EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
 LONGEST = 2_000
 """Characters of an error that are shown."""
@@ -140,6 +141,8 @@ def _usage(error: Exception) -> int:
         text = f"No such option: {name}{_meant(name, context.command)}"
     elif context is not None and (extra := _EXTRA.search(text)):
         text = f"Got {extra[1]!r}, which no option stands before{_taken(extra[1], context.command)}"
+    elif path == "forescale" and (word := _COMMAND.match(text)) and (own := command_called(word[1])):
+        text = f"No such command {word[1]!r}; forescale {own} does that"
     return _say(f"{text.rstrip('.')} (see {path} --help)")
 
 
