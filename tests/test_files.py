@@ -56,6 +56,7 @@ def test_a_home_that_is_nobodys_is_a_plain_name():
         (f'{{"a": {2**63}}}', "'a' has more digits"),
         ("9" * 5000, "thousands of digits"),
         ('{"a": 1,}', "not whole JSON"),
+        ('{"a": CONFIG_BATCH_SIZE,\n"b": 1}', "line 1, column 7: CONFIG_BATCH_SIZE$"),
         ("", "not whole JSON"),
     ],
 )

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from msgspec import field
 
+from forescale.errors import SpecError
+from forescale.spec import Strategy, Workload
 from forescale.struct import Struct, attributes
 
 if TYPE_CHECKING:
@@ -106,3 +108,17 @@ def test_attributes_are_plain_values_and_results_within_say_themselves() -> None
         "curve": [0.0, 1.0],
         "part": {"name": "a", "size": 1.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Strategy(tpp=2), "unknown key 'tpp' in Strategy; did you mean tp"),  # type: ignore[call-arg]
+        (lambda: Workload(seqlen=1), "unknown key 'seqlen' in Workload; did you mean seq_len"),  # type: ignore[call-arg]
+        (lambda: Strategy(2), "Strategy takes keywords only, such as Strategy\\(tp="),  # type: ignore[misc]
+        (lambda: Workload(seq_len=1), "Workload needs global_batch_size; got seq_len"),  # type: ignore[call-arg]
+    ],
+)
+def test_what_a_constructor_does_not_take_is_named_with_its_class(make: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        make()

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -98,9 +99,10 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     try:
         content = json.loads(text, object_pairs_hook=table)
     except json.JSONDecodeError as error:
-        raise ReaderError(
-            where, f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from error
+        given = re.match(r"[\w$<]\S{0,40}", text[error.pos :])
+        found = f": {given[0].rstrip(',')}" if given else ""
+        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}{found}"
+        raise ReaderError(where, problem) from error
     except RecursionError as error:
         raise ReaderError(where, _too_deep()) from error
     except ReaderError:

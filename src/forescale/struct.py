@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, asdict, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from inspect import get_annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import NODEFAULT
+
+from forescale.errors import SpecError, UnknownKeyError
 
 
 class _Fields:
@@ -48,6 +50,49 @@ class Struct(msgspec.Struct, frozen=True):
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     else:
         __dataclass_fields__ = _Fields()
+
+
+class _Told(msgspec.StructMeta):
+    """Makes values, and says of a wrong keyword which class has it not, and the nearest that it has."""
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: ANN401  (any value; a metaclass)
+        try:
+            return super().__call__(*args, **given)
+        except TypeError as error:
+            refuse_call(cls.__name__, cls.__struct_fields__, cls.__struct_defaults__, args, given)
+            raise error from None
+
+
+if TYPE_CHECKING:
+
+    class Given(Struct, frozen=True):
+        """Base of values that people make: a wrong keyword is refused with the class and the nearest name."""
+
+else:
+
+    class Given(Struct, frozen=True, metaclass=_Told):
+        """Base of values that people make: a wrong keyword is refused with the class and the nearest name."""
+
+
+def refuse_call(
+    name: str, names: Sequence[str], usual: Sequence[Any], args: Collection[object], given: Collection[str]
+) -> None:
+    """Refuse arguments that a struct with these fields, the last of which have defaults, does not take, or lacks.
+
+    Raises
+    ------
+    SpecError
+        If there are any.
+    """
+    if args:
+        raise SpecError(f"{name} takes keywords only, such as {name}({names[0]}=...)")
+    for key in given:
+        if key not in names:
+            raise UnknownKeyError(key, name, names)
+    defaults = (NODEFAULT,) * (len(names) - len(usual)) + tuple(usual)
+    required = [key for key, value in zip(names, defaults, strict=True) if value is NODEFAULT]
+    if missing := [key for key in required if key not in given]:
+        raise SpecError(f"{name} needs {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)

@@ -28,6 +28,9 @@ def taken(step):
 
 def test_data_parallelism_comes_first_where_memory_is_no_concern():
     advice = advise(small.dense(), small.cluster(8), WORKLOAD)
+    assert len(advice.rows()) == sum(len(step.trials) for step in advice.steps)
+    assert {"step", "move", "tp", "zero", "step_time_s", "taken"} <= advice.rows()[0].keys()
+    assert "taken" in advice._repr_html_()
     fit = steps_of(advice)["fit"]
     assert len(fit.trials) == 1
     assert taken(fit)[0].strategy.dp == 8

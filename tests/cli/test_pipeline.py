@@ -430,3 +430,16 @@ def test_partition_by_what_stages_took():
     assert sum(found["stage_time_s"]) == pytest.approx(1e-3 * (total.forward + total.input_grad).sum())
     with pytest.raises(ForescaleError, match="8 stages were measured; the layout has 4"):
         run("partition", *shape, "--pp", "4", "--measured", str(TRACE))
+
+
+def test_check_holds_a_table_to_its_own_limit(tmp_path):
+    path = tmp_path / "table.yaml"
+    shape = "{class: Schedule1F1B, pp_size: 4, vpp_size: 1, micro_batches: 8, cached_fwd_chunks_limit: %d}"
+    head = "fwd_time: 1\nbwd_time: 1\nwgrad_time: 1\nschedulers:\n  - "
+    path.write_text(head + shape % 4)
+    assert "valid" in run("check", str(path))
+    path.write_text(head + shape % 2)
+    assert "memory: 0F2 (rank 0, position 2) brings the rank to 3; the limit is 2" in run(
+        "check", str(path), code=1
+    )
+    assert "valid" in run("check", str(path), "--memory-limit", "4")

@@ -306,6 +306,22 @@ def test_reinforcement_learning_is_out_of_scope(text, name):
         reader_of(text, "run.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "variables:\n  max_seq_len: 2048\nmodel:\n  d_model: 768\n",
+            "llm-foundry .its line 2: max_seq_len:",
+        ),
+        ("base_model: NousResearch/x\nsequence_len: 8192\n", "Axolotl .its line 1"),
+        ("model:\n  _component_: torchtune.models.llama3\n", "torchtune .its line 2: _component_:"),
+    ],
+)
+def test_a_framework_that_is_not_read_is_named(text, said):
+    with pytest.raises(ReaderError, match=f"{said}.*which is not read; give MODEL"):
+        reader_of(text, "train.yaml")
+
+
 def test_a_hugging_face_model_has_no_layout(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, "bos_token_id": 1}))

@@ -3,7 +3,7 @@
 import pytest
 
 from forescale.errors import ForescaleError
-from forescale.io.schedule_table import read_schedule_table
+from forescale.io.schedule_table import limit_of, read_schedule_table
 from forescale.schedule import Request
 
 HEAD = "fwd_time: 10\nbwd_time: 12.5\nwgrad_time: 8\nprint_simulation_result: true\n"
@@ -67,3 +67,10 @@ def test_an_entry_without_a_class_goes_by_its_name(tmp_path):
 def test_what_cannot_be_is_said_with_its_place(text, says, tmp_path):
     with pytest.raises(ForescaleError, match=says):
         read(tmp_path, text)
+
+
+def test_the_limit_of_a_table_is_that_of_its_entry(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_text(HEAD + entry("mine", "ScheduleInterleaved1F1B", 2, ", cached_fwd_chunks_limit: 3"))
+    assert limit_of(path) == 1.5
+    assert limit_of(tmp_path / "actions.csv") is None

@@ -7,12 +7,12 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.presets.playbook.preset import Ratio
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
+from forescale.results import Result
 from forescale.search.compare import Comparison
 from forescale.spec.cluster import Cluster
 from forescale.spec.framework import replayed
@@ -126,7 +126,7 @@ class Step(Struct, frozen=True, kw_only=True):
     finding: str
 
 
-class Advice(Brief, Struct, frozen=True, kw_only=True):
+class Advice(Result, Struct, frozen=True, kw_only=True):
     """The layout that the process arrives at, and the exact search's."""
 
     model: Model
@@ -149,6 +149,29 @@ class Advice(Brief, Struct, frozen=True, kw_only=True):
     def agrees(self) -> bool | None:
         """Whether the exact search finds nothing noticeably faster."""
         return None if self.excess is None else self.excess <= AGREEMENT
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per trial of every step: what it does, its degrees, seconds and bytes."""
+        degrees = (
+            "tp",
+            "cp",
+            "ep",
+            "etp",
+            "pp",
+            "vpp",
+            "dp_replicate",
+            "dp_shard",
+            "zero",
+            "micro_batch_size",
+        )
+        says = ("step_time_s", "peak_bytes", "fits", "taken", "problem")
+        return [
+            {"step": step.name, "move": trial.move}
+            | {name: getattr(trial.strategy, name) for name in degrees}
+            | {name: getattr(trial, name) for name in says}
+            for step in self.steps
+            for trial in step.trials
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.advice/1` document."""

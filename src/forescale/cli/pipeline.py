@@ -37,7 +37,7 @@ from forescale.cli.pipeline_options import (
 )
 from forescale.cli.render import words
 from forescale.errors import ForescaleError
-from forescale.io.schedule_table import TABLES, read_schedule, read_schedule_table
+from forescale.io.schedule_table import TABLES, limit_of, read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE, Interval
 from forescale.schedule import (
     CheckReport,
@@ -251,7 +251,8 @@ def check_file(
 ) -> None:
     """Check a schedule file: completeness, order, deadlock, message order, memory. Exit status 1 if wrong."""
     schedule, lowered = read_schedule(file, name)
-    report = check(schedule, lowered=lowered, memory_limit=memory_limit)
+    most = limit_of(file, name) if memory_limit is None else memory_limit
+    report = check(schedule, lowered=lowered, memory_limit=most)
     if as_json:
         print_json(_report_json(schedule, report))
     elif report.valid:

@@ -133,6 +133,14 @@ def reader_of(text: str, where: object) -> Reader:
     for reader in READERS:
         if reader.recognises(text):
             return reader
+    for name, hallmark in FOREIGN.items():
+        if found := hallmark.search(text):
+            line = text.count("\n", 0, found.end()) + 1
+            problem = (
+                f"it is of {name} (its line {line}: {found[0].strip()}), which is not read; give MODEL (a name or "
+                "a config.json) with the layout in --plan or flags: --seq-len, --global-batch-size, --zero"
+            )
+            raise ReaderError(where, problem)
     for line, row in enumerate(text.splitlines(), 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
@@ -143,6 +151,17 @@ def reader_of(text: str, where: object) -> Reader:
     raise ReaderError(where, f"its format is not known; what can be read: {titles}")
 
 
+FOREIGN: Mapping[str, re.Pattern[str]] = {
+    name: re.compile(rf"^\s*(?:- )?(?:{words})\S*", re.MULTILINE)
+    for name, words in {
+        "Axolotl": "base_model:|sequence_len:|sample_packing:",
+        "llm-foundry": "device_train_microbatch_size:|global_train_batch_size:|fsdp_config:|max_seq_len:",
+        "torchtune": "_component_:",
+        "LLaMA-Factory": "finetuning_type:|cutoff_len:",
+        "NeMo 1": "megatron_amp_O2:",
+    }.items()
+}
+"""What configurations of frameworks that are not read hold, by framework."""
 HALLMARKS = (
     "model_type", "architectures", "language_model", "model_parallel", "MODEL_ARGS", "modules", "framework", "extends",
     "num_layers", "hidden_size", "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",

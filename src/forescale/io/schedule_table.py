@@ -84,14 +84,23 @@ def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, Lower
             return from_csv(read_text(path, most=MOST_BYTES), name=path.stem)
         except ScheduleError as error:
             raise ScheduleError(f"{path}: {error}") from error
+    found = _picked(path, label)
+    return family(found.schedule).build(found.request).renamed(found.label), None
+
+
+def limit_of(path: Path, label: str | None = None) -> float | None:
+    """Return the most micro-batches (of a full share) a rank may hold by a table; None where a file says nothing."""
+    return _picked(path, label).request.memory_limit if path.suffix.lower() in TABLES else None
+
+
+def _picked(path: Path, label: str | None) -> Listed:
     listed = read_schedule_table(path)
     names = [each.label for each in listed]
     if label is None and len(listed) > 1:
         raise ReaderError(path, f"it lists {', '.join(names)}; say which with --schedule")
     if label is not None and label not in names:
         raise ReaderError(path, f"it lists {', '.join(names)}, not {shown(label)}")
-    found = listed[0 if label is None else names.index(label)]
-    return family(found.schedule).build(found.request).renamed(found.label), None
+    return listed[0 if label is None else names.index(label)]
 
 
 def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float]) -> Listed:

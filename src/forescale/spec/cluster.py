@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import MEMORY, Devices, Extent, Factor, Interval, Measure, Rate, Seconds, Share, within
 from forescale.numeric import divisors
-from forescale.struct import Struct
+from forescale.struct import Given
 from forescale.units import counted, format_bytes, parse
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
@@ -22,7 +22,7 @@ NAMED = 8
 """Numbers of devices that an error names."""
 
 
-class MatrixRates(Struct, frozen=True, kw_only=True):
+class MatrixRates(Given, frozen=True, kw_only=True):
     """Dense peak rates of the matrix units in FLOP/s by data type; None where the device has none."""
 
     fp32: Rate | None = None
@@ -33,7 +33,7 @@ class MatrixRates(Struct, frozen=True, kw_only=True):
     fp4: Rate | None = None
 
 
-class Device(Struct, frozen=True, kw_only=True):
+class Device(Given, frozen=True, kw_only=True):
     """One accelerator as software sees it (an MI250X is two)."""
 
     name: str
@@ -89,7 +89,7 @@ class Device(Struct, frozen=True, kw_only=True):
             raise SpecError(f"{what} limits what a device has; {has}, got {given}")
 
 
-class LinkParameters(Struct, frozen=True, kw_only=True):
+class LinkParameters(Given, frozen=True, kw_only=True):
     """What somebody measured of the collectives on a tier; None leaves the catalogue's calibration."""
 
     efficiency: Share | None = None
@@ -110,7 +110,7 @@ class LinkParameters(Struct, frozen=True, kw_only=True):
     """Links of a node that the library's rings of one group go over; None is all of them."""
 
 
-class Tier(Struct, frozen=True, kw_only=True):
+class Tier(Given, frozen=True, kw_only=True):
     """One level of the network, innermost first."""
 
     name: str
@@ -136,7 +136,7 @@ class Tier(Struct, frozen=True, kw_only=True):
     """The tier's own collectives, over the catalogue's calibration of such links."""
 
 
-class SiteLink(Struct, frozen=True, kw_only=True):
+class SiteLink(Given, frozen=True, kw_only=True):
     """Sites that the devices are spread over, and what joins them."""
 
     count: Annotated[int, Interval(ge=2, le=2**20)]
@@ -146,7 +146,7 @@ class SiteLink(Struct, frozen=True, kw_only=True):
     """Seconds from one site to the next."""
 
 
-class Cluster(Struct, frozen=True, kw_only=True):
+class Cluster(Given, frozen=True, kw_only=True):
     """Equal devices on ordered tiers; the last tier holds them all."""
 
     name: str

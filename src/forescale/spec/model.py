@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, OptionalExtent, within
-from forescale.struct import Struct
+from forescale.struct import Given
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 """RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
 
 
-class FullAttention(Struct, frozen=True, kw_only=True):
+class FullAttention(Given, frozen=True, kw_only=True):
     """Softmax attention with any number of key/value heads (MHA, GQA, MQA), optionally windowed."""
 
     num_heads: Extent
@@ -53,7 +53,7 @@ class FullAttention(Struct, frozen=True, kw_only=True):
             raise SpecError(msg)
 
 
-class LatentAttention(Struct, frozen=True, kw_only=True):
+class LatentAttention(Given, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
 
     num_heads: Extent
@@ -73,7 +73,7 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
         return self.num_heads, self.num_heads
 
 
-class LinearAttention(Struct, frozen=True, kw_only=True):
+class LinearAttention(Given, frozen=True, kw_only=True):
     """Attention with a recurrent state: gated linear attention, gated delta net, lightning attention."""
 
     num_heads: Extent
@@ -109,7 +109,7 @@ class LinearAttention(Struct, frozen=True, kw_only=True):
 Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention
 
 
-class DenseFfn(Struct, frozen=True, kw_only=True):
+class DenseFfn(Given, frozen=True, kw_only=True):
     """Two-matrix (ungated) or three-matrix (gated, SwiGLU-like) feed-forward."""
 
     ffn_hidden_size: Extent
@@ -117,7 +117,7 @@ class DenseFfn(Struct, frozen=True, kw_only=True):
     bias: bool = False
 
 
-class MoeFfn(Struct, frozen=True, kw_only=True):
+class MoeFfn(Given, frozen=True, kw_only=True):
     """Routed experts, optionally with a shared expert that sees every token."""
 
     num_experts: Extent
@@ -161,7 +161,7 @@ class MoeFfn(Struct, frozen=True, kw_only=True):
 Ffn: TypeAlias = DenseFfn | MoeFfn
 
 
-class Layer(Struct, frozen=True, kw_only=True):
+class Layer(Given, frozen=True, kw_only=True):
     """One transformer block; `None` leaves that half out."""
 
     attention: Attention | None
@@ -172,7 +172,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
 
 
-class Patches(Struct, frozen=True, kw_only=True):
+class Patches(Given, frozen=True, kw_only=True):
     """Input of a vision transformer: image patches instead of tokens."""
 
     patch_elements: Extent
@@ -183,7 +183,7 @@ class Patches(Struct, frozen=True, kw_only=True):
     """Learned tokens before the patches (one of CLIP and Llama 4, eight of RADIO)."""
 
 
-class Images(Struct, frozen=True, kw_only=True):
+class Images(Given, frozen=True, kw_only=True):
     """What a vision tower is given with each sequence."""
 
     count: OptionalExtent = 1
@@ -193,7 +193,7 @@ class Images(Struct, frozen=True, kw_only=True):
     """Pixels along each side; None is the size that the tower was made for."""
 
 
-class Tiles(Struct, frozen=True, kw_only=True):
+class Tiles(Given, frozen=True, kw_only=True):
     """How a model cuts an image into tiles, each of which its tower sees by itself, beside one of all of the image."""
 
     grids: tuple[tuple[Extent, Extent], ...]
@@ -246,7 +246,7 @@ def _waste(grid: tuple[int, int], size: int, tile: int) -> tuple[float, float]:
     return -kept, grid[0] * grid[1] * tile**2 - kept
 
 
-class Vision(Struct, frozen=True, kw_only=True):
+class Vision(Given, frozen=True, kw_only=True):
     """A vision transformer whose results, projected to the hidden size, stand in the sequence in place of tokens."""
 
     encoder: Model
@@ -299,7 +299,7 @@ class Vision(Struct, frozen=True, kw_only=True):
         return self.tiles.tokens(images.size or self.image_size, self.image_size, side)
 
 
-class Model(Struct, frozen=True, kw_only=True, dict=True):
+class Model(Given, frozen=True, kw_only=True, dict=True):
     """A whole model. `layers` lists every decoder layer in order; equal layers share one object.
 
     What follows from the layers is worked out once: models have up to hundreds of them, and it is asked for often.

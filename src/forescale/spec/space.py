@@ -21,7 +21,7 @@ from forescale.spec.strategy import (
     TensorKind,
     check_order,
 )
-from forescale.struct import Struct
+from forescale.struct import Given
 
 PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
 """A placement, those of the axis orders of a space, or every one there is."""
@@ -43,7 +43,7 @@ ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
 
 
-class Space(Struct, frozen=True, kw_only=True):
+class Space(Given, frozen=True, kw_only=True):
     """What a search may choose from; None leaves a dimension to every value that can be legal.
 
     Placements and numbers of recomputed layers that None leaves open are all taken where bounds settle most of them

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Devices, Extent, Factor, Interval, Measure, OptionalExtent
 from forescale.numeric import Numeric, smaller
-from forescale.struct import Struct
+from forescale.struct import Given
 
 Values: TypeAlias = Any
 """Degrees of one layout or of many."""
@@ -21,7 +21,7 @@ ContextAxis: TypeAlias = Literal["cp", "cp_inner", "cp_outer"]
 """All context-parallel ranks, a group of neighbours among them, or one rank of each such group."""
 
 
-class ContextParallel(Struct, frozen=True, kw_only=True):
+class ContextParallel(Given, frozen=True, kw_only=True):
     """How the ranks of one kind see all keys and values; operators, memory and legality follow from it."""
 
     name: ContextKind
@@ -127,7 +127,7 @@ GradientSum: TypeAlias = Literal["in_product", "after_product", "apart"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
-class Recompute(Struct, frozen=True, kw_only=True):
+class Recompute(Given, frozen=True, kw_only=True):
     """What is computed again in backward instead of being kept.
 
     `selective` drops what the named modules save on every layer; `full` keeps only a layer's input; `policy`
@@ -184,7 +184,7 @@ class Recompute(Struct, frozen=True, kw_only=True):
         )
 
 
-class Overlap(Struct, frozen=True, kw_only=True):
+class Overlap(Given, frozen=True, kw_only=True):
     """Which communication the framework lets run beside compute."""
 
     grad_reduce: bool = True
@@ -204,7 +204,7 @@ class Overlap(Struct, frozen=True, kw_only=True):
     reduces while the earlier ones finish, and gathers before its first micro-batch arrives."""
 
 
-class Kernels(Struct, frozen=True, kw_only=True):
+class Kernels(Given, frozen=True, kw_only=True):
     """Which kernels the framework trains with, as far as they keep different tensors."""
 
     cross_entropy: CrossEntropy = "vocab_parallel"
@@ -362,7 +362,7 @@ class Kernels(Struct, frozen=True, kw_only=True):
     (Megatron-LM's data loader, unless --no-create-attention-mask-in-dataloader)."""
 
 
-class Routing(Struct, frozen=True, kw_only=True):
+class Routing(Given, frozen=True, kw_only=True):
     """How evenly tokens spread over experts, and what becomes of those beyond an expert's capacity."""
 
     imbalance: Annotated[float, Interval(ge=1, le=1e3)] = 1.0
@@ -393,7 +393,7 @@ ALL_LAYERS = 1_000_000
 """More layers than any stage has."""
 
 
-class Offload(Struct, frozen=True, kw_only=True):
+class Offload(Given, frozen=True, kw_only=True):
     """What is kept in host memory instead of the device's."""
 
     activation_layers: OptionalExtent = 0
@@ -436,7 +436,7 @@ class Offload(Struct, frozen=True, kw_only=True):
         return self.parameters or self.optimizer > 0.0
 
 
-class Share(Struct, frozen=True, kw_only=True):
+class Share(Given, frozen=True, kw_only=True):
     """How many ranks of each axis lie together inside one network tier, for each such part of the tier inside it."""
 
     tp: Degree = 1
@@ -467,7 +467,7 @@ def check_order(order: Iterable[object]) -> None:
         raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")
 
 
-class Strategy(Struct, frozen=True, kw_only=True):
+class Strategy(Given, frozen=True, kw_only=True):
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
     tp: Degree = 1

@@ -24,3 +24,13 @@ def test_a_table_of_another_kind_is_noted(tmp_path):
     path.write_text(LAUNCH.format(kind="FSDP"))
     found = AccelerateReader().read(path, Options())
     assert (found.strategy.zero, found.notes) == (3, ())
+
+
+def test_keys_that_accelerate_has_are_read(tmp_path):
+    path = tmp_path / "launch.yaml"
+    path.write_text(
+        LAUNCH.format(kind="FSDP").replace(
+            "num_pro", "  fsdp_ignored_modules: null\nregion: us-east-1\nnum_pro"
+        )
+    )
+    assert AccelerateReader().read(path, Options()).strategy.zero == 3
