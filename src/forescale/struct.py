@@ -55,7 +55,7 @@ class Struct(msgspec.Struct, frozen=True):
 class _Told(msgspec.StructMeta):
     """Makes values, and says of a wrong keyword which class has it not, and the nearest that it has."""
 
-    def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: ANN401  (any value; a metaclass)
+    def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: ANN401, N805  (any value; a metaclass)
         try:
             return super().__call__(*args, **given)
         except TypeError as error:
