@@ -64,7 +64,7 @@ BAD = {
     "devices and nodes": (("project", *DENSE, "--nodes", 2), "give one of them"),
     "no sizes at all": (("project", MODEL, *MACHINE), "--seq-len, --global-batch-size must be given"),
     "no model": (("project", *DENSE[1:]), "MODEL must be given"),
-    "search without devices": (("search", MODEL, "--cluster", "h100-sxm", *RUN), "exactly one of devices and nodes"),
+    "search without devices": (("search", MODEL, "--cluster", "h100-sxm", *RUN), "error: --devices (or --nodes) must be given, here or"),
     "model of no name": (("project", "", *DENSE[1:]), "unknown model ''; there are almodel, bloom"),
     "cluster of no name": (("project", MODEL, "--cluster", "", "--devices", 8, *RUN), "--cluster is empty; give it a value"),
     "cluster with a word too many": (("project", MODEL, "--cluster", "b200-sxm", "--devices", 8, *RUN), "did you mean b200 or"),

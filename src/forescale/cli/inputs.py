@@ -122,7 +122,10 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    if layout is not None and values.get("nodes") is None and devices_told(values, folder) is None:
+    uncounted = values.get("nodes") is None and devices_told(values, folder) is None
+    if plan.plan is None:
+        _require(values, uncounted=uncounted and layout is None)
+    if uncounted and layout is not None:
         values["devices"] = _devices(values["strategy"])
     question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
@@ -140,8 +143,6 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, l
     from forescale.io.question import build_question, changed_keys
     from forescale.spec.constraints import check
 
-    if plan is None:
-        _require(values)
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
     with located(plan, changed_keys(values, told)):
         question = build_question(values, where=where, folder=folder)
@@ -564,7 +565,7 @@ def _overlap(text: str | None) -> dict[str, bool] | None:
     return asdict(overlap_of(_names(text) or [], where="--overlap"))
 
 
-def _require(values: dict[str, Any]) -> None:
+def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     """Refuse a question without its main parts, in the words of the command line."""
     workload = (
         values["workload"] if isinstance(values["workload"], dict) else {"seq_len": 1, "global_batch_size": 1}
@@ -572,6 +573,7 @@ def _require(values: dict[str, Any]) -> None:
     missing = [
         *(["MODEL"] if "model" not in values else []),
         *(["--cluster"] if "cluster" not in values else []),
+        *(["--devices (or --nodes)"] if uncounted else []),
         *(["--seq-len"] if "seq_len" not in workload else []),
         *(["--global-batch-size"] if "global_batch_size" not in workload else []),
     ]
