@@ -95,7 +95,6 @@ def read_question(
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
     from forescale.cli.unused import unused_notes
-    from forescale.io.named import devices_told
     from forescale.io.question import read_plan_values, with_overrides
 
     asked = _asked_in(asked)
@@ -122,11 +121,7 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    uncounted = values.get("nodes") is None and devices_told(values, folder) is None
-    if plan.plan is None:
-        _require(values, uncounted=uncounted and layout is None)
-    if uncounted and layout is not None:
-        values["devices"] = _devices(values["strategy"])
+    _counted(values, folder, plan, laid=layout is not None)
     question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
@@ -567,9 +562,10 @@ def _overlap(text: str | None) -> dict[str, bool] | None:
 
 def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     """Refuse a question without its main parts, in the words of the command line."""
-    workload = (
-        values["workload"] if isinstance(values["workload"], dict) else {"seq_len": 1, "global_batch_size": 1}
-    )
+    from forescale.presets import load_preset
+
+    told = values["workload"]
+    workload = told if isinstance(told, dict) else {"seq_len": 1, "global_batch_size": 1}
     missing = [
         *(["MODEL"] if "model" not in values else []),
         *(["--cluster"] if "cluster" not in values else []),
@@ -578,16 +574,20 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
         *(["--global-batch-size"] if "global_batch_size" not in workload else []),
     ]
     if missing:
-        _refuse_unknown(values.get("preset"))
+        if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
+            load_preset(preset)
         raise SpecError(f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
 
 
-def _refuse_unknown(preset: object) -> None:
-    """Refuse a preset that does not exist: it may be why so little was given."""
-    from forescale.presets import load_preset
+def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:
+    """Put the devices of a layout's degrees where nothing counts them; refuse what no plan and no flag says."""
+    from forescale.io.named import devices_told
 
-    if isinstance(preset, str):
-        load_preset(preset)
+    uncounted = values.get("nodes") is None and devices_told(values, folder) is None
+    if plan.plan is None:
+        _require(values, uncounted=uncounted and not laid)
+    if uncounted and laid:
+        values["devices"] = _devices(values["strategy"])
 
 
 def _devices(strategy: object) -> int:
