@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import read_text
 from forescale.frameworks.adapters import PLACES, lora_words, targets_of
+from forescale.frameworks.bridge.recipe import chosen
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading, packaged
 from forescale.frameworks.settings import Settings
@@ -127,6 +128,9 @@ class BridgeReader:
             tree = ast.parse(read_text(path))
         except (SyntaxError, ValueError, RecursionError) as error:
             raise ReaderError(path, f"it is no Python: {error}") from error
+        tree = chosen(
+            tree, path, options.variables.get("config"), lambda node: any(True for _ in _assigned(node))
+        )
         settings, unknown = _settings(tree, path, strict=options.strict)
         model = _named(tree, options)
         reading = read_settings(
@@ -177,6 +181,7 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
     values: dict[str, object] = {}
     spelling: dict[str, str] = {}
     unknown: dict[str, int] = {}
+    lengths: dict[str, tuple[object, int]] = {}
     for field, node in _assigned(tree):
         key = named.get(field) or opposite.get(field)
         if key is None:
@@ -186,11 +191,12 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
         value = _plain(node, f"{path}, line {node.lineno}, {field}")
         if value is None and field.startswith(OVERLAP):
             continue
-        if field in LENGTHS and values.get(key, value) != value and spelling[key] != field:
-            said = f"{field} {value} and {spelling[key]} {values[key]} must be the same"
-            raise ReaderError(f"{path}, line {node.lineno}", f"{said}: Megatron-Bridge refuses to start")
+        if field in LENGTHS:
+            lengths.pop(field, None)
+            lengths[field] = (value, node.lineno)
         values[key] = not value if field in opposite else value
         spelling[key] = field
+    _check_lengths(lengths, path)
     if unknown and strict:
         field, line = next(iter(unknown.items()))
         section, _, bare = field.partition(".")
@@ -207,7 +213,15 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
     return Settings(values, str(path), spelling), [field.split(".")[1] for field in unknown]
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def _check_lengths(lengths: Mapping[str, tuple[object, int]], path: Path) -> None:
+    """Refuse lengths, as they were set last, that differ."""
+    if len({value for value, _ in lengths.values()}) > 1:
+        *_, (one, (first, _)), (other, (last, line)) = lengths.items()
+        said = f"{other} {last} and {one} {first} must be the same"
+        raise ReaderError(f"{path}, line {line}", f"{said}: Megatron-Bridge refuses to start")
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield fields with what they are set to; those of sections that no container has too, which may have no name."""
     found = [
         (ast.unparse(node.targets[0]).split("."), node.value)
