@@ -62,3 +62,22 @@ def test_of_several_one_must_be_named(tmp_path):
         read(tmp_path)
     with pytest.raises(UnknownNameError, match=r"'smal_config'; did you mean small_config"):
         read(tmp_path, "smal_config")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ("[1]", r"line 12, model.seq_length|seq_length"),
+        (
+            "4096\n    cfg.dataset.sequence_length = 4096\n    cfg.model.seq_length = 8192",
+            "8192 and .* 4096 must be the same",
+        ),
+    ],
+)
+def test_lengths_that_differ_are_both_named(lengths, said, tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        RECIPES.partition("def small_config")[0].replace("= cfg.model.seq_length", f"= {lengths}")
+    )
+    with pytest.raises(ReaderError, match=said):
+        BridgeReader().read(path, Options(num_devices=8))

@@ -215,10 +215,11 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
 
 def _check_lengths(lengths: Mapping[str, tuple[object, int]], path: Path) -> None:
     """Refuse lengths, as they were set last, that differ."""
-    if len({value for value, _ in lengths.values()}) > 1:
-        *_, (one, (first, _)), (other, (last, line)) = lengths.items()
-        said = f"{other} {last} and {one} {first} must be the same"
-        raise ReaderError(f"{path}, line {line}", f"{said}: Megatron-Bridge refuses to start")
+    for other, (last, line) in reversed(lengths.items()):
+        for one, (first, before) in lengths.items():
+            if first != last and before <= line:
+                said = f"{other} {last} and {one} {first} must be the same"
+                raise ReaderError(f"{path}, line {line}", f"{said}: Megatron-Bridge refuses to start")
 
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
