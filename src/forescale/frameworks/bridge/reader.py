@@ -213,7 +213,7 @@ def _settings(tree: ast.Module, path: Path, *, strict: bool) -> tuple[Settings, 
     return Settings(values, str(path), spelling), [field.split(".")[1] for field in unknown]
 
 
-def _check_lengths(lengths: Mapping[str, tuple[object, int]], path: Path) -> None:
+def _check_lengths(lengths: dict[str, tuple[object, int]], path: Path) -> None:
     """Refuse lengths, as they were set last, that differ."""
     for other, (last, line) in reversed(lengths.items()):
         for one, (first, before) in lengths.items():
