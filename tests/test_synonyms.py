@@ -18,6 +18,7 @@ FIELDS = ("tp", "pp", "vpp", "dp_shard", "dp_replicate", "zero", "seq_len", "glo
         ("dp", "dp_shard"),
         ("batch_size", "global_batch_size"),
         ("context_length", "seq_len"),
+        ("for", None),
         ("tpp", None),
         ("precision", None),
     ],
@@ -29,6 +30,7 @@ def test_names_of_others(name, field):
 def test_a_field_that_is_not_known_there_is_not_meant():
     assert meant("num_gpus", ("num_devices", "tiers")) == "num_devices"
     assert meant("num_gpus", ("tp",)) is None
+    assert (meant("--for", ("to", "tp")), meant("--to", ("for", "tp"))) == ("to", "for")
 
 
 def test_an_unknown_key_is_told_the_one_field_that_it_means():

@@ -13,7 +13,10 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("context_parallel context_parallelism ring_attention num_cp", ("cp",)),
     ("expert_parallel expert_model_parallel expert_parallelism moe_parallel num_ep", ("ep",)),
     ("expert_tensor_parallel expert_tensor_model_parallel", ("etp",)),
-    ("pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_pp", ("pp",)),
+    (
+        "pipeline_parallel pipeline_model_parallel pipeline_parallelism pipeline_stages stages num_stages num_pp",
+        ("pp",),
+    ),
     (
         "virtual_pipeline virtual_pipeline_parallel virtual_pipeline_model_parallel interleave interleaving "
         "num_virtual_stages num_chunks chunks",
@@ -56,6 +59,8 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("optim optimizer_type", ("optimizer",)),
     ("stack software backend", ("framework",)),
+    ("for to emit target format", ("to", "for", "format")),
+    ("out out_file outfile save", ("output",)),
 )
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("plan optimize optimise tune autotune best find layout layouts", "search"),

@@ -87,7 +87,10 @@ def test_one_report_in_three_forms(forescale, tmp_path):
             (*SMALL, "--preset", "primus"),
             "report works under the presets default and almodel only; project takes primus",
         ),
-        (("llama-3.1-8b",), "--cluster, --devices (or --nodes), --seq-len, --global-batch-size must be given"),
+        (
+            ("llama-3.1-8b",),
+            "--cluster, --devices (or --nodes), --seq-len, --global-batch-size must be given",
+        ),
         (("--preset", "almodel", "--devices", "3"), "no legal layout of almodel on 3 devices"),
     ],
 )
