@@ -208,6 +208,7 @@ def apply(mutant: Mutant) -> bool:
     else:
         getattr(parent, field)[index] = changed
     code = _code_of(compile(ast.fix_missing_locations(tree), str(path), "exec"), mutant.function)
+    gc.unfreeze()  # tests/conftest.py freezes what they load, which gc would not list
     alive = [
         item
         for item in gc.get_objects()
