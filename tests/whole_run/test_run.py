@@ -170,7 +170,8 @@ def test_llama_405b_as_published():
 def test_elastic_runs_go_on_as_the_smaller_layout():
     found = phase().projection
     lost = lost_with_a_replica(found)
-    assert lost == pytest.approx(1 / found.strategy.dp, rel=0.5)
+    replicas_of_a_node = max(1, 8 * found.strategy.dp // 64)
+    assert lost == pytest.approx(replicas_of_a_node / found.strategy.dp, rel=0.5)
     case, _ = phase().case(operations(elastic=True))
     assert case.replica_share == lost
     waits, goes_on = (
@@ -178,6 +179,23 @@ def test_elastic_runs_go_on_as_the_smaller_layout():
         for elastic in (False, True)
     )
     assert goes_on.days.expected < waits.days.expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "nodes", "share"),
+    [
+        ({"dp_replicate": 2, "dp_shard": 32}, 4, 1 / 2),  # a copy of the shards: 32 of 64 devices
+        ({"dp_shard": 2, "tp": 8, "pp": 4}, 4, 1 / 2),
+        ({"dp_shard": 32, "tp": 2}, 1, 4 / 32),  # four replicas in a node, and all four go with it
+        ({"dp_shard": 1, "tp": 8, "pp": 8}, 8, 1.0),
+    ],
+)
+def test_an_elastic_run_loses_whole_replicas_and_whole_nodes(layout, nodes, share):
+    one, strategy = phase(), fs.Strategy(**layout)
+    found = fs.project(one.projection.model, one.projection.cluster, strategy, one.projection.workload)
+    case, _ = replace(one, projection=found).case(operations(elastic=True))
+    assert case.replica_nodes == nodes
+    assert case.replica_share == pytest.approx(share, rel=0.25)
 
 
 def test_published_prices_have_a_range_and_its_cause():

@@ -40,6 +40,7 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.spec.cluster import Device
 from forescale.spec.operations import Operations
+from forescale.spec.strategy import Strategy
 from forescale.struct import Struct, attributes
 from forescale.units import format_count
 from forescale.view.bars import Bar, BarChart
@@ -118,30 +119,37 @@ class Phase(Struct, frozen=True, kw_only=True):
         )
         if not operations.elastic:
             return case, saved
-        nodes = found.cluster.num_devices // found.strategy.dp // found.cluster.devices_per_node
+        replicas = getattr(found.strategy, _replicated(found.strategy))
+        nodes = found.cluster.num_devices // replicas // found.cluster.devices_per_node
         return replace(case, replica_nodes=max(1, nodes), replica_share=lost_with_a_replica(found)), saved
+
+
+def _replicated(layout: Strategy) -> str:
+    """Return the degree that shrinks when devices are lost: of replicated shards a copy goes whole."""
+    return "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
 
 
 def lost_with_a_replica(found: Projection) -> float:
     """Return the share of the tokens per second that a layout with one data-parallel replica less lacks.
 
-    The batch shrinks with it. Without another replica everything is lost; where the smaller layout is not legal or its
-    experts do not divide, the loss is in proportion.
+    With replicas smaller than a node, all that a node holds go with it. The batch shrinks with them. Where none is
+    left, everything is lost; where the smaller layout is not legal or its experts do not divide, the loss is in
+    proportion.
     """
-    layout, dp = found.strategy, found.strategy.dp
-    if dp == 1:
-        return 1.0
-    name = "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
+    layout, name = found.strategy, _replicated(found.strategy)
     count: int = getattr(layout, name)
-    left = (count - 1) / count
-    fewer = replace(layout, **{name: count - 1})
+    fewer = count - -(-found.cluster.devices_per_node * count // found.cluster.num_devices)
+    if fewer < 1:
+        return 1.0
+    left = fewer / count
+    smaller = replace(layout, **{name: fewer})
     work = replace(found.workload, global_batch_size=round(found.workload.global_batch_size * left))
     try:
-        smaller = project(found.model, found.cluster.sized(fewer.num_devices), fewer, work)
+        slower = project(found.model, found.cluster.sized(smaller.num_devices), smaller, work)
         same = project(found.model, found.cluster, layout, found.workload)
     except SpecError:
         return 1.0 - left
-    return float(1.0 - left * same.step_time_s / smaller.step_time_s)
+    return float(1.0 - left * same.step_time_s / slower.step_time_s)
 
 
 class Prices(Struct, frozen=True, kw_only=True):
