@@ -10,6 +10,7 @@ from tests import toy
 from forescale.graph.parts import build_blocks
 from forescale.memory.parameters import holdings
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy
+from forescale.spec.strategy import Kernels
 
 HIDDEN, VOCAB = 130, 950
 DENSE = Layer(
@@ -61,6 +62,22 @@ def test_a_layer_of_experts():
     assert found.largest.dense == HIDDEN * 58
     assert (found.num_experts, found.expert_tensors, found.score_biases) == (20, 4, 20)
     assert found.tensors == 1 + 2 + 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("joined", "dense", "vectors", "expert"),
+    [
+        ({"joins_qkv": True}, 2 + 1 + 1 + 1 + 2, 2 + 1, 4),
+        ({"joins_gate": False}, 2 + 3 + 3 + 1 + 3, 2 + 3, 6),
+        ({"joins_qkv": True, "joins_gate": False}, 2 + 1 + 1 + 1 + 3, 2 + 1, 6),
+    ],
+)
+def test_what_a_framework_holds_as_one_parameter(joined, dense, vectors, expert):
+    """Queries, keys and values with their biases as one or three; gate and up, of experts with biases, as one or two."""
+    layer, routed = held(kernels=Kernels(**joined)).layers
+    assert (layer.tensors, layer.vector_tensors) == (dense, vectors)
+    assert routed.expert_tensors == expert
+    assert layer.dense == held().layers[0].dense
 
 
 def test_both_ends_and_prediction():

@@ -139,9 +139,12 @@ def linear(
     """
     width = outputs[1] if padded is None else padded
     copies = width / outputs[1]
-    b.parameter(f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices)
+    held = 1 if b.layout.choices.kernels.joins_gate else matrices
+    b.parameter(
+        f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices, tensors=held
+    )
     if bias:
-        b.parameter(f"{name}.bias", outputs, copies=copies)
+        b.parameter(f"{name}.bias", outputs, copies=copies, tensors=held)
     k = inputs[1] if b.layout.summa else inputs[1] / b.layout.split(inputs[0])
     n = width / b.layout.split(outputs[0])
     product(

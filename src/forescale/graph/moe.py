@@ -388,6 +388,7 @@ def _grouped(
     fused = 2 if spec.gated and name == "moe.up" else 1
     own: dict[str, Any] = {"group": "expert", "active_fraction": active}
     narrow = lay.choices.kernels.narrow_experts
+    own["tensors"] = 1 if lay.choices.kernels.joins_gate else fused
     b.parameter(f"{name}.weight", experts, inputs, outputs, **own, narrow=narrow, matrices=fused)
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **own)

@@ -112,6 +112,8 @@ class Parameter(Struct, frozen=True, kw_only=True):
     """Whether its product runs in the compute type, however narrow, rather than in that of activations."""
     matrices: int = 1
     """How many weights it is where a framework does not fuse them: gate and up."""
+    tensors: int = 1
+    """How many the framework holds it as: 0 where it is a part of the parameter before it."""
     frozen: bool = False
     """Whether it is not trained."""
     quantised: bool = False

@@ -114,11 +114,15 @@ def _holding(block: Block) -> Holding:
         largest=_largest(others),
         largest_trained=_largest([each for each in others if not each.frozen]),
         score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
-        tensors=float(len(trained)),
-        expert_tensors=float(len(experts)),
-        vector_tensors=float(sum(not each.matrix for each in trained)),
+        tensors=_tensors(trained),
+        expert_tensors=_tensors(experts),
+        vector_tensors=_tensors([each for each in trained if not each.matrix]),
         num_experts=max((each.shape[0] for each in experts), default=0.0),
     )
+
+
+def _tensors(parameters: Sequence[Parameter]) -> float:
+    return float(sum(each.tensors for each in parameters))
 
 
 def _of(parameters: Sequence[Parameter]) -> Elements:

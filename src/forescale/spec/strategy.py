@@ -247,6 +247,10 @@ class Kernels(Given, frozen=True, kw_only=True):
     scales_rotary: bool = True
     """The fused rotary embedding takes a factor of its sines and cosines; False rotates step by step where the model
     has one (Megatron-Core since November 2025)."""
+    joins_qkv: bool = False
+    """Queries, keys and values are one parameter, and one bias, to the optimizer and to what deals them to ranks."""
+    joins_gate: bool = True
+    """Gate and up of a feed-forward are one parameter to them."""
     narrow_inputs: bool = True
     """Linear layers in 8 or 4 bits keep their inputs so (Transformer Engine); False keeps them wide and narrows
     them again in backward (torchao)."""

@@ -53,9 +53,12 @@ def _projections(
         ("value", ("kv_heads", kv), copies),
     )
     for name, extent, times in widths:
-        b.parameter(f"attention.{name}.weight", ("hidden", hidden), extent, copies=times, narrow=True)
+        held = int(name == "query" or not lay.choices.kernels.joins_qkv)
+        b.parameter(
+            f"attention.{name}.weight", ("hidden", hidden), extent, copies=times, narrow=True, tensors=held
+        )
         if spec.qkv_bias:
-            b.parameter(f"attention.{name}.bias", extent, copies=times)
+            b.parameter(f"attention.{name}.bias", extent, copies=times, tensors=held)
     b.tensor(QKV[0], tokens * spec.num_heads * d / lay.split("heads"))
     b.tensor(QKV[1], tokens * kv / lay.split("kv_heads") * copies)
     b.tensor(QKV[2], tokens * kv / lay.split("kv_heads") * copies)
