@@ -111,6 +111,83 @@ def test_every_second_is_accounted_for(case, seed):
     assert 0.0 < outcome.goodput <= 1.0
 
 
+class Scripted:
+    """What a generator would draw: times in the order in which they are asked for; each failure takes a node."""
+
+    def __init__(self, *times):
+        self.times = list(times)
+
+    def exponential(self, mean):
+        del mean
+        return self.times.pop(0)
+
+    def random(self):
+        return 0.0
+
+
+SHORT = Case(
+    work=100.0, interval=10.0, blocking=1.0, written=1.0, restart=5.0, reload=2.0, mttf=50.0, fatal=1.0
+)
+LATER = 1e9
+
+
+@pytest.mark.parametrize(
+    ("more", "times", "save", "wasted", "recovery", "restore", "beside", "wall"),
+    [
+        # 25 s: two intervals saved, 3 s of the third kept by a checkpoint; then 77 s with seven.
+        ({"planned_mttf": 60.0, "planned": 7.0}, (25.0, LATER, LATER, LATER), 10.0, 0.0, 0.0, 0.0, 7.0, 117.0),
+        # 2.5 s after a checkpoint that takes 3 s more to write: it and what followed are lost; a restart is cut
+        # short after 6 s.
+        ({"written": 4.0}, (13.5, 6.0, 100.0, LATER), 10.0, 12.5, 10.0, 3.0, 0.0, 135.5),
+        # Written in time.
+        ({"written": 4.0}, (14.0, 7.0, LATER), 9.0, 3.0, 5.0, 2.0, 0.0, 119.0),
+        # One node away for good: half the speed from then on.
+        ({"spares": 0, "replica_share": 0.5}, (16.5, LATER, LATER, LATER), 9.0, 5.5, 5.0, 2.0, 98.0, 219.5),
+        # Back 20 s after the restart: saved, and on at full speed.
+        ({"spares": 0, "replica_share": 0.5}, (16.5, 27.0, LATER, LATER, LATER), 9.0, 5.5, 5.0, 2.0, 10.0, 131.5),
+        # Waited for.
+        ({"spares": 0}, (16.5, 27.0, LATER, LATER), 9.0, 5.5, 25.0, 2.0, 0.0, 141.5),
+        ({"spares": 1}, (16.5, 27.0, LATER, LATER), 9.0, 5.5, 5.0, 2.0, 0.0, 121.5),
+        # Two away with one spare: the one that is back first is waited for.
+        ({"spares": 1}, (16.5, 1000.0, LATER, 5.5, 27.0, LATER, LATER), 9.0, 11.0, 30.0, 4.0, 0.0, 154.0),
+    ],
+)  # fmt: skip
+def test_a_run_by_hand(more, times, save, wasted, recovery, restore, beside, wall):
+    outcome = simulate(replace(SHORT, **more), Scripted(*times))
+    parts = outcome.parts
+    assert parts["goodput"] == 100.0
+    assert parts["unproductive_checkpoint_save_time"] == pytest.approx(save)
+    assert parts["wasted_progress_from_disruption"] == pytest.approx(wasted)
+    assert parts["infrastructure_recovery_from_disruption"] == pytest.approx(recovery)
+    assert parts["unproductive_checkpoint_restore_time"] == pytest.approx(restore)
+    assert parts["custom_badput_events"] + parts["other"] == pytest.approx(beside)
+    assert outcome.wall == pytest.approx(wall)
+    assert outcome.goodput == pytest.approx(100.0 / wall)
+    assert outcome.planned == (1 if "planned" in more else 0)
+
+
+def test_what_trains_is_divided_and_slowed_by_hand():
+    assert replace(SHORT, evaluation=0.1, stragglers=0.25).divided(100.0) == pytest.approx(
+        {"goodput": 72.0, "custom_badput_events": 10.0, "other": 18.0}
+    )
+    halves = replace(SHORT, replica_share=0.25, replica_nodes=2)
+    assert [float(halves.speed(missing)) for missing in (0, 1, 2, 3, 9)] == [1.0, 0.75, 0.75, 0.5, 0.0]
+
+
+def test_expected_parts_by_hand():
+    calm = expected(replace(SHORT, mttf=np.inf, work=1000.0, planned_mttf=500.0, planned=7.0))
+    assert float(calm["unproductive_checkpoint_save_time"]) == pytest.approx(100 + 1100 / 500)
+    assert float(calm["custom_badput_events"]) == pytest.approx(7 * 1100 / 500)
+    rough = expected(replace(SHORT, mttf=100.0, written=4.0))
+    failures = 10 * math.expm1(11 / 100)  # Daly's equation 20, of ten intervals
+    away = failures * 100 * math.expm1(7 / 100)
+    assert float(rough["wasted_progress_from_disruption"]) == pytest.approx(
+        failures * (100 + 10 * 3 / 11) - 110
+    )
+    assert float(rough["unproductive_checkpoint_restore_time"]) == pytest.approx(away * 2 / 7)
+    assert float(rough["infrastructure_recovery_from_disruption"]) == pytest.approx(away * 5 / 7)
+
+
 def test_spares_spare_the_wait_and_elastic_runs_shorten_it():
     broken = replace(CASE, fatal=1.0, repair=20_000.0, spares=0)
     waits, spared = simulated(broken), simulated(replace(broken, spares=12))
