@@ -395,16 +395,18 @@ def test_a_mesh_of_two_has_one_link():
     assert taken(shaped(tier, "p2p", size=2), "p2p", 2) == pytest.approx(1e-6 + VOLUME / 100e9)
 
 
-def test_a_torus_of_nodes_counts_nodes():
-    """16 ranks on 4 nodes of a ring of 16: part of it, which does not wrap; 4 links of it leave each node."""
+@pytest.mark.parametrize(("devices", "links"), [(16, 2), (64, 1)])
+@pytest.mark.parametrize(("ranks", "stride", "beside"), [(4, 4.0, 1), (16, 1.0, 4)])
+def test_a_torus_of_nodes_counts_nodes(devices, links, ranks, stride, beside):
+    """4 nodes of 4 are a ring of 4, which closes, or part of one of 16; a rank of each node, or 4 beside each other."""
     ring = Tier(name="ring", size=0, bandwidth=90e9, latency=0.0, topology="torus", dimensions=1)
     wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0)
     ideal = LinkCalibration(name="ideal", protocols=(wire,), algorithms=("ring",))
     built_ = AlphaBeta(
-        cluster=cluster(fast(4, latency=0.0), ring, num_devices=16, per_node=4),
+        cluster=cluster(fast(4, latency=0.0, bandwidth=4e12), ring, num_devices=devices, per_node=4),
         calibration=NetworkCalibration(links=(ideal, ideal)),
     )
-    assert taken(built_, "broadcast", 4, stride=4.0) == pytest.approx(VOLUME / 45e9)
+    assert taken(built_, "broadcast", ranks, stride=stride) == pytest.approx(VOLUME / (beside * links * 45e9))
 
 
 def test_trees_over_two_tiers_wait_for_the_levels_of_both():

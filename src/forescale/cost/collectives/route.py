@@ -166,7 +166,8 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
         reach = num_ranks if _leads_on(cluster, index) else shared
         crossed = indicator(shared > inner)
         started = legs[-1].crossed if index and _leads_on(cluster, index - 1) else 0.0
-        ring, exchange, neighbour = _bandwidths(tier, inner, shared, cluster)
+        block = cluster.tiers[index - 1].size if index else 1
+        ring, exchange, neighbour = _bandwidths(tier, inner, shared, cluster, block)
         leg = Leg(
             link=link,
             latency=tier.latency,
@@ -196,8 +197,9 @@ def _leads_on(cluster: Cluster, index: int) -> bool:
 
 
 def _bandwidths(
-    tier: Tier, inner: Numeric, shared: Numeric, cluster: Cluster
+    tier: Tier, inner: Numeric, shared: Numeric, cluster: Cluster, block: int
 ) -> tuple[Numeric, Numeric, float]:
+    """Return those of rings, of all pairs and of one neighbour; `block` devices share the next inner tier."""
     size = float(min(tier.size or cluster.num_devices, cluster.num_devices))
     if tier.topology == "mesh":
         pair = tier.link_bandwidth or tier.bandwidth / max((tier.size or size) - 1.0, 1.0)
@@ -207,7 +209,7 @@ def _bandwidths(
         dimensions = max(tier.dimensions, 1)
         link = tier.link_bandwidth or tier.bandwidth / (2.0 * dimensions)
         # The rounding undoes what the root loses on perfect powers.
-        side = round(size ** (1.0 / dimensions), 9)
+        side = round((size / min(block, size)) ** (1.0 / dimensions), 9)
         members = shared / inner
         ring = torus_bandwidth(link_bandwidth=link, num_ranks=members, side=side, dimensions=dimensions)
         exchange = torus_exchange_bandwidth(
