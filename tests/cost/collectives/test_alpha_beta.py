@@ -20,7 +20,7 @@ from forescale.cost.collectives.expert_exchange import (
     link_shares,
     reachable_blocks,
 )
-from forescale.cost.mesh import Group
+from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.cost.timings import errors, read_collectives, stack
 from forescale.io.measurements import read_nccl_tests
 from forescale.spec import Tier
@@ -249,6 +249,18 @@ def test_links_behind_the_same_nic_start_up_once():
         for kind, each in (("all_gather", 1.0), ("all_to_all", 3.0)):
             found = model.seconds(kind=kind, num_bytes=1.0, group=Group(size=ranks))
             assert found == pytest.approx(starts * each, rel=1e-6)
+
+
+def test_a_nic_that_started_for_a_rack_does_not_start_again_for_the_core():
+    """Racks of 16, pods of 64 and a core behind one NIC: pairs of a rack, four pods apart, cross no pod's switch."""
+    tiers = tuple(
+        Tier(name=f"toy {size}", size=size, bandwidth=50e9, latency=0.0) for size in (8, 16, 64, 0)
+    )
+    slow = replace(toy.links()[0], protocols=(replace(toy.links()[0].protocols[0], launch=1.0),))
+    model = AlphaBeta.of(toy.cluster(256, *tiers), own=(slow,))
+    apart = Group(size=2.0, stride=8.0, outer=((4.0, 64.0),))
+    assert ranks_per_tier(apart, model.cluster) == (1.0, 2.0, 2.0, 8.0)
+    assert model.seconds(kind="all_gather", num_bytes=1.0, group=apart) == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_single_shot_sums_in_two_passes():
