@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from typing import get_args, get_type_hints
 
@@ -11,6 +12,7 @@ from forescale.catalogue.clusters import device_names, load_device
 from forescale.cost.calibration import (
     Calibration,
     RunFactors,
+    Spread,
     calibration_names,
     calibration_of,
     differing,
@@ -111,6 +113,14 @@ def test_missing_key_is_refused(content):
     del content["grouped"]["fraction"]
     with pytest.raises(ReaderError, match=r"mine\.json: grouped.*fraction must be given"):
         calibration_of(content, where="mine.json")
+
+
+def test_a_spread_lies_around_what_it_is_of():
+    """Logarithmic: between half and twice of 10 s; one that lies to a side holds the time itself."""
+    wide = Spread(rows=9, median_abs=0.3, bias=0.0, p10=math.log(0.5), p90=math.log(2.0))
+    assert (wide.low(10.0), wide.high(10.0)) == (pytest.approx(5.0), pytest.approx(20.0))
+    above, below = replace(wide, p10=0.1), replace(wide, p90=-0.1)
+    assert (above.low(10.0), below.high(10.0)) == (10.0, 10.0)
 
 
 def test_run_factors_are_neutral_until_fitted():

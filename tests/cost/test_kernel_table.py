@@ -56,6 +56,9 @@ def test_of_several_pairs_of_neighbours_the_closest_counts():
     wide = [(replace(GEMM, m=256.0), 1.0), (replace(GEMM, m=8192.0), 9.0)]
     close = [(replace(GEMM, n=3584.0), 4e-4), (replace(GEMM, n=4608.0), 5e-4)]
     assert 4e-4 < seconds(table(*wide, *close).find(GEMM)).item() < 5e-4
+    # By their ratio: 4,608 columns over 3,584 are closer than 2,000 rows over 500.
+    fewer = [(replace(GEMM, m=500.0), 1.0), (replace(GEMM, m=2000.0), 9.0)]
+    assert 4e-4 < seconds(table(*fewer, *close).find(GEMM)).item() < 5e-4
 
 
 @pytest.mark.parametrize(

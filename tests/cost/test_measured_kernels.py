@@ -43,6 +43,14 @@ def test_interpolation_is_monotone_and_within_its_neighbours(sizes):
     assert np.all((seconds >= TIMES[below]) & (seconds <= TIMES[above]))
 
 
+def test_between_neighbours_lies_a_straight_line_over_the_work():
+    """2,560 rows are half way from 1,024 to 4,096; in runs that sustain half of the rate they take twice as long."""
+    half = (7e-5 + 2.6e-4) / 2
+    assert GRID.seconds(replace(GEMM, m=2560.0)) == pytest.approx(half)
+    slow = replace(GRID, run=RunFactors(sustained={"bf16": 0.5}))
+    assert slow.seconds(replace(GEMM, m=2560.0)) == pytest.approx(half / 0.5)
+
+
 def test_what_was_not_measured_is_the_other_model_s_and_says_so():
     other = replace(GEMM, m=np.array([1024.0, 16384.0]))
     seconds = np.asarray(GRID.seconds(other))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.small import asked, cluster, dense, moe, workload
 
-from forescale.cost.mesh import Inside, groups, inside, order_of, ranks_per_tier
+from forescale.cost.mesh import Group, Inside, groups, innermost, inside, order_of, ranks_per_tier
 from forescale.explain import explain
 from forescale.graph.layout import Degrees, split_strategy
 from forescale.project import project
@@ -156,3 +156,27 @@ def test_the_ends_of_a_pipeline_lie_as_far_apart_as_all_of_it():
     assert (ends.num_ranks, ends.axes[0]) == (2, (2, 16))
     alone, _ = split_strategy(Strategy(tp=4))
     assert groups(alone, ("tp", "cp", "dp", "pp"))["ends"].num_ranks == 1
+
+
+def test_the_closest_ranks_of_a_group_fill_its_axes_from_within():
+    """8 of 2 x 2 x 8 ranks: all of the two inner axes and 2 of the outermost."""
+    whole = Group(size=2.0, stride=1.0, outer=((2.0, 2.0), (8.0, 4.0)))
+    assert innermost(whole, 8.0).axes == ((2.0, 1.0), (2.0, 2.0), (2.0, 4.0))
+    assert innermost(whole, 64.0) == whole
+
+
+def test_copies_of_shards_lie_behind_the_shards():
+    """Of 8 data-parallel ranks 2 lie side by side and 4 a node apart; 4 shards take 2 of each, so copies are 2 nodes apart."""
+    strategy = Strategy(tp=4, dp_shard=4, dp_replicate=2, placement=(Share(tp=4, dp=2),))
+    found = groups(split_strategy(strategy)[0], order_of(strategy))
+    members = {
+        axis: [each for each in found[axis].axes if each[0] > 1.0] for axis in ("dp", "dp_cp", "dp_replicate")
+    }
+    assert members == {"dp": [(2, 4), (4, 8)], "dp_cp": [(2, 4), (2, 8)], "dp_replicate": [(2, 16)]}
+
+
+def test_experts_are_laid_over_a_stages_ranks_wherever_its_axes_end():
+    """3 expert ranks over 2 tensor and 3 data-parallel ones: three neighbours."""
+    degrees, _ = split_strategy(Strategy(tp=2, dp_shard=3, ep=3))
+    found = groups(degrees, ("tp", "cp", "dp", "pp"))
+    assert (found["ep"].axes, found["expert_dp"].axes) == (((3, 1),), ((2, 3),))

@@ -318,6 +318,14 @@ def test_a_type_the_device_lacks_is_refused(name, dtype, message):
         model(name).seconds(replace(BIG, dtype=dtype))
 
 
+def test_products_in_fp32_run_on_matrix_units_that_take_it():
+    """MI250X: 47.9 TFLOP/s of a die in fp32 matrix products, 23.95 on its vector units; H100 has the latter only."""
+    assert peak_rate(load_device("mi250x-gcd"), "fp32") == 47.9e12
+    h100 = load_device("h100-sxm")
+    assert h100.matrix_flops.fp32 is None
+    assert peak_rate(h100, "fp32") == h100.vector_flops
+
+
 def test_attention_runs_in_the_16_bit_type_that_the_device_has():
     v100 = model("v100-sxm2-32gb")
     assert v100.seconds(CAUSAL) == v100.seconds(replace(CAUSAL, dtype="fp16"))
@@ -516,6 +524,8 @@ def test_attention_of_few_pairs_is_bound_by_its_traffic():
     swift = replace(lossy(), device=replace(lossy().device, matrix_flops=toy.device(rate=1e12).matrix_flops))
     assert swift.seconds(op) == pytest.approx(11 + moved / (2e5 * 0.2 * 0.9))
     assert swift.seconds(replace(op, backward=True)) == pytest.approx(17 + 2 * moved / (2e5 * 0.1 * 0.9))
+    grouped = replace(op, batch=1.0, heads=6.0, kv_heads=2.0)
+    assert swift.seconds(grouped) == pytest.approx(swift.seconds(op))
 
 
 def test_softmax_in_products_of_another_rate_takes_as_long_as_ever():

@@ -69,6 +69,7 @@ def test_a_new_generation_s_products_get_faster_with_the_releases_of_a_stack():
     assert known.factors(H100, "fast@27.07").rate("fp8") > now.rate("fp8") == 0.7
     matured = replace(known, devices={H100.architecture: replace(own, since="")})
     assert matured.factors(H100, "fast@25.07") == matured.factors(H100, "fast")
+    assert matured.factors(H100, "fast").rate("bf16") == 0.6
 
 
 @pytest.mark.parametrize("release", ["2025.07", "25.13", "25.7", "new"])

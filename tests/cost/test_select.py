@@ -11,11 +11,12 @@ from forescale.cost.calibration import RunFactors, load_calibration
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import calibrate, link_calibrations
 from forescale.cost.collectives.expert_exchange import ExpertExchange
-from forescale.cost.measured import MeasuredCompute, Measurements
+from forescale.cost.measured import MeasuredCompute, MeasuredMessages, Measurements
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs, select
 from forescale.cost.tile import TileModel
+from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError, UnknownNameError
 from forescale.graph.ops import Elementwise, Gemm
 from forescale.spec import MoeFfn
@@ -91,6 +92,19 @@ def test_tokens_travel_once_where_the_dispatcher_sends_them_so():
     assert Costs().collective_model(cluster, routed=routed, dispatcher="deepep").copy_rate == 20 * 1.7e10
     others = load_cluster("mi355x", 8)
     assert Costs().collective_model(others, routed=routed, dispatcher="deepep").copy_rate == 0.0
+
+
+def test_timed_all_to_alls_are_no_measure_of_tokens_that_travel_once():
+    row = MeasuredCollective(kind="all_to_all", num_bytes=1e8, num_ranks=8, ranks_per_node=8, seconds=1.0)
+    costs = Costs(measurements=Measurements(source="nccl.txt", collectives=(row,)))
+    cluster, routed = load_cluster("h100-sxm", 8), MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=2048)
+    assert isinstance(costs.collective_model(cluster), MeasuredMessages)
+    assert isinstance(costs.collective_model(cluster, routed=routed), ExpertExchange)
+
+
+def test_a_clock_is_a_share_of_the_devices_own():
+    assert Costs().clock_share(H100) == 1.0
+    assert Costs(clock_hz=H100.clock_hz / 4).clock_share(H100) == 0.25
 
 
 def test_fits_of_one_s_own_are_named_where_they_price():

@@ -82,6 +82,10 @@ def test_a_wave_reads_a_near_square_of_tiles():
     assert wide == (12 + 12) * 128.0
     narrow = wave_extent(m=1e5, n=256.0, batch=1.0, tile_m=128.0, tile_n=128.0, square=12.0, num_cores=144.0)
     assert narrow == (72 + 2) * 128.0
+    batched = wave_extent(
+        m=256.0, n=256.0, batch=3.0, tile_m=128.0, tile_n=128.0, square=12.0, num_cores=144.0
+    )
+    assert batched == (3 * 2 + 2) * 128.0
 
 
 @pytest.mark.parametrize(
@@ -144,6 +148,7 @@ def test_the_longest_workgroup_bounds_few_heads():
             "block_kv": 128.0, "fill": 0.0, "tail": 0.0, "num_cores": 64.0}  # fmt: skip
     assert attention_blocks(calls=1.0, **keys) == 8.0
     assert attention_blocks(calls=64.0, **keys) == 8 * 4.0
+    assert attention_blocks(calls=64.0, **{**keys, "q_len": 897.0}) == 8 * 4.0
     assert attention_blocks(calls=64.0, **{**keys, "tail": 0.5}) == 8 * 4.0 + 2.0
 
 

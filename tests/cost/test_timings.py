@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from forescale.catalogue.clusters import load_device
-from forescale.cost.timings import batches, read_kernels
+from forescale.catalogue.clusters import load_cluster, load_device
+from forescale.cost.timings import BlockTiming, MeasuredCollective, batches, pooled, read_kernels, stack
 
 COLUMNS = (
     "id,hardware,kind,op,dtype,m,n,k,groups,batch,heads,kv_heads,qk_head_dim,v_head_dim,seq_len,causal,"
@@ -136,3 +138,39 @@ def test_rows_that_differ_in_extents_only_are_one_batch(tmp_path):
     together = batches(rows)
     assert [batch.ops[0].m.tolist() for batch in together] == [[1, 2], [3]]
     assert together[0].seconds.tolist() == pytest.approx([50e-6, 50e-6])
+
+
+def test_loops_of_rows_are_known_for_all_or_for_none(tmp_path):
+    """Rows that say how long they were timed, after how long a load, are a batch of their own."""
+    row = read(tmp_path, **GEMM)
+    timed = [replace(row, loop=(load, length)) for load, length in ((0.5, 2.0), (1.5, 4.0))]
+    plain, known = batches([row, *timed])
+    assert (len(plain.ids), plain.loop) == (1, None)
+    assert [each.tolist() for each in known.loop] == [[0.5, 1.5], [2.0, 4.0]]
+
+
+def test_messages_of_few_and_many_nodes_are_priced_on_a_cluster_that_holds_all():
+    """An all-reduce of 8 ranks in a node, and of 8 on 4 nodes of 8 devices: 32 devices."""
+    rows = [
+        MeasuredCollective(
+            kind="all_reduce", num_bytes=1e6, num_ranks=8, ranks_per_node=each, seconds=each * 1e-6
+        )
+        for each in (8, 2)
+    ]
+    (found,) = stack(load_cluster("h100-sxm", 8), rows)
+    assert found.cluster.num_devices == 32
+    (nodes, apart), *_ = found.group.outer
+    assert (found.group.size.tolist(), nodes.tolist(), apart.tolist()) == ([8, 2], [1, 4], [8, 8])
+
+
+def test_repeats_of_one_timing_are_pooled():
+    """The median of medians, the widest spread, and the repeats of all; a row that gives none is one."""
+    one = BlockTiming(kind="head", part="forward", seconds=2.0, p10_s=1.5, p90_s=2.5, repeats=10)
+    others = (
+        replace(one, seconds=3.0, p10_s=2.8, p90_s=None, repeats=None),
+        replace(one, seconds=7.0, p10_s=6.0, p90_s=9.0),
+    )
+    apart = replace(one, part="backward")
+    together, alone = pooled((one, *others, apart))
+    assert together == replace(one, seconds=3.0, p10_s=1.5, p90_s=9.0, repeats=21)
+    assert alone is apart

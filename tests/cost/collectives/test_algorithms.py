@@ -67,6 +67,22 @@ def test_slices_hide_the_hops_of_a_ring():
     assert taken("broadcast", 2 * hops * 7 / 8) == pytest.approx(3 * hops)
 
 
+def test_chunks_are_sliced_where_every_link_slices_them():
+    plain, sliced = (
+        WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0, slices=n) for n in (1.0, 2.0)
+    )
+
+    def taken(*wires):
+        links = tuple(
+            LinkCalibration(name="ideal", protocols=(wire,), algorithms=("ring",)) for wire in wires
+        )
+        built = AlphaBeta(cluster=two_level(), calibration=NetworkCalibration(links=links))
+        return float(built.seconds(kind="all_gather", num_bytes=VOLUME, group=Group(size=64.0)))
+
+    assert taken(plain, sliced) == taken(sliced, plain) == taken(plain, plain)
+    assert taken(sliced, sliced) < taken(plain, plain)
+
+
 def test_broadcast_pipes_the_whole_message():
     assert seconds("ring", "broadcast", 8) == pytest.approx(7 * ALPHA_FAST + VOLUME / FAST)
 
@@ -124,6 +140,21 @@ def test_two_trees_of_two_nodes_use_both_directions():
 def test_in_network_reduction_sends_once_and_multicasts_a_part():
     built = cluster(fast(in_network_reduction=True), slow())
     assert seconds("in_network", "all_reduce", 8, built=built) == pytest.approx(9 / 8 * VOLUME / FAST)
+
+
+def test_in_network_reduction_serves_two_ranks():
+    built = cluster(fast(in_network_reduction=True), slow())
+    assert seconds("in_network", "all_reduce", 2, built=built) == pytest.approx(3 / 2 * VOLUME / FAST)
+
+
+def test_switches_that_a_group_does_not_cross_cost_it_nothing():
+    """Slow ones in nodes with one rank each, and slow ones between nodes of which one is used."""
+    both = {"in_network_reduction": True}
+    near = cluster(fast(bandwidth=SLOW / 10, **both), slow(**both))
+    rail = seconds("in_network", "all_reduce", 8, stride=8, built=near)
+    assert rail == pytest.approx(2 * ALPHA_SLOW + VOLUME / SLOW)
+    far = cluster(fast(**both), slow(bandwidth=SLOW / 10, **both))
+    assert seconds("in_network", "all_reduce", 8, built=far) == pytest.approx(9 / 8 * VOLUME / FAST)
 
 
 def test_in_network_reduction_needs_switches_and_two_ranks():
@@ -239,6 +270,9 @@ def test_across_nodes_the_network_hides_copies_of_the_own_part(kind):
     """nccl-tests on 4 to 128 nodes of Perlmutter: out of place takes what in place does, within 1 %."""
     apart = seconds("ring", kind, 2, stride=8, copy_bandwidth=1e12, sum_bandwidth=1e12)
     assert apart == seconds("ring", kind, 2, stride=8)
+    pods = cluster(fast(8), slow(name="pod", size=16), slow(), num_devices=32)
+    inside = seconds("ring", kind, 2, stride=8, built=pods, copy_bandwidth=1e12, sum_bandwidth=1e12)
+    assert inside == apart, "of nodes of one pod, too"
 
 
 def test_a_pod_and_what_lies_beyond_it_share_the_nic():

@@ -253,9 +253,7 @@ def test_links_behind_the_same_nic_start_up_once():
 
 def test_a_nic_that_started_for_a_rack_does_not_start_again_for_the_core():
     """Racks of 16, pods of 64 and a core behind one NIC: pairs of a rack, four pods apart, cross no pod's switch."""
-    tiers = tuple(
-        Tier(name=f"toy {size}", size=size, bandwidth=50e9, latency=0.0) for size in (8, 16, 64, 0)
-    )
+    tiers = tuple(Tier(name=f"toy {size}", size=size, bandwidth=50e9, latency=0.0) for size in (8, 16, 64, 0))
     slow = replace(toy.links()[0], protocols=(replace(toy.links()[0].protocols[0], launch=1.0),))
     model = AlphaBeta.of(toy.cluster(256, *tiers), own=(slow,))
     apart = Group(size=2.0, stride=8.0, outer=((4.0, 64.0),))

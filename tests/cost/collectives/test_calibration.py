@@ -109,3 +109,18 @@ def test_what_a_tier_states_is_of_long_messages_and_others_keep_their_ratio():
     found = [(wire.launch, wire.efficiency, wire.hop_factor) for wire in link.protocols]
     assert found == [pytest.approx((1e-6, 0.1, 1.0)), pytest.approx((4e-6, 0.4, 5.0))]
     assert (link.exchange_efficiency, link.reduction_efficiency, link.algorithms) == (0.3, 1.0, ("tree",))
+
+
+def test_of_what_a_tier_does_not_state_the_fit_stays():
+    """LL is launched at once and reaches twice as much as Simple; no share of a link is above 1."""
+    quick = WireProtocol(name="LL", launch=2e-6, hop_factor=1.0, efficiency=0.8)
+    wide = WireProtocol(name="Simple", launch=0.0, hop_factor=1.0, efficiency=0.4)
+    near = LinkCalibration(name="scale-up", protocols=(quick, wide), algorithms=("ring",))
+
+    def found(**stated):
+        tier = fast(parameters=LinkParameters(**stated))
+        link = calibrate(cluster(tier, slow()), (near, linked("scale-out"))).links[0]
+        return [(wire.launch, wire.efficiency) for wire in link.protocols]
+
+    assert found(launch=5e-6) == [(5e-6, 0.8), (5e-6, 0.4)]
+    assert found(efficiency=0.9) == [(2e-6, 1.0), (0.0, pytest.approx(0.9))]

@@ -120,6 +120,8 @@ def test_switches():
     assert seconds("in_network", "all_reduce", ALL, near=True) == pytest.approx(below)
     rail = 11e-6 + 2 * HOP_FAR + VOLUME / (FAR_ONE * 0.55)
     assert seconds("in_network", "all_reduce", RAIL, near=True, far=True) == pytest.approx(rail)
+    assert seconds("in_network", "all_reduce", RAIL, far=True) == pytest.approx(rail), "chains of one rank"
+    assert seconds("in_network", "all_reduce", NODE, near=True, far=True) == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(("kind", "passes"), PASSES)
@@ -230,6 +232,8 @@ def test_tokens_limited_to_some_nodes():
     """Of 8 groups of experts 2: two nodes of 8."""
     across = 2 * (1 - (1 / 2) ** 4) / 4 * 7 / 8 / (FAR * 0.45)
     assert experts(ALL, 4, num_groups=8, top_groups=2) == pytest.approx(STARTS + VOLUME * across)
+    one = 1 / 4 * 7 / 8 / (FAR * 0.45)
+    assert experts(ALL, 4, num_groups=8, top_groups=1) == pytest.approx(STARTS + VOLUME * one)
     plain = experts(ALL, 4)
     for groups in ({"num_groups": 8, "top_groups": 8}, {"num_groups": 8, "top_groups": 0}):
         assert experts(ALL, 4, **groups) == plain
@@ -273,6 +277,9 @@ def test_a_torus_has_two_links_per_dimension(stated):
             (ranks - 1) / ranks * VOLUME / (links * 45e9)
         )
     assert taken(model, "p2p", 4) == pytest.approx(1e-6 + VOLUME / 45e9)
+    # 64 devices of a pod of 4,096 are a slice whose sides wrap as well.
+    slice_ = shaped(replace(tier, size=4096), "ring")
+    assert taken(slice_, "broadcast", 4) == pytest.approx(3e-6 + VOLUME / 90e9)
 
 
 MESH = Tier(name="mesh", size=8, bandwidth=448e9, latency=1e-6, topology="mesh")

@@ -5,7 +5,12 @@ from tests.cost.collectives.clusters import cluster
 
 from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
-from forescale.cost.collectives.route import mesh_bandwidth, torus_bandwidth, torus_exchange_bandwidth
+from forescale.cost.collectives.route import (
+    mesh_bandwidth,
+    ring_load,
+    torus_bandwidth,
+    torus_exchange_bandwidth,
+)
 from forescale.cost.mesh import Group
 from forescale.spec.cluster import Tier
 
@@ -52,3 +57,12 @@ def test_long_rings_slow_an_all_to_all_down():
     ring = torus_bandwidth(link_bandwidth=45e9, num_ranks=64, side=64.0, dimensions=1)
     exchange = torus_exchange_bandwidth(ring_bandwidth=ring, link_bandwidth=45e9, num_ranks=64, side=64.0)
     assert exchange == pytest.approx(8 * 45e9 / 64)
+
+
+def test_links_that_a_group_does_not_use_carry_nothing():
+    """2 ranks in each of 8 nodes a pod apart: the node carries 1 - 1/2, the pod nothing, the core 1/2."""
+    loads = [
+        ring_load(num_ranks=16.0, inner=near, reach=far)
+        for near, far in ((1.0, 2.0), (2.0, 2.0), (2.0, 16.0))
+    ]
+    assert loads == [1 / 2, 0.0, 1 / 2]
