@@ -74,8 +74,7 @@ def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_device
     num_tiers = -(-num_devices // tier)
     span = size * stride
     whole = tier // smaller(span, tier) * span * num_tiers
-    straddles = (span <= tier) * (whole < num_devices)
-    blocks = cast("Numeric", -(-span // tier) + straddles)
+    blocks = cast("Numeric", -(-span // tier) + (whole < num_devices))
     return size / smaller(blocks, size)
 
 

@@ -225,7 +225,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
             for rows, columns in fitted.tiles
         ]
         operand = OPERAND_BYTES[dtype]
-        output = max(2.0, operand if operand == 4.0 else 0.0) + op.accumulate_bytes
+        output = max(2.0, operand) + op.accumulate_bytes
         shown = output * fitted.accumulation if op.accumulate_bytes else 0.0
         num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
         return gemm_seconds(

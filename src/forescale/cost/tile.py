@@ -256,7 +256,7 @@ class TileModel(Roofline, frozen=True):
             l2_rate=fitted.l2_bytes_per_clock * self._clock,
             bandwidth=self._bandwidth(fitted.bandwidth),
             operand_bytes=operand,
-            output_bytes=(4.0 if operand == 4.0 else 2.0) + op.accumulate_bytes,
+            output_bytes=max(2.0, operand) + op.accumulate_bytes,
         )
 
     def _attention(self, op: AttentionCore, dtype: str) -> Numeric:

@@ -44,8 +44,7 @@ def torus_exchange_bandwidth(
     *, ring_bandwidth: Numeric, link_bandwidth: Numeric, num_ranks: Numeric, side: Numeric
 ) -> Numeric:
     """min(ring, 8·link / k): messages of an all-to-all cross a quarter of a ring of k devices on average."""
-    length = np.maximum(np.minimum(num_ranks, side), 1.0)
-    return np.minimum(ring_bandwidth, 8.0 * link_bandwidth / length)
+    return np.minimum(ring_bandwidth, 8.0 * link_bandwidth / np.minimum(num_ranks, side))
 
 
 @formula(
