@@ -86,6 +86,7 @@ def test_launches_of_every_pass():
     weights = sum(each.backward_weight[0] for each in block.operators.values())
     rest = sum(each.backward_input[0] for each in block.operators.values())
     assert apart.weight == pytest.approx(4 * 0.002)
+    assert apart.forward_parts == found.forward_parts
     assert apart.backward_parts["overhead"] == pytest.approx(15 * 0.002 - weights - rest)
     blocking = Strategy(kernels=replace(Strategy().kernels, blocking_launches=True))
     waits = cost(priced(strategy=blocking, kernel_interval_s=0.002))
@@ -190,3 +191,21 @@ def test_a_schedule_that_splits_backward_has_nothing_to_hide_a_reshard_behind():
         for of in (block.operators[name].backward_weight[0], block.operators[name].backward_input[0])
     )
     assert together.backward_parts["tensor_comm"] == pytest.approx(6 * gather - hidden)
+
+
+def test_shared_experts_hide_what_travels_in_the_same_pass():
+    """Forward behind their forward, backward behind both of their gradients; messages of this size show the rest."""
+    block = priced(MOE_LAYER, Strategy(ep=8, dp_shard=8))
+    ours = [own for own in block.operators.values() if "shared_experts" in own.operator.modules]
+    none, shared = (
+        cost(block, overlap=Overlap(tensor=False, expert=False, shared_experts=on)) for on in (False, True)
+    )
+    forward = sum(own.forward[0] for own in ours)
+    backward = sum(own.backward_input[0] + own.backward_weight[0] for own in ours)
+    for before, after, hidden in (
+        (none.forward_parts, shared.forward_parts, forward),
+        (none.backward_parts, shared.backward_parts, backward),
+    ):
+        assert 0 < hidden < before["expert_comm"]
+        assert after["expert_comm"] == pytest.approx(before["expert_comm"] - hidden)
+    assert forward < backward

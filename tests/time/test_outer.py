@@ -130,6 +130,9 @@ def test_more_sites_send_more_and_wait_for_more_hops():
     far = compute_utilisation(Outer(every=10), num_sites=2, latency=0.05, **told)
     # two hops of 50 ms are waited for once in ten steps
     assert 10 * 0.1 / far == pytest.approx(10 * 0.1 / two + 0.1)
+    # and six among four sites: around the ring and around again
+    round_ = compute_utilisation(Outer(every=10), num_sites=4, latency=0.05, **told)
+    assert 10 * 0.1 / round_ == pytest.approx(10 * 0.1 / four + 0.3)
 
 
 ASKED = {"devices": 64, "seq_len": 4096, "global_batch_size": 128, "tp": 2, "tokens": 1e12}
