@@ -268,7 +268,6 @@ def _plans(
             step = projection.step_time_s
             if limits.hold(option.days * step, option.cost * step):
                 found.append(_plan(option, projection))
-        found = list(_front(found))
     return found
 
 
