@@ -9,7 +9,8 @@ from forescale.goodput.expected import expected
 from forescale.goodput.operations import case_of, load_failures
 from forescale.search.rank import score_all
 from forescale.spec.operations import Failures, Operations
-from forescale.whole_run.plans import INTERVALS, Limits, plan_run
+from forescale.whole_run.plans import INTERVALS, Limits, hourly_price, plan_run
+from forescale.whole_run.prices import published_prices
 
 DAY = 86400.0
 COUNTS = (8, 16, 24, 32, 48, 64)
@@ -110,3 +111,37 @@ def test_without_a_price_device_hours_are_the_cost():
     found = plan_run(question, (64,), Limits(deadline=30.0))
     assert found.chosen.cost == pytest.approx(found.chosen.num_devices * found.chosen.days * 24)
     assert [row["device_hours"] for row in found.rows()] == pytest.approx([each.cost for each in found.front])
+
+
+@pytest.mark.parametrize(
+    ("limits", "held"),
+    [
+        (Limits(), (True, True, True)),
+        (Limits(deadline=2.0), (True, True, False)),
+        (Limits(budget=20.0), (True, False, True)),
+        (Limits(deadline=2.0, budget=20.0), (True, False, False)),
+    ],
+)
+def test_both_limits_hold_and_may_be_reached(limits, held):
+    assert tuple(limits.hold(*each) for each in ((2.0, 20.0), (2.0, 20.1), (2.1, 20.0))) == held
+
+
+def test_an_hours_price_is_given_or_the_clusters_or_published():
+    cluster = asked().cluster
+    own = replace(cluster, device=replace(cluster.device, price_per_hour=3.0))
+    nameless = replace(cluster, device=replace(cluster.device, name="no-such-device"))
+    paid = [each.value for each in published_prices().device_hour["h100-sxm"]]
+    assert hourly_price(cluster) == (min(paid) + max(paid)) / 2
+    assert hourly_price(own) == 3.0
+    assert hourly_price(own, 5.0) == hourly_price(nameless, 5.0) == 5.0
+    assert hourly_price(own, 0.0) is None
+    assert hourly_price(nameless) is None
+
+
+def test_spares_are_paid_for_and_counted_by_hand():
+    told = Operations(failures=Failures(per_device_day={"all": 0.02}), spares=3)
+    found = plan_run(replace(asked(), operations=told), (64,), Limits(), price=PRICE).chosen
+    assert (found.spares, found.num_devices, found.machines) == (3, 64 + 24, "64 devices and 3 spare nodes")
+    assert found.cost == pytest.approx(found.days * 24 * 88 * 2.5, rel=1e-6)
+    row = found.row()
+    assert (row["num_devices"], row["device_hours"]) == (64, pytest.approx(found.days * 24 * 88))

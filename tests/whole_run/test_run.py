@@ -14,9 +14,10 @@ from forescale.goodput.operations import (
     rates_of,
     saving,
 )
+from forescale.projection.result import Interval
 from forescale.spec.operations import Checkpointing, Failures, Operations
 from forescale.whole_run import Phase, Prices, Ramp, project_run
-from forescale.whole_run.prices import published_prices, read_prices
+from forescale.whole_run.prices import Figure, PriceList, published_prices, read_prices
 from forescale.whole_run.run import lost_with_a_replica
 
 DAY = 86400.0
@@ -260,3 +261,64 @@ def test_a_batch_grows_as_megatrons():
 def test_what_no_batch_grows_by(ramp, sentence):
     with pytest.raises(SpecError, match=sentence):
         growing(**ramp)
+
+
+def figure(value, source="a bill"):
+    return Figure(value=value, source=source, date="2026")
+
+
+def test_prices_by_hand():
+    here = {"x": (figure(6.0, "b"), figure(1.0, "a"), figure(2.0, "c"))}
+    under = PriceList(currency="EUR", device_hour={"x": (figure(9.0),), "y": (figure(4.0),)}, pue=figure(1.5),
+                      carbon_kg_per_mwh={"p": figure(1.0), "q": figure(2.0)})  # fmt: skip
+    over = PriceList(device_hour=here, carbon_kg_per_mwh={"p": figure(3.0)}).over(under)
+    assert over.price("x") == (Interval(low=1.0, expected=3.5, high=6.0), "b (2026); a (2026); c (2026)")
+    assert over.price("y")[0].expected == 4.0
+    assert (over.currency, over.pue.value) == ("USD", 1.5)
+    assert (over.carbon("p").value, over.carbon("q").value) == (3.0, 2.0)
+    assert PriceList(pue=figure(1.1)).over(under).pue.value == 1.1
+
+
+def test_what_is_given_is_paid():
+    listed = PriceList(pue=figure(1.5, "hall"), carbon_kg_per_mwh={"us-2023": figure(300.0, "grid")})
+    assert Prices(listed=listed).energy() == ((1.5, "hall"), (300.0, "grid"))
+    assert Prices(listed=listed, pue=1.2, carbon=40.0).energy() == ((1.2, "given"), (40.0, "given"))
+    assert Prices(listed=PriceList(), carbon=40.0).energy() == ((1.0, "given"), (40.0, "given"))
+    device = phase().projection.cluster.device
+    own = replace(device, price_per_hour=3.0)
+    three, five, none = (Interval(low=one, expected=one, high=one) for one in (3.0, 5.0, 0.0))
+    assert Prices().of(own) == (three, "given")
+    assert Prices(device_hour=5.0).of(own) == (five, "given")
+    assert Prices(device_hour=0.0).of(own) == (none, "given")
+    assert Prices().of(device) == published_prices().price("h100-sxm")
+
+
+def test_a_run_of_two_sizes_by_hand():
+    """Nothing fails, saves take no time, and every step as long as expected: ideal days, on 32 and 64 devices."""
+
+    def certain(one):
+        step = one.projection.step_time
+        sure = replace(step, low=step.expected, high=step.expected)
+        return replace(one, projection=replace(one.projection, step_time=sure))
+
+    one, two = certain(phase(devices=32, tokens=2e11)), certain(phase(name="2"))
+    saves = Checkpointing(stall=0.0, storage_bandwidth=1e18, interval=1e6)
+    told = Operations(failures=Failures(planned_per_device_day=0.0), checkpointing=saves)
+    paid = Prices(device_hour=2.0, pue=1.5, carbon=300.0)
+    found = project_run([one, two], told, paid, draws=3)
+    days = [each.steps * each.projection.step_time_s / DAY for each in (one, two)]
+    hours = 24 * (days[0] * 32 + days[1] * 64)
+    assert found.days.expected == pytest.approx(sum(days), rel=1e-4)
+    assert found.device_hours.expected == pytest.approx(hours, rel=1e-4)
+    assert found.money.expected == pytest.approx(2.0 * hours, rel=1e-4)
+    watts = one.projection.cluster.device.power_w
+    assert found.mwh == pytest.approx(hours * watts * 1.5 / 1e6, rel=1e-4)
+    assert found.tonnes_co2 == pytest.approx(found.mwh * 0.3)
+    assert found.mttf_s == math.inf
+    assert found.closed_forms == {}
+    assert found.goodput == pytest.approx(1.0, rel=1e-4)
+    failing = replace(told, failures=Failures(per_device_day={"a": 1e-3}, planned_per_device_day=2e-3))
+    failed = project_run([one, two], failing, paid, draws=3)
+    assert failed.mttf_s == pytest.approx(DAY / 64 / 1e-3)  # of the longer phase
+    assert failed.interruptions["a"] == pytest.approx(failed.device_hours.expected / 24 * 1e-3)
+    assert failed.planned == pytest.approx(2.0 * failed.interruptions["a"])
