@@ -143,6 +143,11 @@ def memory_bound_seconds(
     return kernels * launch_s + num_bytes / bandwidth
 
 
+def output_bytes(op: Gemm) -> float:
+    """Return bytes per number that a product writes: no fewer than 2, and what it reads of a sum that it adds to."""
+    return max(2.0, OPERAND_BYTES[op.dtype]) + op.accumulate_bytes
+
+
 class Roofline(Struct, frozen=True, kw_only=True):
     """Fitted roofline of one device."""
 
@@ -225,7 +230,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
             for rows, columns in fitted.tiles
         ]
         operand = OPERAND_BYTES[dtype]
-        output = max(2.0, operand) + op.accumulate_bytes
+        output = output_bytes(op)
         shown = output * fitted.accumulation if op.accumulate_bytes else 0.0
         num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
         return gemm_seconds(

@@ -14,7 +14,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.cost.calibration import Fit, TileAttentionParameters, TileParameters
-from forescale.cost.roofline import OPERAND_BYTES, Roofline, attention_bytes, entry_of, gemm_bytes, padded
+from forescale.cost.roofline import (
+    OPERAND_BYTES,
+    Roofline,
+    attention_bytes,
+    entry_of,
+    gemm_bytes,
+    output_bytes,
+    padded,
+)
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import EXTENTS, AttentionCore, Compute, Gemm, GroupedGemm
 from forescale.numeric import Array, Numeric
@@ -248,15 +256,15 @@ class TileModel(Roofline, frozen=True):
         return any(entry.systolic for entry in self.calibration.tile.values())
 
     def _limits(self, op: Gemm, share: Numeric = 1.0) -> _Limits:
-        fitted, operand = self._tile(op.dtype), OPERAND_BYTES[op.dtype]
+        fitted = self._tile(op.dtype)
         return _Limits(
             fitted=fitted,
             cores=float(self.device.num_cores),
             rate=self._sustained(op, self._rate(op.dtype) * fitted.fraction * share),
             l2_rate=fitted.l2_bytes_per_clock * self._clock,
             bandwidth=self._bandwidth(fitted.bandwidth),
-            operand_bytes=operand,
-            output_bytes=max(2.0, operand) + op.accumulate_bytes,
+            operand_bytes=OPERAND_BYTES[op.dtype],
+            output_bytes=output_bytes(op),
         )
 
     def _attention(self, op: AttentionCore, dtype: str) -> Numeric:

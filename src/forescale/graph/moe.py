@@ -386,9 +386,9 @@ def _grouped(
     dtype, active = lay.expert_type, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
     fused = 2 if spec.gated and name == "moe.up" else 1
-    own: dict[str, Any] = {"group": "expert", "active_fraction": active}
+    held = 1 if lay.choices.kernels.joins_gate else fused
+    own: dict[str, Any] = {"group": "expert", "active_fraction": active, "tensors": held}
     narrow = lay.choices.kernels.narrow_experts
-    own["tensors"] = 1 if lay.choices.kernels.joins_gate else fused
     b.parameter(f"{name}.weight", experts, inputs, outputs, **own, narrow=narrow, matrices=fused)
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **own)

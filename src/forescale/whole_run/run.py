@@ -119,14 +119,15 @@ class Phase(Struct, frozen=True, kw_only=True):
         )
         if not operations.elastic:
             return case, saved
-        replicas = getattr(found.strategy, _replicated(found.strategy))
+        _, replicas = _replicas(found.strategy)
         nodes = found.cluster.num_devices // replicas // found.cluster.devices_per_node
         return replace(case, replica_nodes=max(1, nodes), replica_share=lost_with_a_replica(found)), saved
 
 
-def _replicated(layout: Strategy) -> str:
-    """Return the degree that shrinks when devices are lost: of replicated shards a copy goes whole."""
-    return "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
+def _replicas(layout: Strategy) -> tuple[str, int]:
+    """Return the degree that shrinks when devices are lost, and its size: of replicated shards a copy goes whole."""
+    name = "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
+    return name, getattr(layout, name)
 
 
 def lost_with_a_replica(found: Projection) -> float:
@@ -136,8 +137,8 @@ def lost_with_a_replica(found: Projection) -> float:
     left, everything is lost; where the smaller layout is not legal or its experts do not divide, the loss is in
     proportion.
     """
-    layout, name = found.strategy, _replicated(found.strategy)
-    count: int = getattr(layout, name)
+    layout = found.strategy
+    name, count = _replicas(layout)
     fewer = count - -(-found.cluster.devices_per_node * count // found.cluster.num_devices)
     if fewer < 1:
         return 1.0
