@@ -36,7 +36,7 @@ from forescale.io.measurements import read_nccl_tests
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "src/forescale/catalogue/calibrations/network"
 LOGS = ROOT / "tests/data/collectives"
-DATE = "2026-11-23"
+DATE = "2026-11-27"
 TABLE = Path(sys.argv[1])
 
 NCCL = ("ring", "tree", "in_network", "direct_exchange", "p2p")
@@ -45,6 +45,7 @@ WIRES = [
 ]
 COPIES = ["copy_bandwidth", "sum_bandwidth"]
 EXCHANGE = ["exchange_efficiency", "exchange_launch", "exchange_copy_bandwidth"]
+CHUNKS = ["exchange_out_bandwidth", "exchange_short_launch"]
 
 
 def protocols(*values: tuple[float, float, float]) -> tuple[WireProtocol, ...]:
@@ -143,7 +144,8 @@ def cook(recipe: Recipe) -> None:
     link = fit_link(batches(plain), place, link, names, pull=recipe.pull)
     across = [(cluster, exchanges(rows)) for cluster, rows in sets]
     if any(rows for _, rows in across):
-        link = fit_link(batches(across), place, link, EXCHANGE, pull=recipe.pull)
+        names = [*EXCHANGE, *(CHUNKS if link.exchange_chunk else [])]
+        link = fit_link(batches(across), place, link, names, pull=recipe.pull)
     inside = check(sets, link, recipe, "rows of the fit")
     outside = tuple(check(rows(), link, recipe, name) for name, rows in recipe.held_out.items())
     every = [*sets, *(item for rows in recipe.held_out.values() for item in rows())]
@@ -186,6 +188,10 @@ NVLINK = {
     "exchange_launch": 1.3e-5,
     "peer_latency": 5e-8,
     "exchange_copy_bandwidth": 1e12,
+    "exchange_chunk": 32 * 2.0**19,
+    "exchange_out_bandwidth": 1e12,
+    "exchange_short": 2.0**14,
+    "exchange_short_launch": 1e-5,
 }
 REDUCTION = ["reduction_efficiency", "reduction_launch"]
 NETWORK = {
@@ -292,7 +298,8 @@ RECIPES = {
         start=LinkCalibration(
             name="xgmi-cdna3",
             architectures=("cdna3", "cdna4"),
-            **{**NVLINK, "tiers": ("infinity-fabric", "xgmi")},
+            # RCCL's channels between pairs are its own, and no source times them.
+            **{**NVLINK, "tiers": ("infinity-fabric", "xgmi"), "exchange_chunk": 0.0, "exchange_short": 0.0},
         ),
         tier=0,
         names=WIRES,

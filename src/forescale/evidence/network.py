@@ -262,7 +262,8 @@ def _names(link: LinkCalibration, cluster: Cluster, index: int, *, exchanges: bo
     tier = cluster.tiers[index]
     if exchanges:
         names = ["exchange_efficiency", "exchange_launch"]
-        copies = ["exchange_copy_bandwidth"]
+        names += ["exchange_short_launch"] if link.exchange_chunk else []
+        copies = ["exchange_copy_bandwidth", "exchange_out_bandwidth"]
     else:
         names = [
             f"{wire.name}.{key}" for wire in link.protocols for key in ("launch", "hop_factor", "efficiency")

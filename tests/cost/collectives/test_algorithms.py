@@ -254,6 +254,47 @@ def test_steps_of_a_binomial_tree(count, steps):
     assert doublings(count=count) == steps
 
 
+CHUNKS = {
+    "exchange_chunk": 16e6,
+    "exchange_out_bandwidth": 1e12,
+    "exchange_short": 16e3,
+    "exchange_launch": 15e-6,
+    "exchange_short_launch": 9e-6,
+}
+
+
+def exchanged(kind, size, num_bytes, stride=1.0, **changes):
+    built = model("p2p" if kind == "p2p" else "direct_exchange", **CHUNKS | changes)
+    group = Group(size=float(size), stride=float(stride))
+    return float(built.seconds(kind=kind, num_bytes=num_bytes, group=group))
+
+
+def test_the_first_chunks_of_an_exchange_are_copied_out_once_they_are_whole():
+    sent = 3 / 4 / FAST
+    assert exchanged("all_to_all", 4, 8e6) == pytest.approx(15e-6 + 8e6 * (sent + 3 / 4 / 1e12))
+    assert exchanged("all_to_all", 4, 64e6) == pytest.approx(15e-6 + 64e6 * sent + 16e6 * 3 / 4 / 1e12)
+    # Between two ranks all of a message leaves.
+    assert exchanged("p2p", 2, 64e6) == pytest.approx(15e-6 + ALPHA_FAST + 64e6 / FAST + 16e6 / 1e12)
+
+
+@pytest.mark.parametrize(("kind", "peers"), [("all_to_all", 4), ("p2p", 1)])
+def test_short_parts_go_with_flags(kind, peers):
+    """Up to 16 KB for each peer; their launch never takes longer than that of long ones."""
+    most, more = (exchanged(kind, 4, peers * 16e3 + extra) for extra in (0.0, 1.0))
+    assert more - most == pytest.approx(6e-6, rel=1e-4)
+    slow_start = {"exchange_short_launch": 20e-6}
+    most, more = (exchanged(kind, 4, peers * 16e3 + extra, **slow_start) for extra in (0.0, 1.0))
+    assert more - most == pytest.approx(0.0, abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["all_to_all", "p2p"])
+def test_exchanges_across_nodes_have_no_chunks_of_a_node(kind):
+    plain = {"exchange_chunk": 0.0}
+    for size, stride in ((4, 8), (16, 1)):
+        assert exchanged(kind, size, 1e4, stride) == exchanged(kind, size, 1e4, stride, **plain)
+        assert exchanged(kind, size, 64e6, stride) == exchanged(kind, size, 64e6, stride, **plain)
+
+
 def test_own_part_is_copied():
     plain = seconds("ring", "all_gather", 2)
     assert seconds("ring", "all_gather", 2, copy_bandwidth=1e12) == pytest.approx(plain + VOLUME / 2 / 1e12)

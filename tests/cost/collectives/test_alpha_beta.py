@@ -70,6 +70,29 @@ def test_one_node(hardware, cluster):
 
 
 @pytest.mark.parametrize(
+    ("hardware", "cluster", "most"),
+    [
+        ("A100-80GB SXM", "a100-sxm-80gb", 0.04),
+        ("H100 SXM", "h100-sxm", 0.05),
+        ("H200 SXM", "h200-sxm", 0.07),
+        ("B200", "b200", 0.04),
+        ("GB200", "gb200-nvl72", 0.04),
+        ("B300", "b300", 0.08),
+        ("GB300", "gb300-nvl72", 0.08),
+    ],
+)
+def test_long_all_to_alls_of_a_node(hardware, cluster, most):
+    """From 128 MiB on, where the last copies of the first chunks count little; B300 and GB300 are in no fit."""
+    rows = [
+        row
+        for row in read_collectives(PUBLISHED / "kernels.csv", hardware)
+        if row.kind == "all_to_all" and row.num_bytes >= 128 * 2**20
+    ]
+    assert len(rows) >= 3
+    assert np.abs(spread(cluster, rows)).max() < most
+
+
+@pytest.mark.parametrize(
     ("log", "cluster", "nodes", "bar"),
     [
         ("h100_2_nodes", "h100-sxm", 2, 0.1),
@@ -165,7 +188,7 @@ def test_hybrid_ep_reaches_more_of_a_link_than_all_to_alls_do():
     )
     copies = 8 * (1 - (7 / 8) ** 8) * 7 / 8
     assert 643e9 < copies * 1e9 / direct < 740e9
-    assert direct < 0.8 * plain
+    assert direct < 0.92 * plain, "and plain has none of the copies that leave an all-to-all 0.60"
 
 
 def test_deepseek_sends_a_token_to_at_most_4_nodes():

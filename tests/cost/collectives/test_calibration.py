@@ -51,6 +51,17 @@ def test_the_closest_calibration_is_taken(architecture, tier, expected):
     assert names[1] in ("infiniband", "fat-tree-cdna")
 
 
+def test_a_tiers_own_launch_of_exchanges_scales_that_of_short_ones():
+    own = fast(name="nvlink", parameters=LinkParameters(exchange_launch=30e-6))
+    built = cluster(own, slow(name="y"), architecture="hopper", num_devices=64)
+    packaged = next(link for link in link_calibrations() if link.name == "nvlink-hopper")
+    found = calibrate(built).links[0]
+    ratio = packaged.exchange_short_launch / packaged.exchange_launch
+    assert 0.5 < ratio < 1.0
+    assert found.exchange_launch == 30e-6
+    assert found.exchange_short_launch == pytest.approx(ratio * 30e-6)
+
+
 def test_beyond_the_node_the_generic_one_is_for_networks():
     assert calibrate(cluster(fast(name="x"), slow(name="y"))).links[1].name == "scale-out"
 

@@ -28,6 +28,17 @@ class Held(Struct, frozen=True, kw_only=True):
     """Where the message is shorter than that."""
 
 
+class Chunks(Struct, frozen=True, kw_only=True):
+    """What messages between pairs of a node take beside their line."""
+
+    num_bytes: Numeric
+    """The first chunks of all channels, which are copied out once they are there."""
+    seconds_per_byte: Numeric
+    short: Numeric
+    """Bytes up to which it starts `saved` seconds earlier."""
+    saved: Numeric
+
+
 class Line(Struct, frozen=True, kw_only=True):
     """Time of one way to do a collective: fixed + bytes·seconds_per_byte, and what that does not hide of `latency`."""
 
@@ -40,6 +51,7 @@ class Line(Struct, frozen=True, kw_only=True):
     """Share of the transfer that hides them."""
     held: Held | None = None
     """What a message that hops forward step by step waits at them."""
+    chunks: Chunks | None = None
 
 
 class Algorithm(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, Algorithm, Line
+from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, Algorithm, Chunks, Line
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
 from forescale.cost.collectives.route import Route, route
 from forescale.cost.mesh import Group
@@ -44,6 +44,21 @@ def beyond_transfer(*, latency: Numeric, transfer: Numeric, share: float) -> Num
 def until_forwarded(*, steps: Numeric, whole: Numeric) -> Numeric:
     """min(steps, whole): hops wait for a step, or for all of a message that is shorter."""
     return smaller(steps, whole)
+
+
+@formula(
+    unit="s",
+    source="NCCL, src/device/sendrecv.h: what a channel receives is copied out chunk by chunk, each once it is whole",
+)
+def copied_out(*, num_bytes: Numeric, chunk: Numeric, seconds_per_byte: Numeric) -> Numeric:
+    """min(V, chunk)·beta: later chunks are sent meanwhile."""
+    return smaller(num_bytes, chunk) * seconds_per_byte
+
+
+@formula(unit="s", source="NCCL, src/enqueue.cc: a part of up to 16 KiB for a peer goes with flags (LL)")
+def started_early(*, num_bytes: Numeric, short: Numeric, saved: Numeric) -> Numeric:
+    """Return the seconds that a message saves which goes with flags."""
+    return indicator(num_bytes <= short) * saved
 
 
 @formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
@@ -92,6 +107,9 @@ class Lines(Struct, frozen=True, kw_only=True):
 
 def _seconds(line: Line, num_bytes: Numeric) -> Numeric:
     seconds = message_seconds(num_bytes=num_bytes, fixed=line.fixed, seconds_per_byte=line.seconds_per_byte)
+    if (first := line.chunks) is not None:
+        out = copied_out(num_bytes=num_bytes, chunk=first.num_bytes, seconds_per_byte=first.seconds_per_byte)
+        return seconds + out - started_early(num_bytes=num_bytes, short=first.short, saved=first.saved)
     if line.held is not None:
         whole = num_bytes * line.held.seconds_per_byte
         return seconds + until_forwarded(steps=line.held.steps, whole=whole)
@@ -158,6 +176,9 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
         if (copy := self._copy_bandwidth(kind)) is not None:
             shown = 1.0 if kind == "all_to_all" else _within_a_node(route)
             lines = [_with_copy(line, route, copy, shown) for line in lines]
+        if kind in PAIRS and (first := self.calibration.links[0]).exchange_chunk:
+            chunks = _chunks(first, route, PAIRS[kind])
+            lines = [replace(line, chunks=chunks) for line in lines]
         return Lines(num_ranks=route.num_ranks, lines=tuple(lines))
 
     def provenance(self, *, kind: CollectiveKind) -> Provenance:
@@ -216,6 +237,21 @@ def _within_a_node(route: Route) -> Numeric:
     for leg in route.legs[1:]:
         inside = inside * indicator(leg.fan <= 1.0)
     return inside
+
+
+PAIRS: Mapping[CollectiveKind, bool] = {"all_to_all": True, "p2p": False}
+"""What is sent between pairs, and whether each rank sends a part to all, itself included."""
+
+
+def _chunks(link: LinkCalibration, route: Route, parts: bool) -> Chunks:
+    inside, ranks = _within_a_node(route), route.num_ranks if parts else 1.0
+    leaving = 1.0 - 1.0 / ranks if parts else 1.0
+    return Chunks(
+        num_bytes=link.exchange_chunk,
+        seconds_per_byte=inside * leaving / link.exchange_out_bandwidth,
+        short=link.exchange_short * ranks,
+        saved=inside * max(0.0, link.exchange_launch - link.exchange_short_launch),
+    )
 
 
 def _with_copy(line: Line, route: Route, copy_bandwidth: float, shown: Numeric) -> Line:

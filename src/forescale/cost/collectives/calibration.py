@@ -72,6 +72,15 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     """byte/s at which a sum's last step, which sends nothing on, goes over a rank's own part; the same."""
     exchange_copy_bandwidth: Amount = float("inf")
     """The same within an all-to-all."""
+    exchange_chunk: Measure = 0.0
+    """Bytes between pairs of a node that have to be there before a rank copies any of them out. NCCL 2.18 to 2.29:
+    512 KiB (src/init.cc, P2P_NVL_CHUNKSIZE) in each of 32 channels (src/graph/paths.cc)."""
+    exchange_out_bandwidth: Amount = float("inf")
+    """byte/s at which it copies these."""
+    exchange_short: Measure = 0.0
+    """Bytes for each peer up to which they go with flags (LL). NCCL: 16 KiB (src/enqueue.cc, P2P_LL_THRESHOLD)."""
+    exchange_short_launch: Seconds = 0.0
+    """Seconds before the first byte of such."""
     date: str = ""
     fit: Fit = field(default_factory=Fit)
 
@@ -126,7 +135,8 @@ def calibrate(
 def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCalibration:
     """Return the calibration with the tier's own parameters.
 
-    Efficiency and launch are those of the protocol for long messages; the others keep their ratio to it.
+    Efficiency and launch are those of the protocol for long messages; the others keep their ratio to it, and those of
+    short exchanges to long ones.
     """
     own = tier.parameters
     if own is None:
@@ -145,10 +155,13 @@ def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCali
         for wire in link.protocols
     )
     plain = ("exchange_efficiency", "reduction_efficiency", "exchange_launch", "peer_latency", "algorithms")
+    short = link.exchange_short_launch
+    if own.exchange_launch is not None and link.exchange_launch:
+        short = short * own.exchange_launch / link.exchange_launch
     given = {name: getattr(own, name) for name in plain if getattr(own, name) is not None}
     source = f"parameters of tier {tier.name} of cluster {cluster.name}, over {link.fit.source or link.name}"
     fit = replace(link.fit, kind="roofline", source=source, in_sample=None, held_out=())
-    return replace(link, protocols=wires, fit=fit, **given)
+    return replace(link, protocols=wires, fit=fit, exchange_short_launch=short, **given)
 
 
 def _naming(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> list[LinkCalibration]:
