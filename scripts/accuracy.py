@@ -20,7 +20,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from forescale.cost.calibration import calibration_names, read_calibration
+from forescale.cost.calibration import (
+    AttentionParameters,
+    Calibration,
+    GemmParameters,
+    calibration_names,
+    read_calibration,
+)
+from forescale.cost.collectives.calibration import link_calibrations
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
@@ -154,7 +161,7 @@ def markdown(
         _opening(board, corpus),
         _headline(board, drawn.get("step-time", "")),
         _held_out(),
-        _products(),
+        _kernels(),
         _named(board, by_name),
         _memory(board, drawn.get("memory", "")),
         _doubtful(board),
@@ -232,12 +239,12 @@ PRINTED = ("all", "all, open", "core", "dense", "moe")
 UNSEEN = "each machine predicted from the others"
 
 
-def _products() -> str:
-    """Return how matrix products of a machine were predicted from the others of its generation."""
+def _kernels() -> str:
+    """Return how products, attention and collectives of a machine were predicted by fits that had not seen it."""
     rows = [
         [
             name,
-            dtype,
+            what,
             ", ".join(entry.fit.machines),
             unseen.source.removeprefix(UNSEEN).removeprefix(", ") or "all",
             str(unseen.rows),
@@ -245,15 +252,26 @@ def _products() -> str:
             _percent(unseen.median_abs),
         ]
         for name in sorted(calibration_names())
-        for dtype, entry in read_calibration(name).gemm.items()
+        for what, entry in _timed(read_calibration(name))
         for unseen in entry.fit.held_out
         if unseen.source.startswith(UNSEEN)
     ]
-    title = ("generation", "type", "machines", "which", "rows", "10th pct", "bias", "90th pct", "median")
+    links = [
+        [
+            link.name,
+            unseen.source,
+            str(unseen.rows),
+            *map(_signed, (unseen.p10, unseen.bias, unseen.p90)),
+            _percent(unseen.median_abs),
+        ]
+        for link in link_calibrations()
+        for unseen in link.fit.held_out
+    ]
+    figures = ("rows", "10th pct", "bias", "90th pct", "median")
     return (
-        "### Matrix products of a machine that was not seen\n\n"
-        "Timed products of `data/published/kernels.csv`, predicted by a fit to the other machines of the "
-        "generation; errors are ln(predicted / measured). bf16 products of B200 cannot be known better than their "
+        "### Kernels and messages of a machine that was not seen\n\n"
+        "Timed products and attention of `data/published/kernels.csv`, predicted by a fit to the other machines of "
+        "the generation; errors are ln(predicted / measured). bf16 products of B200 cannot be known better than their "
         "sources agree. Where SimuMax's loops on B200 last 0.15 s and longer, two near shapes (each extent within "
         "a third, the same layout) differ from their mean by 0.3 % in the median and 3 % at the 90th percentile. "
         "Shorter loops differ by 4.2 and 20.8 %: they follow others of a layout, most of the shortest within what "
@@ -261,8 +279,18 @@ def _products() -> str:
         "controller, full clock or two thirds of it (4096 × 3584 × 4096 ran at 1,386 TFLOP/s and 4096 × 4096 × "
         "3584 at 879). Under their power limit B200 of two sources differ by 15 to 20 %. Two collections of one "
         "source on the same kind of machine differ from their mean by 1 to 2 % in the median and by 6 to 9 % at "
-        "the 90th percentile.\n\n" + table(title, rows)
+        "the 90th percentile.\n\n"
+        + table(("generation", "what", "machines", "which", *figures), rows)
+        + "\n\nThe same of collectives from 32 KiB on, by fits to other machines, or to fewer nodes.\n\n"
+        + table(("link", "machine", *figures), links)
     )
+
+
+def _timed(calibration: Calibration) -> Iterable[tuple[str, GemmParameters | AttentionParameters]]:
+    """Return what a generation has fits of: products by type, attention by direction."""
+    yield from calibration.gemm.items()
+    for direction in ("forward", "backward"):
+        yield f"attention, {direction}", calibration.attention[direction]
 
 
 def _memory(board: Scoreboard, picture: str) -> str:
