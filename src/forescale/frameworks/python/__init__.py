@@ -1,0 +1,1 @@
+"""Configurations in Python read as syntax: functions followed, nothing imported or run."""

@@ -1,0 +1,163 @@
+"""Functions and methods of Python itself that configurations are made with, on values that are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from forescale.frameworks.python.values import LONGEST, MISSING, Call, checked, known
+
+TYPES: Final[Mapping[str, type]] = {
+    each.__name__: each for each in (str, int, bool, float, list, dict, tuple, set)
+}
+
+
+def listed(value: object) -> list[Any] | None:
+    """Return what a loop over a value goes through; None where that is not known."""
+    if isinstance(value, range) and len(value) > LONGEST:
+        return None
+    return list(value) if isinstance(value, list | tuple | dict | set | range | str) else None
+
+
+def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:  # noqa: ANN401
+    """Return a copy of a value and of all configurations, lists and tables in it."""
+    seen = {} if seen is None else seen
+    if id(value) in seen:
+        return seen[id(value)]
+    if isinstance(value, Call):
+        made = seen[id(value)] = Call(value.name, value.place, list(value.args), known=value.known)
+        made.kinds = value.kinds
+        made.fields = {name: copied(each, seen) for name, each in value.fields.items()}
+        made.defaults = {name: copied(each, seen) for name, each in value.defaults.items()}
+        made.places = dict(value.places)
+        return made
+    if isinstance(value, list):
+        return [copied(each, seen) for each in value]
+    if isinstance(value, dict):
+        return {name: copied(each, seen) for name, each in value.items()}
+    return value
+
+
+def _pairs(*given: Any) -> list[Any]:  # noqa: ANN401
+    return list(zip(*map(_items, given), strict=False))
+
+
+def _items(value: object) -> list[Any]:
+    found = listed(value)
+    if found is None:
+        raise TypeError(value)
+    return found
+
+
+def _whole(value: Any = 0) -> int:  # noqa: ANN401
+    return int(value) if not isinstance(value, str) or len(value) < LONGEST_NUMBER else _items(None)  # type: ignore[return-value]
+
+
+LONGEST_NUMBER = 20
+"""Digits of a number that is written as text."""
+
+
+def _text(value: Any = "") -> str:  # noqa: ANN401
+    if not isinstance(value, str | int | float | bool | None):
+        raise TypeError(value)
+    return str(value)
+
+
+def _table(given: Any = (), **words: Any) -> dict[Any, Any]:  # noqa: ANN401
+    return dict(given, **words)
+
+
+BUILTINS: Final[Mapping[str, Callable[..., Any]]] = {
+    "int": _whole,
+    "float": float,
+    "str": _text,
+    "bool": bool,
+    "abs": abs,
+    "round": round,
+    "len": lambda value: len(_items(value)),
+    "min": min,
+    "max": max,
+    "sum": lambda value, start=0: sum(_items(value), start),
+    "divmod": divmod,
+    "range": range,
+    "list": lambda value=(): _items(value),
+    "tuple": lambda value=(): tuple(_items(value)),
+    "set": lambda value=(): set(_items(value)),
+    "dict": _table,
+    "sorted": lambda value: sorted(_items(value)),
+    "reversed": lambda value: _items(value)[::-1],
+    "enumerate": lambda value, start=0: list(enumerate(_items(value), start)),
+    "zip": _pairs,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.gcd": math.gcd,
+    "math.lcm": math.lcm,
+    "math.prod": lambda value: math.prod(_items(value)),
+}
+_OF_TEXT = frozenset(
+    (
+        "lower",
+        "upper",
+        "strip",
+        "startswith",
+        "endswith",
+        "split",
+        "rsplit",
+        "partition",
+        "rpartition",
+        "removeprefix",
+        "removesuffix",
+        "isdigit",
+    )
+)
+_OF_LIST = frozenset(("append", "insert", "pop", "index", "count", "copy", "remove", "reverse", "clear"))
+_OF_TABLE = frozenset(("get", "items", "keys", "values", "pop", "setdefault", "copy", "clear"))
+_OF_SET = frozenset(("add", "discard", "union"))
+METHODS: Final[Mapping[type, frozenset[str]]] = {
+    str: _OF_TEXT, list: _OF_LIST, tuple: frozenset(("index", "count")), dict: _OF_TABLE, set: _OF_SET,
+}  # fmt: skip
+
+
+def built_in(name: str, args: list[Any], words: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return what one of Python's functions makes; MISSING where that is not known."""
+    if not all(known(each) and not isinstance(each, Call) for each in args):
+        return MISSING
+    if name in ("any", "all"):
+        return _any_all(name, args)
+    try:
+        return checked(BUILTINS[name](*args, **words))
+    except (TypeError, ValueError, ArithmeticError):
+        return MISSING
+
+
+def _any_all(name: str, args: list[Any]) -> Any:  # noqa: ANN401
+    items = listed(args[0]) if args else None
+    if items is None or not all(known(each) for each in items):
+        return MISSING
+    return any(items) if name == "any" else all(items)
+
+
+def method(owner: Any, name: str, args: list[Any], words: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return what a method of a text, a list or a table makes; MISSING where that is not known."""
+    if name in ("extend", "update") and isinstance(owner, list | dict):
+        given = args[0] if args else dict(words)
+        if listed(given) is None or len(owner) + len(given) > LONGEST:
+            return MISSING
+        return owner.extend(given) if isinstance(owner, list) else owner.update(given, **words)
+    if name == "join" and isinstance(owner, str):
+        parts = listed(args[0]) if args else None
+        if (
+            parts is None
+            or not all(isinstance(each, str) for each in parts)
+            or sum(map(len, parts)) > LONGEST
+        ):
+            return MISSING
+        return owner.join(parts)
+    if name not in METHODS.get(type(owner), ()) or (isinstance(owner, str) and not all(map(known, args))):
+        return MISSING
+    try:
+        found = getattr(owner, name)(*args, **words)
+    except (TypeError, ValueError, LookupError):
+        return MISSING
+    return list(found) if isinstance(owner, dict) and name in ("items", "keys", "values") else found

@@ -1,0 +1,241 @@
+"""Calls followed: functions and classes that can be read, Python's own, and what a reader knows of its framework's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, method
+from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, text_of
+from forescale.frameworks.python.values import MISSING, Call, Opaque, known
+
+COPIES: Final = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
+CASTS: Final = ("cast", "typing.cast")
+REPLACES: Final = ("replace", "dataclasses.replace")
+STARTS: Final = ("pretrain", "finetune", "print")
+"""Functions that start a run: what they do with a configuration is no part of it."""
+
+
+class Frame(Protocol):
+    """The names of one function, and what its expressions stand for (`run.Frame`)."""
+
+    module: Module
+    world: World
+    scope: dict[str, Any]
+    result: Any
+    ended: bool
+
+    def body(self, lines: Sequence[ast.stmt]) -> str | None:
+        """Run lines."""
+
+    def value(self, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return what an expression stands for."""
+
+    def items(self, nodes: Sequence[ast.expr]) -> Iterator[Any]:
+        """Yield the values of a list."""
+
+    def table(self, keys: Sequence[ast.expr | None], values: Sequence[ast.expr]) -> dict[Any, Any]:
+        """Return a table."""
+
+    def attribute(self, owner: Any, name: str, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return a field or a part."""
+
+    def field(self, owner: Call, name: str) -> Any:  # noqa: ANN401
+        """Return a field or its default."""
+
+    def kept(self, before: Any, value: Any) -> Any:  # noqa: ANN401
+        """Return what a field is after it was set."""
+
+
+class Caller:
+    """One call within a frame."""
+
+    def __init__(self, frame: Frame, node: ast.Call) -> None:
+        self.frame, self.node, self.world = frame, node, frame.world
+        self.place = frame.module.place(node)
+        self.name = ast.unparse(node.func)
+        self.args = list(frame.items(node.args))
+        self.words = frame.table(
+            [None if word.arg is None else ast.Constant(word.arg) for word in node.keywords],
+            [word.value for word in node.keywords],
+        )
+
+    def value(self) -> Any:  # noqa: ANN401, PLR0911 (one case per kind of call)
+        """Return what the call makes."""
+        func, owner = self.node.func, MISSING
+        if isinstance(func, ast.Attribute):
+            owner = self.frame.value(func.value)
+        made = self.world.hooks.call(self.name, owner, self.args, self.words, self.place)
+        if made is not MISSING:
+            return made
+        if isinstance(func, ast.Attribute) and not isinstance(
+            owner, Module | Opaque | Call | Function | Class
+        ):
+            return method(owner, func.attr, self.args, self.words)
+        target = self.target(func, owner)
+        if isinstance(target, Function):
+            return self.run(target, self.args, self.words)
+        if isinstance(target, Class):
+            return self.build(target)
+        if self.name in COPIES and self.args:
+            return copied(self.args[0])
+        if self.name in CASTS and len(self.args) > 1:
+            return self.args[1]
+        if self.name in REPLACES and self.args and isinstance(self.args[0], Call):
+            found = copied(self.args[0])
+            found.fields |= self.words
+            found.places |= dict.fromkeys(self.words, self.place)
+            return found
+        if len(self.args) >= SPECIAL.get(self.name, len(self.args) + 1):
+            return getattr(self, f"_{self.name}")()
+        if self.name in BUILTINS or self.name in ("any", "all"):
+            return built_in(self.name, self.args, self.words)
+        return self.unread(target)
+
+    def target(self, func: ast.expr, owner: Any) -> Any:  # noqa: ANN401
+        """Return what is called."""
+        if isinstance(func, ast.Attribute):
+            if isinstance(owner, Call):
+                return owner.fields.get(func.attr, MISSING)
+            return self.frame.attribute(owner, func.attr, func) if isinstance(owner, Module) else MISSING
+        return self.frame.value(func)
+
+    def unread(self, target: Any) -> Call:  # noqa: ANN401
+        """Return what a function or class that is not read makes: of a class its fields, of a function nothing."""
+        last = self.name.rpartition(".")[2]
+        if last[:1].isupper():
+            return Call(last, self.place, self.args, dict(self.words), dict.fromkeys(self.words, self.place))
+        named = isinstance(target, Opaque) and self.name.isidentifier() and last not in STARTS
+        if named and any(isinstance(each, Call) for each in (*self.args, *self.words.values())):
+            self.world.unread.setdefault(last, self.place)
+        if isinstance(target, Opaque) and target.origin:
+            self.world.absent.setdefault(self.place, f"{last} of {target.origin}")
+        return Call(text_of(self.node), self.place, self.args, known=False)
+
+    def run(self, function: Function, args: list[Any], words: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return what a function returns."""
+        if self.world.depth >= DEPTH:
+            return MISSING
+        node, doubt = function.node, self.world.doubt
+        inner = self.world.frame(function.module, {}, function.scope)
+        inner.scope |= self.bound(inner, node.args, args, words)
+        self.world.depth += 1
+        try:
+            if isinstance(node, ast.Lambda):
+                return inner.value(node.body)
+            word = inner.body(node.body)
+        finally:
+            self.world.doubt = doubt
+            self.world.depth -= 1
+        if word is None and inner.ended and inner.result is not None:
+            return MISSING
+        return inner.result
+
+    def bound(
+        self, inner: Frame, given: ast.arguments, args: list[Any], words: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a function's names at its start."""
+        names = [each.arg for each in (*given.posonlyargs, *given.args)]
+        alone = [each.arg for each in given.kwonlyargs]
+        late = zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True)
+        usual = [*late, *((name, node) for name, node in zip(alone, given.kw_defaults, strict=True) if node)]
+        scope: dict[str, Any] = {name: Opaque(name, self.place) for name in (*names, *alone)}
+        scope |= dict(zip(names, args, strict=False))
+        told = {name: value for name, value in words.items() if name in scope}
+        scope |= {
+            name: inner.value(node)
+            for name, node in usual
+            if name not in told and name not in names[: len(args)]
+        }
+        scope |= told
+        if given.vararg is not None:
+            scope[given.vararg.arg] = tuple(args[len(names) :])
+        if given.kwarg is not None:
+            scope[given.kwarg.arg] = {name: value for name, value in words.items() if name not in told}
+        return scope
+
+    def build(self, kind: Class) -> Call:
+        """Return a configuration of a class, with the defaults of its fields."""
+        kinds: dict[str, None] = {}
+        defaults = self.fields_of(kind, kinds)
+        fields = dict(zip(defaults, self.args, strict=False)) | self.words
+        usual = {name: value for name, value in defaults.items() if value is not MISSING}
+        places = dict.fromkeys(fields, self.place)
+        return Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds))
+
+    def fields_of(self, kind: Class, kinds: dict[str, None], depth: int = 0) -> dict[str, Any]:
+        """Return the fields of a class and of those it builds on, with their defaults; `kinds` are told the names."""
+        kinds[kind.node.name] = None
+        inner, found = self.world.frame(kind.module, {}, {}), dict[str, Any]()
+        for base in kind.node.bases:
+            above = inner.value(base)
+            if isinstance(above, Class) and depth < DEPTH:
+                found |= self.fields_of(above, kinds, depth + 1)
+            elif isinstance(above, Opaque):
+                kinds[above.text.rpartition(".")[2]] = None
+        for line in kind.node.body:
+            match line:
+                case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                    found[name] = MISSING if value is None else self.default(inner, value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    found[name] = self.default(inner, value)
+                case _:
+                    pass
+        return found
+
+    @staticmethod
+    def default(inner: Frame, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return the default of a field."""
+        if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "field":
+            return inner.value(node)
+        words = {word.arg: word.value for word in node.keywords}
+        if "default" in words:
+            return inner.value(words["default"])
+        if "default_factory" not in words:
+            return MISSING
+        return inner.value(
+            ast.copy_location(ast.Call(func=words["default_factory"], args=[], keywords=[]), node)
+        )
+
+    def _hasattr(self) -> Any:  # noqa: ANN401
+        owner, name = self.args
+        if not isinstance(owner, Call) or not isinstance(name, str):
+            return MISSING
+        found = self.frame.field(owner, name)
+        return MISSING if found is MISSING or (isinstance(found, Call) and found.idle) else True
+
+    def _getattr(self) -> Any:  # noqa: ANN401
+        owner, name, *usual = self.args
+        if isinstance(owner, Opaque) and isinstance(name, str):
+            return self.frame.attribute(owner, name, self.node)
+        if not isinstance(owner, Call) or not isinstance(name, str):
+            return MISSING
+        found = self.frame.field(owner, name)
+        if found is MISSING and not usual:
+            return self.frame.attribute(owner, name, self.node)
+        return found
+
+    def _setattr(self) -> None:
+        owner, name, value = self.args
+        if isinstance(owner, Call) and isinstance(name, str):
+            owner.fields[name] = self.frame.kept(owner.fields.get(name, MISSING), value)
+            owner.places[name] = self.place
+
+    def _isinstance(self) -> Any:  # noqa: ANN401
+        value = self.args[0]
+        names = [each.rpartition(".")[2] for each in re.findall(r"[\w.]+", ast.unparse(self.node.args[1]))]
+        if isinstance(value, Opaque) and value.origin and all(name in TYPES for name in names):
+            return False
+        if not known(value) or isinstance(value, Function | Class):
+            return MISSING
+        if not isinstance(value, Call):
+            return any(isinstance(value, TYPES[name]) for name in names if name in TYPES)
+        if value.name in names or set(value.kinds) & set(names):
+            return True
+        return False if value.kinds or all(name in TYPES for name in names) else MISSING
+
+
+SPECIAL: Final = {"hasattr": 2, "getattr": 2, "setattr": 3, "isinstance": 2}
+"""Functions of Python on fields and kinds, and the arguments that they need."""

@@ -1,0 +1,263 @@
+"""Files of Python: their functions, classes, constants and imports, and the files that these lie in."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from forescale.errors import ReaderError, shown
+from forescale.files import read_text
+from forescale.frameworks.python.values import MISSING, Call, Opaque
+
+DEPTH: Final = 40
+"""Functions that may call each other, and modules that may import from each other."""
+STEPS: Final = 400_000
+"""Expressions that are looked at."""
+
+
+class Hooks(Protocol):
+    """What a reader knows of a framework's own functions and classes."""
+
+    @property
+    def package(self) -> str:
+        """Dotted name of the package whose files are followed."""
+
+    @property
+    def closed(self) -> Collection[str]:
+        """Names that are not followed."""
+
+    def call(self, name: str, owner: object, args: list[Any], words: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401
+        """Return what a call makes, by its name as it is written; MISSING where it is followed as any other."""
+
+    def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401
+        """Return what a field is that nothing sets; MISSING where that is not known."""
+
+
+class World:
+    """All that is read for one file: its modules, and what is in doubt at the moment."""
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        frame: Callable[[Module, dict[str, Any], Mapping[str, Any]], Any],
+        folders: Sequence[Path] = (),
+    ) -> None:
+        self.hooks, self.frame, self.folders = hooks, frame, folders
+        self.modules: dict[Path, Module] = {}
+        self.doubt: Opaque | None = None
+        """The condition, not known, of the lines that are read."""
+        self.unread: dict[str, str] = {}
+        """Functions that are not read and were given a configuration, with the place of the first call."""
+        self.absent: dict[str, str] = {}
+        """Functions that are not read, with the module that they are imported from, by the place of the call."""
+        self.steps = self.depth = 0
+
+    def module(self, path: Path) -> Module:
+        """Return a file, parsed once."""
+        if path not in self.modules:
+            self.modules[path] = Module(path, self)
+        return self.modules[path]
+
+    def step(self, place: str) -> None:
+        """Count a step.
+
+        Raises
+        ------
+        ReaderError
+            If there are more than a configuration has.
+        """
+        self.steps += 1
+        if self.steps > STEPS:
+            raise ReaderError(place, f"it takes more than {STEPS:,} steps to read; write its values out")
+
+
+class Module:
+    """One file."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        self.path, self.world = path, world
+        self.tree = parsed(path)
+        self.found: dict[tuple[str, int], Path | None] = {}
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.constants: dict[str, ast.expr] = {}
+        self.imports: dict[str, tuple[str, str, int]] = {}
+        self.stars: list[tuple[str, int]] = []
+        for node in _top(self.tree.body):
+            self._take(node)
+
+    def _take(self, node: ast.stmt) -> None:
+        match node:
+            case ast.FunctionDef(name=name):
+                self.functions[name] = node
+            case ast.ClassDef(name=name):
+                self.classes[name] = node
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.constants |= _constants(target, value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                self.constants[name] = value
+            case ast.Import() | ast.ImportFrom():
+                names, star = imported(node)
+                self.imports |= names
+                self.stars += star
+            case _:
+                pass
+
+    def place(self, node: ast.AST) -> str:
+        """Return file and line, for messages."""
+        return f"{self.path}, line {getattr(node, 'lineno', 0)}"
+
+    def lookup(self, name: str) -> Any:  # noqa: ANN401
+        """Return what a name of the file stands for; MISSING where it has none."""
+        if name in self.functions:
+            return Function(self, self.functions[name])
+        if name in self.classes:
+            return Class(self, self.classes[name])
+        if name in self.imports:
+            return self.bring(*self.imports[name], name)
+        if self.world.depth >= DEPTH:
+            return MISSING
+        self.world.depth += 1
+        try:
+            if name in self.constants:
+                return self.world.frame(self, {}, {}).value(self.constants[name])
+            found = (self.bring(module, name, level, "") for module, level in self.stars)
+            return next((each for each in found if not isinstance(each, Opaque)), MISSING)
+        finally:
+            self.world.depth -= 1
+
+    def bring(self, module: str, name: str, level: int, alias: str) -> Any:  # noqa: ANN401
+        """Return what is imported: `name` of a module, or the module where there is no name."""
+        if self.world.depth < DEPTH and name not in self.world.hooks.closed:
+            self.world.depth += 1
+            try:
+                there = self.beside(module, level)
+                found = there.lookup(name) if there is not None and name else there
+                if found is not None and found is not MISSING:
+                    return found
+                inside = self.beside(f"{module}.{name}" if module else name, level) if name else None
+                if inside is not None:
+                    return inside
+            finally:
+                self.world.depth -= 1
+        return Opaque(name or alias, f"{self.path}", module)
+
+    def beside(self, module: str, level: int) -> Module | None:
+        """Return the file of a module: of the framework's checkout that this one lies in, or beside this one."""
+        if (module, level) not in self.found:
+            self.found[module, level] = self._file(module, level)
+        path = self.found[module, level]
+        return self.world.module(path) if path is not None else None
+
+    def _file(self, module: str, level: int) -> Path | None:
+        parts = [part for part in module.split(".") if part]
+        for root in self._roots(parts, level):
+            folder = root.joinpath(*parts)
+            for path in (
+                (folder.with_suffix(".py"), folder / "__init__.py") if parts else (root / "__init__.py",)
+            ):
+                if path.is_file():
+                    return path
+        return None
+
+    def _roots(self, parts: Sequence[str], level: int) -> Iterator[Path]:
+        """Yield the folders that a module's first part may lie in, nearest first."""
+        here = self.path.absolute().parent
+        if level:
+            yield [here, *here.parents][min(level - 1, len(here.parents))]
+            return
+        package = self.world.hooks.package.split(".")
+        if list(parts[: len(package)]) != package:
+            yield here
+            return
+        for above in _checkout(here, *self.world.folders):
+            for root in (above, above / "src"):
+                if root.joinpath(*package).is_dir():
+                    yield root
+
+
+def _checkout(here: Path, *folders: Path) -> Iterator[Path]:
+    """Yield a folder and those above it, as far as its repository, then the others."""
+    for above in (here, *here.parents):
+        yield above
+        if (above / ".git").exists():
+            break
+    yield from folders
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A function that can be read."""
+
+    module: Module
+    node: ast.FunctionDef | ast.Lambda
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    """Names around it."""
+
+
+@dataclass(slots=True, eq=False)
+class Class:
+    """A class that can be read: its fields and their defaults."""
+
+    module: Module
+    node: ast.ClassDef
+
+
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax of a file.
+
+    Raises
+    ------
+    ReaderError
+        If it is no Python.
+    """
+    text = read_text(path)
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise ReaderError(f"{path}{line}", f"it is no Python: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ReaderError(path, "it is no Python that can be read") from error
+
+
+def imported(
+    node: ast.Import | ast.ImportFrom,
+) -> tuple[dict[str, tuple[str, str, int]], list[tuple[str, int]]]:
+    """Return modules, names there and levels by the names here; and modules of which all names are taken."""
+    if isinstance(node, ast.Import):
+        pairs = ((each.asname or each.name.split(".")[0], each) for each in node.names)
+        return {
+            name: (each.name if each.asname else each.name.split(".")[0], "", 0) for name, each in pairs
+        }, []
+    module = node.module or ""
+    names = {
+        each.asname or each.name: (module, each.name, node.level) for each in node.names if each.name != "*"
+    }
+    return names, [(module, node.level)] * any(each.name == "*" for each in node.names)
+
+
+def text_of(node: ast.expr) -> str:
+    """Return an expression as a message shows it."""
+    return shown(ast.unparse(node)).strip("'\"")
+
+
+def _constants(target: ast.expr, value: ast.expr) -> dict[str, ast.expr]:
+    """Return the expressions of names that a line sets."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        pairs = zip(target.elts, value.elts, strict=True)
+        return {name: each for one, other in pairs for name, each in _constants(one, other).items()}
+    return {target.id: value} if isinstance(target, ast.Name) else {}
+
+
+def _top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the lines of a file, those under conditions and attempts included."""
+    for node in body:
+        if isinstance(node, ast.If | ast.Try):
+            yield from _top(node.body)
+            continue
+        yield node

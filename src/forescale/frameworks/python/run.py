@@ -1,0 +1,441 @@
+"""The lines of a function followed: what its names and the fields of its configurations are at its end."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from forescale.frameworks.python.builtin import listed
+from forescale.frameworks.python.calls import Caller
+from forescale.frameworks.python.module import Function, Module, imported, text_of
+from forescale.frameworks.python.values import (
+    LONGEST,
+    MISSING,
+    Call,
+    Opaque,
+    Stopped,
+    compared,
+    computed,
+    known,
+    same,
+    truth,
+)
+
+RETURN, BREAK, CONTINUE = "return", "break", "continue"
+
+
+class Frame:
+    """One call of a function, or the lines of a file: its names, and what its lines make of them."""
+
+    def __init__(
+        self, module: Module, scope: dict[str, Any], around: Mapping[str, Any] | None = None
+    ) -> None:
+        self.module, self.world, self.scope, self.around = module, module.world, scope, around or {}
+        self.result: Any = None
+        self.ended = False
+
+    def body(self, lines: Sequence[ast.stmt]) -> str | None:
+        """Run lines; the word of one that ends them early, else None."""
+        for line in lines:
+            self.world.step(self.module.place(line))
+            if (word := self.line(line)) is not None:
+                return word
+        return None
+
+    def line(self, line: ast.stmt) -> str | None:
+        """Run a line by the method of its kind; lines that set nothing have none."""
+        run: Callable[[ast.stmt], str | None] | None = getattr(self, f"_{type(line).__name__.lower()}", None)
+        return None if run is None else run(line)
+
+    def _return(self, line: ast.Return) -> str:
+        return self.back(None if line.value is None else self.value(line.value))
+
+    def _assign(self, line: ast.Assign) -> None:
+        found = self.value(line.value)
+        for target in line.targets:
+            self.assign(target, found)
+
+    def _annassign(self, line: ast.AnnAssign) -> None:
+        if line.value is not None:
+            self.assign(line.target, self.value(line.value))
+
+    def _augassign(self, line: ast.AugAssign) -> None:
+        before = self.value(_loaded(line.target))
+        self.assign(line.target, self.made(computed(line.op, before, self.value(line.value)), line))
+
+    def _expr(self, line: ast.Expr) -> None:
+        if not isinstance(line.value, ast.Constant):
+            self.value(line.value)
+
+    def _with(self, line: ast.With) -> str | None:
+        return self.body(line.body)
+
+    def _functiondef(self, line: ast.FunctionDef) -> None:
+        self.scope[line.name] = Function(self.module, line, {**self.around, **self.scope})
+
+    def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
+        names, _ = imported(line)
+        self.scope |= {name: self.module.bring(*each, name) for name, each in names.items()}
+
+    _import = _importfrom
+
+    def _break(self, _: ast.Break) -> str:
+        return BREAK
+
+    def _continue(self, _: ast.Continue) -> str:
+        return CONTINUE
+
+    def back(self, value: Any) -> str:  # noqa: ANN401
+        """Return a value; of several that may be returned none is known."""
+        doubt = self.world.doubt
+        if self.ended and not same(self.result, value):
+            value = self.doubted(doubt)
+        self.result = value
+        self.ended = doubt is not None
+        return RETURN
+
+    def doubted(self, doubt: Opaque | None) -> Opaque:
+        """Return what stands for a value that depends on a condition."""
+        text, place = (doubt.text, doubt.place) if doubt else ("what is not read", str(self.module.path))
+        return Opaque(f"what depends on {text}", place)
+
+    def _raise(self, line: ast.Raise) -> None:
+        """Raise what the file raises."""
+        cause = line.exc
+        name = ast.unparse(cause.func if isinstance(cause, ast.Call) else cause) if cause else "an error"
+        given = self.value(cause.args[0]) if isinstance(cause, ast.Call) and cause.args else ""
+        raise Stopped(self.module.place(line), name, given if isinstance(given, str) else "")
+
+    def _if(self, node: ast.If) -> str | None:
+        """Run what a condition chooses; where it is not known both, and what they set is in doubt."""
+        test = self.value(node.test)
+        chosen = truth(test)
+        if chosen is not None:
+            return self.body(node.body if chosen else node.orelse)
+        before = self.world.doubt
+        self.world.doubt = before or Opaque(text_of(node.test), self.module.place(node))
+        words = []
+        for lines in (node.body, node.orelse):
+            try:
+                words.append(self.body(lines))
+            except Stopped:
+                words.append(None)
+        if not any(words):
+            self.world.doubt = before
+        return words[0] if words[0] is not None and words[0] == words[1] else None
+
+    def _for(self, node: ast.For) -> str | None:
+        """Run a loop over what is known."""
+        items = listed(self.value(node.iter))
+        if items is None:
+            self._while(node)
+            return None
+        for item in items:
+            self.assign(node.target, item)
+            word = self.body(node.body)
+            if word == RETURN:
+                return word
+            if word == BREAK:
+                return None
+        return self.body(node.orelse)
+
+    def _try(self, node: ast.Try) -> str | None:
+        """Run lines, and where they raise those that deal with it."""
+        try:
+            word = self.body(node.body) or self.body(node.orelse)
+        except Stopped as stopped:
+            named = ((ast.unparse(each.type) if each.type else "", each) for each in node.handlers)
+            handler = next(
+                (each for name, each in named if not name or stopped.kind in name or "Exception" in name),
+                None,
+            )
+            if handler is None:
+                raise
+            word = self.body(handler.body)
+        return self.body(node.finalbody) or word
+
+    def _while(self, line: ast.stmt) -> None:
+        """Take names and fields that lines may set as unknown."""
+        for node in ast.walk(line):
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                self.assign(node, Opaque(text_of(node), self.module.place(node)))
+
+    def assign(self, target: ast.expr, value: Any) -> None:  # noqa: ANN401
+        """Set a name, a field of a configuration, or an entry of a list or table."""
+        match target:
+            case ast.Name(id=name):
+                self.scope[name] = self.kept(self.scope.get(name, MISSING), value)
+            case ast.Attribute(value=owner, attr=name):
+                found = self.owner(owner)
+                if isinstance(found, Call):
+                    before = found.fields.get(name, found.defaults.get(name, MISSING))
+                    found.fields[name] = self.kept(before, value)
+                    found.places[name] = self.module.place(target)
+            case ast.Subscript(value=owner, slice=key):
+                found, at = self.value(owner), self.value(key)
+                if isinstance(found, dict) and isinstance(at, str | int | tuple):
+                    found[at] = self.kept(found.get(at, MISSING), value)
+                elif isinstance(found, list) and isinstance(at, int) and -len(found) <= at < len(found):
+                    found[at] = self.kept(found[at], value)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                items = listed(value)
+                if items is None or len(items) != len(parts):
+                    items = [Opaque(text_of(part), self.module.place(part)) for part in parts]
+                for part, item in zip(parts, items, strict=True):
+                    self.assign(part, item)
+            case _:
+                pass
+
+    def owner(self, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return the configuration that a field is set of; one that nothing made is made."""
+        if isinstance(node, ast.Attribute):
+            return self.attribute(self.owner(node.value), node.attr, node)
+        found = self.value(node)
+        if not isinstance(node, ast.Name):
+            return found
+        if isinstance(found, Opaque) and not found.origin and node.id not in self.module.imports:
+            found = self.scope[node.id] = Call(node.id, found.place, known=False)
+        return found
+
+    def kept(self, before: Any, value: Any) -> Any:  # noqa: ANN401
+        """Return what a name or a field is after it was set."""
+        if self.world.doubt is None or same(before, value):
+            return value
+        return self.doubted(self.world.doubt)
+
+    def made(self, value: Any, node: ast.AST) -> Any:  # noqa: ANN401
+        """Return a value; what stands for one where there is none."""
+        if value is MISSING:
+            text = text_of(node) if isinstance(node, ast.expr) else ast.unparse(node)[:60]
+            return Opaque(text, self.module.place(node))
+        return value
+
+    def value(self, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return what an expression stands for, by the method of its kind."""
+        self.world.step(self.module.place(node))
+        run: Callable[[ast.expr], Any] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        return self.made(MISSING if run is None else run(node), node)
+
+    def _constant(self, node: ast.Constant) -> Any:  # noqa: ANN401
+        return node.value
+
+    def _name(self, node: ast.Name) -> Any:  # noqa: ANN401
+        return self.named(node.id, node)
+
+    def _attribute(self, node: ast.Attribute) -> Any:  # noqa: ANN401
+        return self.attribute(self.value(node.value), node.attr, node)
+
+    def _call(self, node: ast.Call) -> Any:  # noqa: ANN401
+        return Caller(self, node).value()
+
+    def _list(self, node: ast.List) -> list[Any]:
+        return list(self.items(node.elts))
+
+    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple(self.items(node.elts))
+
+    def _set(self, node: ast.Set) -> Any:  # noqa: ANN401
+        return _set_of(self.items(node.elts))
+
+    def _dict(self, node: ast.Dict) -> dict[Any, Any]:
+        return self.table(node.keys, node.values)
+
+    def _binop(self, node: ast.BinOp) -> Any:  # noqa: ANN401
+        return computed(node.op, self.value(node.left), self.value(node.right))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Any:  # noqa: ANN401
+        return _signed(node.op, self.value(node.operand))
+
+    def _ifexp(self, node: ast.IfExp) -> Any:  # noqa: ANN401
+        chosen = truth(self.value(node.test))
+        if chosen is not None:
+            return self.value(node.body if chosen else node.orelse)
+        left, right = self.value(node.body), self.value(node.orelse)
+        return left if same(left, right) else MISSING
+
+    def _lambda(self, node: ast.Lambda) -> Function:
+        return Function(self.module, node, {**self.around, **self.scope})
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Any:  # noqa: ANN401
+        found = self.value(node.value)
+        self.assign(node.target, found)
+        return found
+
+    def named(self, name: str, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return what a name stands for: of this function, around it, of the file, or of Python."""
+        for names in (self.scope, self.around):
+            if name in names:
+                return names[name]
+        found = self.module.lookup(name)
+        if found is MISSING:
+            return Opaque(name, self.module.place(node))
+        return found
+
+    def attribute(self, owner: Any, name: str, node: ast.expr) -> Any:  # noqa: ANN401
+        """Return a field of a configuration, or a name of a module; a field that nothing set is a part of its own."""
+        if isinstance(owner, Module):
+            return owner.lookup(name)
+        if isinstance(owner, Opaque):
+            if name == "name" and owner.origin and "." in owner.text:  # of a member of an enumeration
+                return owner.text.rpartition(".")[2]
+            return Opaque(f"{owner.text}.{name}", self.module.place(node), owner.origin)
+        if not isinstance(owner, Call):
+            return MISSING
+        found = self.field(owner, name)
+        if found is MISSING:
+            found = owner.fields[name] = Call(text_of(node), self.module.place(node), known=False)
+        return found
+
+    def field(self, owner: Call, name: str) -> Any:  # noqa: ANN401
+        """Return what a field is, or its default; MISSING where neither is known."""
+        found = owner.fields.get(name, MISSING)
+        if found is MISSING or (isinstance(found, Call) and found.idle):
+            usual = owner.defaults.get(name, MISSING)
+            usual = self.world.hooks.default(owner, name) if usual is MISSING else usual
+            if usual is not MISSING:
+                return usual
+        return found
+
+    def items(self, nodes: Sequence[ast.expr]) -> Iterator[Any]:
+        """Yield the values of a list, those of lists within it that are unpacked included."""
+        for node in nodes:
+            if not isinstance(node, ast.Starred):
+                yield self.value(node)
+                continue
+            found = self.value(node.value)
+            inside = listed(found)
+            yield from [self.made(MISSING, node)] if inside is None else inside
+
+    def table(self, keys: Sequence[ast.expr | None], values: Sequence[ast.expr]) -> dict[Any, Any]:
+        """Return a table; tables that are merged into it must be known."""
+        found: dict[Any, Any] = {}
+        for key, value in zip(keys, values, strict=True):
+            given = self.value(value)
+            if key is None:
+                found |= given if isinstance(given, dict) else {}
+            elif isinstance(name := self.value(key), str | int | float | bool | tuple):
+                found[name] = given
+        return found
+
+    def _boolop(self, node: ast.BoolOp) -> Any:  # noqa: ANN401
+        """Return what stands before an `and` or an `or` that settles it, else the last."""
+        settles, doubt = isinstance(node.op, ast.Or), False
+        for each in node.values:
+            found = self.value(each)
+            chosen = truth(found)
+            if chosen is settles and not doubt:
+                return found
+            if chosen is settles:
+                return settles
+            doubt = doubt or chosen is None
+        return MISSING if doubt else found
+
+    def _compare(self, node: ast.Compare) -> Any:  # noqa: ANN401
+        """Return whether a chain of comparisons holds."""
+        left = self.value(node.left)
+        for op, each in zip(node.ops, node.comparators, strict=True):
+            right = self.value(each)
+            found = compared(op, left, right)
+            if found is MISSING or not found:
+                return found
+            left = right
+        return True
+
+    def _subscript(self, node: ast.Subscript) -> Any:  # noqa: ANN401
+        """Return an entry of a list or a table, or a member of a kind that is not read, by its name."""
+        owner, key = self.value(node.value), self.part(node.slice)
+        if isinstance(owner, Opaque) and isinstance(key, str):
+            return self.attribute(owner, key, node)
+        return _entry(owner, key)
+
+    def part(self, key: ast.expr) -> Any:  # noqa: ANN401
+        """Return the place of an entry, or of several."""
+        if isinstance(key, ast.Slice):
+            ends = [None if end is None else self.value(end) for end in (key.lower, key.upper, key.step)]
+            return slice(*ends) if all(end is None or isinstance(end, int) for end in ends) else MISSING
+        return self.value(key)
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Any:  # noqa: ANN401
+        """Return a text with values put in."""
+        found = ""
+        for part in node.values:
+            value = self.value(part.value) if isinstance(part, ast.FormattedValue) else self.value(part)
+            if not isinstance(value, str | int | float | bool | None):
+                return MISSING
+            found += str(value)
+        return found[:LONGEST]
+
+    def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:  # noqa: ANN401
+        return self.each(node.generators, lambda inner: inner.value(node.elt))
+
+    _generatorexp = _listcomp
+
+    def _setcomp(self, node: ast.SetComp) -> Any:  # noqa: ANN401
+        found = self.each(node.generators, lambda inner: inner.value(node.elt))
+        return found if found is MISSING else _set_of(found)
+
+    def _dictcomp(self, node: ast.DictComp) -> Any:  # noqa: ANN401
+        found = self.each(node.generators, lambda inner: (inner.value(node.key), inner.value(node.value)))
+        return (
+            found
+            if found is MISSING or not all(isinstance(key, str | int) for key, _ in found)
+            else dict(found)
+        )
+
+    def each(self, loops: Sequence[ast.comprehension], made: Callable[[Frame], Any]) -> Any:  # noqa: ANN401
+        """Return what is made of each turn of loops over what is known; MISSING where that is not known."""
+        inner = Frame(self.module, dict(self.scope), self.around)
+        found: list[Any] = []
+
+        def fill(left: Sequence[ast.comprehension]) -> bool:
+            if not left:
+                found.append(made(inner))
+                return True
+            items = listed(inner.value(left[0].iter))
+            if items is None:
+                return False
+            for item in items:
+                inner.assign(left[0].target, item)
+                kept = [truth(inner.value(test)) for test in left[0].ifs]
+                if None in kept or (all(kept) and not fill(left[1:])):
+                    return False
+            return True
+
+        return found if fill(loops) else MISSING
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    """Return what a line adds to, as it is read."""
+    match target:
+        case ast.Attribute(value=owner, attr=name):
+            return ast.copy_location(ast.Attribute(owner, name, ast.Load()), target)
+        case ast.Subscript(value=owner, slice=key):
+            return ast.copy_location(ast.Subscript(owner, key, ast.Load()), target)
+        case _:
+            return target
+
+
+def _signed(op: ast.unaryop, value: Any) -> Any:  # noqa: ANN401
+    if isinstance(op, ast.Not):
+        chosen = truth(value)
+        return MISSING if chosen is None else not chosen
+    if not isinstance(value, int | float):
+        return MISSING
+    return -value if isinstance(op, ast.USub) else +value if isinstance(op, ast.UAdd) else MISSING
+
+
+def _entry(owner: Any, key: Any) -> Any:  # noqa: ANN401
+    if not isinstance(owner, list | tuple | dict | str) or not known(key):
+        return MISSING
+    try:
+        return owner[key]
+    except (LookupError, TypeError):
+        return MISSING
+
+
+def _set_of(items: Any) -> Any:  # noqa: ANN401
+    try:
+        return set(items)
+    except TypeError:
+        return MISSING

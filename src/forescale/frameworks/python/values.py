@@ -1,0 +1,143 @@
+"""What the syntax of Python stands for where it is no plain value, and what plain values make together."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+LARGEST: Final = 2**63
+"""Numbers that arithmetic goes on with."""
+LONGEST: Final = 20_000
+"""Entries of a list, letters of a text."""
+MISSING: Final = object()
+"""What stands for a name or a field that nothing sets."""
+
+
+@dataclass(slots=True, eq=False)
+class Opaque:
+    """A value that only running the file would show, or a name of what is not read (torch.bfloat16)."""
+
+    text: str
+    place: str
+    """File and line."""
+    origin: str = ""
+    """Module that a name is imported from."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """What a class or a function that is not read was called with: a configuration, whose fields are set later."""
+
+    name: str
+    place: str
+    args: list[Any] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    """Where each field was set."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of fields that are not set."""
+    kinds: tuple[str, ...] = ()
+    """Names of its class and of those that it builds on, where these can be read."""
+    known: bool = True
+    """False: a part that nothing made, or what a function returned that is not read."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is known of it."""
+        return not self.known and not self.fields
+
+
+class Stopped(Exception):  # noqa: N818 (it is what the file raises)
+    """The file raises here."""
+
+    def __init__(self, place: str, kind: str, text: str) -> None:
+        self.place, self.kind, self.text = place, kind, text
+        super().__init__(text)
+
+
+def known(value: object) -> bool:
+    """Whether a value is known as such; what it holds need not be."""
+    return not isinstance(value, Opaque) and not (isinstance(value, Call) and not value.known)
+
+
+def truth(value: object) -> bool | None:
+    """Return whether a value counts as true; None where it is not known."""
+    if not known(value):
+        return None
+    plain = isinstance(value, str | int | float | list | tuple | dict | set | range | None)
+    return bool(value) if plain else True
+
+
+def same(left: object, right: object) -> bool:
+    """Whether two values are known to be the same."""
+    if left is right:
+        return True
+    return known(left) and type(left) is type(right) and not isinstance(left, Call) and left == right
+
+
+_BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.BitOr: operator.or_,
+}
+_COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+    ast.Is: lambda left, right: left is right or same(left, right),
+    ast.IsNot: lambda left, right: not (left is right or same(left, right)),
+}
+
+
+def computed(op: ast.operator, left: Any, right: Any) -> Any:  # noqa: ANN401
+    """Return a sum, a product or the like of numbers, lists, texts or tables; MISSING where there is none."""
+    made = _BINARY.get(type(op))
+    pair = (left, right)
+    if made is None or not all(known(each) and not isinstance(each, Call) for each in pair):
+        return MISSING
+    if isinstance(op, ast.Mult) and any(isinstance(each, list | tuple | str) for each in pair):
+        sizes = [len(each) if isinstance(each, list | tuple | str) else each for each in pair]
+        if not isinstance(sizes[0], int) or not isinstance(sizes[1], int) or sizes[0] * sizes[1] > LONGEST:
+            return MISSING
+    if isinstance(op, ast.Mod) and isinstance(left, str):
+        return MISSING
+    try:
+        return checked(made(left, right))
+    except (TypeError, ValueError, ArithmeticError):
+        return MISSING
+
+
+def compared(op: ast.cmpop, left: Any, right: Any) -> Any:  # noqa: ANN401
+    """Return whether a comparison holds; MISSING where that is not known."""
+    if isinstance(op, ast.Is | ast.IsNot) and right is None and isinstance(left, Opaque) and left.origin:
+        return isinstance(op, ast.IsNot)  # what is imported is there
+    if not (known(left) and known(right)):
+        return MISSING
+    try:
+        found = _COMPARED[type(op)](left, right)
+    except TypeError:
+        return MISSING
+    inside = right if isinstance(right, list | tuple | set | dict) else ()
+    sure = found is isinstance(op, ast.In) or all(known(each) for each in inside)
+    return found if sure or not isinstance(op, ast.In | ast.NotIn) else MISSING
+
+
+def checked(value: Any) -> Any:  # noqa: ANN401
+    """Return a value; MISSING where it is larger than a file that people write has it."""
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:
+        return MISSING
+    if isinstance(value, str | list | tuple | dict | set) and len(value) > LONGEST:
+        return MISSING
+    return value
