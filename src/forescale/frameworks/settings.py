@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar, overload
 from forescale.errors import ReaderError, shown
 from forescale.frameworks.shell import is_unset
 from forescale.limits import COUNT, EXTENT, LAYERS, whole_of
+from forescale.struct import Struct
 from forescale.units import counted
 
 T = TypeVar("T")
@@ -21,6 +22,15 @@ _MANY = {"train_samples": 10**12}
 MOST = 1e24
 MISSING: Final = object()
 """What stands for a value that was left out; it matters only where the key is read."""
+
+
+class Unread(Struct, frozen=True):
+    """A value that cannot be read; it matters only where the key is."""
+
+    where: str
+    problem: str
+
+
 LONGEST = 10_000
 """Characters of a list that are read."""
 
@@ -61,9 +71,12 @@ class Settings:
         """Return the value as written, or None."""
         if key in self._values:
             self._used[key] = None
-        if self._values.get(key) is MISSING:
+        value = self._values.get(key)
+        if value is MISSING:
             self.refuse(f"{self.spell(key)} needs a value")
-        return self._values.get(key)
+        if isinstance(value, Unread):
+            raise ReaderError(value.where, value.problem)
+        return value
 
     def lay(self, key: str, value: object) -> None:
         """Lay a value over what was written."""

@@ -210,6 +210,11 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     return num_devices // (inner * pp)
 
 
+def dealt_out(settings: Settings) -> bool:
+    """Whether the optimizer deals the states of whole matrices to data-parallel ranks (layer_wise_optimizer.py)."""
+    return str(settings.get("optimizer")).startswith("dist_")
+
+
 def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
     """Return the ZeRO level and how many data-parallel replicas hold whole states."""
     distributed = settings.flag("use_distributed_optimizer")
@@ -224,7 +229,11 @@ def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
         zero = settings.choice("data_parallel_sharding_strategy", "optim_grads_params", FSDP_LEVELS)
         return zero, _replicas(settings, instances, dp, "num_distributed_optimizer_instances") if zero else 1
     settings.get("data_parallel_sharding_strategy")
-    if distributed:
+    if dealt_out(settings) and not distributed:
+        settings.note(
+            f"{settings.spell('optimizer')} deals whole matrices to ranks; they are taken as even shares"
+        )
+    if distributed or dealt_out(settings):
         return 1, _replicas(settings, instances, dp, "num_distributed_optimizer_instances")
     return 0, 1
 
@@ -238,10 +247,16 @@ def _replicas(settings: Settings, count: int, dp: int, key: str) -> int:
 def _check_param_gather(settings: Settings, *, distributed: bool) -> None:
     sharded = distributed or settings.flag("use_megatron_fsdp") or settings.flag("use_custom_fsdp")
     name = settings.spell("overlap_param_gather")
-    if not sharded and not str(settings.get("optimizer")).startswith("dist_"):
+    if not sharded and not dealt_out(settings):
         settings.refuse(f"{name} needs {settings.spell('use_distributed_optimizer')} or Megatron's FSDP")
-    if not settings.flag("overlap_grad_reduce"):
-        settings.refuse(f"{name} needs {settings.spell('overlap_grad_reduce')}")
+
+
+def check_param_gather(settings: Settings) -> None:
+    """Refuse gathers of parameters that overlap where sums of gradients do not, as Megatron-LM's arguments do."""
+    if settings.flag("overlap_param_gather") and not settings.flag("overlap_grad_reduce"):
+        settings.refuse(
+            f"{settings.spell('overlap_param_gather')} needs {settings.spell('overlap_grad_reduce')}"
+        )
 
 
 def _check_torch_fsdp2(settings: Settings, *, pp: int, ep: int, distributed: bool) -> None:

@@ -81,11 +81,16 @@ def _layers(settings: Settings, hidden: int, segments: tuple[str, ...]) -> tuple
 NORMS = {"LayerNorm": "layer", "RMSNorm": "rms"}
 
 
-def _refuse_unsupported(settings: Settings) -> None:
+def refuse_inexpressible(settings: Settings) -> None:
+    """Refuse what makes an architecture that a `Model` cannot say."""
     for key, what in packaged("megatron", "words")["unsupported"].items():
         value = settings.get(key)
         if value not in (None, False, "false", 0, "0", [], ""):
             settings.refuse(f"{settings.spell(key)} asks for {what}, which cannot be expressed")
+
+
+def _refuse_unsupported(settings: Settings) -> None:
+    refuse_inexpressible(settings)
     if (provider := settings.get("model_provider")) not in PROVIDERS:
         settings.refuse(
             f"{settings.spell('model_provider')} {provider} takes its model from Python beside the script, "

@@ -10,7 +10,7 @@ from typing import Any, Final
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
-from forescale.frameworks.megatron.layout import KERNELS, read_strategy
+from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
 from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
@@ -155,6 +155,8 @@ def read_settings(
     try:
         model = model or read_model(settings, name=name, options=options)
         devices = num_devices if layout else None
+        if not based:
+            check_param_gather(settings)
         strategy = read_strategy(settings, num_layers=model.num_layers, num_devices=devices)
         if num_devices is None and layout:
             settings.note(

@@ -281,7 +281,8 @@ def read_precision(settings: Settings) -> Precision:
     bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
     if bf16 and fp16:
         settings.refuse(f"{settings.spell('bf16')} and {settings.spell('fp16')} cannot both be set")
-    if settings.flag("fp8_param_gather") and not any(settings.flag(key) for key in SHARDING):
+    dealt = str(settings.get("optimizer")).startswith("dist_")
+    if settings.flag("fp8_param_gather") and not dealt and not any(settings.flag(key) for key in SHARDING):
         needed = "--use-distributed-optimizer, --use-megatron-fsdp or --use-torch-fsdp2"
         settings.refuse(f"{settings.spell('fp8_param_gather')} needs {needed}, as in Megatron-LM")
     base: StorageType = "bf16" if bf16 else "fp16" if fp16 else "fp32"
