@@ -1,6 +1,7 @@
 """Files of Megatron-Bridge with several recipes: one is read, and which is asked."""
 
 import pytest
+from tests.frameworks.bridge.checkout import checkout, read, read_file
 
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.frameworks.bridge.reader import BridgeReader
@@ -40,7 +41,7 @@ def long_config():
 """
 
 
-def read(tmp_path, wanted=None):
+def read_one(tmp_path, wanted=None):
     path = tmp_path / "recipes.py"
     path.write_text(RECIPES)
     given = {} if wanted is None else {"config": wanted}
@@ -51,7 +52,7 @@ def read(tmp_path, wanted=None):
     ("name", "tp", "cp", "length"), [("small_config", 2, 1, 4096), ("long_config", 1, 4, 131_072)]
 )
 def test_the_recipe_that_is_wanted_is_read_alone(name, tp, cp, length, tmp_path):
-    found = read(tmp_path, name)
+    found = read_one(tmp_path, name)
     assert (found.strategy.tp, found.strategy.cp, found.workload.seq_len) == (tp, cp, length)
     assert len(found.model.layers) == 4
 
@@ -59,9 +60,9 @@ def test_the_recipe_that_is_wanted_is_read_alone(name, tp, cp, length, tmp_path)
 def test_of_several_one_must_be_named(tmp_path):
     said = r"recipes.py, line 20: it holds 2 recipes; say which with --var config=NAME: small_config, long_config"
     with pytest.raises(ReaderError, match=said):
-        read(tmp_path)
+        read_one(tmp_path)
     with pytest.raises(UnknownNameError, match=r"'smal_config'; did you mean small_config"):
-        read(tmp_path, "smal_config")
+        read_one(tmp_path, "smal_config")
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,49 @@ def test_lengths_that_differ_are_both_named(lengths, said, tmp_path):
     )
     with pytest.raises(ReaderError, match=said):
         BridgeReader().read(path, Options(num_devices=8))
+
+
+def test_the_name_of_a_recipe_says_its_devices(tmp_path):
+    assert read(tmp_path, "pass", name="mine_16gpu_config").strategy.num_devices == 16
+    assert read(tmp_path, "pass", name="mine_16gpu_config", num_devices=32).strategy.num_devices == 32
+    assert read(tmp_path, "pass").strategy.num_devices == 1
+
+
+def test_recipes_of_another_file_by_another_name(tmp_path):
+    path = checkout(tmp_path) / "recipes" / "family" / "named.py"
+    path.write_text(
+        "from megatron.bridge.recipes.family.h100 import deep_base_config as deep_config, small_base_config\n"
+    )
+    assert read_file(path, "deep_config").model.name == "deepseek-v3"
+    with pytest.raises(
+        ReaderError, match="it holds 2 recipes; say which with --var config=NAME: deep_config, small_base"
+    ):
+        read_file(path)
+
+
+def test_arguments_with_defaults_and_words_that_are_passed_on(tmp_path):
+    path = checkout(tmp_path) / "recipes" / "mine.py"
+    path.write_text("""from megatron.bridge.recipes.family import small_base_config
+
+def _common(tp: int = 1, batch: int = 8, **more):
+    cfg = small_base_config()
+    cfg.model.tensor_model_parallel_size = tp
+    cfg.train.global_batch_size = batch
+    if tp > 1:
+        cfg.model.sequence_parallel = True
+    for name, value in more.items():
+        setattr(cfg.model, name, value)
+    return cfg
+
+def mine_config(tp: int = 4, **user_kwargs):
+    return _common(**{"tp": tp, "context_parallel_size": 2, **user_kwargs})
+""")
+    found = read_file(path)
+    layout = found.strategy
+    assert (layout.tp, layout.sp, layout.cp, found.workload.global_batch_size) == (4, True, 2, 8)
+
+
+def test_what_a_function_that_is_not_read_may_set_is_noted(tmp_path):
+    start = "from megatron.bridge.recipes.family import small_base_config\nfrom elsewhere import tune\n"
+    (note,) = (each for each in read(tmp_path, "tune(cfg)", start=start).notes if "tune" in each)
+    assert "mine.py, line 7) is not read" in note

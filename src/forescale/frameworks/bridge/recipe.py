@@ -1,78 +1,256 @@
-"""One recipe of a file of several: the function that is wanted, with those of the file that it starts from."""
+"""The container that one recipe of a file makes: its functions followed, what Megatron-Bridge itself does known."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownNameError
+from forescale.frameworks.megatron.write_layout import model_settings
+from forescale.frameworks.python.module import Module, World
+from forescale.frameworks.python.run import Frame
+from forescale.frameworks.python.values import MISSING, Call, Opaque, Stopped
+from forescale.frameworks.reading import Options, packaged
+from forescale.limits import whole_of
+from forescale.spec.model import Model
+
+FACTS: Final = packaged("bridge")
+SECTIONS: Final[list[str]] = FACTS["sections"]
+OTHERS: Final[list[str]] = FACTS["others"]
+"""The container's other sections, which say nothing of these settings."""
+CONTAINER, BUILT, READ, TOKENIZER = "ConfigContainer", "AutoBridge", "AutoConfig", "AutoTokenizer"
+MODELS: Final = ("Provider", "ModelConfig")
+"""Endings of the names of classes of models."""
+USUAL: Final[Mapping[str, Any]] = FACTS["defaults"]
+"""Defaults of a model's fields, for what recipes look at without setting it."""
+PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = FACTS["precisions"]
+MIXED = "megatron.bridge.training.mixed_precision"
+ANSWERS: Final[Mapping[str, Any]] = FACTS["answers"]
+"""What functions that look at the machine return where there is no accelerator."""
+_DEVICES = re.compile(r"_(\d{1,7})gpu(?=_|$)")
+ENDING = "_config"
+"""Of the names of functions that return a recipe."""
 
 
-def chosen(tree: ast.Module, path: Path, wanted: str | None, sets: Callable[[ast.AST], bool]) -> ast.Module:
-    """Return a file with one recipe, names of plain values put in; `sets` says whether a function sets fields.
+class Bridge:
+    """What is known of Megatron-Bridge's own functions."""
+
+    package: Final = "megatron.bridge"
+    closed: Final = frozenset((BUILT,))
+
+    def __init__(
+        self, model_of: Callable[[str], Model] | None, vocabulary_of: Callable[[str], int | None]
+    ) -> None:
+        self._model_of, self._vocabulary_of = model_of, vocabulary_of
+        self.world: World | None = None
+        self.num_devices: int | None = None
+        """Devices that the recipe's name says."""
+        self.module: Module | None = None
+
+    def call(self, name: str, owner: object, args: list[Any], words: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401
+        """Return a model built by its name, a precision by its name, or what a machine without accelerators says."""
+        last = name.rpartition(".")[2]
+        given = args or list(words.values())[:1]
+        if last in ("from_hf_pretrained", "from_hf_config") and f"{BUILT}." in name:
+            return Call(BUILT, place, _named(given))
+        if last == "from_pretrained" and f"{READ}." in name:
+            found = Call(READ, place, given)
+            found.fields["text_config"] = Call(READ, place, [*given, "text"])
+            return found
+        if last == "from_pretrained" and f"{TOKENIZER}." in name:
+            return Call(TOKENIZER, place, given)
+        if name == "len" and given and isinstance(given[0], Call) and given[0].name == TOKENIZER:
+            size = self._vocabulary_of(str(given[0].args[0])) if given[0].args else None
+            return MISSING if size is None else size
+        if isinstance(owner, Call) and owner.name == BUILT:
+            return Call(BUILT, place, owner.args, defaults=self._sizes(owner.args))
+        if last == "get_mixed_precision_config" and args:
+            return self.precision(args[0], place)
+        if last in PRECISIONS and not args and self._mixed() is None:
+            return self.precision(last, place)
+        return ANSWERS.get(name, MISSING)
+
+    def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401
+        """Return a field's default by the section that has it."""
+        is_model = owner.name == BUILT or owner.name.endswith(MODELS)
+        return USUAL.get(name, MISSING) if is_model else MISSING
+
+    def precision(self, given: object, place: str) -> object:
+        """Return the fields of a precision that is given by its name, as the checkout has them if there is one."""
+        name = given.replace("-", "_") if isinstance(given, str) else ""
+        if not name:
+            return given
+        there = self._mixed()
+        if there is not None and name in there.functions:
+            call = ast.parse(f"{name}()", mode="eval").body
+            assert isinstance(call, ast.Call)
+            return Frame(there, {}).value(call)
+        if name not in PRECISIONS:
+            problem = f"mixed_precision {given!r} is not one of {', '.join(PRECISIONS)}"
+            raise ReaderError(place, problem)
+        return Call("MixedPrecisionConfig", place, fields=dict(PRECISIONS[name]))
+
+    def _mixed(self) -> Module | None:
+        """Return the checkout's file of precisions."""
+        return self.module.beside(MIXED, 0) if self.module is not None else None
+
+    def model(self, args: list[Any]) -> Model | None:
+        """Return the catalogue's model of a name on Hugging Face; None where no catalogue is asked."""
+        named = args[0] if args else None
+        found = self._model_of(named) if isinstance(named, str) and self._model_of is not None else None
+        return replace(found, vision=None) if found is not None and "text" in args[1:] else found
+
+    def _sizes(self, args: list[Any]) -> dict[str, Any]:
+        """Return the fields of a model that is built by its name."""
+        try:
+            model = self.model(args)
+        except UnknownNameError:
+            model = None
+        return {} if model is None else sizes_of(model) | FACTS["built"]
+
+
+def _named(given: list[Any]) -> list[Any]:
+    """Return the name that a model is built by: that of a configuration on Hugging Face that nothing changes."""
+    config = given[0] if given else None
+    if not isinstance(config, Call) or config.name != READ:
+        return given
+    changed = next((name for name in config.fields if name not in ("architectures", "text_config")), None)
+    return (
+        config.args
+        if changed is None
+        else [Opaque(f"a configuration whose {changed} is changed", config.place)]
+    )
+
+
+def sizes_of(model: Model) -> dict[str, Any]:
+    """Return a model as the fields of a provider."""
+    fields, opposite = FACTS["keys"], FACTS["inverted"]
+    found: dict[str, Any] = {}
+    for key, value in model_settings(model, seq_len=model.max_seq_len or 1).items():
+        if key in opposite:
+            found[opposite[key].partition(".")[2]] = not value
+        elif value is not None:
+            found[fields.get(key, key).partition(".")[2] or key] = value
+    return found
+
+
+def run(path: Path, options: Options) -> tuple[Call, Bridge]:
+    """Return the container of the recipe that is wanted, or of the only one, and what is known of what made it.
 
     Raises
     ------
     ReaderError
-        If there are several recipes and none is wanted.
+        If there are several recipes and none is wanted, or the recipe stops.
     UnknownNameError
         If there is none of that name.
     """
-    every = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and sets(node)}
-    public = [name for name in every if not name.startswith("_")]
-    if wanted is not None and wanted not in public:
-        raise UnknownNameError(f"recipe of {path}", wanted, public)
-    if wanted is None and len(public) > 1:
-        problem = f"it holds {len(public)} recipes; say which with --var config=NAME: {', '.join(public)}"
-        raise ReaderError(f"{path}, line {every[public[0]].lineno}", problem)
-    if public:
-        kept = _with_bases(every, wanted or public[0])
-        tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
-        tree.body += [every[name] for name in kept]
-    found: ast.Module = _Plain().visit(tree)
-    return found
+    hooks = Bridge(options.model_of, options.vocabulary_of)
+    world = World(hooks, Frame, options.folders)
+    module = world.module(path)
+    hooks.world, hooks.module = world, module
+    name = _wanted(module, options.variables.get("config"))
+    if (counted := _DEVICES.search(name or "")) is not None:
+        hooks.num_devices = whole_of(counted[1]) or None
+    try:
+        frame = _framed(module, name)
+    except Stopped as stopped:
+        raise ReaderError(
+            stopped.place, f"the recipe stops here: {stopped.kind} {stopped.text}".rstrip()
+        ) from stopped
+    except RecursionError as error:
+        raise ReaderError(path, "it calls itself, or nests deeper than a recipe does") from error
+    return _container(frame, path), hooks
 
 
-def _with_bases(every: dict[str, ast.FunctionDef], name: str) -> list[str]:
-    """Return a function's name after those of the file's functions that it calls."""
-    found: list[str] = []
+def _wanted(module: Module, wanted: str | None) -> str | None:
+    """Return the recipe that is meant; None where lines outside functions make it."""
+    functions = module.functions.items()
+    made = [name for name, node in functions if _makes(node) and not _needs(node)]
+    names = [name for name in made if not name.startswith("_")] or made
+    names = names or [name for name, node in functions if _fills(node)]
+    if not names:
+        names = [name for name in module.imports if name.endswith(ENDING) and not name.startswith("_")]
+    if wanted is not None and wanted not in names:
+        raise UnknownNameError(f"recipe of {module.path}", wanted, names)
+    if wanted is None and len(names) > 1:
+        line = getattr(module.functions.get(names[0]), "lineno", 1)
+        problem = f"it holds {len(names)} recipes; say which with --var config=NAME: {', '.join(names)}"
+        raise ReaderError(f"{module.path}, line {line}", problem)
+    return wanted or (names[0] if names else None)
 
-    def follow(each: str, within: tuple[str, ...]) -> None:
-        called = [node.func for node in ast.walk(every[each]) if isinstance(node, ast.Call)]
-        for func in called:
-            if isinstance(func, ast.Name) and func.id in every and func.id not in within:
-                follow(func.id, (*within, func.id))
-        found.append(each)
 
-    follow(name, (name,))
-    return list(dict.fromkeys(found))
+def _makes(node: ast.FunctionDef) -> bool:
+    """Whether a function makes a recipe: it is called one, says so, or sets fields of a container."""
+    said = node.returns is not None and CONTAINER in ast.unparse(node.returns)
+    return said or node.name.endswith(ENDING) or _fills(node)
 
 
-class _Plain(ast.NodeTransformer):
-    """Puts in what names and fields were set to, where that is a plain value, and works out products and the like."""
+def _fills(node: ast.FunctionDef) -> bool:
+    """Whether a function sets fields of a container."""
+    return any(isinstance(each, ast.Attribute) and _is_field(each) for each in ast.walk(node))
 
-    def __init__(self) -> None:
-        self.known: dict[str, ast.expr] = {}
 
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
-        node.value = self.visit(node.value)
-        for target in node.targets:
-            self.known.pop(ast.unparse(target), None)
-            if isinstance(node.value, ast.Constant):
-                self.known[ast.unparse(target)] = node.value
-        return node
+def _needs(node: ast.FunctionDef) -> int:
+    """Return how many arguments a function cannot do without."""
+    given = node.args
+    return len(given.posonlyargs) + len(given.args) - len(given.defaults) + given.kw_defaults.count(None)
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.known.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self.known.get(ast.unparse(node), node) if isinstance(node.ctx, ast.Load) else node
+def _is_field(node: ast.Attribute) -> bool:
+    names = ast.unparse(node).split(".")
+    return isinstance(node.ctx, ast.Store) and len(names) > 1 and names[1] in (*SECTIONS, *OTHERS)
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        left, right = self.visit(node.left), self.visit(node.right)
-        if isinstance(node.op, ast.Mult) and all(
-            isinstance(each, ast.Constant) and type(each.value) is int for each in (left, right)
-        ):
-            return ast.copy_location(ast.Constant(left.value * right.value), node)
-        return node
+
+def _framed(module: Module, name: str | None) -> Frame:
+    """Return a recipe's frame at its end."""
+    frame = Frame(module, {"__name__": "__main__"} if name is None else {})
+    if name is None:
+        frame.body(module.tree.body)
+    elif (node := module.functions.get(name)) is None:
+        call = ast.parse(f"{name}()", mode="eval").body
+        frame.result = frame.value(call)
+    else:
+        given = [*node.args.posonlyargs, *node.args.args]
+        frame.scope |= {each.arg: Call(each.arg, module.place(node), known=False) for each in given}
+        late = [*zip(given[len(given) - len(node.args.defaults) :], node.args.defaults, strict=True)]
+        late += [
+            (each, value)
+            for each, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            if value
+        ]
+        frame.scope |= {each.arg: frame.value(value) for each, value in late}
+        for rest, empty in ((node.args.kwarg, {}), (node.args.vararg, ())):
+            frame.scope |= {rest.arg: empty} if rest is not None else {}
+        frame.body(node.body)
+    return frame
+
+
+def _container(frame: Frame, path: Path) -> Call:
+    """Return the container that a recipe returns, or the one that it fills."""
+    found = frame.result
+    if isinstance(found, Call):
+        return found
+    if isinstance(found, Opaque):
+        raise ReaderError(found.place, f"the recipe is {found.text}, which only running it would show")
+    every = [*_containers(frame)]
+    if not every:
+        raise ReaderError(path, "it sets no field of a ConfigContainer (cfg.model.num_layers = 32)")
+    return every[-1]
+
+
+def _containers(frame: Frame) -> Iterator[Call]:
+    sections = {*SECTIONS, *OTHERS}
+    for name, value in frame.scope.items():
+        if isinstance(value, Call) and value.fields and (sections & value.fields.keys() or name == "cfg"):
+            yield value
+
+
+def unread_of(hooks: Bridge) -> Iterator[str]:
+    """Yield a note on each function that is not read and was given the recipe or a part of it."""
+    for name, place in (hooks.world.unread if hooks.world else {}).items():
+        yield f"what {name} does ({place}) is not read: the file that it is in does not lie beside the recipe's"

@@ -1,0 +1,144 @@
+"""The model that a recipe trains: built by its name on Hugging Face, with what the recipe changes of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from forescale.errors import ForescaleError, ReaderError
+from forescale.frameworks.bridge.fields import Said
+from forescale.frameworks.bridge.recipe import BUILT, FACTS, sizes_of
+from forescale.frameworks.megatron.model import read_model, refuse_inexpressible
+from forescale.frameworks.python.values import Call
+from forescale.frameworks.settings import Settings
+from forescale.spec.model import Model
+
+LAID: Final = ("vocab_size", "mtp_num_layers")
+"""Keys that are laid over any model."""
+TEXT: Final = frozenset(("GPTModelProvider", "HybridModelProvider", "GPTModelConfig", "HybridModelConfig"))
+"""Classes that models of text build on."""
+TOWERS: Final = ("vision", "audio", "sound", "thinker")
+"""How fields of towers start."""
+INERT: Final[list[str]] = FACTS["positions"]
+"""Keys of a model's description that change none of its sizes."""
+
+
+def named_model(said: Said, settings: Settings) -> Model | None:
+    """Return the model that AutoBridge builds by its name; None where fields describe it, alone or as changed."""
+    part = said.part("model")
+    if part is not None:
+        _check_kind(part)
+    _check_base(said, settings)
+    if part is None or part.name != BUILT:
+        _lay_vocabulary(said, settings, None)
+        return None
+    name = part.args[0] if part.args else None
+    if not isinstance(name, str):
+        text = getattr(name, "text", None) or getattr(name, "name", "nothing")
+        raise ReaderError(
+            part.place, f"the model is built by the name {text}, which only running the recipe would show"
+        )
+    try:
+        model = said.hooks.model(part.args)
+    except ForescaleError as error:
+        raise ReaderError(
+            part.place, f"the model {name} is not in the catalogue ({error}); set its sizes in cfg.model"
+        ) from error
+    if model is None:
+        return None
+    refuse_inexpressible(settings)
+    _lay_vocabulary(said, settings, model)
+    return _changed(said, settings, model)
+
+
+def _check_base(said: Said, settings: Settings) -> None:
+    """Refuse a recipe over one that is not read, where it does not describe the model itself."""
+    part, base = said.part("model"), said.container
+    given = part is not None and (part.known or "hidden_size" in settings)
+    missing = said.hooks.world.absent.get(base.place) if said.hooks.world else None
+    if not given and missing and not base.known:
+        problem = (
+            f"the model is that of {missing}, which does not lie beside the recipe; name the checkout of "
+            "Megatron-Bridge with --presets DIR, or set cfg.model"
+        )
+        raise ReaderError(base.place, problem)
+
+
+def _check_kind(part: Call) -> None:
+    """Refuse classes of models that are no language models, or have a tower that their fields do not describe."""
+    if part.kinds and not set(part.kinds) & TEXT:
+        raise ReaderError(
+            part.place,
+            f"the model is a {part.name}, which is no language model; {' and '.join(sorted(TEXT))} are",
+        )
+    seen = next((name for name in (*part.fields, *part.defaults) if name.startswith(TOWERS)), None)
+    if part.name != BUILT and part.kinds and seen is not None:
+        problem = (
+            f"the model is a {part.name}, whose tower ({seen}) its fields do not describe; models with towers are read "
+            f"where {BUILT} builds them by a name of the catalogue"
+        )
+        raise ReaderError(part.place, problem)
+
+
+def _lay_vocabulary(said: Said, settings: Settings, model: Model | None) -> None:
+    """Lay the tokenizer's vocabulary where it goes over the model's (training/setup.py)."""
+    part = said.part("tokenizer")
+    if part is None:
+        return
+    told = {**part.defaults, **part.fields}
+    for key in ("tokenizer_model", "tokenizer_type"):
+        if isinstance(named := told.get(key), str) and model is None:
+            settings.lay(key, named)
+    size, forced = told.get("vocab_size"), told.get("use_tokenizer_vocab_size") is True
+    own = settings.get("vocab_size") or (model.vocab_size if model else None)
+    if isinstance(size, int) and (own is None or (forced and own != size)):
+        instead = "" if own is None else f", not the model's {own:,}: tokenizer.use_tokenizer_vocab_size"
+        where = part.places.get("vocab_size", part.place)
+        settings.note(f"the vocabulary is the tokenizer's, {size:,} ({where}){instead}")
+        settings.lay("vocab_size", size)
+
+
+def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
+    """Return a model as the recipe changes it; None where the settings describe it as well."""
+    part = said.part("model")
+    base = sizes_of(model)
+    keys = {said.key("model", name): (name, value) for name, value in base.items()}
+    changed: dict[str, tuple[str, Any]] = {}
+    for key, (name, value) in keys.items():
+        now = settings.get(key) if key else value
+        if key and key not in INERT and now != _settled(said, name, value):
+            changed[key] = (name, now)
+    if "vocab_size" in changed:
+        model = replace(model, vocab_size=changed.pop("vocab_size")[1])
+    if part is not None and "mtp_num_layers" in part.fields:
+        changed.pop("mtp_num_layers", None)
+        model = replace(model, num_mtp_layers=settings.count("mtp_num_layers", 0))
+    if not changed:
+        return model
+    if _as_settings(model) is not None:
+        return None
+    key, (name, now) = next(iter(changed.items()))
+    place = part.places.get(name, part.place) if part is not None else settings.where
+    raise ReaderError(
+        f"{place}, model.{name}",
+        f"{now!r} cannot be laid over {model.name}; set all sizes in cfg.model, or give a model file of its own",
+    )
+
+
+def _settled(said: Said, name: str, value: object) -> object:
+    """Return a field's value as settings have it."""
+    return not value if f"model.{name}" in said.opposite else value
+
+
+def _as_settings(model: Model) -> Model | None:
+    """Return a model that its settings describe to the last size; None where they do not."""
+    from forescale.frameworks.megatron.write_layout import model_settings
+
+    values = Settings(model_settings(model, seq_len=model.max_seq_len or 1), model.source)
+    try:
+        again = read_model(values, name=model.name)
+    except ForescaleError:
+        return None
+    same = replace(again, source=model.source, max_seq_len=model.max_seq_len) == model
+    return again if same else None
