@@ -87,3 +87,13 @@ def test_a_base_that_is_not_read_is_named(tmp_path):
     checkout(tmp_path / "elsewhere")
     found = read_file(path, folders=(tmp_path / "elsewhere",))
     assert (found.model.name, found.strategy.pp, found.strategy.micro_batch_size) == ("deepseek-v3", 4, 2)
+
+
+def test_classes_of_their_own_are_read_by_their_fields(tmp_path):
+    kind = "class OddModelProvider(GPTModelProvider):\n    window_size = (15, 0)\n    interleaved_attn_pattern: tuple = (2, 1)\n"
+    sizes = "num_layers=6, hidden_size=64, num_attention_heads=4, vocab_size=100, gated_linear_unit=True"
+    path = checkout(tmp_path) / "recipes" / "mine.py"
+    path.write_text(f"{NAMED}\n{kind}\ndef mine_config():\n    cfg = pretrain()\n    cfg.model = OddModelProvider({sizes})\n    return cfg\n")  # fmt: skip
+    found = read_file(path)
+    assert [layer.attention.window for layer in found.model.layers] == [16, 16, None] * 2
+    assert "the model is a OddModelProvider; it is read by its fields, as a plain transformer" in found.notes

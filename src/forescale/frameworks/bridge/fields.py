@@ -236,6 +236,8 @@ class Said:
         for key, needed in IDLE.items():  # every base recipe sets them
             if not values.get(needed):
                 values.pop(key, None)
+        if (around := self._said("interleaved_attn_pattern")) and "window_attn_skip_freq" not in values:
+            values["window_attn_skip_freq"] = sum(around) if around[1:] == (1,) else None
         pattern, ahead = values.get("hybrid_layer_pattern"), values.get("mtp_hybrid_override_pattern")
         count = values.get("mtp_num_layers")
         if (
@@ -250,6 +252,13 @@ class Said:
             said := next((environment[name] for name in ALLOCATOR if environment.get(name)), None)
         ):
             values[ALLOCATOR[0]] = str(said)
+
+    def _said(self, name: str) -> tuple[int, ...]:
+        """Return the whole numbers of a field of the model that Megatron-LM has no key for."""
+        part = self.part("model")
+        found = None if part is None else part.fields.get(name, part.defaults.get(name))
+        whole = isinstance(found, list | tuple) and all(type(each) is int for each in found)
+        return tuple(found) if whole and found is not None else ()
 
     def _refuse(self, key: str, problem: str) -> NoReturn:
         field = self.spelling[key]

@@ -10,6 +10,7 @@ from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.bridge.fields import Said
 from forescale.frameworks.bridge.recipe import BUILT, FACTS, sizes_of
 from forescale.frameworks.megatron.model import read_model, refuse_inexpressible
+from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.frameworks.python.values import Call
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
@@ -18,6 +19,8 @@ LAID: Final = ("vocab_size", "mtp_num_layers")
 """Keys that are laid over any model."""
 TEXT: Final = frozenset(("GPTModelProvider", "HybridModelProvider", "GPTModelConfig", "HybridModelConfig"))
 """Classes that models of text build on."""
+PLAIN: Final = TEXT | {"MLAModelProvider", "MambaModelProvider"}
+"""Those whose fields say all of the model."""
 TOWERS: Final = ("vision", "audio", "sound", "thinker")
 """How fields of towers start."""
 INERT: Final[list[str]] = FACTS["positions"]
@@ -29,6 +32,8 @@ def named_model(said: Said, settings: Settings) -> Model | None:
     part = said.part("model")
     if part is not None:
         _check_kind(part)
+        if part.kinds and part.name not in PLAIN:
+            settings.note(f"the model is a {part.name}; it is read by its fields, as a plain transformer")
     _check_base(said, settings)
     if part is None or part.name != BUILT:
         _lay_vocabulary(said, settings, None)
@@ -57,6 +62,12 @@ def _check_base(said: Said, settings: Settings) -> None:
     part, base = said.part("model"), said.container
     given = part is not None and (part.known or "hidden_size" in settings)
     missing = said.hooks.world.absent.get(base.place) if said.hooks.world else None
+    if part is not None and not given and "(" in part.name:
+        problem = (
+            f"the model is what {part.name[:60]} returns, which only running the recipe would show; set its sizes in "
+            "cfg.model"
+        )
+        raise ReaderError(part.place, problem)
     if not given and missing and not base.known:
         problem = (
             f"the model is that of {missing}, which does not lie beside the recipe; name the checkout of "
@@ -102,7 +113,7 @@ def _lay_vocabulary(said: Said, settings: Settings, model: Model | None) -> None
 def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
     """Return a model as the recipe changes it; None where the settings describe it as well."""
     part = said.part("model")
-    base = sizes_of(model)
+    base, named = sizes_of(model), model
     keys = {said.key("model", name): (name, value) for name, value in base.items()}
     changed: dict[str, tuple[str, Any]] = {}
     for key, (name, value) in keys.items():
@@ -116,7 +127,7 @@ def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
         model = replace(model, num_mtp_layers=settings.count("mtp_num_layers", 0))
     if not changed:
         return model
-    if _as_settings(model) is not None:
+    if _describes(named):
         return None
     key, (name, now) = next(iter(changed.items()))
     place = part.places.get(name, part.place) if part is not None else settings.where
@@ -131,14 +142,11 @@ def _settled(said: Said, name: str, value: object) -> object:
     return not value if f"model.{name}" in said.opposite else value
 
 
-def _as_settings(model: Model) -> Model | None:
-    """Return a model that its settings describe to the last size; None where they do not."""
-    from forescale.frameworks.megatron.write_layout import model_settings
-
+def _describes(model: Model) -> bool:
+    """Whether a model's settings describe it to the last size."""
     values = Settings(model_settings(model, seq_len=model.max_seq_len or 1), model.source)
     try:
         again = read_model(values, name=model.name)
     except ForescaleError:
-        return None
-    same = replace(again, source=model.source, max_seq_len=model.max_seq_len) == model
-    return again if same else None
+        return False
+    return replace(again, source=model.source, max_seq_len=model.max_seq_len) == model

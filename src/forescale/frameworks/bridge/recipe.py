@@ -68,7 +68,9 @@ class Bridge:
             size = self._vocabulary_of(str(given[0].args[0])) if given[0].args else None
             return MISSING if size is None else size
         if isinstance(owner, Call) and owner.name == BUILT:
-            return Call(BUILT, place, owner.args, defaults=self._sizes(owner.args))
+            text = ["text"] * (last == "to_text_provider")
+            named = [*owner.args, *text]
+            return Call(BUILT, place, named, dict(owner.fields), dict(owner.places), self._sizes(named))
         if last == "get_mixed_precision_config" and args:
             return self.precision(args[0], place)
         if last in PRECISIONS and not args and self._mixed() is None:
