@@ -72,3 +72,21 @@ def test_a_file_that_is_no_python_is_named_with_its_line(tmp_path):
     lay(tmp_path, {"a.py": "from b import x", "b.py": "x = 1\ny = = 2"})
     with pytest.raises(ReaderError, match=r"b\.py, line 2: it is no Python"):
         value(tmp_path / "a.py", "x")
+
+
+def test_dots_lead_nowhere_outside_the_checkout(tmp_path):
+    lay(
+        tmp_path, {**CHECKOUT, "other/secret.py": "x = 1", "other/in/here/mine.py": "from ...secret import x"}
+    )
+    assert isinstance(value(tmp_path / "other" / "in" / "here" / "mine.py", "x"), Opaque)
+    lay(
+        tmp_path,
+        {"repo/src/some/secret.py": "x = 1", "repo/src/some/frame/mine.py": "from ..secret import x"},
+    )
+    assert isinstance(value(tmp_path / "repo" / "src" / "some" / "frame" / "mine.py", "x"), Opaque)
+
+
+def test_files_of_a_repository_are_found_from_its_folders(tmp_path):
+    lay(tmp_path, {"repo/.git/HEAD": "", "repo/scripts/utils/sizes.py": "x = 3", "repo/scripts/configs/mine.py": "from utils.sizes import x\nfrom ..utils.sizes import x as y"})  # fmt: skip
+    mine = tmp_path / "repo" / "scripts" / "configs" / "mine.py"
+    assert (value(mine, "x"), value(mine, "y")) == (3, 3)

@@ -167,26 +167,24 @@ class Module:
     def _roots(self, parts: Sequence[str], level: int) -> Iterator[Path]:
         """Yield the folders that a module's first part may lie in, nearest first."""
         here = self.path.absolute().parent
+        every, package = (here, *here.parents), self.world.hooks.package.split(".")
+        top = next((at for at, above in enumerate(every) if (above / ".git").exists()), None)
+        near = every[: 1 if top is None else top + 1]
+        roots = [
+            root
+            for above in (*(every if top is None else near), *self.world.folders)
+            for root in (above, above / "src")
+        ]
+        around = [root for root in roots if root.joinpath(*package).is_dir()]
         if level:
-            yield [here, *here.parents][min(level - 1, len(here.parents))]
-            return
-        package = self.world.hooks.package.split(".")
-        if list(parts[: len(package)]) != package:
-            yield here
-            return
-        for above in _checkout(here, *self.world.folders):
-            for root in (above, above / "src"):
-                if root.joinpath(*package).is_dir():
-                    yield root
-
-
-def _checkout(here: Path, *folders: Path) -> Iterator[Path]:
-    """Yield a folder and those above it, as far as its repository, then the others."""
-    for above in (here, *here.parents):
-        yield above
-        if (above / ".git").exists():
-            break
-    yield from folders
+            there = every[min(level, len(every)) - 1]
+            inside = any(
+                there.is_relative_to(each)
+                for each in (near[-1], *(root.joinpath(*package) for root in around))
+            )
+            yield from [there] * inside
+        else:
+            yield from around if list(parts[: len(package)]) == package else near
 
 
 @dataclass(slots=True, eq=False)
