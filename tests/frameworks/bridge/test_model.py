@@ -14,6 +14,7 @@ from forescale.errors import ReaderError
         ("cfg.model.mtp_num_layers = None; cfg.model.pipeline_model_parallel_layout = None; cfg.model.pipeline_model_parallel_size = 1", 61, 129280, 0),
         ("cfg.tokenizer.use_tokenizer_vocab_size = True", 61, 32000, 1),
         ("cfg.model.vocab_size = 64000", 61, 64000, 1),
+        ("cfg.model.vocab_size = None", 61, 129280, 1),
     ],
 )  # fmt: skip
 def test_what_a_recipe_changes_of_a_named_model(lines, layers, vocabulary, ahead, tmp_path):

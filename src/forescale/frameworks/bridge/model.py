@@ -15,8 +15,6 @@ from forescale.frameworks.python.values import Call
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import Model
 
-LAID: Final = ("vocab_size", "mtp_num_layers")
-"""Keys that are laid over any model."""
 TEXT: Final = frozenset(("GPTModelProvider", "HybridModelProvider", "GPTModelConfig", "HybridModelConfig"))
 """Classes that models of text build on."""
 PLAIN: Final = TEXT | {"MLAModelProvider", "MambaModelProvider"}
@@ -121,7 +119,8 @@ def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
         if key and key not in INERT and now != _settled(said, name, value):
             changed[key] = (name, now)
     if "vocab_size" in changed:
-        model = replace(model, vocab_size=changed.pop("vocab_size")[1])
+        changed.pop("vocab_size")
+        model = replace(model, vocab_size=settings.size("vocab_size", model.vocab_size))
     if part is not None and "mtp_num_layers" in part.fields:
         changed.pop("mtp_num_layers", None)
         model = replace(model, num_mtp_layers=settings.count("mtp_num_layers", 0))
