@@ -132,3 +132,15 @@ def test_what_has_no_word_here_is_noted_only_where_it_counts(tmp_path):
 def test_the_allocator_is_that_of_the_environment_that_the_recipe_sets(tmp_path):
     lines = 'cfg.env_vars = {**{"A": 1}, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}'
     assert read(tmp_path, lines).strategy.allocator == "expandable_segments"
+
+
+@pytest.mark.parametrize(
+    ("of_ddp", "of_optimizer", "zero"), [(False, True, 1), (True, False, 1), (False, False, 0)]
+)
+def test_states_are_shared_where_either_section_says_so(of_ddp, of_optimizer, zero, tmp_path):
+    lines = "; ".join((
+        "cfg.ddp.overlap_param_gather = False",
+        f"cfg.ddp.use_distributed_optimizer = {of_ddp}",
+        f"cfg.optimizer.use_distributed_optimizer = {of_optimizer}",
+    ))  # fmt: skip
+    assert read(tmp_path, lines).strategy.zero == zero
