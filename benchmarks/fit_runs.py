@@ -11,27 +11,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forescale.cost.run_calibration import (
-    LEFT_OPEN,
     Novelty,
     RunCalibration,
     Seen,
-    Unseen,
-    closest,
     groups_of,
     load_run_calibration,
 )
 from forescale.errors import ForescaleError
 from forescale.evidence.case import Case, projector_of
 from forescale.evidence.cases import load_cases
-from forescale.evidence.fit import Fitted, best_step, fit, quantiles, rounded
+from forescale.evidence.fit import Fitted, best_step, fit, rounded
 from forescale.evidence.runs import (
-    CORE_WEIGHT,
     Parameter,
     Run,
     measured_of,
@@ -40,10 +35,10 @@ from forescale.evidence.runs import (
     weights_of,
     with_logs,
 )
+from forescale.evidence.spreads import Errors, spreads, unseen_of
 from forescale.evidence.tables import framework_name
 from forescale.numeric import Array
 
-Mask: TypeAlias = NDArray[np.bool_]
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
 PEAKS = Path("src/forescale/catalogue/calibrations/memory/spreads.json")
 PRIORS = Path(__file__).with_name("priors.json")
@@ -68,7 +63,7 @@ def main() -> None:
         source=f"{len(runs)} published training runs ({options.runs.name})",
         seen=seen(runs),
         spreads={
-            novelty: spreads(runs, errors)
+            novelty: spreads(errors_of(runs, errors, fitted.calibration))
             for novelty, errors in unseen(runs, base, parameters, fitted, scale=scale).items()
         },
     )
@@ -175,71 +170,6 @@ def held_out(
     return errors
 
 
-OPEN_WEIGHT = 0.35
-"""Of rows that leave something open, in the interval of a group with too few fully known ones; a choice."""
-FEWEST = 20
-"""Runs from which a group has an interval of its own, if they are of two families."""
-
-
-def spreads(runs: Sequence[Run], errors: Array) -> dict[str, Unseen]:
-    """Return the spread of every group that is large enough, of core rows, and of "all".
-
-    The interval is that of core rows, of which everything is known, as it is of what a user asks; rows that leave
-    something open have one of their own. It is as wide below as above: to which side the next source lies is not
-    known. Medians and percentiles of the size of errors count every run alike.
-    """
-    core = np.array([run.case.core for run in runs])
-    families = np.array([family_of(run.source) for run in runs])
-    groups = [_groups(run) for run in runs]
-    members = {
-        name: np.array([name in each for each in groups]) for name in sorted({n for g in groups for n in g})
-    }
-    covered, found = np.zeros(len(runs), dtype=bool), dict[str, tuple[Array, float]]()
-    for kind, suffix, shown in ((core, "", core | ~core), (~core, LEFT_OPEN, ~core)):
-        if not kind.any():
-            continue
-        widths = partial(
-            _widths, members=members, kind=kind, core=core, families=families, size=np.abs(errors)
-        )
-        for family in sorted(set(families)):
-            inside = families == family
-            others = widths(among=inside if inside.all() else ~inside)
-            for index in np.flatnonzero(inside & kind):
-                covered[index] = abs(errors[index]) <= closest(others, groups[index], float)
-        found |= {
-            f"{name}{suffix}": (members[name] & shown, width)
-            for name, width in widths(among=core | ~core).items()
-        }
-    spread = {
-        name: _unseen(errors[chosen], covered[chosen], width) for name, (chosen, width) in found.items()
-    }
-    if core.any():
-        spread["core"] = _unseen(errors[core], covered[core], spread["all"].p90)
-    return spread
-
-
-def _widths(
-    *, members: dict[str, Mask], among: Mask, kind: Mask, core: Mask, families: Array, size: Array
-) -> dict[str, float]:
-    """Return the interval of each group that is large enough: what 8 of 10 runs of the kind lie within.
-
-    Of too few of the kind it is that of all runs of the group, fully known ones counting most.
-    """
-
-    def large(chosen: Mask) -> bool:
-        return bool(chosen.sum() >= FEWEST and len(set(families[chosen])) > 1)
-
-    found = {}
-    for name, group in members.items():
-        inside = group & among
-        whole, own = name == "all", inside & kind
-        chosen = own if large(own) or (whole and own.any()) else inside
-        if large(chosen) or whole:
-            weights = np.where(core[chosen], CORE_WEIGHT, OPEN_WEIGHT)
-            found[name] = quantiles(size[chosen], weights, (0.8,))[0]
-    return found
-
-
 def peaks(cases: Sequence[Case], options: argparse.Namespace) -> dict[str, Any]:
     """Return how far measured peaks lay from projected ones, by what their sources measured."""
     ask, found = projector_of(), defaultdict[str, list[tuple[str, float]]](list)
@@ -257,27 +187,25 @@ def peaks(cases: Sequence[Case], options: argparse.Namespace) -> dict[str, Any]:
             covered[names == name] = np.abs(errors[names == name]) <= np.percentile(
                 np.abs(errors[names != name]), 80
             )
-        widths[measure] = asdict(_unseen(errors, covered, float(np.percentile(np.abs(errors), 80))))
+        widths[measure] = asdict(unseen_of(errors, covered, float(np.percentile(np.abs(errors), 80))))
     return {"date": options.date, "source": f"published peaks of {options.runs.name}", "widths": widths}
+
+
+def errors_of(runs: Sequence[Run], errors: Array, calibration: RunCalibration) -> Errors:
+    """Return errors of runs with what tells the runs apart."""
+    return Errors(
+        errors=errors,
+        core=np.array([run.case.core for run in runs]),
+        families=np.array([family_of(run.source) for run in runs]),
+        groups=tuple(_groups(run) for run in runs),
+        waits=np.array([run.waits(calibration) for run in runs]),
+    )
 
 
 def _groups(run: Run) -> tuple[str, ...]:
     asked = run.case.question
     compute = asked.workload.precision.compute
     return groups_of(architecture_of(run), compute, moe=asked.model.is_moe)
-
-
-def _unseen(errors: Array, covered: Array, width: float) -> Unseen:
-    size = np.abs(errors)
-    return Unseen(
-        rows=len(errors),
-        median_abs=float(np.median(size)),
-        bias=float(np.median(errors)),
-        p10=-width,
-        p90=width,
-        p90_abs=float(np.percentile(size, 90)),
-        coverage=float(covered.mean()),
-    )
 
 
 def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:

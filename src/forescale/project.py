@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
@@ -276,7 +277,8 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     """Return what one evaluated layout says of the step and of the whole run."""
     question = wired.question
     model, cluster, strategy, workload = question.parts
-    spread = spread_of(question)
+    parts = {part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS}
+    spread = spread_of(question, parts)
     step = number_of(evaluation.step_time)
     flops = flops_of(model, strategy.routing, workload)
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
@@ -303,7 +305,7 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         model_flops_full_attention_per_step=per_step_full,
         hardware_flops_per_step=hardware,
         params=_parameters(model, workload, evaluation),
-        time_s={part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS},
+        time_s=parts,
         stage_times=_stage_times(evaluation),
         memory=memory,
         training_days=_ideal_days(workload, step),
@@ -320,10 +322,18 @@ def novelty_of(question: Question, source: str = "") -> Novelty:
     return question.costs.runs.novelty(question.cluster.device, framework, source)
 
 
-def spread_of(question: Question, source: str = "", *, left_open: bool = False) -> Spread:
+def waiting(parts: Mapping[str, float]) -> float:
+    """Return the share of a step, given its seconds by part, in which the device waits for the host."""
+    step = math.fsum(parts.values())
+    return max(0.0, parts["overhead"]) / step if step else 0.0
+
+
+def spread_of(
+    question: Question, parts: Mapping[str, float], source: str = "", *, left_open: bool = False
+) -> Spread:
     """Return ln(measured / projected) of step times, as it was for questions of which as much was new.
 
-    With `left_open` some of what the question says was assumed.
+    `parts` are the projected seconds. With `left_open` some of what the question says was assumed.
     """
     return question.costs.runs.spread(
         question.cluster.device,
@@ -331,6 +341,7 @@ def spread_of(question: Question, source: str = "", *, left_open: bool = False) 
         moe=question.model.is_moe,
         novelty=novelty_of(question, source),
         left_open=left_open,
+        waits=waiting(parts),
     )
 
 

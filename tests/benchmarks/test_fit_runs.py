@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.fit_runs import PRIORS, family_of, held_out, parameters_of, seen, spreads
+from benchmarks.fit_runs import PRIORS, errors_of, family_of, held_out, parameters_of, seen
 from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
 from forescale.catalogue.clusters import load_device
 from forescale.evidence.fit import fit
-from forescale.evidence.runs import logs_of, measured_of, with_logs
+from forescale.evidence.runs import Run, logs_of, measured_of, with_logs
 
 
 def test_held_out_errors_are_of_fits_that_did_not_see_the_source():
@@ -51,32 +51,11 @@ def test_what_blackwell_ultra_sustains_in_8_bits_follows_what_its_boards_have_mo
     assert priors[4] == "blackwell"
 
 
-def test_large_groups_of_two_families_have_a_spread_of_their_own():
-    errors = np.linspace(-0.2, 0.2, 40)
-    one = spreads([run(LAYOUTS[0], "A") for _ in errors], errors)
-    assert set(one) == {"all", "core"}
-    two = spreads([run(LAYOUTS[0], "AB"[index % 2]) for index in range(40)], errors)
-    group = f"{ARCHITECTURE}/16"
-    assert set(two) == {"all", "core", "dense", group, f"{group}/dense"}
-    assert two["all"].p90 == -two["all"].p10 == pytest.approx(0.16, abs=0.006)
-    assert two["all"].coverage == pytest.approx(0.8, abs=0.05)
-    assert (two["all"].median_abs, two["all"].p90_abs) == pytest.approx((0.1, 0.18), abs=0.006)
-
-
-def test_rows_that_leave_something_open_have_an_interval_of_their_own():
-    """Core rows lie within 0.1, others within 0.3: each is judged by its like, sizes of errors are of all."""
-    runs = [run(LAYOUTS[0], "AB"[index % 2]) for index in range(80)]
-    runs[40:] = [replace(each, case=replace(each.case, core=False)) for each in runs[40:]]
-    errors = np.concatenate([np.linspace(-0.1, 0.1, 40), np.linspace(-0.3, 0.3, 40)])
-    found = spreads(runs, errors)
-    assert found["all"].p90 == found["core"].p90 == pytest.approx(0.08, abs=0.004)
-    assert found["all, open"].p90 == pytest.approx(0.24, abs=0.012)
-    assert (found["all"].rows, found["core"].rows, found["all, open"].rows) == (80, 40, 40)
-    assert found["all"].coverage == pytest.approx(0.8, abs=0.05)
-
-
-def test_a_group_with_few_core_rows_has_the_interval_of_all_of_its_rows():
-    runs = [run(LAYOUTS[0], "AB"[index % 2]) for index in range(40)]
-    runs[10:] = [replace(each, case=replace(each.case, core=False)) for each in runs[10:]]
-    found = spreads(runs, np.concatenate([np.full(10, 0.01), np.full(30, 0.3)]))
-    assert found["dense"].p90 == pytest.approx(0.3)
+def test_errors_say_what_tells_their_runs_apart():
+    runs = [run(LAYOUTS[0], "DGXC1"), run(LAYOUTS[1], "A")]
+    rows = errors_of(runs, np.array([0.1, -0.1]), BASE)
+    assert list(rows.families) == ["DGXC", "A"]
+    assert rows.groups[0] == (f"{ARCHITECTURE}/16/dense", f"{ARCHITECTURE}/16", "dense", "all")
+    assert rows.core.all()
+    eager = replace(runs[0].case, strategy=replace(LAYOUTS[0], graphs="none"))
+    assert 0.0 <= rows.waits[0] < Run(case=eager).waits(BASE) < 1.0

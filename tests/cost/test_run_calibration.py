@@ -133,6 +133,15 @@ def test_what_leaves_something_open_has_an_interval_of_its_own():
     assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), left_open=True) == WIDE
 
 
+def test_what_waits_for_the_host_widens_the_interval_by_its_share():
+    waiting = replace(WIDE, p10=-0.4, p90=0.4)
+    own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, "waiting": waiting}})
+    assert spread(own) == WIDE
+    half = spread(own, waits=0.5)
+    assert (half.p10, half.p90) == pytest.approx((-math.hypot(0.2, 0.2), math.hypot(0.1, 0.2)))
+    assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), waits=0.5) == WIDE
+
+
 def test_a_pair_of_generation_and_kind_that_is_not_known_has_the_wider_interval_of_the_two():
     narrow, wide = (replace(WIDE, p10=-size, p90=size) for size in (0.05, 0.3))
     group = f"{H100.architecture}/16"

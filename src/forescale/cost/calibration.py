@@ -58,6 +58,10 @@ class Spread(Struct, frozen=True, kw_only=True):
         absolute, low, high = (each * UNMEASURED for each in (self.median_abs, self.p10, self.p90))
         return replace(self, median_abs=absolute, p10=low, p90=high)
 
+    def beside(self, other: float) -> Self:
+        """Return the spread where what errs by itself within ±`other` (logarithm) is added to each end of it."""
+        return replace(self, p10=-math.hypot(self.p10, other), p90=math.hypot(self.p90, other))
+
 
 class Residual(Spread, frozen=True, kw_only=True):
     """Errors ln(predicted / measured) of a fit."""

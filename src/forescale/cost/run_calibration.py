@@ -35,6 +35,9 @@ Novelty: TypeAlias = Literal["known source", "new release", "new family", "new s
 """What the fit has not seen of a run: nothing, the release, who ran it, the software too, or the devices."""
 LEFT_OPEN = ", open"
 """Ends the name of a group of runs whose configuration is not fully known."""
+WAITING = "waiting"
+"""Group of runs whose devices wait for the host. Its interval is of the seconds that they wait, not of the step: how
+long a host takes to launch a kernel differs more between machines and settings than how long the kernel takes."""
 NOTHING_KNOWN = Spread(rows=0, median_abs=0.2, bias=0.0, p10=-0.3, p90=0.3)
 
 
@@ -154,7 +157,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
     software: Mapping[str, SoftwareFactors] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
     spreads: Mapping[str, Mapping[str, Unseen]] = field(default_factory=dict)
-    """By novelty, then by group (`groups_of`); "core" is there to be read, not to be looked up."""
+    """By novelty, then by group (`groups_of`, `WAITING`); "core" is there to be read, not to be looked up."""
     own: Mapping[str, Spread] = field(default_factory=dict)
     """By device: errors of one's own runs on one's own cluster."""
 
@@ -233,11 +236,19 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         return "new family" if framework in self.seen.frameworks else "new stack"
 
     def spread(
-        self, device: Device, compute: str, *, moe: bool, novelty: Novelty, left_open: bool = False
+        self,
+        device: Device,
+        compute: str,
+        *,
+        moe: bool,
+        novelty: Novelty,
+        left_open: bool = False,
+        waits: float = 0.0,
     ) -> Spread:
         """Return the errors to expect of a device, compute type and kind of model.
 
-        With `left_open` some of the configuration was not known but assumed.
+        With `left_open` some of the configuration was not known but assumed. `waits` is the share of the step in which
+        the device waits for the host.
         """
         if device.name in self.own:
             return self.own[device.name]
@@ -246,6 +257,8 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         if left_open and found and f"{groups[-1]}{LEFT_OPEN}" in found:
             groups = tuple(f"{group}{LEFT_OPEN}" for group in groups)
         spread = closest(found, groups, lambda each: each.p90) if found else NOTHING_KNOWN
+        if found and WAITING in found:
+            spread = spread.beside(waits * found[WAITING].p90)
         # Runs of other generations say how far off a fit is, not how far off the kernels are.
         return (
             spread.widened()

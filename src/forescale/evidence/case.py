@@ -123,7 +123,7 @@ def projector_of(preset: str = "default", costs: Costs | None = None) -> Project
     def predict(case: Case) -> Prediction:
         asked = replace(case.question, preset=preset, costs=costs or Costs())
         result = project_as(asked)
-        spread = spread_of(asked, case.source, left_open=not case.core)
+        spread = spread_of(asked, result.time_s, case.source, left_open=not case.core)
         step = result.step_time.expected
         peak = published_peak(result.memory, case.measured)
         low, high = peak_range(peak, case.measured.peak_measure)

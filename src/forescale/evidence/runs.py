@@ -21,11 +21,12 @@ from forescale.graph.stages import stack_plans
 from forescale.inputs import inputs_of, pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
 from forescale.numeric import Array
+from forescale.project import waiting
 from forescale.struct import Struct
 from forescale.time.blocks import price_built
 from forescale.time.data_parallel import data_traffic
 from forescale.time.pipeline import Pipeline, lay_out
-from forescale.time.step import step_seconds
+from forescale.time.step import StepSeconds, step_seconds
 
 CORE_WEIGHT = 1.0
 OTHER_WEIGHT = 0.3
@@ -77,6 +78,16 @@ class Run:
 
     def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
         """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
+        step = self._predicted(calibration, size).total()
+        result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
+        return result
+
+    def waits(self, calibration: RunCalibration) -> float:
+        """Return the share of the projected step in which the device waits for the host."""
+        parts = self._predicted(calibration, 1).parts
+        return waiting({name: float(np.ravel(seconds)[0]) for name, seconds in parts.items()})
+
+    def _predicted(self, calibration: RunCalibration, size: int) -> StepSeconds:
         asked = replace(self.case.question, costs=replace(self.costs, calibration=calibration))
         ready, choices = self._prepare(size), self._choices
         setting = setting_of(asked, choices)
@@ -90,9 +101,7 @@ class Run:
             pricing=pricing,
             pipeline=ready.pipeline,
         )
-        step = step_seconds(setting, inputs).total()
-        result: Array = np.log(np.broadcast_to(np.asarray(step, dtype=np.float64), (size,)))
-        return result
+        return step_seconds(setting, inputs)
 
     @property
     def _choices(self) -> Choices:

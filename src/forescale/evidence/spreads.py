@@ -1,0 +1,172 @@
+"""Intervals of step times by group of runs, from errors of fits that had not seen them; judged by other families."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forescale.cost.run_calibration import LEFT_OPEN, WAITING, Unseen, closest
+from forescale.evidence.fit import quantiles
+from forescale.evidence.runs import BALANCE
+from forescale.numeric import Array
+from forescale.struct import Struct
+
+Mask: TypeAlias = NDArray[np.bool_]
+
+OPEN_WEIGHT = 0.35
+"""Of rows that leave something open, in the interval of a group with too few fully known ones; a choice."""
+FEWEST = 20
+"""Runs from which a group has an interval of its own, if they are of two families."""
+MUCH_WAITING = 0.2
+"""Share of a step from which its run says how far off the time is that devices wait for the host; a choice."""
+FEWEST_WAITING = 10
+"""Runs from which they say it, if they are of two families; a choice: few published runs wait much."""
+
+
+class Errors(Struct, frozen=True, kw_only=True):
+    """Errors ln(measured / predicted) of runs, and what tells the runs apart."""
+
+    errors: Array
+    core: Mask
+    families: Array
+    groups: tuple[tuple[str, ...], ...]
+    """Of each run, the closest first."""
+    waits: Array
+    """Share of the projected step in which devices wait for the host."""
+
+    def members(self, name: str) -> Mask:
+        """Return which runs are of a group."""
+        return np.array([name in each for each in self.groups])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All groups."""
+        return tuple(sorted({name for each in self.groups for name in each}))
+
+
+class Widths(Struct, frozen=True, kw_only=True):
+    """Half widths of intervals, in logarithms."""
+
+    core: dict[str, float]
+    """By group, of runs of which everything is known, which is what a user asks."""
+    open: dict[str, float]
+    """The same of runs that leave something open."""
+    waiting: float
+    """Of the seconds that devices wait for the host, which err by themselves."""
+
+    def of(self, rows: Errors, index: int) -> float:
+        """Return the half width of a run's interval."""
+        found = self.core if rows.core[index] else self.open
+        return math.hypot(closest(found, rows.groups[index], float), rows.waits[index] * self.waiting)
+
+
+def spreads(rows: Errors) -> dict[str, Unseen]:
+    """Return the spread of every group that is large enough, of core rows, and of "all".
+
+    The interval is as wide below as above: to which side the next source lies is not known. A family's runs weigh
+    less the more it has, as the next question is of another family. Medians and percentiles of the size of errors
+    count every run alike; coverage is by what the other families say.
+    """
+    covered = np.zeros(len(rows.errors), dtype=bool)
+    for family in sorted(set(rows.families)):
+        inside = rows.families == family
+        others = widths(rows, inside if inside.all() else ~inside)
+        for index in np.flatnonzero(inside).tolist():
+            covered[index] = abs(rows.errors[index]) <= others.of(rows, index)
+    every = np.ones(len(rows.errors), dtype=bool)
+    found = widths(rows, every)
+
+    def spread(chosen: Mask, width: float) -> Unseen:
+        return unseen_of(rows.errors[chosen], covered[chosen], width)
+
+    result = {name: spread(rows.members(name), width) for name, width in found.core.items()}
+    if not rows.core.all():
+        result |= {
+            f"{name}{LEFT_OPEN}": spread(rows.members(name) & ~rows.core, width)
+            for name, width in found.open.items()
+            if (rows.members(name) & ~rows.core).any()
+        }
+    if found.waiting:
+        result[WAITING] = spread(rows.waits >= MUCH_WAITING, found.waiting)
+    if rows.core.any():
+        result["core"] = spread(rows.core, found.core["all"])
+    return result
+
+
+def widths(rows: Errors, among: Mask) -> Widths:
+    """Return the intervals that some of the runs give.
+
+    What waits for the host is told from the runs that wait much, beyond the interval of those that do not; what it does
+    not explain of an error is the group's.
+    """
+    size, much = np.abs(rows.errors), rows.waits >= MUCH_WAITING
+    waiting = 0.0
+    if large(rows, much & among, FEWEST_WAITING):
+        little = among & ~much
+        first = Widths(
+            core=_by_group(rows, size, little, kind=rows.core),
+            open=_by_group(rows, size, little, kind=~rows.core),
+            waiting=0.0,
+        )
+        chosen = np.flatnonzero(much & among)
+        known = np.array([first.of(rows, index) for index in chosen.tolist()])
+        beyond = np.sqrt(np.maximum(size[chosen] ** 2 - known**2, 0.0)) / rows.waits[chosen]
+        waiting = quantiles(beyond, _weights(rows, much & among, rows.core), (0.8,))[0]
+    left = np.sqrt(np.maximum(size**2 - (rows.waits * waiting) ** 2, 0.0))
+    return Widths(
+        core=_by_group(rows, left, among, kind=rows.core),
+        open=_by_group(rows, left, among, kind=~rows.core),
+        waiting=waiting,
+    )
+
+
+def large(rows: Errors, chosen: Mask, fewest: int = FEWEST) -> bool:
+    """Return whether runs are enough for an interval of their own."""
+    return bool(chosen.sum() >= fewest and len(set(rows.families[chosen])) > 1)
+
+
+def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str, float]:
+    """Return what 8 of 10 runs of the kind lie within, of each group that is large enough.
+
+    Of fully known runs too few it is that of all runs of the group, those counting most. Few that leave something open
+    are those of a wider group: to be known well is what makes most of a group's runs alike.
+    """
+    found = {}
+    for name in rows.names:
+        inside = rows.members(name) & among
+        own, whole = inside & kind, name == "all"
+        mixed = whole or bool(kind[rows.core].any())
+        chosen = own if large(rows, own) or (whole and own.any()) or not mixed else inside
+        if large(rows, chosen) or whole:
+            found[name] = quantiles(size[chosen], _weights(rows, chosen, kind), (0.8,))[0]
+    return found
+
+
+def _weights(rows: Errors, chosen: Mask, kind: Mask) -> Array:
+    """Return the weight of each chosen run: rows of the kind first, no family by its number of rows alone."""
+    families = rows.families[chosen]
+    names, counts = np.unique(families, return_counts=True)
+    sizes = dict(zip(names, counts, strict=True))
+    return np.array(
+        [
+            (1.0 if own else OPEN_WEIGHT) / (BALANCE + sizes[family])
+            for family, own in zip(families, kind[chosen], strict=True)
+        ]
+    )
+
+
+def unseen_of(errors: Array, covered: Array, width: float) -> Unseen:
+    """Return how errors lie, and the interval that is stated of them."""
+    size = np.abs(errors)
+    return Unseen(
+        rows=len(errors),
+        median_abs=float(np.median(size)),
+        bias=float(np.median(errors)),
+        p10=-width,
+        p90=width,
+        p90_abs=float(np.percentile(size, 90)),
+        coverage=float(covered.mean()),
+    )
