@@ -185,7 +185,8 @@ def line_of(command: str, question: Question, one: Projection, saved: str) -> st
     from forescale.io.named import named_cluster, named_model
     from forescale.spec.space import Space
 
-    if named_model(question.model) is None or named_cluster(one.cluster) is None:
+    name = named_model(question.model, images=one.workload.images.count)
+    if name is None or named_cluster(one.cluster) is None:
         return f"{command} {saved}, of what --json prints"
     asked = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
     if command == "project":

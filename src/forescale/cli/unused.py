@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from forescale.errors import SpecError
+from forescale.io.line import WORKS_UNDER
 from forescale.question import Note
-from forescale.schedule.library import cuts_sequences
 from forescale.spec import Strategy
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Precision
@@ -20,41 +20,7 @@ if TYPE_CHECKING:
     from forescale.spec.space import Space
 
 
-class Condition(NamedTuple):
-    """What a field of a layout works under: another one with such a value, as it is said."""
-
-    field: str
-    holds: Callable[[Any], bool]
-    words: str
-
-
-def _several(ranks: int) -> bool:
-    return ranks > 1
-
-
-WORKS_UNDER: Mapping[str, Condition] = {
-    "axis_order": Condition("placement", lambda placed: placed in (None, "orders"), "no placement"),
-    "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
-    "cp_inner": Condition("cp_kind", lambda kind: kind == "hierarchical", "cp_kind hierarchical"),
-    "cp_kind": Condition("cp", _several, "cp of 2 or more"),
-    "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),
-    "sequence_pieces": Condition(
-        "schedule", cuts_sequences, "a schedule that cuts sequences, such as seq1f1b"
-    ),
-    "sp": Condition("tp", _several, "tp of 2 or more"),
-    "summa_panels": Condition("tp_kind", lambda kind: kind == "summa", "tp_kind summa"),
-}
-"""By field of a layout; where what it works under is not so, the field is read by no formula."""
-
 OF_EXPERTS = ("ep", "etp", "dispatcher")
-
-
-def _works(condition: Condition, asked: Strategy | Space) -> bool:
-    """Return whether a condition holds of a layout, or of any of a space; None is every value there is."""
-    value = getattr(asked, condition.field)
-    if hasattr(asked, "base"):
-        return value is None or any(map(condition.holds, value))
-    return condition.holds(value)
 
 
 def _note(written: str, under: str) -> Note:
@@ -81,7 +47,7 @@ def idle_notes(
 ) -> tuple[Note, ...]:
     """Return what of a layout, or of a space of `model`, was `written`, by field, and changes nothing."""
     conditions = ((text, WORKS_UNDER[name]) for name, text in written.items() if name in WORKS_UNDER)
-    found = [_note(text, each.words) for text, each in conditions if not _works(each, asked)]
+    found = [_note(text, each.words) for text, each in conditions if not each.works(asked)]
     if model is not None and not model.is_moe:
         found += [_note(text, "a model with experts") for name, text in written.items() if name in OF_EXPERTS]
     return tuple(found)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from forescale.errors import SpecError
 from forescale.io.question import build_question, question_values
 from forescale.question import Question
+from forescale.schedule.library import cuts_sequences
+from forescale.spec import Strategy
+from forescale.spec.space import Space
 from forescale.syntax import toml_value
 
 OPTIONS = (
@@ -16,6 +20,40 @@ OPTIONS = (
     "dispatcher", "allocator",
 )  # fmt: skip
 """Fields of a layout that are options of the same name; what is not among them goes by --set."""
+
+
+class Condition(NamedTuple):
+    """What a field of a layout works under: another one with such a value, as it is said."""
+
+    field: str
+    holds: Callable[[Any], bool]
+    words: str
+
+    def works(self, asked: Strategy | Space) -> bool:
+        """Return whether it holds of a layout, or of any of a space; None is every value there is."""
+        value = getattr(asked, self.field)
+        if hasattr(asked, "base"):
+            return value is None or any(map(self.holds, value))
+        return self.holds(value)
+
+
+def _several(ranks: int) -> bool:
+    return ranks > 1
+
+
+WORKS_UNDER: Mapping[str, Condition] = {
+    "axis_order": Condition("placement", lambda placed: placed in (None, "orders"), "no placement"),
+    "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
+    "cp_inner": Condition("cp_kind", lambda kind: kind == "hierarchical", "cp_kind hierarchical"),
+    "cp_kind": Condition("cp", _several, "cp of 2 or more"),
+    "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),
+    "sequence_pieces": Condition(
+        "schedule", cuts_sequences, "a schedule that cuts sequences, such as seq1f1b"
+    ),
+    "sp": Condition("tp", _several, "tp of 2 or more"),
+    "summa_panels": Condition("tp_kind", lambda kind: kind == "summa", "tp_kind summa"),
+}
+"""By field of a layout; where what it works under is not so, the field is read by no formula."""
 
 
 def told_words(question: Question) -> dict[str, Any]:
@@ -26,10 +64,10 @@ def told_words(question: Question) -> dict[str, Any]:
 
     def same(words: Mapping[str, Any]) -> bool:
         try:
-            found = build_question({**words, **parts}, where="the question")
+            found = build_question({"strategy": {}, **words, **parts}, where="the question")
         except SpecError:  # a word that others need
             return False
-        return (found.strategy, found.workload) == (question.strategy, question.workload)
+        return (_read(found.strategy), found.workload) == (_read(question.strategy), question.workload)
 
     derived = {name: value for name, value in sections["strategy"].items() if not name.startswith("dp_")}
     if same({**sections, "strategy": derived}):
@@ -38,7 +76,13 @@ def told_words(question: Question) -> dict[str, Any]:
         fewer = _without(sections, path)
         if path[-1] not in ("seq_len", "global_batch_size") and same(fewer):
             sections = fewer
-    return {**values, **sections}
+    return {**values, "strategy": {}, **sections}
+
+
+def _read(layout: Strategy | None) -> Strategy | None:
+    """Return a layout with the fields as usual that no formula reads."""
+    idle = {name for name, each in WORKS_UNDER.items() if layout is not None and not each.works(layout)}
+    return layout if layout is None else replace(layout, **{name: getattr(Strategy(), name) for name in idle})
 
 
 def project_line(question: Question, *, model: str | None = None) -> str:

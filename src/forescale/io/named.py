@@ -214,10 +214,12 @@ def read_failures(path: Path) -> Failures:
     return build(Counted, values, where=str(path)).rates
 
 
-def named_model(model: Model) -> str | None:
-    """Return the catalogue name of `model`, or None if the catalogue has no equal one."""
-    known = model.name in model_names() and load_model(model.name) == model
-    return model.name if known else None
+def named_model(model: Model, *, images: int = 1) -> str | None:
+    """Return the catalogue name of `model`, of which no tower is left where there are no `images`; None without one."""
+    if model.name not in model_names():
+        return None
+    whole = load_model(model.name)
+    return model.name if model == (whole if images else whole.text) else None
 
 
 def named_cluster(cluster: Cluster) -> str | None:

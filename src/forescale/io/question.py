@@ -416,7 +416,7 @@ def question_values(question: Question) -> dict[str, Any]:
     precision = workload.pop("precision", {})
     described = asdict(question.cluster)
     values: dict[str, Any] = {
-        "model": named_model(question.model) or asdict(question.model),
+        "model": named_model(question.model, images=question.workload.images.count) or asdict(question.model),
         "cluster": named_cluster(question.cluster) or described,
         "devices": described.pop("num_devices"),
     }

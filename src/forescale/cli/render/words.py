@@ -117,7 +117,7 @@ def precision(given: Precision) -> str:
         for name in ("parameters", "gradients", "master", "moments", "activations", "frozen")
         if getattr(given, name) != getattr(usual, name)
     ]
-    recipe = [] if given.recipe == "none" else [given.recipe]
+    recipe = [] if given.recipe in ("none", given.compute) else [given.recipe]
     return " ".join([given.compute, *recipe, *changed])
 
 
