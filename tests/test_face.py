@@ -185,9 +185,16 @@ def test_costs_precision_and_presets_are_words_too():
     assert result.preset == "playbook"
 
 
+def test_a_length_is_written_as_in_a_plan():
+    words = {**WORDS, "seq_len": "128k"}
+    assert fs.ask("llama-3.1-8b", "h100-sxm", **words).workload.seq_len == 131_072
+
+
 def test_what_is_wrong_is_said_with_the_nearest_word():
     with pytest.raises(UnknownKeyError, match="seq_len"):
         fs.project("llama-3.1-8b", "h100-sxm", seqlen=2048, devices=8, global_batch_size=64)
+    with pytest.raises(UnknownKeyError, match=r"unknown key 'granularity' .*; strategy.recompute has it"):
+        fs.ask("llama-3.1-8b", "h100-sxm", granularity="full", **WORDS)
     with pytest.raises(SpecError, match="cluster must be given"):
         fs.project("llama-3.1-8b", **WORDS)
     with pytest.raises(SpecError, match="tp beside a whole layout"):

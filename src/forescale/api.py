@@ -27,7 +27,8 @@ from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import build_question
+from forescale.io.question import KINDS, build_question
+from forescale.io.reading import with_length
 from forescale.io.space import held_space
 from forescale.limits import DEVICES, SHOWN, TIME, within
 from forescale.memory.timeline import MemoryTimeline
@@ -35,7 +36,7 @@ from forescale.presets import project_as
 from forescale.project import memory_timeline
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
-from forescale.records import same
+from forescale.records import home_of, same
 from forescale.search import Comparison, SearchResult
 from forescale.search import compare as compared
 from forescale.search import search as searched
@@ -358,7 +359,8 @@ def _read(
     cost = {name: words.pop(name) for name in COST if name in words}
     values = {name: words.pop(name) for name in PLAN if name in words}
     for name in words:
-        raise UnknownKeyError(name, WHERE, (*LAYOUT, *RUN, *COST, *PLAN, *PARTS))
+        known = (*LAYOUT, *RUN, *COST, *PLAN, *PARTS)
+        raise UnknownKeyError(name, WHERE, known, home_of(name, KINDS))
     for name, given, told in (("layout", strategy, layout), ("workload", workload, run)):
         if given is not None and told:
             raise SpecError(
@@ -374,7 +376,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_question(present, where=WHERE), parts
+    return build_question(with_length(present), where=WHERE), parts
 
 
 def _tables(words: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,10 +44,11 @@ class UnknownNameError(SpecError):
 class UnknownKeyError(SpecError):
     """A key that is not allowed where it stands."""
 
-    def __init__(self, key: str, where: str, known: Iterable[str]) -> None:
+    def __init__(self, key: str, where: str, known: Iterable[str], home: str = "") -> None:
+        """`home` is the table that has such a key, where that is another one."""
         allowed = tuple(known)
-        self.key, self.where, self.suggestions = key, where, nearest(key, allowed)
-        hint = _did_you_mean(self.suggestions) or _takes(allowed)
+        self.key, self.where, self.suggestions = key, where, () if home else nearest(key, allowed)
+        hint = f"; {home} has it" if home else _did_you_mean(self.suggestions) or _takes(allowed)
         super().__init__(f"unknown key {key!r} in {where}{hint}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -121,7 +121,7 @@ class Walk:
         for key, value in values.items():
             if key not in forms:
                 place = ", ".join(filter(None, (self.where, ".".join(path)))) or "it"
-                self.problems.append(UnknownKeyError(str(key), place, forms))
+                self.problems.append(UnknownKeyError(str(key), place, forms, home_of(str(key), list(_inside(kind)))))
                 continue
             dimension = units.get(key)
             given = self._quantity(value, dimension, (*path, key)) if dimension else value
@@ -251,6 +251,25 @@ def _bare(hint: Hint) -> tuple[Hint, Interval]:
 def _forms(kind: type) -> dict[str, _Form]:
     """Return what the fields of a dataclass allow, by name."""
     return {name: _form(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def _inside(kind: Hint) -> Iterator[tuple[str, Hint]]:
+    """Yield the dataclasses within one, with the field that holds one or a list of them."""
+    for name, form in _forms(kind).items():
+        for each in (form, *filter(None, form.items)):
+            yield from ((name, found) for found in each.kinds)
+
+
+def home_of(key: str, tables: Sequence[tuple[str, Hint]]) -> str:
+    """Return which of some tables, by dotted name, has a key, the outermost first; empty where none does."""
+    seen: set[Hint] = set()
+    while tables:
+        if found := next((name for name, kind in tables if key in _forms(kind)), ""):
+            return found
+        seen.update(kind for _, kind in tables)
+        inside = [(f"{name}.{field}", each) for name, kind in tables for field, each in _inside(kind)]
+        tables = [(name, kind) for name, kind in inside if kind not in seen]
+    return ""
 
 
 @cache

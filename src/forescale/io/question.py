@@ -60,6 +60,7 @@ from forescale.io.reading import check_names, in_todays_words, uncontradicted, w
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
+from forescale.records import home_of
 from forescale.spec import Cluster, Device, Strategy, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.constraints import Constraint
@@ -98,6 +99,11 @@ SECTIONS = (
     "safe",
 )
 _TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
+KINDS: tuple[tuple[str, type[Any]], ...] = (
+    *(("strategy", Strategy), ("workload", Workload), ("cluster", Cluster), ("model", Model)),
+    ("operations", Operations),
+)
+"""What tables describe; where a key is none of a plan's own, the first that has it is named."""
 _UNCHANGED = "default"
 """What stands in a file for None among the values of a dimension: as the question, or the base layout, has it."""
 
@@ -518,7 +524,7 @@ def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
 def _check_sections(values: Mapping[str, Any], where: str) -> None:
     for key in values:
         if key not in SECTIONS:
-            raise UnknownKeyError(key, where, SECTIONS)
+            raise UnknownKeyError(key, where, SECTIONS, home_of(key, KINDS))
     if "phase" in values:
         raise SpecError(
             f"{where}: [[phase]] is of a whole run, which `forescale run` projects; leave it out here"
