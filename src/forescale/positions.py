@@ -188,15 +188,11 @@ def _parts(text: str) -> tuple[str | int, ...]:
     return tuple(part.strip("\"'") for part in _PART.findall(text))
 
 
-def line_of(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line, counted from 1, where the key at `path` or the table nearest around it is given in TOML.
+def line_of(text: str, path: Sequence[str | int], suffix: str = ".toml") -> int | None:
+    """Return the line, counted from 1, where the key at `path` or the nearest table around it is given.
 
-    Tables of a list are counted: ("case", 1, "name") is in the second [[case]].
+    Items of a list are counted: ("case", 1, "name") is in the second [[case]].
     """
-    wanted = tuple(path)
-    shared = [
-        (len(found), -number)
-        for found, number in _keys_of_toml(text)
-        if found and found == wanted[: len(found)]
-    ]
-    return -max(shared)[1] if shared else None
+    lines = key_lines(text, suffix)
+    around = (".".join(map(str, path[:end])) for end in range(len(path), 0, -1))
+    return next((lines[key] for key in around if key in lines), None)

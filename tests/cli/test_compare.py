@@ -109,7 +109,7 @@ def test_the_same_money_needs_prices_tokens_and_plans(forescale, tmp_path):
     priced, unpriced = _plan(tmp_path, "h100-sxm"), _plan(tmp_path, "gaudi2")
     for names, sentence in (
         ((priced, unpriced), "no price of an hour of gaudi2 is known; give price_per_hour of the device"),
-        ((priced, "best.json"), "--equal-budget takes two plans (.toml)"),
+        ((priced, "best.json"), "--equal-budget takes two plans (.toml, .yaml)"),
         ((_plan(tmp_path, "h200-sxm", tokens=None), priced), "a plan of a run needs its tokens"),
     ):
         ran = forescale("compare", *names, "--equal-budget", "20K")

@@ -21,6 +21,7 @@ from forescale.io.bench import BenchArtifact
 from forescale.io.question import (
     build_question,
     build_strategy,
+    is_plan,
     measured_question,
     question_values,
     read_question,
@@ -351,8 +352,33 @@ def test_files_that_are_no_plan(plan, tmp_path):
         read_question(tmp_path / "other.toml")
     with pytest.raises(ReaderError, match=r"not valid TOML: .* line 3"):
         read_question(edited(plan, 'cluster = "h100-sxm"', 'cluster = "h100-sxm'))
-    with pytest.raises(ReaderError, match=r"a plan is a TOML file \(.toml\)"):
-        read_question(tmp_path / "plan.yaml")
+    with pytest.raises(ReaderError, match=r"a plan is a TOML or YAML file \(.toml, .yaml\)"):
+        read_question(tmp_path / "plan.ini")
+
+
+IN_YAML = """
+model: llama-3.1-70b
+cluster: h100-sxm
+devices: 256
+strategy:
+  tp: 8
+  pp: 4
+  recompute: {granularity: selective, modules: [core_attn]}
+workload: {seq_len: 8192, global_batch_size: 1024, tokens: 15T}
+precision: {compute: fp8, recipe: delayed}
+"""
+
+
+def test_a_plan_in_yaml_asks_the_same(plan, tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text(IN_YAML)
+    assert is_plan(file)
+    assert read_question(file) == read_question(plan)
+    file.write_text(IN_YAML.replace("pp: 4", "pq: 4"))
+    with pytest.raises(UnknownKeyError, match=r"unknown key 'pq' in .*plan.yaml, line 7, strategy"):
+        read_question(file)
+    file.write_text("base_config: base.yml\nper_device_batch_size: 1\n")
+    assert not is_plan(file)
 
 
 def test_files_named_in_a_plan_are_beside_it(plan, tmp_path):

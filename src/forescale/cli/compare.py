@@ -12,13 +12,13 @@ from forescale.cli.inputs import answered, read_question
 from forescale.cli.options import CostOptions, HtmlFile, JsonFlag, PlanOptions, Priced, grouped, option
 from forescale.cli.scan import amount
 from forescale.errors import ReaderError
-from forescale.io.document import numbered, read_layout
+from forescale.io.document import is_written, numbered, read_layout
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection
     from forescale.question import Question
 
-KINDS = "a plan (.toml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
+KINDS = "a plan (.toml, .yaml), or what project or search printed with --json (.json, FILE#2 is the second layout)"
 
 
 @grouped
@@ -53,7 +53,7 @@ def compare_command(
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
     """Return what a file holds: a plan is projected, a document taken as it is."""
     path, place = numbered(text)
-    if path.suffix.lower() == ".toml" and place is None:
+    if is_written(path) and place is None:
         return answered(_asked(path, cost))
     if path.suffix.lower() != ".json":
         raise ReaderError(text, f"compare takes {KINDS}")
@@ -78,6 +78,6 @@ def _asked(path: Path, cost: CostOptions) -> Question:
 
 def _question(text: str, cost: CostOptions) -> Question:
     path, place = numbered(text)
-    if path.suffix.lower() != ".toml" or place is not None:
-        raise ReaderError(text, "--equal-budget takes two plans (.toml): layouts are searched")
+    if not is_written(path) or place is not None:
+        raise ReaderError(text, "--equal-budget takes two plans (.toml, .yaml): layouts are searched")
     return _asked(path, cost)

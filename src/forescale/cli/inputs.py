@@ -95,6 +95,7 @@ def read_question(
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
     from forescale.cli.unused import unused_notes
+    from forescale.io.document import is_written
     from forescale.io.question import read_plan_values, with_overrides
 
     asked = _asked_in(asked)
@@ -127,7 +128,7 @@ def read_question(
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    by_hand = told if plan.plan is not None and plan.plan.suffix == ".toml" else {}
+    by_hand = told if plan.plan is not None and is_written(plan.plan) else {}
     unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
     notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question), *unused)
     return replace(question, notes=notes)

@@ -155,17 +155,19 @@ def _plan_file(asked: Priced) -> Path | None:
 def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str, Any]) -> str:
     """Return what is wrong with a phase of a plan, with the file and the line of the word that it names."""
     from forescale.files import read_text
+    from forescale.io.document import is_written
     from forescale.positions import line_of
 
     said = str(error)
     if not words:
         return said
     file = None if plan is None else place_of(plan)
-    if file is None or file.suffix != ".toml" or re.search(r"\bline \d", said):
+    if file is None or not is_written(file) or re.search(r"\bline \d", said):
         return said.replace(COMMAND_LINE, str(plan), 1)
     said = re.sub(rf"^({COMMAND_LINE}|{re.escape(str(plan))})[,:] ", "", said)
     word = next((word for word in re.findall(r"[\w.]+", said) if word in words), None)
-    line = line_of(read_text(file), ("phase", at - 1, *([] if word is None else word.split("."))))
+    place = ("phase", at - 1, *([] if word is None else word.split(".")))
+    line = line_of(read_text(file), place, file.suffix)
     return f"{plan}, line {line}: {said}"
 
 

@@ -17,6 +17,15 @@ ROWS = ("best", "front", "points", "fixes")
 PROJECTION = "forescale.projection/1"
 
 
+PLAN = "a TOML or YAML file (.toml, .yaml)"
+"""What people write a plan in, for messages."""
+
+
+def is_written(path: str | Path) -> bool:
+    """Say whether a file has the ending of a plan that people write."""
+    return Path(path).suffix.lower() in (".toml", ".yaml", ".yml")
+
+
 def numbered(text: str | Path) -> tuple[Path, int | None]:
     """Split FILE#N into a path and the place of a layout in it, from 1 on."""
     name, mark, number = str(text).rpartition("#")

@@ -1,4 +1,4 @@
-"""Plan files: one question (model, cluster, layout, workload, cost models) in TOML, read and written.
+"""Plan files: one question (model, cluster, layout, workload, cost models) in TOML, read and written; read in YAML too.
 
 ```toml
 model = "llama-3.1-70b"        # catalogue name, Hugging Face config.json, or a table of fields (with `base`)
@@ -32,6 +32,7 @@ Beside `devices` there may be `objective`, `max_memory` and `safe`, the limits o
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
@@ -44,7 +45,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNam
 from forescale.files import check_plain, parse_json, read_text
 from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
-from forescale.io.document import is_document, read_asked
+from forescale.io.document import PLAN, is_document, is_written, read_asked
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import (
     build,
@@ -152,18 +153,18 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
     if is_document(path):
         return read_asked(path)
     file = Path(path)
-    if file.suffix.lower() != ".toml":
-        raise ReaderError(
-            file, "a plan is a TOML file (.toml), or what a command printed with --json (FILE.json#1)"
-        )
+    if not is_written(file):
+        raise ReaderError(file, f"a plan is {PLAN}, or what a command printed with --json (FILE.json#1)")
     return with_length(uncontradicted(file, load_mapping(file)))
 
 
 def is_plan(path: str | Path) -> bool:
     """Say whether a file is one that asks a question: a plan, or what a command printed of it."""
     file = Path(path)
-    if file.suffix.lower() != ".toml" or not file.is_file():
+    if not is_written(file) or not file.is_file():
         return is_document(path)
+    if file.suffix.lower() != ".toml":
+        return re.search(r"^workload\s*:", read_text(file), re.MULTILINE) is not None
     from forescale.frameworks.torchtitan.reader import TorchtitanTomlReader
 
     return not TorchtitanTomlReader().recognises(read_text(file))
