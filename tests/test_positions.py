@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
-from forescale.positions import key_lines, line_of, located
+from forescale.positions import key_lines, line_of, located, said_by
 
 PLAN = """\
 # a comment
@@ -93,3 +93,36 @@ def test_an_error_says_the_line_of_the_key_that_it_names(tmp_path, monkeypatch, 
     with pytest.raises(type(error)) as caught, located("f.toml", {"strategy.ep"}):
         raise error
     assert str(caught.value) == said.replace("FILE", "f.toml")
+
+
+FOREIGN = """{
+  "zero_optimization": {"stage": 1},
+  "train_batch_size": 63,
+  "expert_parallel": {
+    "autoep_size": 2
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("problem", "given", "said"),
+    [
+        ("m has no experts: ep 2 must be 1", (), r"ds.json, line 4: expert_parallel: m has no experts"),
+        ("m has no experts: ep 2 must be 1", ("ep",), r"^m has no experts"),
+        ("global_batch_size 63 does not divide by dp 4", (), r"ds.json, line 3: train_batch_size: global"),
+        ("strategy: pp must be 1", (), r"^strategy: pp"),
+        ("plan.toml, line 4: ep must be 1", (), r"^plan.toml, line 4"),
+    ],
+)
+def test_an_error_about_a_degree_says_which_key_of_another_tool_says_it(tmp_path, problem, given, said):
+    file = tmp_path / "ds.json"
+    file.write_text(FOREIGN)
+    with pytest.raises(SpecError, match=said), said_by([file], given):
+        raise SpecError(problem)
+
+
+def test_keys_of_maxtext_are_known_behind_where_they_count(tmp_path):
+    file = tmp_path / "run.yml"
+    file.write_text("base_config: base.yml\nici_expert_parallelism: 4\n")
+    with pytest.raises(SpecError, match="run.yml, line 2: ici_expert_parallelism: m"), said_by([file], ()):
+        raise SpecError("m has no experts: ep 4 must be 1")

@@ -47,8 +47,8 @@ class UnknownKeyError(SpecError):
     def __init__(self, key: str, where: str, known: Iterable[str], home: str = "") -> None:
         """`home` is the table that has such a key, where that is another one."""
         allowed = tuple(known)
-        self.key, self.where, self.suggestions = key, where, () if home else nearest(key, allowed)
-        hint = f"; {home} has it" if home else _did_you_mean(self.suggestions) or _takes(allowed)
+        self.key, self.where, self.suggestions = key, where, nearest(key, allowed)
+        hint = _did_you_mean(self.suggestions) or (f"; {home} has it" if home else _takes(allowed))
         super().__init__(f"unknown key {key!r} in {where}{hint}")
 
 

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
+from forescale.synonyms import meant
 from forescale.syntax import yaml_nodes
 
 T = TypeVar("T")
@@ -48,6 +49,26 @@ def located(path: str | Path | None, laid_over: Collection[str] = ()) -> Iterato
                 text = read_text(path)
                 where = str(path) if str(path) in str(error) else Path(path).name
                 with_line(error, where, text, suffix=Path(path).suffix, laid_over=laid_over)
+        raise
+
+
+@contextmanager
+def said_by(files: Sequence[Path], given: Collection[str]) -> Iterator[None]:
+    """Give errors about a degree the file, line and key of another tool that say it, unless it was `given` over them.
+
+    Messages name our fields; a key is one by what others call it (`synonyms.py`), behind MaxText's ici_ and dcn_.
+    """
+    try:
+        yield
+    except SpecError as error:
+        words = [word for word in _WORD.findall(str(error)) if word not in given]
+        for file in files if not _SAID.search(str(error)) else ():
+            lines = key_lines(read_text(file), file.suffix)
+            told = {key: re.sub(r"^(ici|dcn)_", "", key.rpartition(".")[2]) for key in lines}
+            found = (key for word in words for key, name in told.items() if meant(name, (word,)))
+            if key := next(found, ""):
+                error.args = (f"{file}, line {lines[key]}: {key}: {error}",)
+                break
         raise
 
 

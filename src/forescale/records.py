@@ -121,7 +121,9 @@ class Walk:
         for key, value in values.items():
             if key not in forms:
                 place = ", ".join(filter(None, (self.where, ".".join(path)))) or "it"
-                self.problems.append(UnknownKeyError(str(key), place, forms, home_of(str(key), list(_inside(kind)))))
+                self.problems.append(
+                    UnknownKeyError(str(key), place, forms, home_of(str(key), list(_inside(kind))))
+                )
                 continue
             dimension = units.get(key)
             given = self._quantity(value, dimension, (*path, key)) if dimension else value

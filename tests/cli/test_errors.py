@@ -109,7 +109,7 @@ BAD = {
     ),
     "comparison with nothing": (("compare", "nowhere.json", "nowhere.toml"), "nowhere.json: there is no such file"),
     "comparison with a missing plan": (("compare", "nowhere.toml", "nowhere.toml"), "there is no such file"),
-    "comparison of other files": (("compare", "model.yaml", "b.json"), "compare takes a plan"),
+    "comparison of other files": (("compare", "model.csv", "b.json"), "compare takes a plan"),
     "devices of no machine": (("search", MODEL, "--cluster", "h100-sxm", "--devices", 10**18, *RUN), "devices must be 16,777,216 or less"),
     "endless digits": (("project", MODEL, *MACHINE, "--seq-len", "9" * 4000, "--global-batch-size", 64), "seq_len must be 1,000,000,000 or less"),
     "hidden size of no machine": (("project", *DENSE, "--set", "model.hidden_size=1e30"), "hidden_size must be 16,777,216 or less"),

@@ -317,7 +317,11 @@ def test_later_overrides_win_and_the_input_is_left_alone():
         ("strategy..tp=4", SpecError, "must look like section.key=value"),
         ("strategy.tpp=4", UnknownKeyError, r"unknown key 'tpp' in command line, strategy; did you mean tp"),
         ("tp=4", UnknownKeyError, r"unknown key 'tp' in .*; strategy has it"),
-        ("num_kv_heads=4", UnknownKeyError, r"unknown key 'num_kv_heads' in .*; model.layers.attention has it"),
+        (
+            "num_kv_heads=4",
+            UnknownKeyError,
+            r"unknown key 'num_kv_heads' in .*; model.layers.attention has it",
+        ),
         ("strategi.tp=4", UnknownKeyError, r"unknown key 'strategi' in .*; did you mean strategy"),
         ("devices.x=4", SpecError, "goes through 'devices', which holds 256 and no table"),
         ("strategy.tp=four", SpecError, "tp must be a whole number, got 'four'"),

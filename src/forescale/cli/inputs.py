@@ -22,7 +22,7 @@ from forescale.cli.options import (
 from forescale.errors import ReaderError, SpecError, nearest, shown
 from forescale.files import place_of
 from forescale.limits import whole_of
-from forescale.positions import COMMAND_LINE, located
+from forescale.positions import COMMAND_LINE, located, said_by
 
 if TYPE_CHECKING:
     from forescale.frameworks.reading import Options, Reading
@@ -94,7 +94,8 @@ def read_question(
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
     `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
     """
-    from forescale.cli.unused import unused_notes
+    from forescale.cli.unused import hardware_notes, unused_notes
+    from forescale.frameworks.reading import flat
     from forescale.io.document import is_written
     from forescale.io.question import read_plan_values, with_overrides
 
@@ -118,19 +119,21 @@ def read_question(
         _section(written, "cost", cost.values() if isinstance(cost, CostOptions) else cost.measured())
     if operated is not None:
         _operations(written, operated)
-    values, notes = _with_files(written, folder, plan, layout=layout is not None)
+    values, notes, files = _with_files(written, folder, plan, layout=layout is not None)
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
     _counted(values, folder, plan, laid=layout is not None)
-    question = _built(values, told, plan.plan, laid=layout is not None)
+    given = {key.rpartition(".")[2] for key, _ in flat(with_overrides(written, plan.sets or ()))}
+    with said_by(files, given):
+        question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
     by_hand = told if plan.plan is not None and is_written(plan.plan) else {}
     unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
-    notes = (*notes, *_hardware_notes(values, folder), *_framework_notes(question), *unused)
+    notes = (*notes, *hardware_notes(values, folder), *_framework_notes(question), *unused)
     return replace(question, notes=notes)
 
 
@@ -208,21 +211,6 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
     return tuple(Note(topic="framework", text=text) for text in texts)
 
 
-def _hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:
-    """Return what of a hardware configuration changes nothing here."""
-    from forescale.frameworks.primus.hardware import read_hardware_config
-    from forescale.question import Note
-
-    if not isinstance(values.get("hardware_config"), str):
-        return ()
-    config = read_hardware_config((folder or Path()) / values["hardware_config"])
-    if not config.unused:
-        return ()
-    keys = ", ".join(config.unused)
-    text = f"{config.where}: keys of Primus's own model that change nothing here: {keys}"
-    return (Note(topic="cluster", text=text),)
-
-
 def _run(written: dict[str, Any], run: RunOptions) -> None:
     """Lay what is trained on over the plan's words."""
     _section(written, "workload", _workload(run))
@@ -259,8 +247,8 @@ def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
 
 def _with_files(
     written: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
-) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """Return `written` laid over what the model's file and --config say; and notes about these files.
+) -> tuple[dict[str, Any], tuple[Note, ...], list[Path]]:
+    """Return `written` laid over what the model's file and --config say; notes about these files, and they.
 
     Without `layout`, as for a search, only what is not searched counts, such as overlap and kernels.
     """
@@ -273,7 +261,7 @@ def _with_files(
         for option, given in (("--var", plan.variables), ("--presets", plan.presets)):
             if given:
                 raise SpecError(f"{option} goes with a framework's file as MODEL or --config; there is none")
-        return written, ()
+        return written, (), files
     from forescale.frameworks.readers import is_bare_model, refuse_layout_alone, refuse_unread
     from forescale.io.named import checked_model
     from forescale.io.reading import said
@@ -297,7 +285,7 @@ def _with_files(
         given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
         values["model"] = {**given, "base": found} if isinstance(given, dict) else found
     notes = (note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading))
-    return values, tuple(notes)
+    return values, tuple(notes), files
 
 
 def _reading_options(

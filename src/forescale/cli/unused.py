@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forescale.errors import SpecError
@@ -75,6 +76,20 @@ def unused_notes(
         filed = _filed(plan, "strategy", Strategy())
         found += idle_notes(filed | told_fields(sets) | given, question.strategy)
     return tuple(found)
+
+
+def hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:
+    """Return what of a hardware configuration changes nothing here."""
+    from forescale.frameworks.primus.hardware import read_hardware_config
+
+    if not isinstance(values.get("hardware_config"), str):
+        return ()
+    config = read_hardware_config((folder or Path()) / values["hardware_config"])
+    if not config.unused:
+        return ()
+    keys = ", ".join(config.unused)
+    text = f"{config.where}: keys of Primus's own model that change nothing here: {keys}"
+    return (Note(topic="cluster", text=text),)
 
 
 def refuse_chosen(sets: Iterable[str] | None) -> None:

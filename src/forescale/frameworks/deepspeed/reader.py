@@ -23,6 +23,11 @@ _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumu
 LEFT = ("software", "kernels", "recompute", "flash_attention", "allocator", "graphs", "dispatcher")
 """What the configuration says nothing of."""
 ZERO, EXPERTS = "zero_optimization", "expert_parallel"
+MODEL_RANKS = (
+    *("pipeline.stages", "sequence_parallel_size"),
+    *("tensor_parallel.autotp_size", "tensor_parallel.tp.tp_size"),
+)
+"""Keys of the degrees that data parallelism is beside."""
 BUCKET = f"{ZERO}.reduce_bucket_size"
 FULLY_SHARDED = 3
 """The stage that shards parameters, too."""
@@ -144,11 +149,13 @@ def _data_parallel(config: Settings, num_devices: int | None, inner: int) -> int
     whole, micro, steps = _batch(config)
     if num_devices is not None:
         if num_devices % inner:
-            config.refuse(f"the number of devices, {num_devices}, is no multiple of {inner} ranks of a model")
+            said = " x ".join(f"{key} {config.size(key)}" for key in MODEL_RANKS if key in config)
+            config.refuse(f"{said} ranks of a model do not divide {counted(num_devices, 'device')}")
         dp = num_devices // inner
         if whole and micro and steps and whole != micro * steps * dp:
             config.refuse(
-                f"train_batch_size {whole} is not {micro} x {steps} x {counted(dp, 'data-parallel rank')}"
+                f"train_batch_size {whole} is not {micro} x {steps} x {counted(dp, 'data-parallel rank')} = "
+                f"{micro * steps * dp}"
             )
         return dp
     if whole and micro:
