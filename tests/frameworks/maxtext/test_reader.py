@@ -241,6 +241,15 @@ def test_what_is_not_described_is_said(read):
     assert read({"use_indexer": True}).model.left_out == "the indexer of sparse attention"
 
 
+def test_a_distillation_trains_its_student():
+    found = MaxTextReader().read(
+        FOLDER / "post_train/distillation_qwen3_30b_base.yml", Options(num_devices=64)
+    )
+    attention = found.model.layers[0].attention
+    assert (found.model.num_layers, attention.num_heads, attention.num_kv_heads, attention.head_dim) == (48, 16, 2, 256)
+    assert any(note.startswith("not expressed: teacher_overrides (line 14)") for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("keys", "devices", "text"),
     [
@@ -250,6 +259,7 @@ def test_what_is_not_described_is_said(read):
         ({"ici_tensor_parallelism": 0}, 8, r"ici_tensor_parallelism \(line 2\) must be a whole number of 1 or more"),
         ({"per_device_batch_size": 0.01}, 8, r"per_device_batch_size \(line 2\) 0.01 of 8 devices makes no sequence; 0.125"),
         ({"per_device_batch_size": 0.5}, 8, r"makes 4 sequences, no multiple of 8 data-parallel ranks x 1 micro-batch; 1 is"),
+        ({"student_overrides": 3}, 8, "student_overrides must be a table, got 3"),
         ({"remat_policy": "some"}, 8, r"remat_policy \(line 2\) must be one of full, .*, got 'some'"),
         ({"model_name": "llama3-80b"}, 8, "unknown MaxText model_name 'llama3-80b'; did you mean"),
         ({"decoder_block": "lama2"}, 8, r"decoder_block \(line 2\) 'lama2' is not one of MaxText's; did you mean llama2"),

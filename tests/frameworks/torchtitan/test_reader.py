@@ -307,6 +307,7 @@ def test_a_function_that_calls_itself_is_no_value(job):
     [
         ({"parallelism": {"tensor_paralel_degree": 2}}, r"train.toml, line 10; did you mean parallelism.tensor_parallel_degree"),
         ({"model": {"flavor": "9B"}}, r"unknown flavor of llama3 in .*did you mean"),
+        ({"model": {"flavor": ""}}, r"model.flavor \(line \d+\) must be one of debugmodel, .*, got ''"),
         ({"model": {"name": "lama3"}}, r"unknown model.name in .*did you mean llama3"),
         ({"parallelism": {"data_parallel_shard_degree": 3}}, r"8 devices cannot be laid out"),
         ({"parallelism": {"tensor_parallel_degree": 3}}, r"8 devices cannot be laid out"),

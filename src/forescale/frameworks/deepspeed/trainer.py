@@ -50,7 +50,13 @@ class AccelerateReader:
         """Return what the configuration at `path` says of layout and devices."""
         settings, unknown = _accelerate(path, options)
         _check_kind(settings)
-        given = settings.count("num_processes")
+        given, machines = settings.count("num_processes"), settings.size("num_machines", 1)
+        if given and given % machines:
+            settings.refuse(
+                f"{settings.spell('num_processes')} {given} is no multiple of {settings.spell('num_machines')} {machines}"
+            )
+        if settings.flag("use_cpu"):
+            settings.note(f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)")
         devices = options.num_devices or given
         if options.num_devices is not None and given not in (None, options.num_devices):
             settings.note(

@@ -34,6 +34,8 @@ DEFAULT = "default"
 """The model's name that stands for base.yml's own."""
 OVER: Mapping[str, str] = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """Axes that degrees of a plan go over, inside a slice."""
+STUDENT: Final = "student_overrides"
+"""What a distillation says of the model that is trained, over all else."""
 ENCODERS: Final = "encoders of images and sound"
 
 
@@ -92,8 +94,12 @@ def _below(config: str, path: Path, options: Options) -> str:
 
 def read_given(given: Given, path: Path, options: Options) -> Reading:
     """Return what keys and overrides say, those among `options.variables` included."""
+    student = given.values.get(STUDENT) or {}
+    if not isinstance(student, Mapping):
+        raise ReaderError(path, f"{STUDENT} must be a table, got {shown(student)}")
     overrides = {
         **given.overrides,
+        **student,
         **{key: value_of(options.variables[key], path) for key in options.variables if key in known_keys()},
     }
     unknown = _unknown({**given.values, **overrides}, given.lines, path, strict=options.strict)
@@ -206,8 +212,7 @@ def _settings(
                 f"{shown(value)}"
             )
     for key, what in WORDS["not_expressed"].items():
-        value = {**given.values, **overrides}.get(key)
-        if value.get("enable_lora") if isinstance(value, dict) else value:
+        if {**given.values, **overrides}.get(key):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
     return settings, own
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError
+from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.reading import Options, Reading, flat, unknown_of
@@ -158,14 +158,17 @@ def _reading(
 
 def _model(settings: Settings, options: Options) -> Model:
     """Return the model that name and flavor mean; torchtitan trains no multi-token prediction unless told."""
-    name, flavor = (
-        settings.text("model.name", "llama3"),
-        settings.text("model.flavor", "debugmodel"),
-    )
+    name, flavor = settings.text("model.name", "llama3"), settings.get("model.flavor")
+    if flavor is None:
+        settings.note("model.flavor is not given; torchtitan takes debugmodel")
+        flavor = "debugmodel"
     known = flavors()
     own = known["aliases"].get(name, name)
     if own not in known["flavors"]:
         raise UnknownNameError(f"model.name in {settings.where}", name, known["flavors"])
+    if not isinstance(flavor, str) or not flavor:
+        there = ", ".join(known["flavors"][own])
+        settings.refuse(f"{settings.spell('model.flavor')} must be one of {there}, got {shown(flavor)}")
     if flavor not in known["flavors"][own]:
         raise UnknownNameError(f"flavor of {name} in {settings.where}", flavor, known["flavors"][own])
     sees = own in known["images"] or flavor in known["images"]
