@@ -124,5 +124,5 @@ def test_an_error_about_a_degree_says_which_key_of_another_tool_says_it(tmp_path
 def test_keys_of_maxtext_are_known_behind_where_they_count(tmp_path):
     file = tmp_path / "run.yml"
     file.write_text("base_config: base.yml\nici_expert_parallelism: 4\n")
-    with pytest.raises(SpecError, match="run.yml, line 2: ici_expert_parallelism: m"), said_by([file], ()):
+    with pytest.raises(SpecError, match=r"run.yml, line 2: ici_expert_parallelism: m"), said_by([file], ()):
         raise SpecError("m has no experts: ep 4 must be 1")

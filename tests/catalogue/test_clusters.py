@@ -132,6 +132,8 @@ def test_hardware_may_be_a_catalogue_name():
 def test_unknown_names_suggest_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean h100-sxm"):
         load_cluster("h100sxm", 8)
+    with pytest.raises(UnknownNameError, match=r"a100-pcie or a100-sxm-80gb or a100-sxm-40gb\?"):
+        load_cluster("a100", 8)
     with pytest.raises(UnknownNameError, match="mi300x"):
         load_device("mi300")
     with pytest.raises(UnknownNameError, match="H100 SXM"):

@@ -316,6 +316,12 @@ def test_later_overrides_win_and_the_input_is_left_alone():
         ("=4", SpecError, "must look like section.key=value"),
         ("strategy..tp=4", SpecError, "must look like section.key=value"),
         ("strategy.tpp=4", UnknownKeyError, r"unknown key 'tpp' in command line, strategy; did you mean tp"),
+        (
+            "cluster.device.hbm_bytes=80",
+            SpecError,
+            r"must be 1000000.0 or more, got 80 byte \(no unit is given\)",
+        ),
+        ("cluster.device.hbm_bytes=80 kB", SpecError, r"must be 1000000.0 or more, got 80000.0$"),
         ("tp=4", UnknownKeyError, r"unknown key 'tp' in .*; strategy has it"),
         (
             "num_kv_heads=4",

@@ -139,7 +139,9 @@ def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str,
 def _entry(folder: str, kind: str, name: str) -> dict[str, Any]:
     entries = _entries(folder)
     if name not in entries:
-        raise UnknownNameError(kind, name, entries)
+        met = set(_data("hardware_aliases.json").values())  # before those that an account imagines
+        begun = [each for each in entries if each.startswith(f"{name.lower()}-") and each in met]
+        raise UnknownNameError(kind, name, begun or entries)
     return dict(entries[name])
 
 

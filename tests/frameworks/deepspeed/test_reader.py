@@ -35,7 +35,9 @@ def test_stage_batch_and_types(read):
 
 
 def test_batch_sizes_must_agree_with_the_devices(read):
-    with pytest.raises(ForescaleError, match="train_batch_size 64 is not 2 x 4 x 16 data-parallel ranks = 128"):
+    with pytest.raises(
+        ForescaleError, match="train_batch_size 64 is not 2 x 4 x 16 data-parallel ranks = 128"
+    ):
         read(BATCH, 16)
     assert read(BATCH).strategy.dp == 8
     assert (
@@ -142,6 +144,8 @@ def test_ranks_of_a_model_that_do_not_divide_the_devices_are_named(tmp_path):
     words = {"pipeline": {"stages": 3}, "tensor_parallel": {"autotp_size": 5}}
     path = tmp_path / "ds_config.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 1}, **words}, indent=1))
-    said = r"line 6: pipeline.stages 3 x tensor_parallel.autotp_size 5 ranks of a model do not divide 16 devices"
+    said = (
+        r"line 6: pipeline.stages 3 x tensor_parallel.autotp_size 5 ranks of a model do not divide 16 devices"
+    )
     with pytest.raises(ForescaleError, match=said):
         DeepSpeedReader().read(path, Options(num_devices=16))

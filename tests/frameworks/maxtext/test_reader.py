@@ -246,7 +246,12 @@ def test_a_distillation_trains_its_student():
         FOLDER / "post_train/distillation_qwen3_30b_base.yml", Options(num_devices=64)
     )
     attention = found.model.layers[0].attention
-    assert (found.model.num_layers, attention.num_heads, attention.num_kv_heads, attention.head_dim) == (48, 16, 2, 256)
+    assert (found.model.num_layers, attention.num_heads, attention.num_kv_heads, attention.head_dim) == (
+        48,
+        16,
+        2,
+        256,
+    )
     assert any(note.startswith("not expressed: teacher_overrides (line 14)") for note in found.notes)
 
 

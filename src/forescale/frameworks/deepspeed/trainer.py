@@ -52,11 +52,12 @@ class AccelerateReader:
         _check_kind(settings)
         given, machines = settings.count("num_processes"), settings.size("num_machines", 1)
         if given and given % machines:
-            settings.refuse(
-                f"{settings.spell('num_processes')} {given} is no multiple of {settings.spell('num_machines')} {machines}"
-            )
+            whole, each = map(settings.spell, ("num_processes", "num_machines"))
+            settings.refuse(f"{whole} {given} is no multiple of {each} {machines}")
         if settings.flag("use_cpu"):
-            settings.note(f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)")
+            settings.note(
+                f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)"
+            )
         devices = options.num_devices or given
         if options.num_devices is not None and given not in (None, options.num_devices):
             settings.note(
