@@ -129,10 +129,8 @@ class Walk:
             given = self._quantity(value, dimension, (*path, key)) if dimension else value
             noted = len(self.problems)
             clean[key] = self.read(forms[key], given, (*path, key)) if given is not MISSING else None
-            if dimension and given is not MISSING and not re.search(r"\d\s*[^\W\d]", str(value)):
-                self.problems[noted:] = [
-                    f"{each} {dimension} (no unit is given)" for each in self.problems[noted:]
-                ]
+            if dimension and given is not MISSING:
+                self.problems[noted:] = [f"{each} {dimension}" for each in self.problems[noted:]]
         for name in required(kind):
             if name not in values:
                 self._refuse((*path, name), "must be given")

@@ -35,6 +35,7 @@ _SCALES: dict[str, dict[str, float]] = {
     "hertz": {f"{p}Hz": f for p, f in _PREFIX.items()},
     "watt": {"W": 1.0, "kW": 1e3},
     "token": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
+    "length": {"": 1.0, "k": KIB, "K": KIB, "M": MIB},
     "money": {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9},
 }
 _ANY = Interval(ge=-1e24, le=1e24)

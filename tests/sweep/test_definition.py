@@ -54,3 +54,10 @@ def test_whole_numbers_are_sampled_in_multiples():
     devices = [point.shown[0] for point in found.axes.points()]
     assert all(isinstance(count, int) and count % 8 == 0 and 8 <= count <= 128 for count in devices)
     assert len(set(devices)) > 6
+
+
+def test_lengths_are_written_as_in_a_plan():
+    found = sweep(vary={"seq_len": ["4k", 8192]})
+    assert [point.shown for point in found.axes.points()] == [(4096,), (8192,)]
+    spread = sweep(vary={"seq_len": {"from": "4k", "to": "16k", "steps": 3}})
+    assert [point.shown for point in spread.axes.points()] == [(4096,), (8192,), (16384,)]

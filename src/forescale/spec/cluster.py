@@ -114,8 +114,8 @@ class Tier(Given, frozen=True, kw_only=True):
     """One level of the network, innermost first."""
 
     name: str
-    size: Annotated[int, Interval(ge=0, le=2**24)]
-    """Devices that reach each other within this tier, inner tiers included; 0 is without limit."""
+    size: Annotated[int, Interval(ge=0, le=2**24)] = 0
+    """Devices that reach each other within this tier, inner tiers included; 0 is without limit, of the outermost."""
     bandwidth: Rate
     """byte/s per device and direction, all of the device's links of this tier together."""
     latency: Seconds
@@ -164,6 +164,10 @@ class Cluster(Given, frozen=True, kw_only=True):
         if sizes != sorted(sizes):
             got = [tier.size for tier in self.tiers]
             msg = f"cluster {self.name}: tiers go from the innermost out, so sizes must grow; got {got}"
+            raise SpecError(msg)
+        around = [tier.name for tier in self.tiers[:-1] if not tier.size and not self.tiers[-1].wide_area]
+        if around:
+            msg = f"cluster {self.name}: only the outermost tier is without limit; give {around[0]!r} its size"
             raise SpecError(msg)
         if sizes[-1] < self.num_devices:
             last = self.tiers[-1]

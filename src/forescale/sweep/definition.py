@@ -323,7 +323,7 @@ def value_of(parameter: Parameter, given: object, *, where: str) -> Value:
         return _word(parameter, given, where)
     if isinstance(given, str) and parameter.dimension is not None:
         try:
-            return parse(given, parameter.dimension)
+            given = parse(given, parameter.dimension)
         except SpecError as error:
             raise SpecError(f"{where}: {parameter.name}: {error}; or a factor such as 'x2'") from error
     number = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None

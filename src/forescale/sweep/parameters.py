@@ -168,7 +168,7 @@ def _short_names() -> dict[str, tuple[Paths, Kind, str | None, int]]:
     """Return the names of what is varied most: fields, kind, dimension and phase of each."""
     speed, delay = ("bandwidth", "link_bandwidth"), ("latency",)
     return {
-        "seq_len": (_field("workload", "seq_len"), "whole", None, 2),
+        "seq_len": (_field("workload", "seq_len"), "whole", "length", 2),
         "global_batch_size": (_field("workload", "global_batch_size"), "whole", None, 2),
         "tokens": (_field("workload", "tokens"), "number", "token", 2),
         "optimizer": (_field("workload", "optimizer"), "text", None, 2),
