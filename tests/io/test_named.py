@@ -153,7 +153,12 @@ def test_a_catalogue_entry_is_a_cluster_file(tmp_path):
         ),
         ("a.toml", TOML.replace("450 GB/s", "450 GB"), SpecError, "not a quantity in byte/s"),
         ("a.toml", TOML.replace("size = 0", "size = 8"), SpecError, "joins at most 8 devices; asked for 16"),
-        ("a.toml", TOML.replace("size = 4\n", ""), SpecError, "only the outermost tier is without limit; give 'nvlink' its"),
+        (
+            "a.toml",
+            TOML.replace("size = 4\n", ""),
+            SpecError,
+            "only the outermost tier is without limit; give 'nvlink' its",
+        ),
         ("a.toml", TOML.replace("h100-sxm", "h100"), UnknownNameError, "did you mean h100-"),
         ("a.toml", "num_devices = 8\n" + TOML, SpecError, "it says 8 devices, but 16 were asked for"),
         ("a.toml", "base = 'h100'", UnknownNameError, "did you mean h100-"),

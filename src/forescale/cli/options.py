@@ -254,7 +254,7 @@ _replay, _experts, _ranks, _host = (partial(option, panel=panel) for panel in (R
 class PlanOptions:
     """A file instead of flags, and single values over both."""
 
-    plan: Path | None = option("Plan file (TOML); flags override it.", "FILE")
+    plan: Path | None = option("Plan file (TOML or YAML); flags override it.", "FILE")
     config: Path | None = option("A framework's own file, such as DeepSpeed's.", "FILE")
     sets: list[str] | None = option(
         "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"

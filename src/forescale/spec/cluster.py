@@ -167,7 +167,9 @@ class Cluster(Given, frozen=True, kw_only=True):
             raise SpecError(msg)
         around = [tier.name for tier in self.tiers[:-1] if not tier.size and not self.tiers[-1].wide_area]
         if around:
-            msg = f"cluster {self.name}: only the outermost tier is without limit; give {around[0]!r} its size"
+            msg = (
+                f"cluster {self.name}: only the outermost tier is without limit; give {around[0]!r} its size"
+            )
             raise SpecError(msg)
         if sizes[-1] < self.num_devices:
             last = self.tiers[-1]
