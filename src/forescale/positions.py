@@ -61,7 +61,8 @@ def said_by(files: Sequence[Path], given: Collection[str]) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        words = [word for word in _WORD.findall(str(error)) if word not in given]
+        own = {key.rpartition(".")[2] for key in given}
+        words = [word for word in _WORD.findall(str(error)) if word not in own]
         for file in files if not _SAID.search(str(error)) else ():
             lines = key_lines(read_text(file), file.suffix)
             told = {key: re.sub(r"^(ici|dcn)_", "", key.rpartition(".")[2]) for key in lines}

@@ -68,9 +68,9 @@ def test_a_lone_unknown_key_has_its_own_error():
 
 def test_wrong_units_and_missing_fields():
     with pytest.raises(SpecError) as caught:
-        build(Tier, {"name": "net", "bandwidth": "50 GFLOP", "latency": "5 us"}, where="tier")
+        build(Tier, {"name": "net", "bandwidth": "50 GFLOP", "size": 4}, where="tier")
     assert str(caught.value).startswith("tier: bandwidth = '50 GFLOP' is not a quantity in byte/s")
-    assert str(caught.value).endswith("; size must be given")
+    assert str(caught.value).endswith("; latency must be given")
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,7 @@ def read_question(
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
     _counted(values, folder, plan, laid=layout is not None)
-    given = {key.rpartition(".")[2] for key, _ in flat(with_overrides(written, plan.sets or ()))}
-    with said_by(files, given):
+    with said_by(files, dict(flat(with_overrides(written, plan.sets or ())))):
         question = _built(values, told, plan.plan, laid=layout is not None)
     if asked.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")

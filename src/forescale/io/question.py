@@ -100,9 +100,8 @@ SECTIONS = (
     "safe",
 )
 _TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
-KINDS: tuple[tuple[str, type[Any]], ...] = (
-    *(("strategy", Strategy), ("workload", Workload), ("cluster", Cluster), ("model", Model)),
-    ("operations", Operations),
+KINDS: tuple[tuple[str, type[Any]], ...] = tuple(
+    (kind.__name__.lower(), kind) for kind in (Strategy, Workload, Cluster, Model, Operations)
 )
 """What tables describe; where a key is none of a plan's own, the first that has it is named."""
 _UNCHANGED = "default"

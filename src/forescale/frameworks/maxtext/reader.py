@@ -94,12 +94,9 @@ def _below(config: str, path: Path, options: Options) -> str:
 
 def read_given(given: Given, path: Path, options: Options) -> Reading:
     """Return what keys and overrides say, those among `options.variables` included."""
-    student = given.values.get(STUDENT) or {}
-    if not isinstance(student, Mapping):
-        raise ReaderError(path, f"{STUDENT} must be a table, got {shown(student)}")
     overrides = {
         **given.overrides,
-        **student,
+        **_student(given, path),
         **{key: value_of(options.variables[key], path) for key in options.variables if key in known_keys()},
     }
     unknown = _unknown({**given.values, **overrides}, given.lines, path, strict=options.strict)
@@ -136,6 +133,14 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
         unknown=unknown,
         notes=tuple(settings.notes),
     )
+
+
+def _student(given: Given, path: Path) -> Mapping[str, Any]:
+    """Return what a distillation says of the model that it trains."""
+    found = given.values.get(STUDENT) or {}
+    if not isinstance(found, Mapping):
+        raise ReaderError(path, f"{STUDENT} must be a table, got {shown(found)}")
+    return found
 
 
 def value_of(text: str, where: object) -> Any:  # noqa: ANN401 (YAML)
