@@ -69,6 +69,7 @@ def test_weight_gradients_are_a_pass_of_their_own():
     assert sum(1 for each in own if each) == 4
     inputs = sum(each.backward_input[0] for each in block.operators.values())
     assert found.backward == pytest.approx(inputs + sum(own))
+    assert found.input_gradient == pytest.approx(inputs)
     assert found.forward == pytest.approx(sum(each.forward[0] for each in block.operators.values()))
 
 
@@ -209,3 +210,33 @@ def test_shared_experts_hide_what_travels_in_the_same_pass():
         assert 0 < hidden < before["expert_comm"]
         assert after["expert_comm"] == pytest.approx(before["expert_comm"] - hidden)
     assert forward < backward
+
+
+def test_products_of_summa_take_their_steps_one_after_another():
+    """On a grid of 2 x 2 in two panels each four steps of a quarter of the inner extent, whose sums go to memory."""
+    layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=8192), num_norms=1)
+    strategy = Strategy(tp=2, cp=2, tp_kind="summa", summa_panels=2)
+    block = priced(layer, strategy, seq_len=8192.0, kernel_interval_s=1e-9)
+    rows, k, n = 4096, 512, 8192  # tokens and columns of one device, of up; the inner extent is whole
+    width = k / 4
+    flops, moved = 2 * rows * width * n / 100e12, 2 * (rows * width + width * n + rows * n) / 1e12
+    forward = max(flops, moved + 2 * rows * n / 1e12)  # sums are read as well as written
+    summed = width * n / 2 * (2 + 2 * 4) / 1e12  # cp ranks share the fp32 sum of gradients in 2 bytes
+    sent = {"tensor_comm": 4 * 2 * rows * width / 100e9, "context_comm": 4 * 2 * width * n / 100e9}
+    up = block.operators["ffn.up"]
+    assert up.forward[0] == pytest.approx(4 * forward)
+    assert up.backward_input[0] == pytest.approx(4 * max(flops, moved))
+    assert up.backward_weight[0] == pytest.approx(4 * (max(flops, moved) + summed))
+    passes = up.forward, up.backward_input, up.backward_weight
+    assert [messages for _, messages in passes] == [pytest.approx(sent)] * 3
+    assert (up.forward_flops, up.flops) == pytest.approx((2 * rows * k * n, 3 * 2 * rows * k * n))
+    spent = sum(compute + sum(messages.values()) for compute, messages in passes)
+    assert sum(seconds for _, seconds in up.primitives) == pytest.approx(spent)
+    # A message of each axis and a product are called once and launched three times more.
+    assert up.forward_kernels == pytest.approx(3 * (1 + 0.15 * 3))
+    parts, norm, down = cost(block).forward_parts, block.operators["ffn.norm"], block.operators["ffn.down"]
+    shown = sum(norm.forward[1].values())
+    for own in (up, down):
+        message = sum(own.forward[1].values())
+        shown += message / 4 + 3 / 4 * max(message - own.forward[0], 0.0)
+    assert parts["tensor_comm"] == pytest.approx(shown)

@@ -422,3 +422,25 @@ def test_what_a_block_shows_of_its_gathers_and_its_reduction():
     # Of 11 s, 8 are of weight gradients: gathers behind the other 3, the reduction behind these.
     assert block(weight=8.0) == (3, 6 - 3, 12 - 8)
     assert block(weight=2.0, reduces=False) == (3, 0, 12)
+
+
+def test_a_single_vector_lies_alone_and_a_stage_without_layers_sends_none():
+    """One layer: 6 matrices, and its vector of 10 on a rank of its own; then nothing but an end of one matrix."""
+    degrees, choices = split_strategy(replace(SPREAD, kernels=Kernels(broadcasts_updates=True)))
+    model = dense()
+    plan = replace(
+        PLAN,
+        **{name: np.array([[1.0, 0.0], [0.0, 0.0]]) for name in ("counts", "replayed", "heads")},
+        first=np.zeros(2),
+        last=np.zeros(2),
+    )
+    setting = Setting(
+        model=model, cluster=cluster(16), workload=workload(), choices=choices, run=RunFactors()
+    )
+    where = groups(degrees, SPREAD.axis_order)
+    held = Sharded.of(model, replace(PARTS, mtp=None), stack_plans([plan]), degrees)
+    found = data_traffic(setting, held, Messages(where)).all_gather
+    waits = SHARDS * (1 - 1 / ranks_per_node(where["dp_cp"], cluster(16)))
+    experts = COPIES * (1 - 1 / ranks_per_node(where["expert_dp"], cluster(16)))
+    one = 6 * waits + 4 * 2 * 1000 + SHARDS + 4 * 2 * 10 + 6 * experts
+    assert columns(found) == pytest.approx([one, 0.0])

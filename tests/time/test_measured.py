@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forescale.catalogue.clusters import load_cluster
@@ -13,8 +14,10 @@ from forescale.catalogue.models import load_model
 from forescale.errors import ScheduleError
 from forescale.project import project
 from forescale.question import Question
+from forescale.schedule import compile_schedule
 from forescale.schedule.traces import read_run
 from forescale.spec import Strategy, Workload
+from forescale.time.measured import measured_parts
 
 DATA = Path(__file__).parents[1] / "data" / "schedules"
 QUESTION = Question(
@@ -64,3 +67,33 @@ def test_a_run_of_other_stages_is_refused(step):
     four = replace(QUESTION, strategy=Strategy(pp=4, dp_shard=2))
     with pytest.raises(ScheduleError, match="1f1b has 4 stages; the measured step has 8"):
         project(four, stages=step)
+
+
+def test_parts_of_a_measured_step(step):
+    """The slowest stage's 16 passes each way are work, of which parts keep their shares; a quarter more lies behind."""
+    given = {
+        "ffn": 3.0,
+        "attention": 1.0,
+        "optimizer": 0.5,
+        "data_comm": 0.25,
+        "overhead": 9.0,
+        "bubble": 7.0,
+    }
+    found, forward, backward = measured_parts(
+        given, QUESTION.layout, step, num_microbatches=16, weight_part=0.5, behind=0.25
+    )
+    there, back = 1e-3 * np.asarray(step.times.forward), 1e-3 * np.asarray(step.times.input_grad)
+    assert not np.any(step.times.weight_grad)  # whole passes were timed
+    assert (forward.tolist(), backward.tolist()) == (pytest.approx(there), pytest.approx(back))
+    work = 16 * (there + back).max()
+    without = 1e-3 * float(compile_schedule(step.schedule).time(step.times).makespan)
+    assert without > work
+    expected = {
+        "ffn": 3 / 4 * work,
+        "attention": 1 / 4 * work,
+        "optimizer": 0.5,
+        "data_comm": 0.25,
+        "bubble": without - work,
+        "pipeline_comm": 1e-3 * step.simulated().makespan - without,
+    }
+    assert found == pytest.approx(expected | {"overhead": 0.25 * sum(expected.values())})

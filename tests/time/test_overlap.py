@@ -97,3 +97,16 @@ def test_what_messages_may_run_behind(asynchronous, split, behind, forward, back
     assert covers.of_forward(own) == forward
     assert covers.of_backward_input(own) == backward_input
     assert covers.of_backward_weight(own) == backward_weight
+
+
+def test_only_a_reshard_is_pipelined_with_the_product_before_it():
+    """Messages of context parallelism run behind what the operator itself does."""
+    up = priced("up", (2.0, 3.0, 5.0), {}, writes=("wide",))
+    exchange = priced("exchange", (0.5, 0.25, 0.125), {"context_comm": 1.0}, reads=("wide",))
+    first = priced("first", (0.5, 0.25, 0.125), {"tensor_comm": 1.0})
+    models = SimpleNamespace(run=SimpleNamespace(contention=0.0))
+    block = SimpleNamespace(operators=dict((up, exchange, first)), pricing=SimpleNamespace(models=models))
+    covers = Covers(block, asynchronous=True)
+    for _, own in (exchange, first):
+        assert covers.of_forward(own) == (0.5, 0.0)
+        assert covers.of_backward_input(own) == (0.25, 0.0)

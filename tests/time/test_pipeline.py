@@ -15,7 +15,7 @@ from forescale.graph.parts import counted_weight_part
 from forescale.project import project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.memory import peak_activations
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy, Tier, Workload
+from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
 from forescale.spec.strategy import Overlap
 from forescale.time.pipeline import interleaved_stages, lay_out, pipeline_of
 
@@ -249,3 +249,28 @@ def test_ranks_of_interleaved_1f1b_hold_their_warm_up_and_one_pass_more():
     assert not interleaved_stages(dense(8), pp=2, vpp=1).moments, (
         "all layers of a rank are in flight equally often"
     )
+
+
+@pytest.mark.parametrize("recompute", [Recompute(), Recompute(granularity="full")])
+def test_pieces_of_a_sequence_take_their_shares_of_attention(recompute):
+    """Of two pieces the first attends to a quarter of all pairs of tokens, and takes half of everything else."""
+    pairs = 512 * 513 / 2 + 512 / 2
+    scores, moved = 2 * 2 * 8 * pairs * 64 / RATE, 2 * TOKENS * (2 * 8 + 2 * 4) * 64 / HBM
+    core = 2 * max(2 * scores, moved), 2 * max(5 * scores, 2 * moved)  # of two layers
+    layout = replace(LAYOUT, recompute=recompute)
+    result = run("seq1f1b", layout, replace(WORK, global_batch_size=2))
+    forward, backward = zip(*((each.forward_s, each.backward_s) for each in result.stage_times), strict=True)
+    again = 0.0
+    if recompute.granularity == "full":  # layers, not the rows of the embedding
+        core, again = (core[0], core[1] + core[0]), stages()[0][0] - 2 * 2 * TOKENS * 512 / HBM
+    assert (forward[0], backward[0]) == pytest.approx((stages()[0][0], sum(stages()[0][1:]) + again))
+
+    def halves(seconds, attention):
+        return seconds / 2 - attention / 4, seconds / 2 + attention / 4
+
+    (up, over), (down, under) = (halves(each, core[0]) for each in forward)
+    (first, late), (last, early) = (halves(each, core[1]) for each in backward)
+    second = max(up + down, up + over) + under  # both forwards of the second rank
+    makespan = max(second + early + late, second + early + last) + first
+    work = max(sum(each) for each in zip(forward, backward, strict=True))
+    assert result.time_s["bubble"] == pytest.approx(makespan - work)

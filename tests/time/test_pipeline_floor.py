@@ -14,7 +14,7 @@ from forescale.search.evaluate import score
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute
 from forescale.spec.space import Space
-from forescale.time.pipeline import least_makespan
+from forescale.time.pipeline import floor_of, least_makespan
 
 SHAPES = [(2, 1), (2, 3), (3, 7), (4, 3), (4, 13), (6, 12)]
 
@@ -90,3 +90,24 @@ def test_few_shapes_are_simulated_for_the_best():
     scores = score(Question(model=model, cluster=devices, workload=work), candidates)
     assert result.best[0].step_time_s == scores.step_time[scores.peak <= devices.device.hbm_bytes].min()
     assert simulated < 0.5 * pipeline_of.cache_info().misses
+
+
+@pytest.mark.parametrize(
+    ("name", "pp", "vpp", "layers", "pieces", "apart"),
+    [
+        ("1f1b", 4, 1, [0, 4, 6], 1, True),  # of the two ranks between the ends the later one starts last
+        ("zbv", 2, 2, [0, 2], 1, False),  # down a V and up again to the rank that began
+        ("seq1f1b", 4, 1, [0, 0, 0], 3, True),  # a piece of a sequence goes ahead
+        ("dualpipe", 2, 1, [0], 1, False),  # micro-batches start at both ends
+    ],
+)
+def test_what_lies_before_ranks(name, pp, vpp, layers, pieces, apart):
+    """Of 8 layers; of two shapes with the same stages the second has the same plan."""
+    shapes = [(pp, vpp, 8), (pp, vpp, 16)]
+    floor, ranks, which = floor_of(dense(8), name, shapes, recompute=[Recompute()] * 2, num_splits=3)
+    (before,) = floor.before.counts
+    assert before.tolist() == [[each] for each in layers]
+    assert floor.before.first.tolist() == [[float(each > 0)] for each in layers]
+    assert not floor.before.last.any()
+    assert (floor.in_flight.num_splits, floor.ends_apart) == (pieces, apart)
+    assert (which.tolist(), ranks.first.shape[1]) == ([0, 0], 1)

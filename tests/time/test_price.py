@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ from forescale.cost.model import ComputeModel
 from forescale.formula import Term
 from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.ops import Elementwise, Gemm
-from forescale.graph.parts import build_blocks
+from forescale.graph.parts import Parts, build_blocks
 from forescale.inputs import pricing_of, wire
 from forescale.question import Question
 from forescale.spec import Strategy, Workload
 from forescale.spec.workload import Images
-from forescale.time.price import Pricing, all_origins, price_blocks
+from forescale.time.price import Pricing, all_origins, price_blocks, time_sources
 
 STRATEGY = Strategy(tp=2, dp_shard=4)
 
@@ -136,3 +137,28 @@ def test_shares_count_what_a_tower_takes():
     tower = sum(times * once[id(block)] for times, block in priced.vision)
     assert tower > 0.0
     assert spent == pytest.approx(layers + once[id(priced.embedding)] + once[id(priced.head)] + tower)
+
+
+def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
+    """Layers 3 and 4 times, both ends once, prediction twice, a tower's layer 5 times; messages are no kernels."""
+
+    def spent(**seconds):
+        return SimpleNamespace(
+            spent={tuple(each.split("_")) if "_" in each else (each, None): s for each, s in seconds.items()}
+        )
+
+    parts = Parts(
+        layers=(spent(measured_qkv=7.0, roofline=1.0), spent(roofline_up=11.0, interpolated_qkv=3.0)),
+        embedding=spent(roofline_rows=2.0),
+        head=spent(roofline_loss=13.0, fitted=17.0),
+        mtp=spent(restored_qkv=5.0, fitted_up=1.0),
+        vision=((5, spent(fitted_norm=0.5, measured=4.0)),),
+    )
+    plan = SimpleNamespace(counts=np.array([[2.0, 0.0], [1.0, 4.0]]))
+    found = time_sources(parts, plan, num_mtp=2)
+    kernels = {"measured": 21.0, "restored": 10.0, "interpolated": 12.0, "fitted": 4.5, "roofline": 59.0}
+    messages = {"measured": 20.0, "restored": 0.0, "interpolated": 0.0, "fitted": 17.0, "roofline": 3.0}
+    assert found.kernel_shares == pytest.approx({kind: each / 106.5 for kind, each in kernels.items()})
+    both = {kind: (each + messages[kind]) / 146.5 for kind, each in kernels.items()}
+    assert found.shares == pytest.approx(both)
+    assert found.not_measured == ("up", "loss", "norm", "rows")

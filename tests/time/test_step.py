@@ -169,6 +169,15 @@ def test_replicas_and_stages_of_zero_exchange_different_bytes():
     assert shown(dp_replicate=3, dp_shard=1) == pytest.approx(2 * ring(4 * held, 3, link))
 
 
+@pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
+def test_parameters_that_stay_whole_keep_no_pass_waiting(schedule):
+    """Behind a pipeline stage 3 sends what stage 2 does, however slow the network and whatever hides it."""
+    fabric = toy.cluster(12, Tier(name="toy", size=0, bandwidth=1e8, latency=0.0))
+    layouts = (replace(LAYOUT, schedule=schedule, zero=zero) for zero in (2, 3))
+    shards, whole = (run(DENSE, each, WORK, fabric)[0] for each in layouts)
+    assert shards == whole
+
+
 def test_sharding_parameters_gathers_them_twice_and_reduces_once_per_micro_batch():
     """FSDP over 3 without pipeline, block by block; HSDP sums the shards of 2 replicas once a step."""
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
@@ -334,7 +343,8 @@ def test_gradients_that_are_sharded_travel_once_a_step(zero):
 def test_reductions_hide_behind_backward_and_gathers_behind_forward():
     layout = Strategy(dp_shard=3, micro_batch_size=2)
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=5e9, latency=0.0))
-    result = project(DENSE, fabric, layout, WORK, costs=toy.costs())
+    engine = toy.costs(SoftwareFactors(microbatch_overhead_s=0.0005))  # part of the backward it was asked for
+    result = project(DENSE, fabric, layout, WORK, costs=engine)
     held = 4 * (2 * per_layer() - 2 * 512) + 2 * 8000 * 512 + 512
     reduced, gathered, (stage,) = ring(4 * held, 3, 5e9), ring(2 * held, 3, 5e9), result.stage_times
     shown = (reduced - stage.backward_s) + (gathered - stage.forward_s)
@@ -433,7 +443,9 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
     tensors = 4 * (2 + 4 + 2) + 1 + 2
     assert result.time_s["overhead"] == pytest.approx(tensors / 3 * 0.002 - result.time_s["optimizer"])
     flat = replace(layout, kernels=Kernels(flat_update=True))
-    assert project(DENSE, toy.cluster(3), flat, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
+    whole = replace(layout, zero=3)
+    for each in (flat, whole):
+        assert project(DENSE, toy.cluster(3), each, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
     kept = replace(layout, kernels=Kernels(flat_update=True, keeps_product_gradients=True))
     beside = project(DENSE, toy.cluster(3), kept, WORK, costs=toy.costs(software)).time_s
     data = result.time_s["data_comm"] * (4 + 4 + 2) / (4 + 2)  # fp32 sums gathered as well as scattered
