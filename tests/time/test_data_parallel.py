@@ -86,6 +86,7 @@ def test_below_stage_3_nothing_is_sharded_again():
 def test_owners_broadcast_what_they_updated():
     assert update_owners(ranks=16.0, tensors=100.0) == 16.0
     assert in_turn(owners=16.0, one=5.0, transfer=2.0, sharing=4.0) == 16 * 2 + 12 * 3
+    assert in_turn(owners=16.0, one=2.0, transfer=2.0, sharing=4.0) == 16 * 2  # nothing to wait for
     shares, whole = (
         run(zero=1, kernels=Kernels(broadcasts_updates=on), dp_shard=512, devices=512) for on in (False, True)
     )

@@ -70,6 +70,15 @@ def test_hidden_communication_slows_what_hides_it():
     ) == pytest.approx(5.0)
 
 
+def test_a_single_bucket_has_nothing_to_hide_behind():
+    """Of stages with one layer, or none; of two half is left."""
+    shown = [
+        exposed_reduction(reduction=8.0, cover=100.0, buckets=layers, overlapped=True)
+        for layers in (0.0, 1.0, 2.0)
+    ]
+    assert shown == [8.0, 8.0, 4.0]
+
+
 def test_compute_slowed_behind_a_longer_message_costs_nothing():
     """10 s of compute at three quarters of its rate have ended when a message of 14 s has."""
     assert exposed_time(communication=14.0, cover=10.0, contention=0.25) == 4.0
@@ -217,7 +226,8 @@ def test_deepep_copies_no_rows_before_it_sends_them():
 
 
 def test_slices_wait_for_the_slowest_of_them():
-    one, two = (load_cluster("tpu-v5e", devices) for devices in (256, 512))
+    one, two, part = (load_cluster("tpu-v5e", devices) for devices in (256, 512, 384))
+    assert num_slices(part) == 2
     assert (num_slices(one), num_slices(two), num_slices(load_cluster("h100-sxm", 512))) == (1, 2, 1)
     shares = [straggler_share(RunFactors(slice_straggler=0.03), each) for each in (one, two)]
     assert shares[0] == 0.0

@@ -99,6 +99,15 @@ def test_by_hand():
     assert found == pytest.approx(0.1 / period)
 
 
+def test_a_layer_at_a_time():
+    """A round of 24 steps exchanges a layer after each, which takes as long as 2.5 layers: of the first layer, whose
+    forward comes next, all of it shows, of the second all but the passes of one layer, of the third a half.
+    """
+    layer = 0.1 / 24
+    found = compute_utilisation(Outer(every=24, fragments=24), bandwidth=16e9 / 24 / (2.5 * layer), **SMALL)
+    assert found == pytest.approx(24 * 0.1 / (24 * 0.1 + (2.5 + 1.5 + 0.5) * layer))
+
+
 def test_less_is_sent_by_less_bits_more_rarely_and_later():
     low = {"bandwidth": 2e9, **SMALL}
     order = [

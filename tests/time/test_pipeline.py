@@ -246,6 +246,9 @@ def test_ranks_of_interleaved_1f1b_hold_their_warm_up_and_one_pass_more():
     plan = interleaved_stages(dense(8), pp=2, vpp=2)
     held = np.max([each.counts.sum(axis=1) for each in plan.moments], axis=0)
     assert held[np.argsort(plan.index)].tolist() == [10.0, 6.0]
+    named = pipeline_of(dense(8), "interleaved-1f1b", 2, 2, 8).ranks
+    held = np.max([each.counts.sum(axis=1) for each in named.moments], axis=0)
+    assert held[np.argsort(named.index)].tolist() == [10.0, 6.0]
     assert not interleaved_stages(dense(8), pp=2, vpp=1).moments, (
         "all layers of a rank are in flight equally often"
     )

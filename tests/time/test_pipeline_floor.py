@@ -111,3 +111,5 @@ def test_what_lies_before_ranks(name, pp, vpp, layers, pieces, apart):
     assert not floor.before.last.any()
     assert (floor.in_flight.num_splits, floor.ends_apart) == (pieces, apart)
     assert (which.tolist(), ranks.first.shape[1]) == ([0, 0], 1)
+    several = [] if name.endswith("1f1b") else [[8 / pp * (1 + (name == "dualpipe"))]] * len(layers)
+    assert [each.counts[0].tolist() for each in ranks.moments] == ([several] if several else [])

@@ -522,3 +522,22 @@ def test_the_least_that_ranks_wait_under_any_schedule(splits, bubble):
     stage_time, pipeline = np.full((2, 1), 4.0), SimpleNamespace(before=None, splits_backward=splits)
     found = _least_waiting(SimpleNamespace(seconds=None), pipeline, Sums(own), stage_time, 4.0, 16.0)
     assert found["bubble"].tolist() == [bubble]
+
+
+def test_an_engine_that_runs_ahead_works_while_the_device_computes_and_waits():
+    """Half a second of its own per micro-batch is as long as both passes, the messages they show, and what is left."""
+    layout = Strategy(dp_shard=3, zero=3, micro_batch_size=2, kernels=Kernels(runs_ahead=True))
+    fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
+    parts, result = run(DENSE, layout, WORK, fabric, software=SoftwareFactors(microbatch_overhead_s=0.5))
+    (stage,), waits = result.stage_times, parts["data_comm"] / COUNT
+    assert waits > stage.forward_s
+    assert stage.forward_s + stage.backward_s + waits == pytest.approx(0.5)
+    assert 0 < parts["overhead"] < COUNT * 0.5
+    # Of the device's lead launches leave less: 11 of a layer forward, 11 and 4 backward, a millisecond each.
+    software = SoftwareFactors(microbatch_overhead_s=0.5, kernel_interval_s=0.001)
+    spent = []
+    for layers in (4, 2):
+        parts, result = run(replace(DENSE, layers=(LAYER,) * layers), layout, WORK, fabric, software=software)
+        (stage,) = result.stage_times
+        spent.append(stage.forward_s + stage.backward_s + parts["data_comm"] / COUNT)
+    assert spent[0] - spent[1] == pytest.approx(2 * (11 + 11 + 4) * 0.001)
