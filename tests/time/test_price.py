@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.small import asked, cluster, dense, moe, workload
+from tests.small import asked, cluster, dense, moe, sees, workload
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -16,13 +16,14 @@ from forescale.cost.mesh import order_of
 from forescale.cost.model import ComputeModel
 from forescale.formula import Term
 from forescale.graph.layout import Degrees, Layout, split_strategy
-from forescale.graph.ops import Elementwise, Gemm
+from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.parts import Parts, build_blocks
 from forescale.inputs import pricing_of, wire
 from forescale.question import Question
 from forescale.spec import Strategy, Workload
+from forescale.spec.strategy import Offload, Recompute
 from forescale.spec.workload import Images
-from forescale.time.price import Pricing, all_origins, price_blocks, time_sources
+from forescale.time.price import Pricing, _split, all_origins, price_blocks, time_sources
 
 STRATEGY = Strategy(tp=2, dp_shard=4)
 
@@ -139,6 +140,35 @@ def test_shares_count_what_a_tower_takes():
     assert spent == pytest.approx(layers + once[id(priced.embedding)] + once[id(priced.head)] + tower)
 
 
+def test_seconds_of_kernels_are_told_apart_by_operator_and_those_of_messages_are_not():
+    for block in price_blocks(blocks(moe()), pricing()).all():
+        passes = {
+            name: (own.forward, own.backward_input, own.backward_weight)
+            for name, own in block.operators.items()
+        }
+        found = {}
+        for (_, name), seconds in block.spent.items():
+            found[name] = found.get(name, 0.0) + seconds
+        messages = found.pop(None, 0.0)
+        assert messages == pytest.approx(
+            sum(sum(each[1].values()) for own in passes.values() for each in own)
+        )
+        computed = {name: sum(each[0] for each in own) for name, own in passes.items()}
+        assert found == pytest.approx({name: seconds for name, seconds in computed.items() if name in found})
+        assert sum(found.values()) == pytest.approx(sum(computed.values()))
+
+
+def test_messages_of_one_part_add_up():
+    """Tokens travel over ep, and between the shards of each expert."""
+    priced = [
+        (Collective(kind="all_to_all", axis="ep", num_bytes=1.0), 1.0),
+        (Gemm(m=1.0, n=1.0, k=1.0), 4.0),
+        (Collective(kind="all_gather", axis="etp", num_bytes=1.0), 2.0),
+        (Collective(kind="all_gather", axis="cp", num_bytes=1.0), 8.0),
+    ]
+    assert _split(priced) == (4.0, {"expert_comm": 3.0, "context_comm": 8.0})
+
+
 def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
     """Layers 3 and 4 times, both ends once, prediction twice, a tower's layer 5 times; messages are no kernels."""
 
@@ -162,3 +192,17 @@ def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
     both = {kind: (each + messages[kind]) / 146.5 for kind, each in kernels.items()}
     assert found.shares == pytest.approx(both)
     assert found.not_measured == ("up", "loss", "norm", "rows")
+
+
+@pytest.mark.parametrize("graphs", ["partial", "none"])
+def test_nothing_of_the_ends_and_the_tower_is_offloaded_or_captured(graphs):
+    """Of a decoder layer the norm's input leaves in 2 bytes, and a statistic of 4 for each of 2,048 tokens."""
+    strategy = Strategy(graphs=graphs, offload=Offload(modules=("mlp_norm",)))
+    work = replace(workload(global_batch_size=1), images=Images(count=2))
+    held = wire(asked(sees(), cluster(1), strategy, work)).priced.under(Recompute()).bytes
+    (layer,) = held.layers
+    assert layer.taken.offloaded == 2048 * (2 * 1024 + 4)
+    for each in (held.embedding, held.head, *(block for _, block in held.vision)):
+        assert (each.taken.offloaded, each.taken.captured) == (0.0, None)
+        assert (each.left.offloaded, each.left.captured) == (0.0, None)
+    assert (layer.taken.captured is None) is (layer.left.captured is None) is (graphs == "none")

@@ -448,6 +448,8 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
         assert project(DENSE, toy.cluster(3), each, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
     kept = replace(layout, kernels=Kernels(flat_update=True, keeps_product_gradients=True))
     beside = project(DENSE, toy.cluster(3), kept, WORK, costs=toy.costs(software)).time_s
+    second = project(DENSE, toy.cluster(3), replace(kept, zero=2), WORK, costs=toy.costs(software)).time_s
+    assert second["overhead"] == 0.0
     data = result.time_s["data_comm"] * (4 + 4 + 2) / (4 + 2)  # fp32 sums gathered as well as scattered
     assert beside == pytest.approx({**result.time_s, "data_comm": data})
 
