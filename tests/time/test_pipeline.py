@@ -178,6 +178,19 @@ def test_weight_gradients_fill_what_a_split_backward_leaves(layers):
     assert result.time_s["pipeline_comm"] <= 2 * HOP * (1 + 1e-9)
 
 
+def test_passes_of_a_split_schedule_take_as_long_as_their_messages():
+    """Stage 3 over 2 ranks at 10 MB/s: forward the gathers; gathers and a layer's two messages; the reductions."""
+    slow = toy.cluster(4, Tier(name="toy", size=0, bandwidth=1e7, latency=0.0))
+    layout = replace(LAYOUT, dp_shard=2, zero=3, reshard="always")
+    result = run("zb-h1", layout, replace(WORK, global_batch_size=16), fabric=slow)
+    layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
+    times = [
+        (held / 1e7, held / 1e7 + (1 + 2) * layer / 1e7, 2 * held / 1e7)
+        for held in (2 * layer + 8000 * 512, 2 * layer + 8000 * 512 + 512)
+    ]
+    assert result.time_s["bubble"] == pytest.approx(makespan(times) - 4 * sum(times[1]))
+
+
 def test_all_forwards_first():
     """GPipe: the same wait, as backward goes through both stages in turn."""
     first, _ = stages()

@@ -14,7 +14,7 @@ from forescale.explain import explain
 from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
 from forescale.search import search
-from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Workload
+from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Tier, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
 from forescale.time import update
@@ -392,3 +392,105 @@ def test_modules_of_prediction_move_with_the_last_stage(schedule, mtp):
     each = 2 * SEQUENCE * (2 * HIDDEN + 4)
     layers = (6 + mtp) / 2 if schedule == "dualpipe" else 3 + mtp
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * each / LINK)
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
+def test_copies_hide_behind_the_passes_of_a_schedule(schedule):
+    """Out behind forward; back behind all of backward, or where weight gradients are apart behind the rest of it."""
+    layout = Strategy(pp=2, schedule=schedule, stage_layers=(2, 4))
+    result = offloaded(layout, Offload(activation_layers=99))
+    rows, moved = 2 * SEQUENCE, 4 * KEPT / LINK
+    _, slowest = result.stage_times
+    weights = sum(
+        max(2 * rows * k * n / 100e12, (2 * rows * (k + n) + 8 * k * n) / 1e12)
+        for k, n in [(HIDDEN, 2 * WIDTH), (WIDTH, HIDDEN)] * 4 + [(HIDDEN, 8)]
+    )
+    behind = slowest.backward_s - (weights if schedule == "zb-h1" else 0.0)
+    assert result.time_s["host_comm"] == pytest.approx(4 * (2 * moved - slowest.forward_s - behind))
+    if schedule != "zb-h1":  # the first stage's two layers are crossed once, as long as their copies take
+        assert result.time_s["bubble"] == pytest.approx(2 * 2 * KEPT / LINK)
+
+
+def test_a_schedule_s_own_copies_take_the_link_s_sustained_rate():
+    """PipeOffload of one micro-batch: the second rank's first stage of two layers waits for both copies of it.
+
+    Twice as fast a link saves half of what they take.
+    """
+    layout = Strategy(pp=2, vpp=2, schedule="pipeoffload", micro_batch_size=2)
+    model, work = replace(FEEDS, layers=(FEED,) * 8), Workload(seq_len=SEQUENCE, global_batch_size=2)
+    usual = toy.cluster(2)
+    quick = replace(usual, device=replace(usual.device, host_bandwidth=20e9))
+    slow, fast = (
+        project(model, each, layout, work, costs=toy.costs()).time_s["bubble"] for each in (usual, quick)
+    )
+    assert slow - fast == pytest.approx(2 * 2 * KEPT / LINK / 2)
+
+
+MATRICES = HIDDEN + 3 * HIDDEN * WIDTH
+"""Parameters of a layer, its norm among them."""
+
+
+def slow(devices, network, host):
+    """Return toys on a slow network, each with a link to its host that sustains `host` byte/s."""
+    fabric = toy.cluster(devices, Tier(name="toy", size=0, bandwidth=network, latency=0.0))
+    bandwidth = host / load_host_rates().link_share
+    return replace(fabric, device=replace(fabric.device, host_bandwidth=bandwidth))
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), [(None, 1), ("interleaved-1f1b", 2), ("zb-h1", 1)])
+def test_copies_hide_behind_passes_that_wait_for_messages(schedule, vpp):
+    """Stage 3 over 2 ranks: each pass takes as long as its messages, the slower stage's of 4 layers and the head.
+
+    Backward ends with a layer's gather and reduction that nothing hides; split, weights come back behind gathers and
+    gradients leave behind reductions, together the longer copy shows.
+    """
+    layout = Strategy(
+        pp=2, vpp=vpp, dp_shard=2, zero=3, reshard="always", schedule=schedule, stage_layers=(2, 4),
+        micro_batch_size=2, offload=Offload(parameters=True),
+    )  # fmt: skip
+    work = Workload(seq_len=SEQUENCE, global_batch_size=16)
+    result = project(FEEDS, slow(4, 1e7, 5e6), layout, work, costs=toy.costs())
+    held = 4 * MATRICES + HIDDEN + 8 * HIDDEN
+    gather, reduction = 2 * held / 2 / 1e7, 4 * held / 2 / 1e7
+    weights, gradients = 2 * held / 2 / 5e6, 4 * held / 2 / 5e6
+    ends = (2 + 4) * MATRICES / 2 / 1e7
+    shown = weights - gather + gradients - reduction
+    shown += weights - gather - ends if schedule == "zb-h1" else -gather - ends
+    assert result.time_s["host_comm"] == pytest.approx(4 * shown)
+    assert result.time_s["data_comm"] == pytest.approx(
+        4 * (2 * gather + reduction + ends - sum_of_passes(result))
+    )
+
+
+def sum_of_passes(result):
+    """Seconds of both passes of the last stage."""
+    return result.stage_times[-1].forward_s + result.stage_times[-1].backward_s
+
+
+def test_traffic_of_a_step_hides_behind_passes_that_wait_for_copies():
+    """Each pass takes as long as activations of six layers to or from the host; sums and gathers show beyond that."""
+    layout = Strategy(dp_shard=4, micro_batch_size=2, offload=Offload(activation_layers=99))
+    work = Workload(seq_len=SEQUENCE, global_batch_size=8)
+    result = project(FEEDS, slow(4, 1e8, LINK), layout, work, costs=toy.costs())
+    held, moved = 6 * MATRICES + HIDDEN + 2 * 8 * HIDDEN, 6 * KEPT / LINK
+    reduced, gathered = 3 / 4 * 4 * held / 1e8, 3 / 4 * 2 * held / 1e8
+    assert result.time_s["data_comm"] == pytest.approx(reduced + gathered - 2 * moved)
+
+
+def test_sums_among_replicas_hide_behind_passes_that_wait_for_messages():
+    """Once a step, over a link of a tenth: behind the gathers and reductions of one split backward and its ends."""
+    layout = Strategy(
+        pp=2, dp_replicate=2, dp_shard=2, zero=3, reshard="always", schedule="zb-h1", stage_layers=(2, 4),
+        micro_batch_size=2,
+    )  # fmt: skip
+    work = Workload(seq_len=SEQUENCE, global_batch_size=32)
+    tiers = (
+        Tier(name="toy", size=2, bandwidth=1e7, latency=0.0),
+        Tier(name="toy network", size=0, bandwidth=1e6, latency=0.0),
+    )
+    result = project(FEEDS, toy.cluster(8, *tiers), layout, work, costs=toy.costs())
+    held = 4 * MATRICES + HIDDEN + 8 * HIDDEN
+    gather, reduction, ends = 2 * held / 2 / 1e7, 4 * held / 2 / 1e7, (2 + 4) * MATRICES / 2 / 1e7
+    once = 2 * (4 * held / 2) / 2 / 1e6 - (gather + ends + reduction)
+    each = 2 * gather + reduction + ends - sum_of_passes(result)
+    assert result.time_s["data_comm"] == pytest.approx(4 * each + once)

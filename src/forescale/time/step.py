@@ -39,6 +39,7 @@ from forescale.time.update import (
     flat_from,
     host_update,
     host_waits,
+    link_bandwidth,
     update_gap,
     updated_tensors,
 )
@@ -314,7 +315,7 @@ def _simulated_waiting(
         forward=forward + before,
         input_grad=backward + behind,
         weight_grad=weight + beside,
-        copied=kept / setting.cluster.device.host_bandwidth,
+        copied=kept / link_bandwidth(setting),
         hop=hop,
         causal=growing,
     )
