@@ -242,3 +242,8 @@ def test_products_of_summa_take_their_steps_one_after_another():
         message = sum(own.forward[1].values())
         shown += message / 4 + 3 / 4 * max(message - own.forward[0], 0.0)
     assert parts["tensor_comm"] == pytest.approx(shown)
+    gradients = 0.0
+    for seconds, messages in (up.backward_weight, down.backward_weight):
+        message = sum(messages.values())
+        gradients += seconds + message / 4 + 3 / 4 * max(message - seconds, 0.0)
+    assert cost(block).weight == pytest.approx(gradients)

@@ -180,7 +180,7 @@ DENSE = (2 * 1000 + 50000, 1000 + 3 * 2000 + 30 + 49000 + 2 * 3000 + 50000)
 EXPERT = (0, 3 * 24000 + 2 * 24000)
 
 
-def traffic(strategy=SPREAD, *, tied=False, compute="bf16", **kernels):
+def traffic(strategy=SPREAD, *, tied=False, compute="bf16", plan=PLAN, **kernels):
     degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
     pricing = Messages(groups(degrees, strategy.axis_order))
     setting = Setting(
@@ -190,7 +190,7 @@ def traffic(strategy=SPREAD, *, tied=False, compute="bf16", **kernels):
         choices=choices,
         run=RunFactors(),
     )
-    return data_traffic(setting, sharded(strategy, tied=tied), pricing)
+    return data_traffic(setting, sharded(strategy, plan, tied=tied), pricing)
 
 
 def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
@@ -201,6 +201,10 @@ def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
     for name in ("reduce_scatter", "all_reduce", "all_gather"):
         more = getattr(each, name) - getattr(one, name)
         assert np.ravel(more).tolist() == pytest.approx([start, 3.0 * start])
+    alone = np.array([[1.0, 0.0], [0.0, 3.0]])  # one layer, and three
+    plan = replace(PLAN, counts=alone, replayed=alone, heads=alone)
+    one, each = (traffic(plan=plan, **how) for how in ({"messages_in_turn": True}, {"flat_parameters": True}))
+    assert np.ravel(each.all_reduce - one.all_reduce).tolist() == pytest.approx([0.0, 2.0 * start])
 
 
 def predicting(*, tied):
@@ -425,14 +429,14 @@ def test_what_a_block_shows_of_its_gathers_and_its_reduction():
     assert block(weight=2.0, reduces=False) == (3, 0, 12)
 
 
-def test_a_single_vector_lies_alone_and_a_stage_without_layers_sends_none():
-    """One layer: 6 matrices, and its vector of 10 on a rank of its own; then nothing but an end of one matrix."""
+def test_a_single_vector_or_matrix_has_one_owner():
+    """One layer: 6 matrices, and its vector of 10 on a rank of its own; the other stage has an end of one matrix."""
     degrees, choices = split_strategy(replace(SPREAD, kernels=Kernels(broadcasts_updates=True)))
     model = dense()
     plan = replace(
         PLAN,
         **{name: np.array([[1.0, 0.0], [0.0, 0.0]]) for name in ("counts", "replayed", "heads")},
-        first=np.zeros(2),
+        first=np.array([0.0, 1.0]),
         last=np.zeros(2),
     )
     setting = Setting(
@@ -444,4 +448,4 @@ def test_a_single_vector_lies_alone_and_a_stage_without_layers_sends_none():
     waits = SHARDS * (1 - 1 / ranks_per_node(where["dp_cp"], cluster(16)))
     experts = COPIES * (1 - 1 / ranks_per_node(where["expert_dp"], cluster(16)))
     one = 6 * waits + 4 * 2 * 1000 + SHARDS + 4 * 2 * 10 + 6 * experts
-    assert columns(found) == pytest.approx([one, 0.0])
+    assert columns(found) == pytest.approx([one, waits + 4 * 2 * 50000 + experts])

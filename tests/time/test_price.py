@@ -16,6 +16,7 @@ from forescale.cost.mesh import order_of
 from forescale.cost.model import ComputeModel
 from forescale.formula import Term
 from forescale.graph.layout import Degrees, Layout, split_strategy
+from forescale.graph.operator import Operator
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.parts import Parts, build_blocks
 from forescale.inputs import pricing_of, wire
@@ -23,7 +24,15 @@ from forescale.question import Question
 from forescale.spec import Strategy, Workload
 from forescale.spec.strategy import Offload, Recompute
 from forescale.spec.workload import Images
-from forescale.time.price import Pricing, _split, all_origins, price_blocks, time_sources
+from forescale.time.price import (
+    PricedOperator,
+    Pricing,
+    _restored,
+    _split,
+    all_origins,
+    price_blocks,
+    time_sources,
+)
 
 STRATEGY = Strategy(tp=2, dp_shard=4)
 
@@ -206,3 +215,55 @@ def test_nothing_of_the_ends_and_the_tower_is_offloaded_or_captured(graphs):
         assert (each.taken.offloaded, each.taken.captured) == (0.0, None)
         assert (each.left.offloaded, each.left.captured) == (0.0, None)
     assert (layer.taken.captured is None) is (layer.left.captured is None) is (graphs == "none")
+
+
+class Timed(SimpleNamespace):
+    """A measured pass: three times as long as modelled, of operators that were timed each by itself 100 s a rank."""
+
+    def restored(self, modelled):
+        return 3 * modelled
+
+    def proportional(self, name, tp):
+        return self.operators[name] / tp
+
+
+@pytest.mark.parametrize(
+    ("rule", "timed", "part", "seconds"),
+    [
+        ("model", {"own": 100.0}, "ffn", 3 * 8.0),
+        ("proportional", {}, "ffn", 3 * 8.0),
+        ("proportional", {"own": 100.0}, "ffn", 100.0 / 2),  # over ranks of tp, half of what one would take
+        ("proportional", {"own": 100.0}, "moe", 100.0 / 5),  # experts lie over tp as they did
+    ],
+)
+def test_kernels_of_a_measured_pass_take_what_was_measured(rule, timed, part, seconds):
+    """Each its share; messages, other passes and their launches stay, its own launches are part of what was measured."""
+    names = ("forward", "backward_input", "backward_weight")
+    kernels, message = Gemm(m=1.0, n=1.0, k=1.0), Collective(kind="all_gather", axis="tp", num_bytes=1.0)
+    operator = Operator(
+        name="own", part=part, **dict.fromkeys(names, (kernels, message, kernels)), reads=(), writes=()
+    )
+    own = PricedOperator(
+        operator=operator,
+        **dict.fromkeys(names, (8.0, {"tensor_comm": 7.0})),
+        forward_flops=1.0,
+        flops=3.0,
+        forward_kernels=11.0,
+        backward_kernels=13.0,
+        weight_kernels=5.0,
+        primitives=((kernels, 2.0), (message, 7.0), (kernels, 6.0)) * 3,
+    )
+    where = SimpleNamespace(
+        models=SimpleNamespace(anchor=SimpleNamespace(rule=rule)),
+        groups={"tp": SimpleNamespace(num_ranks=2)},
+    )
+    for nth, name in enumerate(names):
+        found = _restored(own, {name: Timed(operators=timed, tp=5)}, where)
+        assert getattr(found, name) == (seconds, {"tensor_comm": 7.0})
+        spent = [each for _, each in found.primitives]
+        share = seconds / 8.0
+        assert spent[3 * nth : 3 * nth + 3] == [2.0 * share, 7.0, 6.0 * share]
+        assert spent[: 3 * nth] + spent[3 * nth + 3 :] == [2.0, 7.0, 6.0] * 2
+        launches = found.forward_kernels, found.backward_kernels, found.weight_kernels
+        assert launches == ((0.0, 13.0, 5.0) if nth == 0 else (11.0, 0.0, 0.0))
+        assert {getattr(found, each)[0] for each in names if each != name} == {8.0}

@@ -218,6 +218,24 @@ def test_what_a_slower_link_shows_beyond_the_pass_that_hides_it():
     )  # all compute hides something: gathers are longer
 
 
+@pytest.mark.parametrize("gathers", [True, False])
+@pytest.mark.parametrize("reduces", [True, False])
+def test_what_overlaps_shows_its_end(gathers, reduces):
+    """At 100 MB/s every message outlasts its pass: two gathers and a reduction of all, less what hides them, and at an
+    end of the micro-batch a layer's once more of what waits for nothing else.
+    """
+    layout = Strategy(
+        dp_shard=3, zero=3, micro_batch_size=2, overlap=Overlap(param_gather=gathers, grad_reduce=reduces)
+    )
+    fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e8, latency=0.0))
+    parts, result = run(DENSE, layout, WORK, fabric, software=SoftwareFactors())
+    layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
+    held, (stage,) = 4 * layer + 2 * 8000 * 512 + 512, result.stage_times
+    hidden = gathers * stage.forward_s + (gathers or reduces) * stage.backward_s
+    ends = (2 * gathers + 4 * reduces) * layer
+    assert parts["data_comm"] == pytest.approx(COUNT * (ring(8 * held + ends, 3, 1e8) - hidden))
+
+
 ROUTED = Layer(
     attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64),
     ffn=MoeFfn(num_experts=16, top_k=2, ffn_hidden_size=384, shared_ffn_hidden_size=256),
