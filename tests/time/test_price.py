@@ -31,6 +31,7 @@ from forescale.time.price import (
     _split,
     all_origins,
     price_blocks,
+    price_operators,
     time_sources,
 )
 
@@ -267,3 +268,15 @@ def test_kernels_of_a_measured_pass_take_what_was_measured(rule, timed, part, se
         launches = found.forward_kernels, found.backward_kernels, found.weight_kernels
         assert launches == ((0.0, 13.0, 5.0) if nth == 0 else (11.0, 0.0, 0.0))
         assert {getattr(found, each)[0] for each in names if each != name} == {8.0}
+
+
+def test_blocks_that_were_measured_are_priced_by_that():
+    """One pass of one block three times as long; nothing else is."""
+    own, (block, *_) = pricing(), blocks(moe()).layers
+    anchor = SimpleNamespace(rule="model", blocks={block.name: {"forward": Timed(operators={}, tp=1)}})
+    anchored = Pricing(models=replace(own.models, anchor=anchor), groups=own.groups)
+    plain, found = (price_operators(block, each).operators for each in (own, anchored))
+    assert plain.keys() == found.keys()
+    for name, each in plain.items():
+        assert found[name].forward == (pytest.approx(3 * each.forward[0]), each.forward[1])
+        assert found[name].backward_input == each.backward_input

@@ -9,6 +9,7 @@ import pytest
 from tests import toy
 from tests.small import asked, cluster, dense, moe, workload
 
+from forescale.cost.calibration import RunFactors
 from forescale.errors import SpecError
 from forescale.explain import explain
 from forescale.memory.offload import load_host_rates
@@ -18,7 +19,7 @@ from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Tier, Wo
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
 from forescale.time import update
-from forescale.time.update import host_waits
+from forescale.time.update import host_waits, update_gap
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
 
@@ -456,6 +457,12 @@ def test_copies_hide_behind_passes_that_wait_for_messages(schedule, vpp):
     ends = (2 + 4) * MATRICES / 2 / 1e7
     shown = weights - gather + gradients - reduction
     shown += weights - gather - ends if schedule == "zb-h1" else -gather - ends
+    if (
+        schedule is None
+    ):  # the first stage: weights of 2 bytes, then a gather and a reduction of everything and the ends
+        first = 2 * MATRICES + 8 * HIDDEN
+        waits = 2 * first / 2 / 5e6 + (2 + 4) * first / 2 / 1e7 + ends
+        assert result.time_s["bubble"] == pytest.approx(waits)
     assert result.time_s["host_comm"] == pytest.approx(4 * shown)
     assert result.time_s["data_comm"] == pytest.approx(
         4 * (2 * gather + reduction + ends - sum_of_passes(result))
@@ -494,3 +501,12 @@ def test_sums_among_replicas_hide_behind_passes_that_wait_for_messages():
     once = 2 * (4 * held / 2) / 2 / 1e6 - (gather + ends + reduction)
     each = 2 * gather + reduction + ends - sum_of_passes(result)
     assert result.time_s["data_comm"] == pytest.approx(4 * each + once)
+
+
+@pytest.mark.parametrize(("measured", "gap"), [((), 20 - 5), ((None,), 20 - 5), ((object(),), 0)])
+def test_a_measured_update_holds_its_launches(measured, gap):
+    """10 launches of 2 s beside 5 s of work; blocks alone may have been measured."""
+    setting = SimpleNamespace(run=RunFactors(kernel_interval_s=2.0), choices=Strategy())
+    anchor = SimpleNamespace(update=measured[0]) if measured else None
+    pricing = SimpleNamespace(models=SimpleNamespace(anchor=anchor))
+    assert update_gap(setting, 10.0, 5.0, pricing) == gap
