@@ -40,6 +40,17 @@ def test_equal_stages():
     assert seconds("zb-h1", 4, 12, **even)[1] == 12 * 6 + 3 * (2 + 2 - 2)
 
 
+def test_candidates_differ_in_messages_or_in_passes():
+    """GPipe of two micro-batches on two ranks: three rounds, and a message there and back."""
+    pipeline, passes = pipeline_of(dense(8), "gpipe", 2, 1, 2), np.ones((2, 1))
+    given = {"weight_grad": passes, "copied": 0.0 * passes}
+    found = pipeline.seconds(forward=passes, input_grad=passes, hop=np.array([0.0, 0.25]), **given)
+    assert [each.tolist() for each in found] == [[9.0, 9.5], [9.0, 9.0]]
+    twice = np.array([[1.0, 2.0], [1.0, 2.0]])
+    found = pipeline.seconds(forward=twice, input_grad=twice, hop=0.25, **given)
+    assert [each.tolist() for each in found] == [[9.5, 15.5], [9.0, 15.0]]
+
+
 def test_only_schedules_that_cut_sequences_need_causal_attention():
     layers = tuple(replace(each, attention=replace(each.attention, causal=False)) for each in dense(8).layers)
     model = replace(dense(8), layers=layers)

@@ -321,6 +321,18 @@ def test_moe_step():
     assert parts == pytest.approx(moe_parts(), rel=1e-9)
 
 
+def test_a_step_sums_the_tokens_of_every_expert_once():
+    """Of 16 experts in 8 layers, in fp32, over all 8 ranks; biases themselves are counted as parameters are."""
+    layer = replace(ROUTED, ffn=replace(ROUTED.ffn, score_bias=True))
+    layout = Strategy(dp_shard=8, ep=4, overlap=Overlap(grad_reduce=False, param_gather=False))
+    plain, biased = (
+        run(replace(MOE, layers=(each,) * 8), layout, replace(WORK, global_batch_size=8))[0]["data_comm"]
+        for each in (ROUTED, layer)
+    )
+    counts, biases = 2 * ring(4 * 8 * 16, 8, 100e9), ring((4 + 2) * 8 * 16, 8, 100e9)
+    assert biased - plain == pytest.approx(counts + biases, rel=1e-6)
+
+
 def test_messages_of_interleaved_stages_wait_where_nothing_hides_them():
     layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(pipeline=False))
     work = Workload(seq_len=512, global_batch_size=64)
