@@ -12,6 +12,7 @@ import playbook
 import pytest
 import subramanian2024
 
+from forescale.cost.run_calibration import load_run_calibration
 from forescale.project import project
 
 PAGES = Path(__file__).parents[2] / "docs" / "studies"
@@ -108,8 +109,9 @@ def test_published_runs_are_projected_within_a_tenth(tmp_path, monkeypatch):
     question = deepseek_v3.published()
     ours = deepseek_v3.kernels(question)
     for name, seconds in deepseek_v3.deepep_seconds(question).items():
-        # DeepEP timed them alone; what whole runs reach of that is in ours (2.61 ms of 2.37).
-        assert ours[f"{name}, forward"] == pytest.approx(1e3 * seconds, rel=0.11)
+        # DeepEP timed them alone; ours are those of a run, which reaches a share of that.
+        alone = ours[f"{name}, forward"] * load_run_calibration().shared.dispatch
+        assert alone == pytest.approx(1e3 * seconds, rel=0.1)
     for devices, cp, seq_len, batch, rate, _ in deepseek_v3.LLAMA:
         asked = deepseek_v3.llama(devices, cp, seq_len, batch)
         found = project(asked).mfu * asked.cluster.device.matrix_flops.bf16
