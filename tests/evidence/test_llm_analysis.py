@@ -12,7 +12,8 @@ from forescale.graph.counts import model_flops
 
 
 def test_without_it_one_sentence_says_how_to_get_it(cases, monkeypatch):
-    monkeypatch.setitem(sys.modules, "llm_analysis", None)
+    for name in ("llm_analysis", "llm_analysis.analysis", "llm_analysis.config"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ForescaleError, match="pip install --no-deps llm-analysis"):
         llm_analysis_step(cases["SMX-001"])
 

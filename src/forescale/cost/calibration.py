@@ -59,7 +59,7 @@ class Spread(Struct, frozen=True, kw_only=True):
         return replace(self, median_abs=absolute, p10=low, p90=high)
 
     def beside(self, other: float) -> Self:
-        """Return the spread where what errs by itself within ±`other` (logarithm) is added to each end of it."""
+        """Return the spread where what errs by itself by up to `other` (logarithm) is added to each end of it."""
         return replace(self, p10=-math.hypot(self.p10, other), p90=math.hypot(self.p90, other))
 
 
