@@ -521,9 +521,10 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
                  widen=1.5),
             older_step("flash-1", "FlashAttention", ("FA2",), ("a100-sxm-80gb",)),
         )),
-        "ada": ({"reference_power_w": 350.0}, (
-            gemm_step(("bf16", "fp16"), ("l40s",), (), 1.5), gemm_step(("fp8",), ("l40s",), (), 1.5),
-            gemm_step(("fp8_blockwise",), ("l40s",), (), 1.5),
+        "ada": ({"reference_power_w": 350.0, "date": "2026-11-27"}, (
+            gemm_step(("bf16", "fp16"), ("l40s",), (), 1.5, capped=True),
+            gemm_step(("fp8",), ("l40s",), (), 1.5, capped=True),
+            gemm_step(("fp8_blockwise",), ("l40s",), (), 1.5, capped=True),
             attention_step("forward", Rows(tables=("AICA",), machines=("l40s",), when=forward), calls=("AICA",), widen=1.5),
             Transfer(like="ampere", scaled=True),
         )),
@@ -599,7 +600,7 @@ def document(name: str, rows: list[KernelRow]) -> dict[str, object]:
     """Return the file of a generation: what its recipe makes of `rows`; those it follows come before it."""
     extra, steps = recipes()[name]
     base = cal.read_calibration("generic")
-    fitted = replace(base, name=name, date=DATE, **extra)
+    fitted = replace(base, name=name, **{"date": DATE, **extra})
     for step in (twin for single in steps for twin in twins(single)):
         fitted = RUN[type(step).__name__](fitted, step, rows)
     MADE[name] = fitted
