@@ -528,7 +528,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             attention_step("forward", Rows(tables=("AICA",), machines=("l40s",), when=forward), calls=("AICA",), widen=1.5),
             Transfer(like="ampere", scaled=True),
         )),
-        "hopper": ({"reference_power_w": 700.0}, (
+        "hopper": ({"reference_power_w": 700.0, "date": "2026-11-27"}, (
             gemm_step(("bf16", "fp16"), hopper, (best("h100-sxm", "gh200"),), capped=True),
             gemm_step(("fp8",), hopper, (best(*hopper, "gh200", dtype="fp8"),)),
             gemm_step(("fp8_blockwise",), hopper,
@@ -541,7 +541,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             Grouped(like="ampere",
                     source="Transformer Engine multiplies expert by expert with cuBLAS on several streams here, too, and with CUTLASS on request only (NVIDIA/TransformerEngine @d0067d0d, transformer_engine/common/gemm/cublaslt_gemm.cu: NVTE_USE_CUTLASS_GROUPED_GEMM)"),
         )),
-        "blackwell": ({"reference_power_w": 1000.0, "power_exponent": 0.75}, (
+        "blackwell": ({"reference_power_w": 1000.0, "power_exponent": 0.75, "date": "2026-11-27"}, (
             gemm_step(("bf16", "fp16"), black, (best(*black),), looped=("AICL", "SMGEMM"), capped=True),
             gemm_step(("fp8", "mxfp8"), black, (best(*black, dtype="fp8"),)),
             gemm_step(("fp8_blockwise",), black), gemm_step(("nvfp4",), black),
@@ -551,7 +551,7 @@ def recipes() -> dict[str, tuple[dict[str, object], tuple[AnyStep, ...]]]:
             Step(entry=fit.Entry(section="grouped"), parameters=fit.GROUPED, widen=1.5,
                  train=Rows(tables=("SMGROUP",), machines=("b200",), when=grouped)),
         )),
-        "blackwell-ultra": ({"reference_power_w": 0.0}, (
+        "blackwell-ultra": ({"reference_power_w": 0.0, "date": "2026-11-27"}, (
             gemm_step(("bf16", "fp16"), ultra, (best("b300"),)), gemm_step(("fp8", "mxfp8"), ultra),
             gemm_step(("fp8_blockwise",), ultra), gemm_step(("nvfp4",), ultra),
             attention_step("forward", Rows(tables=("AICA",), machines=ultra, when=forward), (), ("AICA",)),

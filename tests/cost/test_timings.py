@@ -15,13 +15,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def read(tmp_path, **row):
+def read(tmp_path, device=None, **row):
     """Return what one row of a table says."""
     usual = {"id": "TABLE-1", "hardware": "H100", "dtype": "bf16", "time_us": "50"}
     cells = usual | {name: str(value) for name, value in row.items()}
     path = tmp_path / "kernels.csv"
     path.write_text(f"{COLUMNS}\n{','.join(cells.get(name, '') for name in COLUMNS.split(','))}\n")
-    (found,) = read_kernels(path, {"H100": load_device("h100-sxm")})
+    (found,) = read_kernels(path, {"H100": device or load_device("h100-sxm")})
     return found
 
 
@@ -58,12 +58,8 @@ def test_products(tmp_path, dtype, notes, accumulated):
 @pytest.mark.parametrize(
     ("dtype", "name", "moved", "passes"),
     [
-        (
-            "fp8, activation quantisation included",
-            "fp8",
-            7,
-            3,
-        ),  # read for the maximum, the scale, read and written by the cast, at 5/7 of what our casts reach
+        # Written; what it reads of so small an input is in the L2, from the call before.
+        ("fp8, activation quantisation included", "fp8", 1.4, 3),
         ("mxfp8, activation quantisation included", "mxfp8", 3, 1),
         ("fp8 128-block, activation quantisation included", "fp8_blockwise", 3, 1),
     ],
@@ -78,6 +74,27 @@ def test_quantisation_that_was_timed_too(tmp_path, dtype, name, moved, passes):
         "cast",
     )
     assert read(tmp_path, **{**GEMM, "dtype": "fp8"}).extra == ()
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "kept", "reads"),
+    [
+        # 2mk + mk + nk + 2mn of a call, and 2mk of its input, in MB: 3 + 1 + 2, and 2.
+        (1000, 1000, 1000, 6.1e6, 0),
+        (1000, 1000, 1000, 5.9e6, 1),
+        (1000, 1000, 1000, 2.1e6, 1),
+        (1000, 1000, 1000, 1.9e6, 2),
+        (2000, 500, 1000, 7.6e6, 0),
+        (2000, 500, 1000, 7.4e6, 1),
+    ],
+)
+@pytest.mark.parametrize(("name", "share"), [("l40s", 1.0), ("h100-sxm", 0.5)])
+def test_a_cast_reads_what_the_l2_has_lost(tmp_path, name, share, m, k, n, kept, reads):
+    """For the maximum and for the cast, 2 bytes each; Hopper's L2 is two halves with the same in both."""
+    device = replace(load_device(name), l2_bytes=kept / share)
+    words = {**GEMM, "dtype": '"fp8, activation quantisation included"', "m": m, "k": k, "n": n}
+    (cast,) = read(tmp_path, device=device, **words).extra
+    assert cast.bytes_moved == pytest.approx(1.4 * (2 * reads + 1) * m * k)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from forescale.graph.ops import (
     stacked,
 )
 from forescale.limits import AMOUNT, DEVICES, Count, Interval, within
-from forescale.numeric import Array
+from forescale.numeric import Array, Numeric
 from forescale.spec import Device
 from forescale.spec.cluster import Cluster
 from forescale.struct import Struct
@@ -265,6 +265,8 @@ def _kernel_row(row: Row, device: Device) -> KernelRow | None:
     if read is None or not (row.text("time_us") or row.text("measured_tflops")):
         return None
     ops, extra, flops = read(row)
+    if extra and isinstance(op := ops[0], Gemm) and op.dtype == "fp8":
+        extra = tuple(replace(each, bytes_moved=_cast_bytes(op, device)) for each in extra)
     if row.text("time_us"):
         seconds = _number(row, "time_us") * 1e-6
     else:
@@ -307,12 +309,30 @@ def _gemm(row: Row) -> Parsed:
         accumulate_bytes=accumulate,
     )
     quantised = "activation quantisation included" in row.text("dtype")
-    # One scale per tensor takes the maximum, the scale and the pass that casts: 5 bytes, which the serving kernels
-    # of six machines move at 0.7 of what fused casts reach.
-    per_element, passes = (7.0, 3.0) if dtype == "fp8" else (3.0, 1.0)
-    cast = Elementwise(bytes_moved=m * k * per_element, family="cast", kernels=passes)
+    # One scale per tensor takes the maximum, the scale and the pass that casts.
+    passes = 3.0 if dtype == "fp8" else 1.0
+    cast = Elementwise(bytes_moved=m * k * 3.0, family="cast", kernels=passes)
     extra = (cast,) if quantised else ()
     return (op,), extra, float(op.flops)
+
+
+HALVED: Final = frozenset(("ampere", "hopper", "blackwell", "blackwell-ultra"))
+"""Generations whose L2 is two partitions that each keep what their cores read (NVIDIA A100 whitepaper, L2 cache)."""
+SLOWER: Final = 1.4
+"""Of casts by one scale per tensor against fused ones: serving kernels of six machines."""
+
+
+def _cast_bytes(op: Gemm, device: Device) -> Numeric:
+    """Return the bytes that a cast by one scale per tensor moves: its input twice, and what it writes.
+
+    Loops of serving kernels give the same input to every call. What the L2 still has of it is not read again: from
+    the call before where all of a call fits, from the pass before where the input does.
+    """
+    kept = device.l2_bytes * (0.5 if device.architecture in HALVED else 1.0)
+    given = 2.0 * op.m * op.k
+    call = given + op.m * op.k + op.n * op.k + 2.0 * op.m * op.n
+    read = 2.0 * (float(call > kept) + float(given > kept))
+    return op.m * op.k * (read + 1.0) * SLOWER
 
 
 def _grouped(row: Row) -> Parsed:
