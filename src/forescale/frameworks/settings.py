@@ -47,7 +47,7 @@ class Settings:
     spelling
         How a key was written (`--num-layers`), where that is not the key itself.
     lines
-        Line of the file that a key stands on, for messages.
+        Line of the file that a key stands on, for messages; of another file its name and line.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Settings:
         values: Mapping[str, object],
         where: str,
         spelling: Mapping[str, str] | None = None,
-        lines: Mapping[str, int] | None = None,
+        lines: Mapping[str, int | str] | None = None,
     ) -> None:
         self.where = where
         self.notes: list[str] = []
@@ -192,7 +192,8 @@ class Settings:
     def spell(self, key: str) -> str:
         """Return the key as the configuration writes it, and on which line, for a message."""
         line = self._lines.get(key)
-        return self._spelling.get(key, key) + (f" (line {line})" if line else "")
+        told = f"line {line}" if isinstance(line, int) else line
+        return self._spelling.get(key, key) + (f" ({told})" if line else "")
 
     def ask(self, keys: Iterable[str]) -> None:
         """Refuse keys that are variables which nothing sets, all at once."""

@@ -14,7 +14,7 @@ class Plain:
     package = "some.frame"
     closed = ()
 
-    def call(self, name, owner, args, words, place):
+    def call(self, call, owner):
         return MISSING
 
     def default(self, owner, name):

@@ -295,6 +295,52 @@ def test_functions_are_followed_but_never_run(job):
         job(8, text=text, config="plam")
 
 
+BRANCH = (
+    JOB.format(training="", parallelism="", more="")
+    + """
+
+def other() -> Trainer.Config:
+    config = plan()
+    {}
+    return config
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "micro_batch"),
+    [("for size in (2, 4):\n        config.training.local_batch_size = size", 4),
+     ("if config.compile.enable:\n        config.training.local_batch_size = 3", 3),
+     ("config.training.local_batch_size = 2\n    config.training.local_batch_size += 3", 5),
+     ("config.optimizer.lr = 1\n    if config.compile.mode == 'x':\n        config.optimizer.lr = 2", 8)],
+)  # fmt: skip
+def test_branches_and_loops_are_followed(job, lines, micro_batch):
+    assert job(8, text=BRANCH.format(lines), config="other").strategy.micro_batch_size == micro_batch
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [("if unknown():\n        config.training.local_batch_size = 9", r"training.local_batch_size \(line 20\) is no plain value: what depends on unknown"),
+     ("raise ValueError('no such plan')", r"job.py, line 20: the configuration stops here: ValueError no such plan"),
+     ("if unknown():\n        return None", r"job.py, line 18: what other returns cannot be read without running it"),
+     ("config = torchtitan_base()", r"job.py, line 18: what other returns cannot be read without running it"),
+     ("config.training = TrainingConfig(\n        seq_len=1024,\n        seq_leen=8)", r"job.py, line 22, TrainingConfig; did you mean seq_len"),
+     ("from beside import SIZE\n    config.training.seq_len = SIZE", r"training.seq_len \(line 21\) is no plain value: SIZE"),
+     ("config.model_spec = load()", r"job.py, line 20: model_spec is not what a model_registry of torchtitan returns")],
+)  # fmt: skip
+def test_what_only_running_it_would_show_is_not_guessed(job, lines, problem):
+    with pytest.raises(ForescaleError, match=problem):
+        job(8, text=BRANCH.format(lines), config="other")
+
+
+def test_a_line_of_another_file_is_named_with_its_file(job, tmp_path):
+    base = JOB.format(training="", parallelism="tensor_parallel_degree='two'", more="")
+    (tmp_path / "base.py").write_text(base)
+    text = "from base import plan as base\n\n\ndef plan() -> Trainer.Config:\n    return base()\n"
+    with pytest.raises(ForescaleError, match=r"base\.py, line 11\)"):
+        job(8, text=text)
+
+
 def test_a_function_that_calls_itself_is_no_value(job):
     text = JOB.format(training="local_batch_size=_again(3)", parallelism="", more="")
     text += "\n\ndef _again(number):\n    return _again(number)\n"

@@ -52,10 +52,11 @@ class Bridge:
         """Devices that the recipe's name says."""
         self.module: Module | None = None
 
-    def call(self, name: str, owner: object, args: list[Any], words: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401
+    def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
         """Return a model built by its name, a precision by its name, or what a machine without accelerators says."""
+        name, args, place = call.name, call.args, call.place
         last = name.rpartition(".")[2]
-        given = args or list(words.values())[:1]
+        given = args or list(call.fields.values())[:1]
         if last in ("from_hf_pretrained", "from_hf_config") and f"{BUILT}." in name:
             return Call(BUILT, place, _named(given))
         if last == "from_pretrained" and f"{READ}." in name:

@@ -61,13 +61,15 @@ class Caller:
             [None if word.arg is None else ast.Constant(word.arg) for word in node.keywords],
             [word.value for word in node.keywords],
         )
+        self.places = dict.fromkeys(self.words, self.place)
+        self.places |= {word.arg: frame.module.place(word.value) for word in node.keywords if word.arg}
 
     def value(self) -> Any:  # noqa: ANN401, PLR0911 (one case per kind of call)
         """Return what the call makes."""
-        func, owner = self.node.func, MISSING
-        if isinstance(func, ast.Attribute):
-            owner = self.frame.value(func.value)
-        made = self.world.hooks.call(self.name, owner, self.args, self.words, self.place)
+        func = self.node.func
+        owner = self.frame.value(func.value if isinstance(func, ast.Attribute) else func)
+        asked = Call(self.name, self.place, self.args, dict(self.words), dict(self.places))
+        made = self.world.hooks.call(asked, owner)
         if made is not MISSING:
             return made
         if isinstance(func, ast.Attribute) and not isinstance(
@@ -86,7 +88,7 @@ class Caller:
         if self.name in REPLACES and self.args and isinstance(self.args[0], Call):
             found = copied(self.args[0])
             found.fields |= self.words
-            found.places |= dict.fromkeys(self.words, self.place)
+            found.places |= self.places
             return found
         if len(self.args) >= SPECIAL.get(self.name, len(self.args) + 1):
             return getattr(self, f"_{self.name}")()
@@ -100,13 +102,13 @@ class Caller:
             if isinstance(owner, Call):
                 return owner.fields.get(func.attr, MISSING)
             return self.frame.attribute(owner, func.attr, func) if isinstance(owner, Module) else MISSING
-        return self.frame.value(func)
+        return owner
 
     def unread(self, target: Any) -> Call:  # noqa: ANN401
         """Return what a function or class that is not read makes: of a class its fields, of a function nothing."""
         last = self.name.rpartition(".")[2]
         if last[:1].isupper():
-            return Call(last, self.place, self.args, dict(self.words), dict.fromkeys(self.words, self.place))
+            return Call(last, self.place, self.args, dict(self.words), dict(self.places))
         named = isinstance(target, Opaque) and self.name.isidentifier() and last not in STARTS
         if named and any(isinstance(each, Call) for each in (*self.args, *self.words.values())):
             self.world.unread.setdefault(last, self.place)
@@ -162,7 +164,7 @@ class Caller:
         defaults = self.fields_of(kind, kinds)
         fields = dict(zip(defaults, self.args, strict=False)) | self.words
         usual = {name: value for name, value in defaults.items() if value is not MISSING}
-        places = dict.fromkeys(fields, self.place)
+        places = dict.fromkeys(fields, self.place) | self.places
         return Call(kind.node.name, self.place, self.args, fields, places, usual, tuple(kinds))
 
     def fields_of(self, kind: Class, kinds: dict[str, None], depth: int = 0) -> dict[str, Any]:

@@ -29,8 +29,11 @@ class Hooks(Protocol):
     def closed(self) -> Collection[str]:
         """Names that are not followed."""
 
-    def call(self, name: str, owner: object, args: list[Any], words: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401
-        """Return what a call makes, by its name as it is written; MISSING where it is followed as any other."""
+    def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
+        """Return what a call makes, given its name and words as they are written; MISSING where it is followed.
+
+        `owner` is what stands before the name's last dot; of a name without dots it is what that stands for.
+        """
 
     def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401
         """Return what a field is that nothing sets; MISSING where that is not known."""
@@ -144,7 +147,15 @@ class Module:
                     return inside
             finally:
                 self.world.depth -= 1
-        return Opaque(name or alias, f"{self.path}", module)
+        return Opaque(name or alias, f"{self.path}", self.absolute(module, level))
+
+    def absolute(self, module: str, level: int) -> str:
+        """Return a module's dotted name; of one with dots before it by the folders that this file lies in."""
+        if not level:
+            return module
+        parts, root = self.path.absolute().parts[:-level], self.world.hooks.package.split(".")[0]
+        inside = [at for at, part in enumerate(parts) if part == root]
+        return ".".join([*parts[(inside or [len(parts) - 1])[-1] :], *([module] if module else [])])
 
     def beside(self, module: str, level: int) -> Module | None:
         """Return the file of a module: of the framework's checkout that this one lies in, or beside this one."""

@@ -12,9 +12,10 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.frameworks.adapters import lora_words, targets_of
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.frameworks.huggingface.writer import config_of
+from forescale.frameworks.python.module import Class, Function, Module
+from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.job import Call, Opaque
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.workload import ALL_LINEAR, LoraTarget, Trainable
@@ -103,7 +104,7 @@ def keys() -> Any:  # noqa: ANN401 (JSON)
     return packaged("torchtitan")
 
 
-def check_language(name: object, where: str, line: int) -> None:
+def check_language(name: object, place: str) -> None:
     """Refuse a model that is no language model.
 
     Raises
@@ -112,9 +113,7 @@ def check_language(name: object, where: str, line: int) -> None:
         If it makes images.
     """
     if name in IMAGES:
-        raise ReaderError(
-            where, f"line {line}: the model {name} makes images; only language models are projected"
-        )
+        raise ReaderError(place, f"the model {name} makes images; only language models are projected")
 
 
 def flavors() -> Any:  # noqa: ANN401 (JSON)
@@ -135,9 +134,7 @@ def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tupl
         If a value that is needed is none that can be read.
     """
     if job.name == RL:
-        raise ReaderError(
-            path, f"line {job.line}: reinforcement learning is not projected; only training alone is"
-        )
+        raise ReaderError(job.place, "reinforcement learning is not projected; only training alone is")
     found = _Fields(path, strict=strict)
     found.take_all("", job)
     for part in PARTS:
@@ -145,33 +142,41 @@ def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tupl
             found.take_all(part, inside)
     found.take_recompute()
     found.take_model()
-    check_language(found.values.get("model.name"), str(path), found.lines.get("model.name", job.line))
+    check_language(found.values.get("model.name"), found.places.get("model.name", job.place))
     if "hf_model" in found.values:
-        found.take("hf_transformers.model", found.values.pop("hf_model"), found.lines["hf_model"])
+        found.take("hf_transformers.model", found.values.pop("hf_model"), found.places["hf_model"])
     values = {key: found.plain(key) for key in found.values}
-    return Settings(values, str(path), lines=found.lines), tuple(found.unknown), found.model
+    lines = {key: _line(place, path) for key, place in found.places.items()}
+    return Settings(values, str(path), lines=lines), tuple(found.unknown), found.model
+
+
+def _line(place: str, path: Path) -> int | str:
+    """Return the line of a place in a file; of one in another file all of it."""
+    file, _, line = place.rpartition(", line ")
+    return int(line) if file == str(path) else place
 
 
 class _Fields:
-    """Values by key, the line of each, and fields that no class has."""
+    """Values by key, the place of each, and fields that no class has."""
 
     def __init__(self, path: Path, *, strict: bool) -> None:
-        self.path, self.strict = path, strict
+        self.strict, self.start = strict, f"{path}, line 1"
         self.values: dict[str, Any] = {}
-        self.lines: dict[str, int] = {}
+        self.places: dict[str, str] = {}
         self.unknown: list[str] = []
         self.model: Call | None = None
         """A model of sizes of its own."""
 
-    def take(self, key: str, value: object, line: int) -> None:
+    def take(self, key: str, value: object, place: str) -> None:
         """Keep one value."""
-        self.values[key], self.lines[key] = value, line
+        self.values[key], self.places[key] = value, place
 
     def take_all(self, part: str, call: Call) -> None:
         """Keep the fields of a configuration, under the name of its part."""
         for name, value in call.fields.items():
-            if self.has(call, name):
-                self.take(f"{part}.{name}" if part else name, value, call.lines.get(name, call.line))
+            unset = isinstance(value, Call) and not value.known and name not in call.places
+            if not unset and self.has(call, name):
+                self.take(f"{part}.{name}" if part else name, value, call.places.get(name, call.place))
 
     def has(self, call: Call, name: str) -> bool:
         """Return whether a class has a field; classes that are not known have any."""
@@ -179,43 +184,41 @@ class _Fields:
         if known is None or name in known:
             return True
         if self.strict:
-            line = call.lines.get(name, call.line)
-            raise UnknownKeyError(name, f"{self.path}, line {line}, {call.name}", known)
+            raise UnknownKeyError(name, f"{call.places.get(name, call.place)}, {call.name}", known)
         self.unknown.append(name)
         return False
 
     def take_recompute(self) -> None:
         """Keep the class of activation checkpointing as its mode."""
         given = self.values.pop(RECOMPUTE, "")
-        line = self.lines.get(RECOMPUTE, 1)
+        place = self.places.get(RECOMPUTE, self.start)
         if isinstance(given, Call):
-            self.take(f"{RECOMPUTE}.mode", AC_MODES.get(given.name, given.name), line)
+            self.take(f"{RECOMPUTE}.mode", AC_MODES.get(given.name, given.name), place)
             self.take_all(RECOMPUTE, given)
         elif given is None:
-            self.take(f"{RECOMPUTE}.mode", "none", line)
+            self.take(f"{RECOMPUTE}.mode", "none", place)
 
     def take_model(self) -> None:
         """Keep what model_registry was called with, and by which model's module."""
         spec = self.values.pop("model_spec", None)
         if spec is None:
             return
-        line = self.lines["model_spec"]
-        if not isinstance(spec, Call) or not spec.name.endswith("model_registry"):
-            problem = f"line {line}: model_spec is not what a model_registry of torchtitan returns"
-            raise ReaderError(self.path, problem)
+        if not isinstance(spec, Call) or not spec.name.endswith(f".{REGISTRY}"):
+            problem = f"model_spec is not what a {REGISTRY} of torchtitan returns"
+            raise ReaderError(self.places["model_spec"], problem)
         if spec.args:
             spec.fields.setdefault("flavor", spec.args[0])
-        self.take("model.name", spec.origin.rpartition(".")[2], spec.line)
+        self.take("model.name", spec.name.split(".")[-2], spec.place)
         own = spec.fields.pop("model", None)
-        if isinstance(own, Call):
+        if isinstance(own, Call) and (own.known or "model" in spec.places):
             self.model = own
             spec.fields["converters"] = own.fields.pop("converters", None)
         self.take_all("model", spec)
         converters = self.values.pop("model.converters", None)
-        if isinstance(converters, list):
-            self.take_converters([each for each in converters if isinstance(each, Call)], spec.line)
+        if isinstance(converters, list | tuple):
+            self.take_converters([each for each in converters if isinstance(each, Call)], spec.place)
 
-    def take_converters(self, converters: list[Call], line: int) -> None:
+    def take_converters(self, converters: list[Call], place: str) -> None:
         """Keep which converters change the model, and what of them changes a step."""
         for converter in converters:
             kept = CONVERTER_KEYS
@@ -224,21 +227,30 @@ class _Fields:
                 converter.fields.setdefault("rank", RANK)
             for name, value in converter.fields.items():
                 if self.has(converter, name) and name in kept and value is not None:
-                    self.take(kept[name], value, converter.lines.get(name, line))
+                    self.take(kept[name], value, converter.places.get(name, place))
         if converters:
-            self.take("model.converters", [converter.name for converter in converters], line)
+            self.take("model.converters", [converter.name for converter in converters], place)
 
     def plain(self, key: str) -> object:
         """Return a value as it stands, that of a configuration by the names of its classes."""
         value = self.values[key]
+        if isinstance(value, list | tuple):
+            return [list(each) if isinstance(each, tuple) else each for each in value]
         if isinstance(value, Call):
-            return " ".join(
-                [value.name, *(each.name for each in value.fields.values() if isinstance(each, Call))]
-            )
+            inside = (each.name for each in value.fields.values() if isinstance(each, Call))
+            text = " ".join([value.name, *inside])
+            if value.known:
+                return text
+            value = Opaque(text, value.place)
+        if isinstance(value, Function | Class | Module | dict | set | range):
+            kind = type(value).__name__.lower()
+            value = Opaque(getattr(getattr(value, "node", None), "name", f"a {kind}"), self.places[key])
         if not isinstance(value, Opaque):
             return NOTHING if value is None and key.endswith("load_balancer") else value
         if key.startswith(NEEDED):
-            raise ReaderError(self.path, f"{key} (line {value.line}) is no plain value: {value.text}")
+            place = value.place if ", line " in value.place else self.places[key]
+            file, _, line = place.rpartition(", line ")
+            raise ReaderError(file, f"{key} (line {line}) is no plain value: {value.text}")
         return value.text
 
 
@@ -271,6 +283,9 @@ class Builder(Struct, frozen=True, kw_only=True):
     """Class of the whole model, where the builder makes layers only."""
 
 
+REGISTRY: Final = "model_registry"
+"""Name of the functions that give a model by its flavor."""
+MTP_BUILDER: Final = "_build_mtp_layers"
 BUILDERS: Final[Mapping[str, tuple[Builder, ...]]] = {
     release: tuple(Builder(**row) for row in rows) for release, rows in FACTS["builders"].items()
 }
@@ -359,7 +374,8 @@ def model_of_sizes(call: Call, name: str) -> Model:
     config["n_routed_experts"] = config["num_local_experts"] = config.get("num_experts")
     if config["model_type"] == "mixtral":
         config["intermediate_size"] = config["moe_intermediate_size"]
-    model = read_huggingface(config, name=name, where=f"line {call.line}: {call.name}").model
+    line = call.place.rpartition(", ")[2]
+    model = read_huggingface(config, name=name, where=f"{line}: {call.name}").model
     depth = predicting.fields.get("num_mtp_layers", 0) if isinstance(predicting, Call) else 0
     return replace(model, num_mtp_layers=depth)
 

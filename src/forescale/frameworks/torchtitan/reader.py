@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
+from forescale.frameworks.python.values import Call
 from forescale.frameworks.reading import Options, Reading, flat, unknown_of
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.job import Call, read_flavor, read_job
+from forescale.frameworks.torchtitan.job import read_flavor, read_job
 from forescale.frameworks.torchtitan.keys import (
     check_language,
     flavors,
@@ -70,7 +71,7 @@ def read_tables(
     settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
     if "model.name" not in given and "model.flavor" not in given:
         raise ReaderError(path, "it has no [model] with name and flavor")
-    check_language(given.get("model.name"), str(path), lines.get("model.name", 1))
+    check_language(given.get("model.name"), f"{path}, line {lines.get('model.name', 1)}")
     if settings.get("job.custom_config_module"):
         for key in unknown:
             place = f" (line {lines[key]})" if key in lines else ""
@@ -94,7 +95,7 @@ class TorchtitanJobReader:
 
     def read(self, path: Path, options: Options) -> Reading:
         """Return what a job configuration at `path` says: the one that the variable `config` names, or the only one."""
-        job = read_job(path, options.variables.get("config"))
+        job = read_job(path, options)
         settings, unknown, sizes = job_settings(job, path, strict=options.strict)
         return _reading(self.name, settings, options, sizes, unknown=unknown, python=True)
 
@@ -213,7 +214,9 @@ USUAL: Final = frozenset(("output", "lm_head", "router.gate", "moe.router.gate")
 
 
 def _is_usual(value: object) -> bool:
-    return value in (False, "", "default") or (isinstance(value, list) and USUAL.issuperset(value))
+    return value in (False, "", "default") or (
+        isinstance(value, list) and all(isinstance(each, str) and each in USUAL for each in value)
+    )
 
 
 def _not_expressed(settings: Settings) -> Iterator[str]:
