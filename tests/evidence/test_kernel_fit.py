@@ -160,7 +160,8 @@ def test_reader_turns_conventions_into_operators(rows):
     assert all(row.extra for row in rows if row.table == "AICA")
     quantised = [row for row in rows if row.ops[0].dtype == "fp8" and row.table == "AICG"]
     assert quantised
-    assert all(row.extra[0].bytes_moved == 7 * row.ops[0].m * row.ops[0].k for row in quantised)
+    reads = {round(row.extra[0].bytes_moved / (row.ops[0].m * row.ops[0].k), 6) for row in quantised}
+    assert reads == {1.4, 4.2, 7.0}, "written, and read never, once or twice, at 5/7 of what our casts reach"
     paper = by_id["FA3P-0036"]
     assert paper.ops[0].flops == 2.5 * 4 * 16384**2 * 2048
     assert paper.seconds == pytest.approx(paper.ops[0].flops / 322e12)

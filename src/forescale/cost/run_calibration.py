@@ -257,6 +257,8 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         if left_open and found and f"{groups[-1]}{LEFT_OPEN}" in found:
             groups = tuple(f"{group}{LEFT_OPEN}" for group in groups)
         spread = closest(found, groups, lambda each: each.p90) if found else NOTHING_KNOWN
+        if found and groups[-1] in (known := self.spreads.get("known source", {})):  # what is new is no surer
+            spread = max(spread, closest(known, groups, lambda each: each.p90), key=lambda each: each.p90)
         if found and WAITING in found:
             spread = spread.beside(waits * found[WAITING].p90)
         # Runs of other generations say how far off a fit is, not how far off the kernels are.
