@@ -27,7 +27,7 @@ def test_seconds_that_an_offloaded_optimizer_adds(fraction, added_s):
     """Qwen3-30B-A3B on 16 H100, Megatron-Bridge skills/nemo-mbridge-perf-cpu-offloading: copies not overlapped."""
     rates = load_host_rates()
     parameters = fraction * 1.91e9
-    update = host_update_seconds(parameters=parameters, element_bytes=28.0, bandwidth=rates.update_bandwidth)
+    update = host_update_seconds(num_bytes=28.0 * parameters, bandwidth=rates.update_bandwidth)
     copies = 2 * 4.0 * parameters / (64e9 * rates.link_share)
     found = update + exposed_update_copies(copies=copies, update=update, overlapped=False)
     assert found == pytest.approx(added_s, rel=0.1)

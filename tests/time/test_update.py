@@ -15,9 +15,10 @@ from forescale.explain import explain
 from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
 from forescale.search import search
-from forescale.spec import DenseFfn, Layer, Model, Precision, Strategy, Tier, Workload
+from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Strategy, Tier, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
+from forescale.spec.workload import Trainable
 from forescale.time import update
 from forescale.time.update import host_waits, update_gap
 
@@ -338,6 +339,98 @@ def test_gradients_and_weights_pass_however_little_the_optimizer_keeps():
     (stage_memory,) = result.memory.stages
     assert stage_memory.optimizer_bytes == pytest.approx(4 * sums / 4)
     assert result.time_s["optimizer"] == pytest.approx((2 * 4 * sums + (4 + 2) * parameters) / 4 / 1e12)
+
+
+EXPERT = MoeFfn(num_experts=4, top_k=2, ffn_hidden_size=WIDTH)
+EXPERTS = replace(FEEDS, name="experts", layers=(replace(FEED, ffn=EXPERT),) * 6)
+OF_EXPERTS = 6 * 4 * 3 * HIDDEN * WIDTH
+"""Weights of all experts of all layers."""
+IN_16_BITS = Precision(gradients="bf16", moments="bf16", master="none")
+
+
+def updated(workload, **layout):
+    """The step of a mixture of experts over 4 ranks, each of which holds half of the experts."""
+    asked = Strategy(dp_shard=4, ep=2, micro_batch_size=2, **layout)
+    whole = Workload(seq_len=SEQUENCE, global_batch_size=8, **workload)
+    return project(EXPERTS, toy.cluster(4), asked, whole, costs=toy.costs())
+
+
+@pytest.mark.parametrize(
+    ("zero", "dense_ranks", "expert_ranks"), [(0, 1, 1), (1, 4, 2), (2, 4, 2), (3, 4, 2)]
+)
+@pytest.mark.parametrize(("precision", "sizes"), [(Precision(), (4, 4, 4, 2)), (IN_16_BITS, (0, 2, 2, 2))])
+def test_experts_that_keep_fewer_moments(precision, sizes, zero, dense_ranks, expert_ranks):
+    """Muon: one moment of experts and routers, two of norms, embedding and head; of each a gradient and a weight."""
+    master, moment, gradient, weight = sizes
+    vectors, routers, ends = 7 * HIDDEN, 6 * 4 * HIDDEN, 2 * 8 * HIDDEN
+    both = gradient + weight
+    dense = (vectors + ends) * (2 * (master + 2 * moment) + both) + routers * (2 * (master + moment) + both)
+    expert = OF_EXPERTS / 2 * (2 * (master + moment) + both)
+    result = updated({"optimizer": "muon", "precision": precision}, zero=zero)
+    assert result.time_s["optimizer"] == pytest.approx((dense / dense_ranks + expert / expert_ranks) / 1e12)
+
+
+ADAPTERS = Trainable(lora_rank=4, lora_targets=("gate_proj", "up_proj", "down_proj"))
+ADAPTED = 6 * 4 * 3 * 4 * (HIDDEN + WIDTH)
+"""Parameters of adapters of rank 4 beside three matrices of every expert."""
+
+
+@pytest.mark.parametrize("frozen", [None, "nf4"])
+@pytest.mark.parametrize(("master", "held"), [("fp32", 12), ("none", 8)])
+def test_where_all_but_experts_is_frozen_the_adapters_of_experts_are_updated(master, held, frozen):
+    """Master copy and moments twice, gradients in 4 bytes and weights in 2; nothing of what is frozen."""
+    precision = Precision(master=master, frozen=frozen)
+    result = updated({"trainable": ADAPTERS, "precision": precision})
+    assert result.time_s["optimizer"] == pytest.approx((2 * held + 4 + 2) * ADAPTED / 4 / 1e12)
+
+
+def test_experts_that_keep_fewer_moments_on_the_host():
+    """A quarter of Muon's states: read and written there beside fp32 gradients; the others on the device."""
+    dense, routers = (7 * HIDDEN + 2 * 8 * HIDDEN) / 4, 6 * 4 * HIDDEN / 4
+    one, two, rates = OF_EXPERTS / 4 + routers, dense, load_host_rates()
+    result = updated({"optimizer": "muon"}, offload=Offload(optimizer=0.25, overlap=False))
+    device = 0.75 * (one * (2 * 8 + 6) + two * (2 * 12 + 6)) / 1e12
+    host = 0.25 * (one * (2 * 8 + 4) + two * (2 * 12 + 4)) / rates.update_bandwidth
+    assert result.time_s["optimizer"] == pytest.approx(device + host)
+    assert result.time_s["host_comm"] == pytest.approx(0.25 * 2 * 4 * (one + two) / LINK)
+
+
+def test_adapters_of_experts_on_the_host():
+    result = updated({"trainable": ADAPTERS}, offload=Offload(optimizer=1.0, overlap=False))
+    assert result.time_s["optimizer"] == pytest.approx(
+        (2 * 12 + 4) * ADAPTED / 4 / load_host_rates().update_bandwidth
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "host"),
+    [
+        (Precision(), 2 * 4 + 2, 2 * 12 + 4),  # its weights are written from the master copy
+        (Precision(moments="bf16"), 2 * 4 + 2, 2 * 8 + 4),
+        (Precision(parameters="fp32", master="none"), 0, 2 * 8 + 4),  # copied to the weights
+    ],
+)
+def test_master_copies_that_stay_are_written_and_read(precision, device, host):
+    """No gradients are read on the device where the host updates all."""
+    offload = Offload(optimizer=1.0, master=False)
+    result = updated({"precision": precision}, offload=offload)
+    parameters = (OF_EXPERTS + (7 + 6 * 4 + 2 * 8) * HIDDEN) / 4
+    expected = parameters * (device / 1e12 + host / load_host_rates().update_bandwidth)
+    assert result.time_s["optimizer"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
+def test_the_stage_that_moves_most_is_waited_for(optimizer):
+    """A stage of experts beside one of dense layers alone, whose states differ by parameter."""
+    layers = (FEED,) * 3 + (EXPERTS.layers[0],) * 3
+    work = Workload(seq_len=SEQUENCE, global_batch_size=8, optimizer=optimizer)
+    layout = Strategy(pp=2, ep=2, dp_shard=2, micro_batch_size=2)
+    result = project(replace(EXPERTS, layers=layers), toy.cluster(4), layout, work, costs=toy.costs())
+    held = [each.optimizer_bytes for each in result.memory.stages]
+    experts = 3 * 4 * 3 * HIDDEN * WIDTH / 2
+    last = (3 * (HIDDEN + 4 * HIDDEN) + HIDDEN + 8 * HIDDEN) / 2 + experts
+    assert held[1] > held[0]
+    assert result.time_s["optimizer"] == pytest.approx((2 * held[1] + 6 * last) / 1e12)
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])

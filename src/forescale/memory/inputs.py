@@ -65,6 +65,10 @@ class StateBytes(Struct, frozen=True, kw_only=True):
     """Of the weights, those that are not trained."""
     update: Numeric = 0.0
     """Fp32 gradients that exist during the update alone."""
+    updated: Numeric = 0.0
+    """Parameters that the device updates, those whose states it holds."""
+    copied: Numeric = 0.0
+    """Parameters that the host updates and the device copies from master copies that stay with it."""
     received: Numeric = 0.0
     """Where updated parameters are received, in flat tensors."""
     narrow: Numeric = 0.0
@@ -85,6 +89,8 @@ class StateBytes(Struct, frozen=True, kw_only=True):
     """Held by the host instead, with what its update needs."""
     host_updated: Numeric = 0.0
     """Parameters that the host updates."""
+    host_optimizer: Numeric = 0.0
+    """Bytes of master copies and moments that the host updates."""
     host_weights: Numeric = 0.0
     """Bytes of shards that every pass reads from the host, in the type that is gathered."""
     host_gradients: Numeric = 0.0

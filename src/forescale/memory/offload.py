@@ -117,9 +117,9 @@ def exposed_copies(
 
 
 @formula(unit="s", source=HYBRID)
-def host_update_seconds(*, parameters: Numeric, element_bytes: float, bandwidth: float) -> Numeric:
-    """Parameters × bytes read and written for each / rate of the host."""
-    return parameters * element_bytes / bandwidth
+def host_update_seconds(*, num_bytes: Numeric, bandwidth: float) -> Numeric:
+    """Bytes read and written / rate of the host."""
+    return num_bytes / bandwidth
 
 
 @formula(unit="s", source=HYBRID)

@@ -76,16 +76,16 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
         update=over_shards(update_bytes, update, update),
+        updated=updated_parameters(parameters=trained.dense, shards=shards, zero=zero)
+        + updated_parameters(parameters=trained.expert, shards=degrees.expert_shards, zero=zero),
         received=_received(setting, sharded, weight),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
     if not (offload.updates or offload.parameters):
         return held
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
-    moved = over_shards(optimizer_bytes, dense_state - left, expert_state - left)
-    updated = over_shards(optimizer_bytes, 1.0, 1.0)
-    sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else updated
-    return on_host(held, offload, zero, moved, updated, sent * gathered_bytes(precision))
+    sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else held.updated
+    return on_host(held, offload, zero, left, sent * gathered_bytes(precision))
 
 
 def _received(setting: Setting, sharded: Sharded, size: float) -> Numeric:
@@ -103,18 +103,14 @@ def _received(setting: Setting, sharded: Sharded, size: float) -> Numeric:
     )
 
 
-def on_host(
-    held: StateBytes,
-    offload: Offload,
-    zero: Numeric,
-    moved: Numeric,
-    parameters: Numeric,
-    sent: Numeric,
-) -> StateBytes:
-    """Return the states with those of `parameters` that are offloaded on the host; `sent` are bytes on their way."""
+def on_host(held: StateBytes, offload: Offload, zero: Numeric, left: float, sent: Numeric) -> StateBytes:
+    """Return the states with those that are offloaded on the host.
+
+    Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way.
+    """
     whole = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
     share = largest(first=offload.optimizer, second=whole)
-    updated = share * parameters
+    updated, moved = share * held.updated, held.optimizer - left * held.updated
     beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
     return StateBytes(
         weights=held.weights * (1.0 - whole),
@@ -122,8 +118,11 @@ def on_host(
         gradients=held.gradients * (1.0 - whole),
         optimizer=held.optimizer - share * moved,
         update=held.update * (1.0 - share),
+        updated=held.updated * (1.0 - share),
+        copied=updated if left else 0.0,
         host=share * moved + beside * updated + whole * held.weights,
         host_updated=updated,
+        host_optimizer=share * held.optimizer,
         host_weights=whole * sent,
         host_gradients=whole * held.gradients,
     )
@@ -170,6 +169,12 @@ def gradient_bytes(
 def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × (master + moments), over the shards from stage 1."""
     return parameters * element_bytes / chosen(zero >= 1, shards, 1.0)
+
+
+@formula(unit="parameter", source=ZERO)
+def updated_parameters(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
+    """Parameters, over the shards from stage 1."""
+    return parameters / chosen(zero >= 1, shards, 1.0)
 
 
 @formula(

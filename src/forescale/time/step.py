@@ -35,6 +35,7 @@ from forescale.time.pipeline import (
 )
 from forescale.time.price import Pricing, Seconds
 from forescale.time.update import (
+    device_traffic,
     device_update,
     flat_from,
     host_update,
@@ -375,7 +376,7 @@ def _add_once(
         parts["data_comm"] = parts["data_comm"] + inputs.traffic.ties
     host = count * at(exposed.engine) + run.step_overhead_s
     parts["overhead"] = parts.get("overhead", 0.0) + host
-    parts["optimizer"] = device_update(setting, at.maximum(states.optimizer, stages), inputs.pricing)
+    parts["optimizer"] = device_update(at.maximum(device_traffic(setting, states), stages), inputs.pricing)
     whole = flat_from(setting.choices.kernels)
     tensors = updated_tensors(zero=inputs.degrees.zero, sharded=inputs.traffic.tensors, flat_from=whole)
     gap = update_gap(setting, at.maximum(tensors, stages), parts["optimizer"], inputs.pricing)

@@ -15,7 +15,6 @@ from forescale.memory.offload import (
     load_host_rates,
     offloaded_bytes,
 )
-from forescale.memory.states import moments_per_parameter, optimizer_element_bytes
 from forescale.numeric import Numeric, chosen
 from forescale.spec.strategy import Kernels
 from forescale.spec.workload import STORAGE_BYTES
@@ -64,37 +63,54 @@ def host_waits(setting: Setting, inputs: Resident, pipeline: Pipeline, passes: P
     return before, behind, shown(out=gradients, back=0.0, cover=weight)
 
 
-def _moments(setting: Setting) -> float:
-    workload = setting.workload
-    return moments_per_parameter(setting.model, workload.optimizer, workload.trainable).dense
+@formula(
+    unit="byte",
+    source="Apex, csrc/multi_tensor_adam.cu; Megatron-LM, optimizer/optimizer.py, _copy_main_params_to_model_params",
+)
+def update_traffic(
+    *, states: Numeric, passes: float, read: Numeric, gradient: float, written: Numeric, weight: float
+) -> Numeric:
+    """States × passes, gradients read and weights written, each parameters × bytes."""
+    return states * passes + read * gradient + written * weight
 
 
 def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:
     """Return seconds of the update on the host, and of its copies beside it, per stage."""
-    precision, offload = setting.workload.precision, setting.choices.offload
-    moments = _moments(setting)
-    state = OPTIMIZER_PASSES * optimizer_element_bytes(precision, moments) + GRADIENT
-    update = host_update_seconds(
-        parameters=states.host_updated,
-        element_bytes=state,
-        bandwidth=load_host_rates().update_bandwidth,
+    offload = setting.choices.offload
+    moved = update_traffic(
+        states=states.host_optimizer,
+        passes=OPTIMIZER_PASSES,
+        read=states.host_updated,
+        gradient=GRADIENT,
+        written=0.0,
+        weight=GRADIENT,
     )
+    update = host_update_seconds(num_bytes=moved, bandwidth=load_host_rates().update_bandwidth)
     copies = 2.0 * GRADIENT * states.host_updated / link_bandwidth(setting)
     if offload.parameters:
         copies = 0.0 * copies
     return update, exposed_update_copies(copies=copies, update=update, overlapped=offload.overlap)
 
 
-def device_update(setting: Setting, state: Numeric, pricing: Pricing) -> Numeric:
-    """Return the seconds of the update: gradients read, master and moments read and written, weights written."""
+def device_traffic(setting: Setting, states: StateBytes) -> Numeric:
+    """Return the bytes that a device's update moves: gradients read, master and moments both, weights written.
+
+    Where master copies stay of what the host updates, weights are written from them.
+    """
     precision = setting.workload.precision
-    moments = _moments(setting)
-    held = optimizer_element_bytes(precision, moments)
-    others = (
-        (STORAGE_BYTES[precision.gradients] + STORAGE_BYTES[precision.parameters]) / held if held else 0.0
+    return update_traffic(
+        states=states.optimizer,
+        passes=OPTIMIZER_PASSES if setting.choices.kernels.fused_update else STEPWISE_PASSES,
+        read=states.updated,
+        gradient=STORAGE_BYTES[precision.gradients],
+        written=states.updated + states.copied,
+        weight=STORAGE_BYTES[precision.parameters],
     )
-    passes = OPTIMIZER_PASSES if setting.choices.kernels.fused_update else STEPWISE_PASSES
-    seconds = pricing.seconds(Elementwise(bytes_moved=state * (passes + others), family="optimizer"))
+
+
+def device_update(moved: Numeric, pricing: Pricing) -> Numeric:
+    """Return the seconds of an update that moves so many bytes."""
+    seconds = pricing.seconds(Elementwise(bytes_moved=moved, family="optimizer"))
     anchor = pricing.models.anchor
     return seconds if anchor is None or anchor.update is None else anchor.update.restored(seconds)
 
