@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,13 @@ from msgspec.structs import replace
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import Fit, Residual
 from forescale.cost.collectives.alpha_beta import AlphaBeta
-from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.collectives.calibration import (
+    Belief,
+    LinkCalibration,
+    NetworkCalibration,
+    Tuner,
+    WireProtocol,
+)
 from forescale.cost.timings import (
     CollectiveBatch,
     MeasuredCollective,
@@ -31,6 +37,7 @@ from forescale.cost.timings import (
 )
 from forescale.evidence.entries import residual
 from forescale.evidence.network import fit_link, parameters_of, with_parameters
+from forescale.graph.ops import CollectiveKind
 from forescale.io.measurements import read_nccl_tests
 
 ROOT = Path(__file__).parent.parent
@@ -44,18 +51,55 @@ WIRES = [
     f"{wire}.{key}" for wire in ("LL", "LL128", "Simple") for key in ("launch", "hop_factor", "efficiency")
 ]
 COPIES = ["copy_bandwidth", "sum_bandwidth"]
+RAMP = ["Simple.ramp_share", "Simple.ramp_seconds"]
+LONG = 64 * 2.0**20
+"""Bytes from which a launch by one process for all devices, as in some logs, does not show."""
 EXCHANGE = ["exchange_efficiency", "exchange_launch", "exchange_copy_bandwidth"]
 CHUNKS = ["exchange_out_bandwidth", "exchange_short_launch"]
 
 
-def protocols(*values: tuple[float, float, float]) -> tuple[WireProtocol, ...]:
-    names = ("LL", "LL128", "Simple")
-    return tuple(
+STEPS = (8 * 512 * 16.0, 120 * 640 * 8.0, 4 * 2.0**20 / 8)
+"""Bytes that rings hand to a network at once (NCCL 2.14, src/include/devcomm.h, src/init.cc)."""
+
+
+def protocols(
+    *values: tuple[float, float, float],
+    ramp: tuple[float, float] = (0.0, 0.0),
+    steps: tuple[float, ...] = (0.0, 0.0, 0.0),
+) -> tuple[WireProtocol, ...]:
+    short = [
+        WireProtocol(name=name, launch=value[0], hop_factor=value[1], efficiency=value[2], step=step)
+        for name, value, step in zip(("LL", "LL128"), values, steps, strict=False)
+    ]
+    launch, hop, efficiency = values[-1]
+    long = WireProtocol(
+        name="Simple",
+        launch=launch,
+        hop_factor=hop,
+        efficiency=efficiency,
         # NCCL, src/include/collectives.h: Simple has two slices in a chunk, the others forward whole steps.
-        WireProtocol(
-            name=n, launch=v[0], hop_factor=v[1], efficiency=v[2], slices=2.0 if n == "Simple" else 1.0
-        )
-        for n, v in zip(names, values, strict=True)
+        slices=2.0,
+        step=steps[-1],
+        ramp_share=ramp[0],
+        ramp_seconds=ramp[1],
+    )
+    return (*short, long)
+
+
+def tuner(most: float, speeds: tuple[float, ...] = (), channel_share: float = 1.0) -> Tuner:
+    """Constants of NCCL 2.27.3: src/graph/tuning.cc, speeds of src/graph/search.cc, links of src/graph/topo.h."""
+    return Tuner(
+        share=0.8,
+        protocols=(
+            Belief(launch=6.6e-6, hop=6e-7, share=0.5, most=most),
+            Belief(launch=1.4e-5, hop=1.9e-6, share=0.92),
+            Belief(launch=8.4e-6, hop=3.4e-6),
+        ),
+        reduction_launch=2.5e-5,
+        reduction_share=round(5 / 6, 4),
+        channels=32.0,
+        channel_share=channel_share,
+        speeds=tuple(speed * 1e9 for speed in speeds),
     )
 
 
@@ -64,10 +108,16 @@ def table(hardware: str, prefix: str) -> list[MeasuredCollective]:
     return [row for row in rows if row.id.startswith(prefix) and row.num_bytes >= 32768]
 
 
-def log(name: str, nodes: int, per_node: int = 8) -> list[MeasuredCollective]:
+def log(
+    name: str, nodes: int, per_node: int = 8, kind: CollectiveKind = "all_reduce", shortest: float = 65536
+) -> list[MeasuredCollective]:
     given = {"num_ranks": nodes * per_node, "ranks_per_node": per_node}
-    run = read_nccl_tests(LOGS / f"{name}.txt", kind="all_reduce", **given)
-    return [row for row in run.rows if row.num_bytes >= 65536]
+    run = read_nccl_tests(LOGS / f"{name}.txt", kind=kind, **given)
+    return [row for row in run.rows if row.num_bytes >= shortest]
+
+
+def long_logs(name: str, kinds: Sequence[CollectiveKind]) -> list[MeasuredCollective]:
+    return [row for kind in kinds for row in log(f"{name}_{kind}", 1, kind=kind, shortest=LONG)]
 
 
 def collectives(rows: Iterable[MeasuredCollective]) -> list[MeasuredCollective]:
@@ -181,7 +231,7 @@ def write(link: LinkCalibration) -> None:
 NVLINK = {
     "algorithms": NCCL,
     "tiers": ("nvlink",),
-    "protocols": protocols((8e-6, 0.4, 0.25), (1.5e-5, 0.4, 0.5), (3e-5, 0.8, 0.75)),
+    "protocols": protocols((8e-6, 0.4, 0.25), (1.5e-5, 0.4, 0.5), (3e-5, 0.8, 0.75), ramp=(0.1, 1e-3)),
     "copy_bandwidth": 1e12,
     "sum_bandwidth": 1e12,
     "exchange_efficiency": 0.7,
@@ -193,12 +243,13 @@ NVLINK = {
     "exchange_short": 2.0**14,
     "exchange_short_launch": 1e-5,
 }
-REDUCTION = ["reduction_efficiency", "reduction_launch"]
+REDUCTION = ["reduction_efficiency", "reduction_launch", "reduction_ramp_share", "reduction_ramp_seconds"]
+SWITCH = {"reduction_launch": 2.5e-5, "reduction_ramp_share": 0.5, "reduction_ramp_seconds": 5e-5}
 NETWORK = {
     "algorithms": NCCL,
     # Hops of the network as NCCL's tuner has them (src/graph/tuning.cc): ring 2.7, 4.0 and 14 us, tree 5.0 us
     # and more, over the 5 us of the catalogue; LL moves a quarter of the bandwidth.
-    "protocols": protocols((1.2e-5, 0.54, 0.25), (1.5e-5, 0.8, 0.6), (3e-5, 2.8, 0.9)),
+    "protocols": protocols((1.2e-5, 0.54, 0.25), (1.5e-5, 0.8, 0.6), (3e-5, 2.8, 0.9), steps=STEPS),
     "tree_efficiency": 0.95,
     "tree_hop_factor": 1.85,
     "exchange_efficiency": 0.9,
@@ -209,30 +260,42 @@ OUTER = WIRES
 
 RECIPES = {
     "nvlink-ampere": Recipe(
-        start=LinkCalibration(name="nvlink-ampere", architectures=("ampere",), **NVLINK),
+        start=LinkCalibration(name="nvlink-ampere", architectures=("ampere",), tuner=tuner(87.7e9), **NVLINK),
         tier=0,
-        names=[*WIRES, *COPIES],
-        source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of a node (NVIDIA aiconfigurator database, 2026)",
-        fitted=lambda: [("a100-sxm-80gb", table("A100-80GB SXM", "AICN"))],
+        names=[*WIRES, *COPIES, *RAMP],
+        source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of a node (NVIDIA aiconfigurator database, 2026), and "
+        "of 64 MiB to 8 GiB on 8 A100 (Microsoft SuperBench, 2021)",
+        fitted=lambda: [
+            ("a100-sxm-80gb", table("A100-80GB SXM", "AICN")),
+            ("a100-sxm-80gb", long_logs("a100_1_node", ("all_gather", "reduce_scatter", "all_reduce"))),
+        ],
         held_out={
+            "all-to-all from 64 MiB on 8 A100 of Azure": lambda: [
+                ("a100-sxm-80gb", long_logs("a100_1_node", ("all_to_all",)))
+            ],
+            "8 A100, means over 1,939 and 729 nodes of Azure, from 64 MiB": lambda: [
+                ("a100-sxm-80gb", long_logs("ndv4_1_node", ("all_reduce",))),
+                ("a100-sxm-80gb", long_logs("ndmv4_1_node", ("all_reduce",))),
+            ],
             "Perlmutter, one node of 4 A100, NCCL 2.19": lambda: [
                 (
                     "perlmutter",
                     [r for r in table("A100-40/80GB SXM", "PERLM") if r.num_ranks == r.ranks_per_node],
                 )
-            ]
+            ],
         },
     ),
     "nvlink-hopper": Recipe(
         start=LinkCalibration(
             name="nvlink-hopper",
             architectures=("hopper",),
+            tuner=tuner(141e9, (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3), 20.6 / 25),
             reduction_efficiency=0.67,
-            reduction_launch=7e-5,
+            **SWITCH,
             **NVLINK,
         ),
         tier=0,
-        names=[*WIRES, *COPIES, *REDUCTION],
+        names=[*WIRES, *COPIES, *RAMP, *REDUCTION],
         source="nccl-tests on 2, 4 and 8 H100 and H200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("h100-sxm", table("H100 SXM", "AICN")), ("h200-sxm", table("H200 SXM", "AICN"))],
         held_out={"8 H100, DGX Cloud NCCL recipe": lambda: [("h100-sxm", table("H100 SXM", "NCCLH100"))]},
@@ -241,12 +304,13 @@ RECIPES = {
         start=LinkCalibration(
             name="nvlink-blackwell",
             architectures=("blackwell", "blackwell-ultra"),
+            tuner=tuner(282e9, (90, 80, 70, 60, 50, 40, 30, 24, 20, 19, 18), 0.8),
             reduction_efficiency=0.5,
-            reduction_launch=5e-5,
+            **SWITCH,
             **NVLINK,
         ),
         tier=0,
-        names=[*WIRES, *COPIES, *REDUCTION],
+        names=[*WIRES, *COPIES, *RAMP, *REDUCTION],
         source="nccl-tests on 2, 4 and 8 B200, GB200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("b200", table("B200", "AICN")), ("gb200-nvl72", table("GB200", "AICN"))],
         held_out={
@@ -286,7 +350,17 @@ RECIPES = {
         inner="nvlink-hopper",
     ),
     "efa": Recipe(
-        start=LinkCalibration(name="efa", tiers=("efa",), **NETWORK),
+        # Of 3,200 Gb/s two nodes reach two thirds, and a fit from 0.9 ends where short messages pay for it.
+        start=LinkCalibration(
+            name="efa",
+            tiers=("efa",),
+            **NETWORK
+            | {
+                "protocols": protocols(
+                    (1.2e-5, 0.54, 0.25), (1.5e-5, 0.8, 0.6), (3e-5, 2.8, 0.65), steps=STEPS
+                )
+            },
+        ),
         tier=1,
         names=OUTER,
         source="nccl-tests all-reduce on 2 p5.48xlarge (aws-ia/terraform-aws-eks-blueprints, 2025)",
@@ -299,7 +373,8 @@ RECIPES = {
             name="xgmi-cdna3",
             architectures=("cdna3", "cdna4"),
             # RCCL's channels between pairs are its own, and no source times them.
-            **{**NVLINK, "tiers": ("infinity-fabric", "xgmi"), "exchange_chunk": 0.0, "exchange_short": 0.0},
+            **{**NVLINK, "tiers": ("infinity-fabric", "xgmi"), "exchange_chunk": 0.0, "exchange_short": 0.0}
+            | {"protocols": protocols((8e-6, 0.4, 0.25), (1.5e-5, 0.4, 0.5), (3e-5, 0.8, 0.75))},
         ),
         tier=0,
         names=WIRES,

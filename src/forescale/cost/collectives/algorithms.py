@@ -7,11 +7,14 @@ from functools import reduce
 from typing import TypeAlias, cast
 
 import numpy as np
+from msgspec.structs import replace
 
+from forescale.cost.collectives.calibration import Tuner
 from forescale.cost.collectives.route import Leg, Route
-from forescale.formula import formula
+from forescale.cost.collectives.tuner import Guess, believed_bandwidth, believed_latency, switch_bandwidth
+from forescale.formula import formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator, larger, summed
+from forescale.numeric import Numeric, indicator, larger, some, summed
 from forescale.struct import Struct
 
 THAKUR = "Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH"
@@ -39,6 +42,14 @@ class Chunks(Struct, frozen=True, kw_only=True):
     saved: Numeric
 
 
+class Ramp(Struct, frozen=True, kw_only=True):
+    """How much longer the first bytes of a message take than its last."""
+
+    share: Numeric
+    half: float
+    """Seconds of transfer after which half of it is gone."""
+
+
 class Line(Struct, frozen=True, kw_only=True):
     """Time of one way to do a collective: fixed + bytes·seconds_per_byte, and what that does not hide of `latency`."""
 
@@ -52,6 +63,9 @@ class Line(Struct, frozen=True, kw_only=True):
     held: Held | None = None
     """What a message that hops forward step by step waits at them."""
     chunks: Chunks | None = None
+    ramp: Ramp | None = None
+    guess: Guess | None = None
+    """What the library's tuner believes of it; None: the truth."""
 
 
 class Algorithm(Struct, frozen=True, kw_only=True):
@@ -69,6 +83,10 @@ class Algorithm(Struct, frozen=True, kw_only=True):
     """1 where it can serve a group, else 0, None on a network without what it needs; it can everywhere by default."""
     sliced: frozenset[CollectiveKind] = frozenset()
     """The collectives whose chunks a rank forwards slice by slice."""
+    believed: Callable[[Tuner, CollectiveKind, Route, int], tuple[Numeric, Numeric]] | None = None
+    """Latency and seconds per byte that a tuner takes it to have within a node; None: the truth."""
+    ramp: Callable[[Route, int], Ramp | None] | None = None
+    """How it gets to its rate; it is there at once by default."""
 
     def lines(self, *, kind: CollectiveKind, route: Route) -> Iterator[Line]:
         """Yield a line per wire protocol; infinite where the algorithm cannot serve a group."""
@@ -80,14 +98,27 @@ class Algorithm(Struct, frozen=True, kw_only=True):
             label = f"{self.name} {wire}" if self.by_protocol else self.name
             slices = route.slices(protocol) if kind in self.sliced else 1.0
             held = _held(route, protocol) if kind in PIPED else None
+            guess = self._guess(kind, route, protocol, usable)
+            ramp = None if self.ramp is None else self.ramp(route, protocol)
             if slices > 1.0:
-                hops, share = passes(kind) * latency, 1.0 - 1.0 / slices
-                yield Line(label=label, fixed=launch, seconds_per_byte=beta, latency=hops, hiding=share)
+                line = Line(label=label, fixed=launch, seconds_per_byte=beta, ramp=ramp, guess=guess)
+                yield replace(line, latency=passes(kind) * latency, hiding=1.0 - 1.0 / slices)
                 continue
             fixed = fixed_seconds(launch=launch, passes=passes(kind), latency=latency)
             if usable is not None:
                 fixed = where_usable(seconds=fixed, usable=usable)
-            yield Line(label=label, fixed=fixed, seconds_per_byte=beta, held=held)
+            yield Line(label=label, fixed=fixed, seconds_per_byte=beta, held=held, ramp=ramp, guess=guess)
+
+    def _guess(
+        self, kind: CollectiveKind, route: Route, protocol: int, usable: Numeric | None
+    ) -> Guess | None:
+        tuner, within = route.legs[0].link.tuner, route.within_a_node
+        if tuner is None or self.believed is None or kind not in _SUMS or not some(value_of(within)):
+            return None
+        latency, beta = self.believed(tuner, kind, route, protocol)
+        if usable is not None:
+            latency = where_usable(seconds=latency, usable=usable)
+        return Guess(latency=latency, seconds_per_byte=beta, within=within)
 
 
 PIPED: frozenset[CollectiveKind] = frozenset(("broadcast", "reduce"))
@@ -173,6 +204,25 @@ def _ring(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     return route.launch(protocol), hop_seconds(route, protocol), beta
 
 
+def _ring_believed(
+    tuner: Tuner, kind: CollectiveKind, route: Route, protocol: int
+) -> tuple[Numeric, Numeric]:
+    of = tuner.protocols[min(protocol, len(tuner.protocols) - 1)]
+    links = route.legs[0].bandwidth * tuner.share
+    rate = believed_bandwidth(links=links, share=of.share, most=float("inf") if of.most is None else of.most)
+    beta = ring_seconds_per_byte(passes=passes(kind), num_ranks=route.num_ranks, seconds_per_byte=1.0 / rate)
+    steps = passes(kind) * (route.num_ranks - 1.0)
+    return believed_latency(launch=of.launch, hop=of.hop, steps=steps), beta
+
+
+def _ring_ramp(route: Route, protocol: int) -> Ramp | None:
+    """Return how channels of a node come to their rate; across nodes it is the network's."""
+    wire = route.legs[0].link.wire(protocol)
+    if not wire.ramp_share:
+        return None
+    return Ramp(share=wire.ramp_share * route.within_a_node, half=wire.ramp_seconds)
+
+
 _SANDERS = (
     "Sanders, Speck and Träff 2009, Two-tree algorithms for full bandwidth broadcast, reduction and scan"
 )
@@ -207,6 +257,11 @@ def leg_across(leg: Leg, *, kind: CollectiveKind, protocol: int) -> tuple[Numeri
         bandwidth=leg.bandwidth * leg.efficiency(protocol) * leg.link.tree_efficiency,
         pair_share=leg.link.pair_share,
     )
+
+
+def _never(*_of: object) -> tuple[Numeric, Numeric]:
+    """Return what NCCL's tuner believes of trees within a node: more than of its rings, whatever the size."""
+    return float("inf"), 0.0
 
 
 def _tree(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
@@ -346,6 +401,24 @@ def _in_network(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     return launch, latency, beta
 
 
+def _in_network_believed(
+    tuner: Tuner, _kind: CollectiveKind, route: Route, _protocol: int
+) -> tuple[Numeric, Numeric]:
+    links = route.legs[0].bandwidth * tuner.channel_share
+    speeds = {f"speed {index}": speed for index, speed in enumerate(sorted(tuner.speeds))}
+    rate = switch_bandwidth(links=links, num_ranks=route.num_ranks, most=tuner.channels, **speeds)
+    return tuner.reduction_launch, 1.0 / larger(rate * tuner.reduction_share, 1e-30)
+
+
+def _in_network_ramp(route: Route, _protocol: int) -> Ramp | None:
+    link = route.legs[0].link
+    if not link.reduction_ramp_share:
+        return None
+    return Ramp(
+        share=link.reduction_ramp_share * indicator(route.legs[0].fan > 1.0), half=link.reduction_ramp_seconds
+    )
+
+
 def _inside(leg: Leg, protocol: int) -> tuple[Numeric, Numeric, Numeric]:
     """Return launch, latency and seconds per byte of the innermost tier: its switch, or a chain."""
     if leg.reduces:
@@ -447,13 +520,23 @@ _EXCHANGES: frozenset[CollectiveKind] = frozenset(("all_to_all",))
 _TO_ALL: frozenset[CollectiveKind] = frozenset(("all_reduce",))
 _MESSAGES: frozenset[CollectiveKind] = frozenset(("p2p",))
 ALGORITHMS: tuple[Algorithm, ...] = (
-    Algorithm(name="ring", kinds=_SUMS | PIPED, cost=_ring, sliced=_SUMS),
-    Algorithm(name="tree", kinds=_TO_ALL, cost=_tree),
+    Algorithm(
+        name="ring", kinds=_SUMS | PIPED, cost=_ring, sliced=_SUMS, believed=_ring_believed, ramp=_ring_ramp
+    ),
+    Algorithm(name="tree", kinds=_TO_ALL, cost=_tree, believed=_never),
     Algorithm(name="halving_doubling", kinds=_SUMS, cost=_halving_doubling),
     Algorithm(name="bruck", kinds=_SUMS, cost=_bruck),
     Algorithm(name="single_shot", kinds=_SUMS, cost=_single_shot),
     Algorithm(name="hierarchical", kinds=_SUMS, cost=_hierarchical),
-    Algorithm(name="in_network", kinds=_TO_ALL, cost=_in_network, by_protocol=False, usable=_reducing),
+    Algorithm(
+        name="in_network",
+        kinds=_TO_ALL,
+        cost=_in_network,
+        by_protocol=False,
+        usable=_reducing,
+        believed=_in_network_believed,
+        ramp=_in_network_ramp,
+    ),
     Algorithm(name="direct_exchange", kinds=_EXCHANGES, cost=_direct_exchange, by_protocol=False),
     Algorithm(name="pairwise_exchange", kinds=_EXCHANGES, cost=_pairwise_exchange, by_protocol=False),
     Algorithm(name="hierarchical_exchange", kinds=_EXCHANGES, cost=_hierarchical_exchange, by_protocol=False),

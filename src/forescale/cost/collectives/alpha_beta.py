@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES, ALGORITHMS, Algorithm, Chunks, Line
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, calibrate
 from forescale.cost.collectives.route import Route, route
+from forescale.cost.collectives.tuner import BELIEVED, believed_seconds, picked
 from forescale.cost.mesh import Group
 from forescale.cost.model import Prices, Provenance
 from forescale.errors import UnknownNameError
@@ -61,6 +62,15 @@ def started_early(*, num_bytes: Numeric, short: Numeric, saved: Numeric) -> Nume
     return indicator(num_bytes <= short) * saved
 
 
+@formula(
+    unit="s",
+    source="NVIDIA, nccl-tests issue 149: at 512 MB the bandwidth of rings still rises; form and size fitted",
+)
+def running_in(*, transfer: Numeric, share: Numeric, half: float) -> Numeric:
+    """share·t/(1 + t/half): what a transfer loses until its channels run at full rate, share·half at most."""
+    return share * transfer / (1.0 + transfer / half)
+
+
 @formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
 def fastest(**seconds: Numeric) -> Numeric:
     """Least of all ways that the library has."""
@@ -94,12 +104,24 @@ class Lines(Struct, frozen=True, kw_only=True):
     def seconds(self, num_bytes: Numeric) -> Numeric:
         """Return the seconds of a message: the fastest way."""
         choices = self._choices(num_bytes)
-        least = _named_after_winner(fastest(**choices), choices)
+        believed = self._believed(choices, num_bytes)
+        if believed is None:
+            least = _named_after_winner(fastest(**choices), choices, choices)
+        else:
+            taken = picked(**choices, **{label + BELIEVED: value for label, value in believed.items()})
+            least = _named_after_winner(taken, choices, believed)
         return collective_seconds(seconds=least, num_bytes=num_bytes, num_ranks=self.num_ranks)
 
     def way(self, num_bytes: float) -> str:
         """Return the algorithm and wire protocol that is fastest for a message, of one group."""
-        return _winner(self._choices(num_bytes))
+        choices = self._choices(num_bytes)
+        return _winner(self._believed(choices, num_bytes) or choices)
+
+    def _believed(self, choices: Mapping[str, Numeric], num_bytes: Numeric) -> dict[str, Numeric] | None:
+        """Return what the library's tuner believes of each way; None where it takes the fastest."""
+        if all(line.guess is None for line in self.lines):
+            return None
+        return {line.label: _guessed(line, num_bytes, choices[line.label]) for line in self.lines}
 
     def _choices(self, num_bytes: Numeric) -> dict[str, Numeric]:
         return {line.label: _seconds(line, num_bytes) for line in self.lines}
@@ -113,22 +135,41 @@ def _seconds(line: Line, num_bytes: Numeric) -> Numeric:
     if line.held is not None:
         whole = num_bytes * line.held.seconds_per_byte
         return seconds + until_forwarded(steps=line.held.steps, whole=whole)
-    if not line.hiding:
+    if line.ramp is None and not line.hiding:
         return seconds
     transfer = num_bytes * line.seconds_per_byte
+    if line.ramp is not None:
+        seconds = seconds + running_in(transfer=transfer, share=line.ramp.share, half=line.ramp.half)
+    if not line.hiding:
+        return seconds
     return seconds + beyond_transfer(latency=line.latency, transfer=transfer, share=line.hiding)
+
+
+def _guessed(line: Line, num_bytes: Numeric, seconds: Numeric) -> Numeric:
+    guess = line.guess
+    if guess is None:
+        return seconds
+    return believed_seconds(
+        num_bytes=num_bytes,
+        latency=guess.latency,
+        seconds_per_byte=guess.seconds_per_byte,
+        within=guess.within,
+        seconds=seconds,
+    )
 
 
 def _winner(choices: Mapping[str, Numeric]) -> str:
     return min(choices, key=lambda label: float(np.max(value_of(choices[label]))))
 
 
-def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric]) -> Numeric:
+def _named_after_winner(least: Numeric, choices: Mapping[str, Numeric], by: Mapping[str, Numeric]) -> Numeric:
     """Let a recorded number of one candidate say which algorithm and wire protocol it is of."""
     term: Any = least
     if not isinstance(term, Term) or np.size(term.value) != 1:
         return least
-    text = f"{_winner(choices)}, the fastest of {len(choices)} ways"
+    way = _winner(by)
+    how = "the fastest" if _winner(choices) == way else "which the library picks"
+    text = f"{way}, {how} of {len(choices)} ways"
     return cast("Numeric", term.renamed(term.name, text=text))
 
 
@@ -174,8 +215,9 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
         """Return the ways to do `kind` along `route`; worth keeping for several messages."""
         lines = [line for way in self._ways(kind) for line in way.lines(kind=kind, route=route)]
         if (copy := self._copy_bandwidth(kind)) is not None:
-            shown = 1.0 if kind == "all_to_all" else _within_a_node(route)
-            lines = [_with_copy(line, route, copy, shown) for line in lines]
+            pairs = kind == "all_to_all"
+            shown, rate = (1.0, copy) if pairs else (route.within_a_node, copy * route.legs[0].used)
+            lines = [_with_copy(line, route, rate, shown) for line in lines]
         if kind in PAIRS and (first := self.calibration.links[0]).exchange_chunk:
             chunks = _chunks(first, route, PAIRS[kind])
             lines = [replace(line, chunks=chunks) for line in lines]
@@ -231,20 +273,12 @@ def _nothing(num_ranks: Numeric, num_bytes: Numeric) -> Numeric:
     return 0.0 * num_ranks * num_bytes
 
 
-def _within_a_node(route: Route) -> Numeric:
-    """Return 1 where a group lies within the innermost tier: across, the network hides copies."""
-    inside: Numeric = 1.0
-    for leg in route.legs[1:]:
-        inside = inside * indicator(leg.fan <= 1.0)
-    return inside
-
-
 PAIRS: Mapping[CollectiveKind, bool] = {"all_to_all": True, "p2p": False}
 """What is sent between pairs, and whether each rank sends a part to all, itself included."""
 
 
 def _chunks(link: LinkCalibration, route: Route, parts: bool) -> Chunks:
-    inside, ranks = _within_a_node(route), route.num_ranks if parts else 1.0
+    inside, ranks = route.within_a_node, route.num_ranks if parts else 1.0
     leaving = 1.0 - 1.0 / ranks if parts else 1.0
     return Chunks(
         num_bytes=link.exchange_chunk,
@@ -254,7 +288,8 @@ def _chunks(link: LinkCalibration, route: Route, parts: bool) -> Chunks:
     )
 
 
-def _with_copy(line: Line, route: Route, copy_bandwidth: float, shown: Numeric) -> Line:
+def _with_copy(line: Line, route: Route, copy_bandwidth: Numeric, shown: Numeric) -> Line:
+    """Return the line with copies, by channels as many as the links in use; across nodes the network hides them."""
     beta = with_own_copy(
         seconds_per_byte=line.seconds_per_byte,
         num_ranks=route.num_ranks,

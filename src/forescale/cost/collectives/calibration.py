@@ -30,9 +30,47 @@ class WireProtocol(Struct, frozen=True, kw_only=True):
     """Share of the link's bandwidth that a long message reaches; at most 1."""
     slices: Factor = 1.0
     """Parts of a chunk that a ring forwards while it receives the next: the time of all but one hides hops."""
+    ramp_share: Measure = 0.0
+    """How much longer the first bytes of a long message take than its last, within a node."""
+    ramp_seconds: Seconds = 0.0
+    """Seconds of transfer after which half of that is gone."""
     step: Measure = 0.0
     """Bytes that a ring hands to the network at once, after all of them came; 0 forwards whatever is there. NCCL 2.14
     (src/include/devcomm.h, src/init.cc): 8·512·16 of LL, 120·640·8 of LL128, 4 MiB / 8 of Simple."""
+
+
+class Belief(Struct, frozen=True, kw_only=True):
+    """What a library's tuner takes a ring with one wire protocol to need."""
+
+    launch: Seconds
+    hop: Seconds
+    """Seconds per step of the ring."""
+    share: Share = 1.0
+    """Of the bandwidth that it takes all links to have."""
+    most: Amount | None = None
+    """byte/s at most."""
+
+
+class Tuner(Struct, frozen=True, kw_only=True):
+    """By what a library picks algorithm and wire protocol within a node: constants of its own, not what they take.
+
+    NCCL 2.27.3, src/graph/tuning.cc (baseLat, hwLat, llMaxBws), src/graph/topo.h and src/graph/search.cc (speeds).
+    """
+
+    share: Share
+    """Of the links' bandwidth that it takes rings to reach."""
+    protocols: tuple[Belief, ...]
+    """One per wire protocol."""
+    reduction_launch: Seconds = 0.0
+    """Seconds before in-network reduction moves its first byte."""
+    reduction_share: Share = 1.0
+    """Of a switch's bandwidth, in bytes of the message."""
+    channels: Measure = 0.0
+    """Through a switch, at most."""
+    channel_share: Share = 1.0
+    """Of the links' bandwidth that they divide among them."""
+    speeds: tuple[Amount, ...] = ()
+    """byte/s that one may have."""
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True):
@@ -59,6 +97,10 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     """Share of the link's bandwidth that in-network reduction reaches."""
     reduction_launch: Seconds = 0.0
     """Seconds before in-network reduction moves its first byte."""
+    reduction_ramp_share: Measure = 0.0
+    """How much longer its first bytes take than its last: NCCL sends short messages in smaller chunks."""
+    reduction_ramp_seconds: Seconds = 0.0
+    """Seconds of transfer after which half of that is gone."""
     exchange_efficiency: Share = 1.0
     """Share of the link's bandwidth that all-to-all and point-to-point traffic reaches."""
     exchange_launch: Seconds = 0.0
@@ -81,6 +123,8 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     """Bytes for each peer up to which they go with flags (LL). NCCL: 16 KiB (src/enqueue.cc, P2P_LL_THRESHOLD)."""
     exchange_short_launch: Seconds = 0.0
     """Seconds before the first byte of such."""
+    tuner: Tuner | None = None
+    """By what the library picks; None: it takes what is fastest."""
     date: str = ""
     fit: Fit = field(default_factory=Fit)
 
@@ -159,6 +203,7 @@ def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCali
     if own.exchange_launch is not None and link.exchange_launch:
         short = short * own.exchange_launch / link.exchange_launch
     given = {name: getattr(own, name) for name in plain if getattr(own, name) is not None}
+    given |= {"tuner": None} if own.algorithms is not None else {}
     source = f"parameters of tier {tier.name} of cluster {cluster.name}, over {link.fit.source or link.name}"
     fit = replace(link.fit, kind="roofline", source=source, in_sample=None, held_out=())
     return replace(link, protocols=wires, fit=fit, exchange_short_launch=short, **given)

@@ -89,6 +89,8 @@ class Leg(Struct, frozen=True, kw_only=True):
     """Of traffic between all pairs."""
     neighbour_bandwidth: float
     """Of one neighbour."""
+    used: Numeric
+    """Share of a device's links that rings of the group go over."""
     ring_bandwidth: float
     """Of one ring: two share a NIC (NCCL, src/graph/connect.cc, doubles the rings that its search found)."""
 
@@ -113,6 +115,14 @@ class Route(Struct, frozen=True, kw_only=True):
         """Number and name of each wire protocol that some tier has."""
         most = max((leg.link for leg in self.legs), key=lambda link: len(link.protocols))
         return tuple((index, wire.name) for index, wire in enumerate(most.protocols))
+
+    @property
+    def within_a_node(self) -> Numeric:
+        """1 where the group lies within the innermost tier, else 0."""
+        inside: Numeric = 1.0
+        for leg in self.legs[1:]:
+            inside = inside * indicator(leg.fan <= 1.0)
+        return inside
 
     def slices(self, protocol: int) -> float:
         """Parts of a chunk that every tier forwards apart."""
@@ -183,6 +193,7 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
             bandwidth=ring,
             exchange_bandwidth=exchange,
             neighbour_bandwidth=neighbour,
+            used=ring / tier.bandwidth,
             ring_bandwidth=tier.bandwidth / tier.nics_per_device / 2.0,
         )
         legs.append(leg)
