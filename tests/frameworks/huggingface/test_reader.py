@@ -211,6 +211,23 @@ class TestDense:
         assert windows(read("gemma2", sliding_window=64)) == [64, None] * 3
         assert windows(read("gemma2", sliding_window=64, layer_types=kinds)) == [None] * 5 + [64]
 
+    def test_exaone_letters_numbers_and_lists_of_what_slides(self):
+        lists = ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 2
+        found = [
+            read("exaone4", sliding_window=64, sliding_window_pattern=pattern, layer_types=kinds)
+            for pattern, kinds in ((4, None), (None, None), ("LLLG", lists))
+        ]
+        assert [windows(model) for model in found] == [[64] * 3 + [None] + [64] * 2] * 3
+        assert [attention(found[0], i).rotary for i in range(6)] == [True] * 3 + [False] + [True] * 2
+        last_sees_all = read("exaone4", sliding_window=64, sliding_window_pattern="LLLG")
+        assert windows(last_sees_all) == [64] * 3 + [None, 64, None]
+        assert attention(last_sees_all).qk_norm == "head"
+
+    def test_exaone_without_windows_keeps_rotary_positions(self):
+        model = read("exaone4", sliding_window=None, layer_types=["full_attention"] * 6)
+        assert windows(model) == [None] * 6
+        assert all(attention(model, i).rotary for i in range(6))
+
     def test_falcon_before_and_after_its_new_form(self):
         old = read("falcon", multi_query=True, parallel_attn=True)
         assert (attention(old).num_kv_heads, old.layers[0].num_norms, old.layers[0].parallel) == (1, 1, True)
@@ -280,6 +297,22 @@ class TestExperts:
         assert moe is not None
         assert (moe.num_experts, moe.shared_ffn_hidden_size, moe.score_bias) == (16, 192, True)
         assert model.num_mtp_layers == 1
+
+    def test_exaone_dense_first_and_a_dense_layer_that_predicts(self):
+        keys = {**MOE, "num_shared_experts": 1, "sliding_window": 64, "num_nextn_predict_layers": 1}
+        model = read("exaone_moe", **keys)
+        assert sparse_layers(model) == [1, 2, 3, 4, 5]
+        assert model.moe == MoeFfn(
+            num_experts=8, top_k=2, ffn_hidden_size=64, shared_ffn_hidden_size=64, score_bias=True
+        )
+        assert model.mtp_layer is not None
+        assert model.mtp_layer.ffn == DenseFfn(ffn_hidden_size=1024)
+        assert model.mtp_layer.attention == attention(model, 3)
+        listed = read("exaone_moe", is_moe_layer=[False, True] * 3, **keys)
+        assert sparse_layers(listed) == [1, 3, 5]
+        assert sparse_layers(read("exaone_moe", first_k_dense_replace=0, **keys)) == [0, 1, 2, 3, 4, 5]
+        with pytest.raises(ReaderError, match="'sliding_windows' is set, and what differs so"):
+            read("exaone_moe", sliding_windows=[64] * 6, **keys)
 
     def test_llama4_interleave_sizes_and_chunks(self):
         model = read(
@@ -375,6 +408,24 @@ class TestHybrids:
         assert model.layers[3].ffn.latent_size == 0
         with pytest.raises(ReaderError, match="one of M, \\*, - and E; got 'MMX'"):
             read("nemotron_h", num_hidden_layers=3, hybrid_override_pattern="MMX")
+
+    def test_nemotron_h_names_of_version_5(self):
+        routes = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+        ahead = {"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["attention", "moe"]}
+        new = read(
+            "nemotron_h",
+            num_hidden_layers=None,
+            layers_block_type=["attention", "moe"] * 2,
+            **routes,
+            **ahead,
+        )
+        ahead = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"}
+        old = read("nemotron_h", num_hidden_layers=4, hybrid_override_pattern="*E*E", **routes, **ahead)
+        assert new == old
+        assert new.mtp_layer is not None
+        assert isinstance(new.mtp_layer.ffn, MoeFfn)
+        with pytest.raises(ReaderError, match=r"'mtp_layers_block_type' must be .*; got \['moe', 'mamba'\]"):
+            read("nemotron_h", layers_block_type=["attention"] * 6, mtp_layers_block_type=["moe", "mamba"])
 
 
 def tower(kind, **keys):

@@ -23,7 +23,16 @@ from forescale.frameworks.huggingface.keys import (
     routed,
     windowed,
 )
-from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Model, MoeFfn
+from forescale.spec.model import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    FullAttention,
+    LatentAttention,
+    Layer,
+    Model,
+    MoeFfn,
+)
 
 
 def llama(keys: Keys) -> Model:
@@ -223,6 +232,29 @@ def olmo2(keys: Keys) -> Model:
     return decoder(keys, attention, dense_ffn(keys), tied=False)
 
 
+def exaone4(keys: Keys) -> Model:
+    """EXAONE 4: norms after each part and of queries and keys per head; three layers of four may slide."""
+    attention, mtp = exaone_attention(keys), keys.count("num_nextn_predict_layers")
+    return decoder(keys, attention, dense_ffn(keys), tied=False, num_mtp_layers=mtp)
+
+
+def exaone_attention(keys: Keys) -> tuple[FullAttention, ...]:
+    """Return attention of EXAONE 4: where some layers slide, those that see all have no rotary positions."""
+    local = full_attention(keys, qk_norm="head")
+    window, pattern = keys.optional_size("sliding_window"), keys.get("sliding_window_pattern")
+    if window is None:
+        return windowed(keys, local, slides=lambda _: False, window=None)
+    letters = pattern if isinstance(pattern, str) and pattern else ""
+    every = 4 if letters else keys.size("sliding_window_pattern", default=4)
+    last = num_layers(keys) - 1
+
+    def slides(layer: int) -> bool:
+        return letters[layer % len(letters)] == "L" and layer < last if letters else (layer + 1) % every != 0
+
+    seen_by_all = replace(local, rotary=False)
+    return windowed(keys, seen_by_all, slides=slides, window=window, local=local)
+
+
 def starcoder2(keys: Keys) -> Model:
     """StarCoder 2: layer norms and biases, one window on all layers."""
     bias = keys.flag("use_bias", default=True)
@@ -253,6 +285,7 @@ DENSE: Mapping[str, Callable[[Keys], Model]] = named(
     {
         bloom: "bloom",
         cohere: "cohere cohere2",
+        exaone4: "exaone4 exaone4_5_text",
         falcon: "falcon",
         gemma: "gemma",
         gemma2: "gemma2",
@@ -371,10 +404,14 @@ def deepseek_ffn(keys: Keys, *, score_bias: bool) -> tuple[Ffn, ...]:
     """Return DeepSeek's pattern: `first_k_dense_replace` dense layers, then every `moe_layer_freq` routes."""
     first, every = keys.count("first_k_dense_replace"), keys.size("moe_layer_freq", default=1)
     shared = keys.count("n_shared_experts") * keys.size("moe_intermediate_size")
-    groups, taken = keys.count("n_group"), keys.count("topk_group")
-    limited = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
-    moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=score_bias, **limited)
+    moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=score_bias, **limited_groups(keys))
     return routed(keys, optional_dense(keys), moe, lambda i: i >= first and i % every == 0)
+
+
+def limited_groups(keys: Keys) -> dict[str, int]:
+    """Return the groups of experts of a layer whose tokens may not use all of them."""
+    groups, taken = keys.count("n_group"), keys.count("topk_group")
+    return {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
 
 
 def glm4_moe(keys: Keys) -> Model:
@@ -387,6 +424,30 @@ def glm4_moe(keys: Keys) -> Model:
         deepseek_ffn(keys, score_bias=True),
         tied=False,
         num_mtp_layers=keys.count("num_nextn_predict_layers"),
+    )
+
+
+def exaone_moe(keys: Keys) -> Model:
+    """K-EXAONE: DeepSeek's experts with the attention of EXAONE 4.
+
+    What predicts further is a dense layer that sees all (Megatron-Bridge, models/exaone/exaone_moe).
+    """
+    for name in ("sliding_windows", "swiglu_limits", "mtp_layer_types"):
+        keys.refuse(name, "what differs so from layer to layer")
+    listed = keys.items("is_moe_layer", num_layers(keys))
+    first = keys.count("first_k_dense_replace") if keys.get("first_k_dense_replace") is not None else 1
+    shared = keys.count("num_shared_experts") * keys.size("moe_intermediate_size")
+    moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=True, **limited_groups(keys))
+    dense, attention = optional_dense(keys), exaone_attention(keys)
+    depth = keys.count("num_nextn_predict_layers")
+    seen_by_all = next((each for each in attention if each.window is None), attention[-1])
+    return decoder(
+        keys,
+        attention,
+        routed(keys, dense, moe, lambda i: bool(listed[i]) if listed else i >= first),
+        tied=False,
+        num_mtp_layers=depth,
+        mtp_layer=Layer(attention=seen_by_all, ffn=dense) if depth else None,
     )
 
 
@@ -466,6 +527,7 @@ MOE: Mapping[str, Callable[[Keys], Model]] = named(
     {
         dbrx: "dbrx",
         deepseek: "deepseek_v2 deepseek_v3 kimi_k2",
+        exaone_moe: "exaone_moe",
         glm4_moe: "glm4_moe glm4v_moe_text",
         gpt_oss: "gpt_oss",
         granitemoe: "granitemoe",

@@ -105,12 +105,7 @@ def nemotron_h(keys: Keys) -> Model:
         else None,
         "moe": _nemotron_experts(keys) if "moe" in kinds else None,
     }
-    ahead = [PARTS.get(kind, kind) for kind in str(keys.get("mtp_hybrid_override_pattern") or "")]
-    if ahead and (len(ahead) != 2 or ahead[0] not in mixers or ahead[1] not in mlps):
-        problem = (
-            f"'mtp_hybrid_override_pattern' must be of M or *, then of - or E, such as \"*E\"; got {ahead!r}"
-        )
-        raise ReaderError(keys.where, problem)
+    ahead = _one_layer_ahead(keys)
     return decoder(
         keys,
         [mixers.get(kind) for kind in kinds],
@@ -133,6 +128,23 @@ def _one_part_layers(keys: Keys) -> Sequence[str]:
         )
         raise ReaderError(keys.where, problem)
     return kinds
+
+
+def _one_layer_ahead(keys: Keys) -> Sequence[str]:
+    """Return the two parts of a layer that predicts further, named as those of the decoder are; none if it has none."""
+    name = "mtp_layers_block_type"
+    listed = keys.items(name)
+    if listed is None:
+        name, listed = "mtp_hybrid_override_pattern", str(keys.get("mtp_hybrid_override_pattern") or "")
+    ahead = [PARTS.get(kind, kind) for kind in listed]
+    if ahead and (
+        len(ahead) != 2
+        or ahead[0] not in ("full_attention", "linear_attention")
+        or ahead[1] not in ("mlp", "moe")
+    ):
+        problem = f'{name!r} must be of M or *, then of - or E, such as "*E"; got {listed!r}'
+        raise ReaderError(keys.where, problem)
+    return ahead
 
 
 def _mamba2(keys: Keys) -> LinearAttention:

@@ -36,6 +36,7 @@ def encoder(
     heads: int,
     ffn: DenseFfn,
     patch: int,
+    kv_heads: int = 0,
     norm: NormKind = "layer",
     frames: int = 1,
     windows: Callable[[int], int | None] = lambda _: None,
@@ -47,7 +48,7 @@ def encoder(
     qk_norm: Literal["none", "hidden"] = "none",
     **fields: Any,  # noqa: ANN401 (of the model)
 ) -> Model:
-    """Return a vision transformer; `windows` says what patches each layer sees."""
+    """Return a vision transformer; `windows` says what patches each layer sees, 0 `kv_heads` are as many as `heads`."""
     if width % heads:
         raise ReaderError(keys.where, f"hidden size {width} does not divide over {heads} heads")
     within(depth, LAYERS, f"{keys.where}: the number of layers")
@@ -55,7 +56,7 @@ def encoder(
     def layer(window: int | None) -> Layer:
         attention = FullAttention(
             num_heads=heads,
-            num_kv_heads=heads,
+            num_kv_heads=kv_heads or heads,
             head_dim=width // heads,
             causal=False,
             window=window,
@@ -417,8 +418,11 @@ def qwen2_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
 
 
 def qwen2_5_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
-    """Qwen2.5-VL: RMS norms, gated feed-forwards, and windows of patches on all but some layers."""
-    del outer
+    """Qwen2.5-VL: RMS norms, gated feed-forwards, and windows of patches on all but some layers.
+
+    EXAONE 4.5 is that with fewer heads of keys and values.
+    """
+    kv_heads = keys.size("num_key_value_heads", default=8) if outer.get("model_type") == "exaone4_5" else 0
     whole = keys.items("fullatt_block_indexes") or (7, 15, 23, 31)
     side = keys.size("window_size", default=112) // keys.size("patch_size", default=14)
     ffn = DenseFfn(ffn_hidden_size=keys.size("intermediate_size", default=3420), bias=True)
@@ -427,7 +431,7 @@ def qwen2_5_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
     def window(layer: int) -> int | None:
         return None if layer in whole else side**2
 
-    return _qwen(keys, text, width=width, ffn=ffn, norm="rms", windows=window)
+    return _qwen(keys, text, width=width, ffn=ffn, norm="rms", windows=window, kv_heads=kv_heads)
 
 
 def qwen3_vl(keys: Keys, outer: Keys, text: Model) -> Vision:
@@ -461,6 +465,7 @@ def _qwen(
     width: int,
     ffn: DenseFfn,
     norm: NormKind,
+    kv_heads: int = 0,
     windows: Callable[[int], int | None] = lambda _: None,
     patch: int = 14,
     bias: bool = False,
@@ -474,6 +479,7 @@ def _qwen(
         width=width,
         depth=keys.size("depth", default=27 if positions else 32),
         heads=keys.size("num_heads", default=16),
+        kv_heads=kv_heads,
         ffn=ffn,
         patch=patch,
         norm=norm,
@@ -510,7 +516,7 @@ TOWERS: Mapping[str, Callable[[Keys, Keys, Model], Vision]] = named(
         llava_onevision: "llava_onevision",
         mistral3: "mistral3",
         paligemma: "paligemma",
-        qwen2_5_vl: "qwen2_5_omni_thinker qwen2_5_vl",
+        qwen2_5_vl: "exaone4_5 qwen2_5_omni_thinker qwen2_5_vl",
         qwen2_vl: "qwen2_vl",
         qwen3_5: "qwen3_5 qwen3_5_moe",
         qwen3_vl: "qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe",
