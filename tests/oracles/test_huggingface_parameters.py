@@ -26,6 +26,9 @@ SAME_CLASS = {"kimi_k2": "deepseek_v3", "kimi_vl": "kimi_k25", "minimax_text_01"
 OTHER = {"grok-1", "internlm", "mpt"}
 """Not in transformers, or not the same model there: its MPT has neither biases nor learned positions."""
 MIXED = {
+    "exaone4",
+    "exaone4_5",
+    "exaone_moe",
     "gemma2",
     "gemma3",
     "gemma3_text",
