@@ -13,7 +13,7 @@ from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.spec import Workload
-from forescale.spec.workload import ALL_LINEAR, Trainable
+from forescale.spec.workload import ALL_LINEAR, RECURRENT, Trainable
 
 OPTIONS = Options(num_devices=8, model_of=load_model)
 FUSED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
@@ -61,6 +61,17 @@ def test_fused_adapters_of_bridge(tmp_path):
         place.write_text(bare.replace("LoRA()", wrong), encoding="utf-8")
         with pytest.raises(ForescaleError, match=said):
             read_file(place, OPTIONS)
+
+
+def test_adapters_of_recurrent_layers_of_bridge(tmp_path):
+    targets = ("qkv_proj", "o_proj", "in_proj", "out_proj")
+    asked = {"lora_rank": 8, "lora_targets": targets}
+    found = export("qwen3-next-80b-a3b", **RUN, to="bridge", trainable=asked, ep=8)
+    text = next(iter(found.texts.values()))
+    assert "target_modules=['linear_qkv', 'linear_proj', 'in_proj', 'out_proj']" in text
+    place = tmp_path / "recipe.py"
+    place.write_text(text, encoding="utf-8")
+    assert trained(read_file(place, OPTIONS)) == Trainable(lora_rank=8, lora_targets=targets)
 
 
 ADAPTER = {
@@ -120,7 +131,7 @@ def test_trl(tmp_path):
     place = tmp_path / "sft.yaml"
     place.write_text(TRL, encoding="utf-8")
     found = read_file(place, OPTIONS)
-    assert trained(found) == Trainable(lora_rank=64)
+    assert trained(found) == Trainable(lora_rank=64, lora_targets=(*ALL_LINEAR, *RECURRENT))
     assert found.workload_values["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
 
 

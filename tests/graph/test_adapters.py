@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 from tests.small import dense, moe
 
+from forescale import project
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, model_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
-from forescale.spec import Kernels, Model, Strategy
-from forescale.spec.workload import Precision, Trainable
+from forescale.spec import FullAttention, Kernels, LinearAttention, Model, Strategy
+from forescale.spec.workload import ALL_LINEAR, Precision, Trainable
 
 QUERY_VALUE = ("q_proj", "v_proj")
 PASSES = ("forward", "backward_input", "backward_weight")
@@ -47,6 +48,32 @@ def test_fused_targets_have_one_adapter():
     fused = lora(rank, lora_targets=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))
     each = (h + h + 2 * kv) + (h + h) + (h + 2 * ffn) + (ffn + h)
     assert count_trained(model, fused) == 32 * rank * each
+
+
+def test_recurrent_layers_have_one_adapter_where_they_begin_and_one_where_they_end():
+    # Mamba-2 of Nemotron 3 Nano: one in_proj makes gate, values, keys, queries and decay (mamba_ssm, Mamba2).
+    model, rank = load_model("nemotron-3-nano-30b-a3b"), 16
+    mamba = sum(isinstance(layer.attention, LinearAttention) for layer in model.layers)
+    h, inner, groups, states, heads = 2688, 4096, 8, 128, 64
+    into, out = h + 2 * inner + 2 * groups * states + heads, inner + h
+    for targets, each in ((("in_proj",), into), (("out_proj",), out), (("in_proj", "out_proj"), into + out)):
+        assert count_trained(model, lora(rank, lora_targets=targets)) == mamba * rank * each
+    # Megatron's linear_qkv and linear_proj are of attention: 32 heads of 128, two of keys and values
+    attention = sum(isinstance(layer.attention, FullAttention) for layer in model.layers)
+    each = (h + 4096 + 2 * 256) + (4096 + h)
+    assert count_trained(model, lora(rank, lora_targets=("qkv_proj", "o_proj"))) == attention * rank * each
+
+
+def test_adapters_of_recurrent_layers_are_refused_where_there_are_none():
+    asked = {"cluster": "h100-sxm", "devices": 8, "seq_len": 2048, "global_batch_size": 8}
+    trainable = {"lora_rank": 8, "lora_targets": ("q_proj", "out_proj")}
+    with pytest.raises(
+        SpecError, match=r"lora_targets has out_proj, .* the output of its attention is o_proj"
+    ):
+        project("opt-13b", **asked, trainable=trainable)
+    whole = {"lora_rank": 8, "lora_targets": (*ALL_LINEAR, "in_proj", "out_proj")}
+    plain = project("opt-13b", **asked, trainable={"lora_rank": 8})
+    assert project("opt-13b", **asked, trainable=whole).step_time_s == plain.step_time_s
 
 
 def test_experts_have_their_own_adapters_or_share_one_or_have_none():

@@ -27,10 +27,10 @@ TARGETS: Mapping[str, tuple[LoraTarget, ...]] = {
     "attention.query_up": QUERIES,
     "attention.key": ("k_proj", "qkv_proj"),
     "attention.value": ("v_proj", "qkv_proj"),
-    "attention.gate": ("o_proj",),
     "attention.kv_down": KEYS_AND_VALUES,
     "attention.kv_up": KEYS_AND_VALUES,
     "attention.output": ("o_proj",),
+    "attention.recurrent_output": ("out_proj",),
     "ffn.down": ("down_proj",),
     "shared.down": ("down_proj",),
     "moe.down": ("down_proj",),
@@ -83,6 +83,12 @@ def qkv_parts(
         for target, result, (_, extent, copies) in found
         if target in wanted
     )
+
+
+def recurrent_parts(b: Builder, results: Names, outputs: Extent) -> tuple[Adapted, ...]:
+    """Return the one adapter of all products that a layer with a recurrent state reads its input by."""
+    wanted = b.layout.trainable.lora_targets if b.layout.trainable.lora_rank and b.frozen else ()
+    return (Adapted(target="in_proj", results=results, outputs=outputs),) if "in_proj" in wanted else ()
 
 
 class Shape(Struct, frozen=True, kw_only=True):

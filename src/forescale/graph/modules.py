@@ -440,10 +440,11 @@ def linear_out(
     inputs: Extent,
     width: float,
     bias: bool = False,
+    adapted_as: str = "",
 ) -> None:
     """Append the product that ends a tensor-parallel region, and the sum over tp into residual layout.
 
-    SUMMA sums as it goes.
+    SUMMA sums as it goes. `adapted_as` says whose targets of adapters it has, where they are not its name's.
     """
     partial, tokens = partial_result(b, name, result, width), b.layout.tokens("sequence")
     outputs: Extent = ("hidden", width)
@@ -460,7 +461,7 @@ def linear_out(
     )
     if not b.layout.summa:
         scatter_sequence(b, scatter, source=partial, result=result, width=width)
-    parts = parts_of(b, name, result, outputs, matrices=1)
+    parts = parts_of(b, adapted_as or name, result, outputs, matrices=1)
     adapters(b, name, parts, source=source, saved=source, rows=tokens, inputs=inputs, summed_up=True)
 
 

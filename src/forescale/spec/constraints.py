@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import FullAttention, Model, MoeFfn
+from forescale.spec.model import FullAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import (
     CONTEXT_KINDS,
     ContextKind,
@@ -22,7 +22,15 @@ from forescale.spec.strategy import (
     halves_evenly,
     inner_ranks,
 )
-from forescale.spec.workload import FROZEN_PARTS, FrozenPart, Workload, num_microbatches
+from forescale.spec.workload import (
+    ALL_LINEAR,
+    FROZEN_PARTS,
+    RECURRENT,
+    FrozenPart,
+    LoraTarget,
+    Workload,
+    num_microbatches,
+)
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -251,6 +259,15 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: not q.workload.trainable.lora_rank,
     ),
     Constraint(
+        name="adapters of recurrent layers",
+        holds=lambda q: not _misplaced_adapters(q),
+        message=lambda q: (
+            f"lora_targets has {' and '.join(_misplaced_adapters(q))}, products of layers with a recurrent state, of "
+            f"which {q.model.name} has none; the output of its attention is o_proj"
+        ),
+        applies=lambda q: q.workload.trainable.lora_rank > 0,
+    ),
+    Constraint(
         name="images",
         holds=lambda q: not _images(q),
         message=lambda q: _images(q),  # noqa: PLW0108
@@ -294,6 +311,16 @@ def _parts(model: Model) -> tuple[FrozenPart, ...]:
     if model.is_moe:
         return tuple(part for part in FROZEN_PARTS if part not in absent)
     return tuple(part for part in FROZEN_PARTS if part not in {*absent, "moe"})
+
+
+def _misplaced_adapters(q: Proposal) -> list[LoraTarget]:
+    """Return targets that no layer has; who names all linear layers means those that are there."""
+    targets = q.workload.trainable.lora_targets
+    if set(ALL_LINEAR) <= set(targets) or any(
+        isinstance(layer.attention, LinearAttention) for layer in q.model.layer_kinds
+    ):
+        return []
+    return [each for each in targets if each in RECURRENT]
 
 
 def _images(q: Proposal) -> str:

@@ -20,7 +20,17 @@ FrozenType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "n
 FrozenPart: TypeAlias = Literal["embedding", "attention", "ffn", "moe", "norm", "head", "vision", "projector"]
 FROZEN_PARTS: tuple[FrozenPart, ...] = get_args(FrozenPart)
 LoraTarget: TypeAlias = Literal[
-    "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "gate_up_proj",
+    "down_proj",
+    "in_proj",
+    "out_proj",
 ]
 
 STORAGE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
@@ -54,6 +64,8 @@ ALL_LINEAR: tuple[LoraTarget, ...] = (
     "up_proj",
     "down_proj",
 )
+RECURRENT: tuple[LoraTarget, ...] = ("in_proj", "out_proj")
+"""Products of layers with a recurrent state, and of no others."""
 FUSED: dict[LoraTarget, tuple[LoraTarget, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -134,7 +146,8 @@ class Trainable(Given, frozen=True, kw_only=True):
     """Rank of adapters (Hu et al. 2021, LoRA, arXiv:2106.09685), beside which all else is frozen; 0 has none."""
     lora_targets: tuple[LoraTarget, ...] = ALL_LINEAR
     """Products with an adapter, by Hugging Face's names; `qkv_proj` and `gate_up_proj` are one adapter for all
-    that a framework fuses (Megatron's linear_qkv and linear_fc1)."""
+    that a framework fuses (Megatron's linear_qkv and linear_fc1). Layers with a recurrent state have them at
+    `in_proj`, one for all that it makes, and `out_proj` only."""
     lora_experts: Literal["own", "shared", "none"] = "own"
     """Whether each routed expert has its own adapters, a device's experts share one, or they have none."""
     lora_dropout: bool = False

@@ -20,7 +20,7 @@ from forescale.frameworks.bridge.recipe import FACTS, run, unread_of
 from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
-from forescale.spec.workload import FROZEN_PARTS, FUSED, FrozenPart, Trainable
+from forescale.spec.workload import FROZEN_PARTS, FUSED, RECURRENT, FrozenPart, Trainable
 
 USUAL: Final[Mapping[str, list[str]]] = FACTS["adapters"]
 """Classes and their target_modules where none are given (megatron/bridge/peft/lora.py, canonical_lora.py)."""
@@ -66,7 +66,7 @@ def peft_lines(trainable: Trainable) -> tuple[str, str]:
     fused = set(trainable.lora_targets) & set(FUSED)
     split = set(trainable.lora_targets) & {each for parts in FUSED.values() for each in parts}
     kind = "CanonicalLoRA" if split and not fused else "LoRA"
-    names = {ours: name for name, (ours, *_) in PLACES.items() if name in USUAL[kind]}
+    names = {ours: name for name, (ours, *_) in PLACES.items() if name in (*USUAL[kind], *RECURRENT)}
     targets = [names[each] for each in trainable.lora_targets if each in names]
     fields = [f"target_modules={targets!r}", f"dim={trainable.lora_rank}"]
     if trainable.lora_dropout:

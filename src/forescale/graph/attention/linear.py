@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forescale.graph.adapters import adapters, recurrent_parts
 from forescale.graph.attention.core import QKV
 from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
@@ -23,13 +24,31 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
     for name, width in widths.items():
         _project(b, f"attention.{name}", gathered, source, inputs=("hidden", h), outputs=("heads", width))
     _decay(b, spec, gathered=gathered, source=source, hidden=h, keys=keys)
+    made, gates = (
+        tuple(f"attention.{each}" for each in widths),
+        float(spec.num_heads * spec.num_gates_per_head),
+    )
+    parts = recurrent_parts(
+        b, (*made, "attention.decay") if gates else made, ("heads", sum(widths.values()) + gates)
+    )
+    tokens = b.layout.tokens("sequence")
+    adapters(b, "attention", parts, source=gathered, saved=source, rows=tokens, inputs=("hidden", h))
     if spec.num_head_parameters:
         b.parameter("attention.head_parameters", ("heads", float(spec.num_heads * spec.num_head_parameters)))
     _convolution(b, spec, keys=keys, values=values)
     output = _output_norm(b, spec, _core(b, spec, values=values), values=values)
     inner: Extent = ("heads", values)
     name, scatter = "attention.output", "attention.scatter"
-    linear_out(b, name, scatter, source=output, result=result, inputs=inner, width=h)
+    linear_out(
+        b,
+        name,
+        scatter,
+        source=output,
+        result=result,
+        inputs=inner,
+        width=h,
+        adapted_as="attention.recurrent_output",
+    )
 
 
 def _project(
@@ -45,7 +64,17 @@ def _project(
     """Append a projection on gathered tokens to a tensor of its own name."""
     tokens = b.layout.tokens("sequence")
     result = b.tensor(name, tokens * outputs[1] / b.layout.split(outputs[0]), element_bytes)
-    linear(b, name, source=gathered, result=result, rows=tokens, inputs=inputs, outputs=outputs, saved=saved)
+    linear(
+        b,
+        name,
+        source=gathered,
+        result=result,
+        rows=tokens,
+        inputs=inputs,
+        outputs=outputs,
+        saved=saved,
+        adapted=False,
+    )
     return result
 
 
