@@ -53,6 +53,8 @@ def names(tmp_path, text):
         ("x = isinstance('a', str) and not isinstance(1, (str, list))", True),
         ("from typing import cast\nx = cast(int, 4)", 4),
         ("f = lambda a: a + 1\nx = f(2)", 3),
+        ("f = lambda a, b, c=0: [a, b, c]\nx = partial(partial(f, 1), c=3)(2)", [1, 2, 3]),
+        ("import functools\nf = lambda a, b=0: [a, b]\nx = functools.partial(f, b=1)(2, b=5)", [2, 5]),
         ("from enum_of import Scope\nx = [str(each.name) for each in [Scope.attn, Scope['mlp']]]", ["attn", "mlp"]),
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from forescale.frameworks.python.module import DEPTH, Class, Function, Module, W
 from forescale.frameworks.python.values import MISSING, Call, Opaque, known
 
 COPIES: Final = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
+PARTIALS: Final = ("partial", "functools.partial")
 CASTS: Final = ("cast", "typing.cast")
 REPLACES: Final = ("replace", "dataclasses.replace")
 STARTS: Final = ("pretrain", "finetune", "print")
@@ -78,13 +79,16 @@ class Caller:
             return method(owner, func.attr, self.args, self.words)
         target = self.target(func, owner)
         if isinstance(target, Function):
-            return self.run(target, self.args, self.words)
+            return self.run(target, [*target.args, *self.args], {**target.words, **self.words})
         if isinstance(target, Class):
             return self.build(target)
         if self.name in COPIES and self.args:
             return copied(self.args[0])
         if self.name in CASTS and len(self.args) > 1:
             return self.args[1]
+        if self.name in PARTIALS and self.args and isinstance(held := self.args[0], Function):
+            given = (*held.args, *self.args[1:])
+            return Function(held.module, held.node, held.scope, given, {**held.words, **self.words})
         if self.name in REPLACES and self.args and isinstance(self.args[0], Call):
             found = copied(self.args[0])
             found.fields |= self.words

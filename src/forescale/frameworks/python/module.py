@@ -206,6 +206,9 @@ class Function:
     node: ast.FunctionDef | ast.Lambda
     scope: Mapping[str, Any] = field(default_factory=dict)
     """Names around it."""
+    args: tuple[Any, ...] = ()
+    """What functools.partial gave it already."""
+    words: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
