@@ -96,6 +96,8 @@ def test_what_overlaps_goes_over_the_other_sections(tmp_path: Path) -> None:
     ("model", "frozen", "layout"),
     [
         ("gemma-3-4b", (), {}),
+        ("exaone-4.5-33b", (), {"tp": 8}),
+        ("ministral-3-8b", ("vision",), {"tp": 2}),
         ("qwen2.5-vl-7b", ("vision",), {"tp": 2}),
         ("qwen3-vl-30b-a3b", ("vision", "projector"), {"ep": 8}),
         ("qwen3.5-27b", ("embedding", "attention", "ffn", "moe", "norm", "head", "vision"), {"tp": 4, "pp": 2}),
