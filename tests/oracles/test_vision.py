@@ -115,6 +115,25 @@ TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "exaone4_5": (
+        {
+            "model_type": "exaone4_5_text",
+            "sliding_window": None,
+            "layer_types": ["full_attention"] * 2,
+            **TEXT,
+        },
+        {
+            "hidden_size": 64,
+            "intermediate_size": 172,
+            "out_hidden_size": 128,
+            "patch_size": 14,
+            "window_size": 56,
+            "fullatt_block_indexes": [1],
+            "num_key_value_heads": 1,
+            **QWEN,
+        },
+        {},
+    ),
     "qwen3_5": ({"model_type": "qwen3_5_text", **GATED_DELTA, **TEXT}, QWEN35, {}),
     "qwen3_5_moe": (
         {
@@ -217,10 +236,12 @@ TOWERS_OF: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
 BATCH = 2
 RUN = (
-    "gemma3", "glm4v", "idefics3", "internvl", "kimi_k25", "llama4", "llava", "llava_next", "llava_onevision", "mistral3",
+    "exaone4_5", "gemma3", "glm4v", "idefics3", "internvl", "kimi_k25", "llama4", "llava", "llava_next", "llava_onevision", "mistral3",
     "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_vl",
 )  # fmt: skip
-PACKED = ("glm", "qwen", "kimi")
+PACKED = ("glm", "qwen", "kimi", "exaone")
+REPEATING = ("exaone4_5",)
+"""Classes that copy keys and values for every head of queries before attention, and keep the copies."""
 TILED = ("llava_next", "llava_onevision")
 CUT = 224
 """Pixels of a side of an image that is seen as four tiles and as a whole."""
@@ -351,7 +372,7 @@ def beside(kind: str) -> float:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", RUN)
+@pytest.mark.parametrize("kind", [kind for kind in RUN if kind not in REPEATING])
 @pytest.mark.parametrize("frozen", [(), ("vision", "projector")])
 def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart, ...]):
     """Of PyTorch's own modules, with what transformers' classes keep beside: see `beside`."""
