@@ -236,6 +236,14 @@ def test_sharding(more, zero, replicate, shard):
     assert (found.zero, found.dp_replicate, found.dp_shard) == (zero, replicate, shard)
 
 
+def test_states_sharded_over_replicas_are_not_expressed():
+    outer = "--use-megatron-fsdp --outer-dp-sharding-strategy {} --num-distributed-optimizer-instances {}"
+    said = "not expressed: --outer-dp-sharding-strategy (optimizer states sharded over replicas as well)"
+    assert said in read(outer.format("optim", 2), 8).notes
+    for kind, replicas in (("no_shard", 2), ("optim", 1)):
+        assert said not in read(outer.format(kind, replicas), 8).notes
+
+
 @pytest.mark.parametrize(
     ("more", "vpp", "stages"),
     [

@@ -63,9 +63,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     split = read_split(settings, num_layers=num_layers, pp=pp)
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
-    for key, what in WORDS["not_expressed"].items():
-        if settings.get(key) not in (None, False, "false", 0, "0", "", []):
-            settings.note(f"not expressed: {settings.spell(key)} ({what})")
+    _note_unexpressed(settings, replicate)
     return Strategy(
         tp=tp,
         sp=settings.flag("sequence_parallel") and tp > 1,
@@ -213,6 +211,18 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
 def dealt_out(settings: Settings) -> bool:
     """Whether the optimizer deals the states of whole matrices to data-parallel ranks (layer_wise_optimizer.py)."""
     return str(settings.get("optimizer")).startswith("dist_")
+
+
+def _note_unexpressed(settings: Settings, replicate: int) -> None:
+    """Say which settings change memory or time in ways that a layout cannot say."""
+    outer = "outer_dp_sharding_strategy"
+    if settings.text(outer, "no_shard") != "no_shard" and replicate > 1:
+        settings.note(
+            f"not expressed: {settings.spell(outer)} (optimizer states sharded over replicas as well)"
+        )
+    for key, what in WORDS["not_expressed"].items():
+        if settings.get(key) not in (None, False, "false", 0, "0", "", []):
+            settings.note(f"not expressed: {settings.spell(key)} ({what})")
 
 
 def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
