@@ -18,6 +18,7 @@ import ast
 import contextlib
 import copy
 import dataclasses
+import functools
 import gc
 import json
 import os
@@ -221,6 +222,15 @@ def apply(mutant: Mutant) -> bool:
     return bool(alive)
 
 
+def forget() -> None:
+    """Empty what functions keep of earlier calls (`@cache`): each test computes anew what it asks for."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("forescale")]:
+        for item in vars(module).values():
+            for kept in (item, *(vars(item).values() if isinstance(item, type) else ())):
+                if isinstance(kept, functools._lru_cache_wrapper):  # noqa: SLF001 (the type has no other name)
+                    kept.cache_clear()
+
+
 def _code_of(code: CodeType, name: str) -> CodeType:
     for part in name.split("."):
         code = next(item for item in code.co_consts if isinstance(item, CodeType) and item.co_name == part)
@@ -255,6 +265,7 @@ class Mapper(Shortened):
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Run a test under its own name."""
+        forget()
         self.coverage.switch_context(item.nodeid)
         start = time.process_time()
         result = yield
@@ -374,6 +385,7 @@ def _fork(session: pytest.Session, mutant: Mutant, tests: list[pytest.Item], lim
 def _outcome(session: pytest.Session, mutant: Mutant, tests: list[pytest.Item]) -> int:
     if not apply(mutant):
         return 3
+    forget()
     for item, following in zip(tests, [*tests[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
