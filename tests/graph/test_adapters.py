@@ -191,6 +191,7 @@ def test_products_of_adapters_on_two_tensor_ranks():
         assert moved == [(2 * 5 * added, 2), (2 * (2 * added + 3 * rows * inputs), 2)]
         local = {each.name: each.local_elements for each in block.parameters}
         assert (local[f"{name}.down"], local[f"{name}.up"]) == (inputs * low, rank * h / 2)
+    assert not block.tensors["attention.input.beside"].differentiable  # of the input there is one gradient
     kept = [block.tensors[each] for each in operators["attention.qkv.q_proj"].saves]
     assert sum(each.elements * each.element_bytes for each in kept) == 2 * rows * (h + rank)
 
@@ -213,7 +214,29 @@ def test_quantised_weights_are_read_narrow_and_written_wide_before_each_product(
             [e.bytes_moved for e in getattr(operator, each) if isinstance(e, Elementwise)] for each in PASSES
         ]
         assert casts == [[made * weights], [made * weights], []]
-        assert block.tensors[f"{name}.wide_weight"].elements == weights
+        wide = block.tensors[f"{name}.wide_weight"]
+        assert (wide.elements, wide.differentiable) == (weights, False)
+
+
+def test_matrices_alone_are_quantised_and_no_adapter():
+    """bitsandbytes replaces linear layers; norms and biases stay as they are, ends and adapters too."""
+    model = replace(dense(), norm="layer")
+    for frozen, expected in (("nf4", {"query", "key", "value", "output", "up", "down"}), (None, set())):
+        block = block_of(model, lora(8), precision=Precision(frozen=frozen))
+        found = {each.name for each in block.parameters if each.quantised}
+        assert {name.split(".")[1] for name in found} == expected
+        assert not any(part in name for name in found for part in ("norm", "proj", "lora"))
+
+
+def test_adapters_of_experts_that_are_split_take_a_rank_s_columns_and_inputs():
+    """tp 2, etp 2: half of the width of each of 4 local experts, and the rows of both ranks."""
+    block = block_of(moe(), lora(8), tp=2, ep=4, etp=2, dp_shard=4)
+    rows, h, half = 2 * 256 / 2 * 4, 1024, 512 / 2
+    for name, (inputs, outputs) in {
+        "moe.up.up_proj": (h, half), "moe.up.gate_proj": (h, half), "moe.down.lora": (half, h)
+    }.items():  # fmt: skip
+        down, up = products_of(block, name)
+        assert [(each.m, each.n, each.k) for each in (down, up)] == [(rows, 8, inputs), (rows, outputs, 8)]
 
 
 def products_of(block, name):
@@ -234,10 +257,29 @@ def test_adapters_of_experts_on_four_ranks(kernels):
         assert isinstance(product, GroupedGemm)
         assert (product.m, product.n, product.k) == extents
         assert (product.groups, product.together) == (4, kernels == "one")
+    (operator,) = [each for each in block.operators if each.name == "moe.up.lora"]
+    along = {
+        each: [e.contract for e in getattr(operator, each) if isinstance(e, GroupedGemm)] for each in PASSES
+    }
+    assert along == dict(
+        zip(PASSES, (["k", "k"], ["k", "k"], ["m", "m"]), strict=True)
+    )  # weights' sum over rows
+    sums = {
+        each: [e.accumulate_bytes for e in getattr(operator, each) if isinstance(e, GroupedGemm)]
+        for each in PASSES
+    }
+    assert sums == dict(
+        zip(PASSES, ([0, 0], [0, 0], [2 * 4 - 2] * 2), strict=True)
+    )  # fp32, beside a 16-bit result
     local = {each.name: each.local_elements for each in block.parameters}
+    assert {each.group for each in block.parameters if each.name.startswith("moe.up.lora")} == {"expert"}
     assert local["moe.up.lora.down"] == 4 * 1024 * 8
     assert local["moe.up.lora.up"] == 4 * 8 * 2 * 512
-    shared = products_of(block_of(moe(), replace(given, lora_experts="shared"), **layout), "moe.up.lora")
+    one = block_of(moe(), replace(given, lora_experts="shared"), **layout)
+    assert {each.group for each in one.parameters if each.name.startswith("moe.up.lora")} == {"dense"}, (
+        "all ranks hold it"
+    )
+    shared = products_of(one, "moe.up.lora")
     assert [(each.m, each.n, each.k) for each in shared if isinstance(each, Gemm)] == [
         (rows, 8, 1024),
         (rows, 1024, 8),
@@ -248,8 +290,19 @@ def test_one_adapter_of_queries_keys_and_values_on_two_ranks():
     block = block_of(dense(), lora(8, lora_targets=("qkv_proj",)), tp=2)
     down, up = products_of(block, "attention.qkv.qkv_proj")
     assert (down.n, up.n) == (4, (1024 + 2 * 256) / 2)
+    copied = products_of(
+        block_of(dense(), lora(8, lora_targets=("qkv_proj",)), tp=8), "attention.qkv.qkv_proj"
+    )
+    assert [each.n for each in copied] == [1, 1024 / 8 + 2 * 64]  # of 4 key heads one whole
     result = block.tensors["attention.qkv.qkv_proj.result"]
     assert result.elements == 2 * 256 * up.n, "what is added stands beside what it is scaled from"
+
+
+def test_keys_that_ranks_hold_copies_of_have_adapters_as_wide():
+    """4 key heads of 64 over 8 ranks: each has one whole, and its part of the rank."""
+    block = block_of(dense(), lora(8, lora_targets=("k_proj",)), tp=8)
+    down, up = products_of(block, "attention.qkv.k_proj")
+    assert (down.n, up.n) == (1, 64)
 
 
 def test_dropout_before_an_adapter_keeps_what_is_left_and_a_mask_of_bytes():

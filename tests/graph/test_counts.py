@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests import toy
-from tests.small import DENSE_LAYER, dense, moe
+from tests.small import DENSE_LAYER, dense, moe, sees
 
 from forescale.catalogue.models import load_model
 from forescale.graph.counts import block_flops, count_parameters, model_flops
@@ -35,17 +37,59 @@ def test_tokens_that_are_dropped_are_not_multiplied_by_experts():
     assert whole.full - rest.full == whole.masked - rest.masked == 0.25 * 6 * SEQ * routed
 
 
+def test_three_products_for_every_weight_that_a_token_uses():
+    """PaLM, arXiv:2204.02311, appendix B: 6 N + 12 L H Q T, of latent heads with keys of 96 and values of 64."""
+    model = replace(moe(), num_mtp_layers=0)
+    norms = 8 * (2 * 1024 + 256 + 128) + 1024
+    weights = count_parameters(model).active - norms - 32000 * 1024
+    attention = 6 * 8 * 16 * (96 + 64) * SEQ**2
+    assert model_flops(model, SEQ).full == 6 * SEQ * weights + attention
+
+
+def test_a_vocabulary_is_not_padded_to_count_flops():
+    odd = replace(dense(), vocab_size=31_999)
+    assert model_flops(dense(), SEQ).full - model_flops(odd, SEQ).full == 6 * SEQ * 1024
+
+
 def test_the_part_that_waits_for_its_weight_gradient():
     """Qi et al. 2023, arXiv:2401.10241, section 2.1: 32h of 34h + 5as per token, for the heads of GPT-3 175B."""
     assert counted_weight_part(load_model("gpt3-175b"), 2048) == pytest.approx(393216 / (417792 + 983040))
+    grouped = counted_weight_part(load_model("llama-3.1-70b"), 8192)  # a are heads of queries: 64, not 8
+    assert grouped == pytest.approx(32 * 8192 / (34 * 8192 + 5 * 64 * 8192))
+    without = replace(dense(), layers=(replace(DENSE_LAYER, attention=None, num_norms=1),))
+    assert counted_weight_part(without, 2048) == 32 / 34
 
 
 def test_class_tokens_are_learned():
     """Dosovitskiy et al. 2021, arXiv:2010.11929: one vector before the patches, and a position of its own."""
-    from dataclasses import replace
 
     def total(class_tokens):
         patches = Patches(patch_elements=588, class_tokens=class_tokens)
         return count_parameters(replace(dense(), vocab_size=0, patches=patches)).total
 
     assert total(1) - total(0) == 1024
+
+
+def test_layers_of_multi_token_prediction_are_counted_beside_the_model():
+    """DeepSeek-V3, README_WEIGHTS.md: 671B, and 11.5B of a module beside the embedding and the head that it shares."""
+    model = load_model("deepseek-v3")
+    one, three = (count_parameters(replace(model, num_mtp_layers=count)) for count in (1, 3))
+    assert one.mtp == pytest.approx(11.5e9, rel=0.01)
+    assert three.mtp == 3 * one.mtp
+    assert one.total == three.total == pytest.approx(671e9, rel=0.005)
+
+
+def test_an_embedding_narrower_than_the_stream_is_projected_in_and_out():
+    """facebook/opt-350m: 331,196,416 parameters, embeddings of 512 in a stream of 1,024, tied."""
+    model = load_model("opt-350m")
+    assert count_parameters(model).total == 331_196_416
+    added = model_flops(model, SEQ).full - model_flops(replace(model, embedding_size=0), SEQ).full
+    assert added == 6 * SEQ * (2 * 512 * 1024 - 50272 * 512)  # two projections, and a head of half the width
+
+
+def test_no_token_of_text_uses_a_tower():
+    assert (
+        count_parameters(sees()).active
+        == count_parameters(dense()).total
+        == count_parameters(sees().text).active
+    )

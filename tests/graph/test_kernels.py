@@ -111,10 +111,13 @@ def test_gradients_of_a_flat_parameter_are_joined_and_divided():
 def test_attention_on_padded_batches_copies_its_operands():
     """Queries, keys and values are read and written, the result is cleared, read and written; backward the reverse."""
 
-    def moved(name: str, **kernels: object) -> float:
+    def copies(name: str, **kernels: object) -> list[Elementwise]:
         block = layer_block(small.dense(), small.DENSE_LAYER, layout(**kernels))
         core = next(each for each in block.operators if each.name == "attention.core")
-        return sum(each.bytes_moved for each in getattr(core, name) if isinstance(each, Elementwise))
+        return [each for each in getattr(core, name) if isinstance(each, Elementwise)]
+
+    def moved(name: str, **kernels: object) -> float:
+        return sum(each.bytes_moved for each in copies(name, **kernels))
 
     shape = small.DENSE_LAYER.attention
     inputs = 2 * TOKENS * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
@@ -122,6 +125,8 @@ def test_attention_on_padded_batches_copies_its_operands():
     assert moved("forward") == moved("backward_input") == 0
     assert moved("forward", unpads_attention=True) == 2 * inputs + 3 * result
     assert moved("backward_input", unpads_attention=True) == 3 * inputs + 2 * result
+    for name in ("forward", "backward_input"):  # one each for queries, keys, values and the result
+        assert [each.kernels for each in copies(name, unpads_attention=True)] == [4]
 
 
 @pytest.mark.parametrize(("kv_heads", "copies"), [(16, 2), (4, 0)])

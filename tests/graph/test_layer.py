@@ -50,6 +50,13 @@ def test_masks_of_dropout_have_no_gradient():
         assert (mask.elements, mask.element_bytes, mask.differentiable) == (256 * 1024, 1.0, False)
 
 
+def test_additions_hand_their_gradient_on_as_it_is():
+    """Of a mixture with a shared expert both results are added, and their sum to the stream."""
+    block = layer_block(moe(), moe().layers[-1], toy.layout(Strategy(), 256.0))
+    shared = [each.name for each in block.operators if each.shares_gradient]
+    assert shared == ["attention.add", "moe.add_shared", "ffn.add"]
+
+
 def test_learned_factors_of_a_half_s_result():
     """LayerScale (Touvron et al. 2021, arXiv:2103.17239): one factor per channel; backward reads result and gradient."""
     model = replace(dense(), branch_scales=True)

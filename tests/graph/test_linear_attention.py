@@ -51,6 +51,14 @@ def test_separate_kernels_keep_the_convolved_inputs_too():
     assert "attention.gated" not in found
 
 
+@pytest.mark.parametrize(("gated", "read"), [(True, ("core_output", "gate")), (False, ("core_output",))])
+def test_the_output_s_norm_reads_the_gate_where_there_is_one(gated, read):
+    layer = Layer(attention=replace(MAMBA, fused_scan=False, output_gate=gated), ffn=None, num_norms=1)
+    block = layer_block(small.dense(), layer, toy.layout(Strategy(), TOKENS))
+    (norm,) = [each for each in block.operators if each.name == "attention.gated_norm"]
+    assert norm.reads == norm.saves == tuple(f"attention.{name}" for name in read)
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("currency", [toy.FLOPS, toy.BYTES])
 def test_two_ranks_have_half_the_heads_and_half_the_work_of_the_recurrence(fused, currency):
@@ -91,6 +99,13 @@ def test_only_products_with_weights_wait_for_their_gradients():
     gradients = {name for name in waiting if name.startswith("∂")}
     assert len(gradients) == len(products)
     assert not any("core" in name for name in gradients)
+
+
+def test_gradients_that_wait_in_fp32_are_as_wide_as_they_are():
+    precision = Precision(compute="tf32", activations="fp32", parameters="fp32", master="none")
+    layout = toy.layout(Strategy(), TOKENS, precision)
+    waiting = dict(awaited(layer_block(small.dense(), small.DENSE_LAYER, layout)))
+    assert waiting["∂ffn.up"] == 4 * TOKENS * 2 * 4096
 
 
 def test_gradients_that_wait_for_8_bit_products_wait_in_8_bits():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tests.small import dense, moe
+from tests.small import DENSE_LAYER, dense, moe
 
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.recompute import keep, offloaded_bytes
-from forescale.spec import Strategy
+from forescale.spec import LinearAttention, Strategy
 from forescale.spec.strategy import Recompute
 from forescale.spec.workload import Precision
 
@@ -67,6 +69,15 @@ def test_results_by_maxtexts_names():
     assert moved(dense(), "context", "mlpwo", recompute=policy) == size_of(
         dense(), "attention.core_output", "attention.softmax_statistics", "ffn.result"
     )
+
+
+def test_linear_attention_has_none_of_attention_s_modules():
+    """Megatron-LM's gated delta nets offload nothing inside; the norm before is any layer's."""
+    spec = LinearAttention(num_heads=8, num_key_heads=8, key_head_dim=64, value_head_dim=64, conv_kernel=4)
+    model = replace(dense(), layers=(replace(DENSE_LAYER, attention=spec),))
+    assert moved(model, "qkv_linear", "core_attn", "attn_proj") == 0.0
+    assert moved(model, "attn_norm", "core_attn") == size_of(model, "input", "attention.input.statistics")
+    assert moved(model, "mlp_norm") == size_of(model, "attention.residual", "ffn.input.statistics")
 
 
 def test_a_model_without_experts_has_none_to_offload():

@@ -8,7 +8,7 @@ from tests.small import dense, moe
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.layout import Layout, split_strategy
-from forescale.graph.recompute import POLICIES, awaited, keep
+from forescale.graph.recompute import POLICIES, awaited, keep, makers
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
 from forescale.spec.workload import Precision
 
@@ -69,6 +69,14 @@ def test_policies_keep_what_they_list(policy):
     assert names(kept.tensors) == listed | {"input"}
 
 
+def test_what_no_operator_writes_is_made_by_the_one_that_keeps_it():
+    whole = block(dense())
+    made = {
+        name: [each.name for each in makers(whole, name)] for name in ("ffn.input", "ffn.input.statistics")
+    }
+    assert made == {"ffn.input": ["ffn.norm"], "ffn.input.statistics": ["ffn.norm"]}
+
+
 def test_a_policy_replays_no_product_whose_result_it_keeps():
     kept = keep(block(dense()), Recompute(granularity="policy", policy="minimal_with_context"))
     replayed = {operator.name for operator in kept.replayed}
@@ -104,6 +112,7 @@ def test_a_replay_that_stops_early_leaves_out_what_only_makes_the_output():
     }
     assert left_out == {"ffn.down", "ffn.scatter", "ffn.add"}
     assert names(needed.tensors) == names(every.tensors) == {"input"}
+    assert needed.num_bytes == every.num_bytes == 2 * 512 * 1024 / 2
 
 
 TOKENS, HIDDEN = 512.0, 1024.0

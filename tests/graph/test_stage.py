@@ -18,6 +18,7 @@ def sizes(num_layers, pp, vpp=1):
 
 def test_the_remainder_goes_to_the_first_stages():
     assert sizes(61, 4) == [16, 15, 15, 15]
+    assert sizes(62, 4) == [16, 16, 15, 15]
 
 
 def test_every_layer_stands_on_one_rank_in_order():
@@ -29,6 +30,12 @@ def test_every_layer_stands_on_one_rank_in_order():
 
 def test_chunks_two_layers_short_spare_the_ends():
     assert sizes(126, 16, 8) == [7] + [8] * 14 + [7]
+
+
+def test_two_layers_short_spare_the_ends_where_ranks_have_two_chunks_alone():
+    assert sizes(14, 4, 2) == [1 + 2, 2 + 2, 2 + 2, 2 + 1]
+    assert sizes(6, 4) == [2, 2, 1, 1]
+    assert sizes(13, 4, 2) == [2 + 2, 2 + 1, 2 + 1, 2 + 1]
 
 
 def test_explicit_counts():

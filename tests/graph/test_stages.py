@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from tests.small import dense
 
-from forescale.graph.parts import Parts
-from forescale.graph.stages import Picker, StagePlan, greatest, over_stages, stack_plans, sum_over_stages
+from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.stages import (
+    Picker,
+    StagePlan,
+    StageSums,
+    greatest,
+    least_chunks,
+    over_stages,
+    stack_plans,
+    sum_over_stages,
+    with_moments,
+)
+from forescale.spec import Recompute
 
 PLAN = StagePlan(
     counts=np.array([[1.0], [2.0]]),
@@ -41,6 +53,13 @@ def test_a_sum_over_stages_is_of_whole_parts_of_the_largest_that_stands():
     assert summed([1.0, 2.0**-40, 1e30], [1.0, 1.0, 0.0]) == 1.0 + 2.0**-40
 
 
+def test_the_parts_follow_the_largest():
+    for scale in (2.0**-30, 2.0**30):
+        assert summed([scale, 2.0**-40 * scale], [1.0, 1.0]) == (1.0 + 2.0**-40) * scale
+        assert summed([scale, 0.5 * 2.0**-41 * scale], [1.0, 2.0**10]) == scale
+        assert summed([scale, 2.0**-40 * scale, 0.0], [1.0, 1.0, 0.0]) == (1.0 + 2.0**-40) * scale
+
+
 def summed(values, multiplicity):
     return float(sum_over_stages(values=np.array(values), multiplicity=np.array(multiplicity)))
 
@@ -59,6 +78,15 @@ def test_ends_stand_on_the_first_and_the_last_stage():
     assert np.asarray(ends).tolist() == [10 + 15100, 20 + 14]
 
 
+def test_two_things_of_every_block_make_one():
+    def added(one, other):
+        return one + other
+
+    assert PARTS.zipped(PARTS, added) == PARTS.map(lambda each: 2 * each)
+    without = replace(PARTS, mtp=None)
+    assert PARTS.zipped(without, added).mtp is without.zipped(PARTS, added).mtp is None
+
+
 def test_a_tower_has_an_end_on_either_side_of_its_layers():
     found = PARTS.map_vision(layer=lambda each: f"layer {each:g}", end=lambda each: f"end {each:g}")
     assert found == ((1, "end 100"), (5, "layer 1000"), (1, "end 10000"))
@@ -70,3 +98,103 @@ def test_moments_that_no_other_exceeds():
     second = [[1.0, 1.0], [1.0, 2.0], [3.0, 3.0], [3.0, 2.0]]
     held = np.stack([first, second], axis=1)
     assert greatest(held).tolist() == [[0, 2], [1, 2]]
+
+
+def with_moments_of(*sizes):
+    """Return the plan of one rank with moments of so many layers, and as many that wait, a forward at work in all."""
+    one = replace(PLAN.taken(np.array([0])), moments=(), waiting=(), at_work=())
+    moments = tuple(replace(one, counts=np.array([[size]])) for size in sizes)
+    return replace(one, moments=moments, waiting=moments, at_work=(np.array([[1.0, 0.0, 0.0]]),) * len(sizes))
+
+
+def test_plans_stand_side_by_side_as_high_as_the_highest():
+    """One rank beside two: its second row stands for none."""
+    stages = stack_plans([PLAN, PLAN.taken(np.array([1]))])
+    assert stages.counts[0].tolist() == [[1.0, 2.0], [2.0, 0.0]]
+    assert stages.multiplicity.tolist() == [[1.0, 1.0], [1.0, 0.0]]
+    assert stages.index.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_a_stage_that_stands_for_none_sets_no_pace():
+    stages = stack_plans([PLAN, PLAN.taken(np.array([1]))])
+    times = np.array([[1.0, 5.0], [2.0, 9.0]])
+    assert Picker.slowest(times, stages)(times).tolist() == [2.0, 5.0]
+
+
+def test_plans_with_fewer_moments_repeat_their_last():
+    stages = stack_plans([with_moments_of(3.0, 5.0, 4.0), with_moments_of(7.0)])
+    for moments in (stages.moments, stages.waiting):
+        assert [each.counts[0].tolist() for each in moments] == [[[3.0, 7.0]], [[5.0, 7.0]], [[4.0, 7.0]]]
+    assert [[each.tolist() for each in moment] for moment in stages.at_work] == [
+        [[[1, 1]], [[0, 0]], [[0, 0]]]
+    ] * 3
+
+
+def test_plans_without_moments_hold_their_layers_and_nothing_waits():
+    """Beside passes that wait, a plan of which none does has any pass at work."""
+    stages = stack_plans([with_moments_of(3.0, 5.0), PLAN.taken(np.array([1]))])
+    assert [each.counts[0].tolist() for each in stages.moments] == [[[3.0, 2.0]], [[5.0, 2.0]]]
+    assert [each.counts[0].tolist() for each in stages.waiting] == [[[3.0, 0.0]], [[5.0, 0.0]]]
+    assert [[each.tolist() for each in moment] for moment in stages.at_work] == [
+        [[[1, 1]], [[0, 1]], [[0, 1]]]
+    ] * 2
+    assert stack_plans([PLAN, PLAN]).moments == stack_plans([PLAN, PLAN]).waiting == ()
+
+
+def chunks_of(*layers):
+    """Return one virtual stage for each number of layers, of which one is replayed, without ends."""
+    size = np.array([[layer] for layer in layers], dtype=float)
+    none = np.zeros(len(layers))
+    one = np.ones_like(size)
+    return StagePlan(
+        counts=size,
+        replayed=one,
+        heads=one,
+        first=none,
+        last=none,
+        index=np.arange(len(layers)),
+        multiplicity=none + 1,
+    )
+
+
+def test_ranks_are_told_apart_by_what_they_hold_when_passes_wait():
+    """Two ranks of one stage each, of equal layers: told apart by their passes in flight, not by their moments."""
+    chunks, stage_of = chunks_of(3.0, 3.0), np.array([[0], [1]])
+    plan = replace(PLAN, counts=chunks.counts, replayed=chunks.replayed, first=chunks.first, last=chunks.last)
+    work = np.ones((2, 2, 3))
+
+    def rows(first, second):
+        live = np.array([[[[one], [other]] for one, other in zip(first, second, strict=True)]] * 2)
+        return len(with_moments(plan, chunks, stage_of, live, work).compressed().index)
+
+    assert rows([2.0, 1.0], [2.0, 1.0]) == 1
+    assert rows([2.0, 1.0], [1.0, 2.0]) == 2
+
+
+def test_moments_of_layers_that_are_replayed_do_not_stand_for_others():
+    """Two passes of a stage whose layer is replayed, then one of a stage that keeps all: either may hold most."""
+    chunks = replace(chunks_of(1.0, 1.0), replayed=np.array([[1.0], [0.0]]), heads=np.array([[1.0], [0.0]]))
+    live = np.array([[[[2.0, 0.0]], [[0.0, 1.0]]]])
+    plan = with_moments(PLAN.taken(np.array([0])), chunks, np.array([[0, 1]]), live)
+    assert [each.counts.tolist() for each in plan.moments] == [[[2.0]], [[1.0]]]
+    assert [each.replayed.tolist() for each in plan.moments] == [[[2.0]], [[0.0]]]
+
+
+def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():
+    """Of 5 layers and 3, one of each replayed: two chunks of at least 3."""
+    least = least_chunks(chunks_of(5.0, 3.0), np.array([[0, 1]]))
+    assert (least.counts.tolist(), least.replayed.tolist()) == ([[6.0]], [[2.0]])
+
+
+def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
+    """Two copies of other stages (DualPipe): the mean over both."""
+    blocks = Parts(layers=(ByPolicy(taken=2.0, left=2.0),), embedding=ByPolicy(taken=4.0, left=4.0),
+                   head=ByPolicy(taken=6.0, left=6.0), mtp=None)  # fmt: skip
+    one, two, four = (
+        StageSums(model=dense(), recompute=Recompute(), stages=PLAN.alone, copies=copies).total(
+            blocks, lambda each: each
+        )
+        for copies in (1, 2, 4)
+    )
+    assert one.tolist() == [[2 + 4], [4 + 6]]
+    assert (two.tolist(), four.tolist()) == ([[3], [5]], [[1.5], [2.5]])

@@ -167,7 +167,8 @@ def test_norms_of_heads_have_a_statistic_per_head():
 def test_key_heads_that_are_copied():
     """Of 4 key heads over tp 6 each rank has one whole: 6 copies of 1/6 of 4 heads, and as many again by half."""
     block = block_of(ATTENTION, None, tp=6)
-    assert block.tensors["attention.key"].elements == pytest.approx(TOKENS * SIZE)
+    for name in ("key", "value"):
+        assert block.tensors[f"attention.{name}"].elements == pytest.approx(TOKENS * SIZE)
     held = {each.name: each.local_elements for each in block.parameters}
     assert held["attention.key.weight"] == pytest.approx(HIDDEN * SIZE)
     assert held["attention.query.weight"] == pytest.approx(HIDDEN * 2 * SIZE)
@@ -249,6 +250,10 @@ def test_linear_attention():
     block = block_of(linear, None, tp=2)
     check(block, tensors, weights)
     (core,) = [each for each in block.operators if each.name == "attention.core"]
+    mixed = ("attention.query.mixed", "attention.key.mixed", "attention.value.mixed")
+    assert core.backward_temporaries == ("attention.states", *mixed)  # both are made again
+    apart = block_of(replace(linear, fused_scan=False), None).operators
+    assert [each.backward_temporaries for each in apart if each.name == core.name] == [("attention.states",)]
     scores, state = core.forward
     assert (scores.batch, scores.heads, scores.kv_heads) == (TOKENS / 66, 5, 5)
     assert (scores.q_len, scores.kv_len, scores.pairs) == (66, 66, 66 * 66)
@@ -316,6 +321,21 @@ def test_experts_over_ep_and_etp():
     experts = {each.name for each in block.parameters if each.group == "expert"}
     assert experts == {"moe.up.weight", "moe.up.bias", "moe.down.weight", "moe.down.bias"}
     assert {each.active_fraction for each in block.parameters} == {1.0, 6 / 20}
+    assert [name for name, each in block.tensors.items() if not each.differentiable] == ["moe.permute.rows"]
+
+
+def test_one_rank_copies_rows_once_and_sums_nothing():
+    """All experts are here, so rows are sorted as they are copied; a product's sum over tp is its result."""
+    block = block_of(ATTENTION, replace(ROUTED, shared_ffn_hidden_size=0))
+    empty = {"moe.permuted", "moe.arrived", "moe.unsorted", "moe.reduced"}
+    more = {"attention.gather.result", "attention.output.partial", "attention.gathered_kv"}
+    assert {name for name, each in block.tensors.items() if not each.elements} == empty | more
+    assert block.tensors["moe.dispatched"].elements == 6 * WHOLE
+    split = block_of(None, replace(ROUTED, shared_ffn_hidden_size=0), tp=2, etp=2)
+    rows = {
+        name: split.tensors[f"moe.{name}"].elements / STREAM for name in ("permuted", "arrived", "gathered")
+    }
+    assert rows == {"permuted": 6, "arrived": 0, "gathered": 12}  # no exchange, but rows of both are gathered
 
 
 def test_experts_without_sequence_parallelism_send_each_rank_s_half_of_the_tokens():
@@ -392,6 +412,8 @@ def test_embedding():
     check(block, tensors, {"embedding.weight": (VOCAB * HIDDEN, VOCAB / 2 * HIDDEN)})
     assert block.tensors["token_ids"].element_bytes == 8.0
     assert [name for name, each in block.tensors.items() if not each.differentiable] == ["token_ids"]
+    assert block.tensors["token_ids"].gradient_bytes == 0.0
+    assert block.tensors["embedding.result"].gradient_bytes == 2 * STREAM
     model = replace(MODEL, embedding_size=62, learned_positions=512, embedding_norm=True, norm="layer")
     more = {
         "embedding.narrow": TOKENS * 62,
@@ -414,6 +436,21 @@ def test_embedding_of_patches():
     weights = {"embedding.patch.weight": (48 * HIDDEN,) * 2, "embedding.patch.bias": (HIDDEN,) * 2}
     tensors = {"token_ids": TOKENS, "patches": TOKENS * 48, "embedding.result": STREAM}
     check(block, tensors, weights)
+    assert {name for name, each in block.tensors.items() if not each.differentiable} == {
+        "token_ids",
+        "patches",
+    }
+
+
+def test_patches_beside_learned_tokens_and_over_the_grid_of_summa():
+    """Five tokens before the patches of each of 5 images (one of the class, four registers) are no patches."""
+    patches = Patches(patch_elements=48, class_tokens=5)
+    model = replace(MODEL, vocab_size=0, patches=patches)
+    assert ends(embedding_block, model).tensors["patches"].elements == (TOKENS - 5 * 5) * 48
+    summa = ends(
+        embedding_block, replace(model, patches=Patches(patch_elements=48)), tp=2, cp=3, tp_kind="summa"
+    )
+    assert summa.tensors["patches"].elements == TOKENS / 3 * 48 / 2
 
 
 HEAD = {
@@ -488,6 +525,7 @@ def test_a_loss_in_chunks():
         (4096, 128256, 4096, 128),  # 32 times as wide, so 128 tokens: a power of two already
         (5000, 32000, 4096, 1024),  # 8 times: 625 tokens, up to 1024
         (4096, 131072, 4096, 128),
+        (4097, 131072, 4096, 256),  # one token more than 32 chunks of 128 have
         (3, 10, 20, 3),  # no more than there are
         (1, 1e6, 1, 1),
     ],
@@ -557,6 +595,28 @@ def test_the_grid_of_summa():
     looked_up = {"token_ids": rows, "embedding.partial": 2 * stream, "embedding.rows": stream}
     table = {"embedding.weight": (VOCAB * HIDDEN, VOCAB * HIDDEN / 6)}
     check(ends(embedding_block, tp=2, cp=3, tp_kind="summa"), looked_up | {"embedding.result": stream}, table)
+    head = ends(head_block, tp=2, cp=3, tp_kind="summa")
+    assert head.tensors["head.logits.weight_gradient"].elements == pytest.approx(HIDDEN / 3 * VOCAB / 2)
+
+
+@pytest.mark.parametrize(("parameters", "size"), [("fp32", 4), ("bf16", 2), ("fp8", 2)])
+def test_a_weight_gradient_has_the_type_of_its_weight_and_16_bits_at_least(parameters, size):
+    recipe = {"compute": "fp8", "recipe": "blockwise"} if parameters == "fp8" else {}
+    precision = Precision(parameters=parameters, **recipe)
+    block = head_block(MODEL, toy.layout(Strategy(), 462.0, precision))
+    gradient = block.tensors["head.logits.weight_gradient"]
+    assert (gradient.element_bytes, gradient.differentiable) == (size, False)
+
+
+def test_gradients_of_activations_have_16_bits_at_least():
+    """What is kept in fp8 gets gradients in bf16, routing logits in fp32 get theirs in fp32."""
+    layout = toy.layout(Strategy(), 462.0, Precision(compute="fp8"))
+    layer = Layer(attention=None, ffn=ROUTED, num_norms=1)
+    found = layer_block(replace(MODEL, layers=(layer,)), layer, layout).tensors
+    for name, kept, gradient in (("moe.dispatched", 1, 2), ("moe.up", 2, 2), ("moe.logits", 4, 4)):
+        tensor = found[name]
+        assert tensor.num_bytes == kept * tensor.elements
+        assert tensor.gradient_bytes == gradient * tensor.elements
 
 
 @pytest.mark.parametrize(("kind", "groups"), [("ulysses", 1), ("hierarchical", 3)])
@@ -568,8 +628,15 @@ def test_heads_exchanged_for_tokens(kind, groups):
     found = {name.removeprefix("attention."): each.elements for name, each in block.tensors.items()}
     for name, size in (("query", queries), ("key", keys), ("value", keys), ("core_output", queries)):
         assert found[name] == found[f"{name}.exchanged"] == pytest.approx(size)
+    (core,) = [each for each in block.operators if each.name == "attention.core"]
+    assert core.reads == tuple(f"attention.{name}.exchanged" for name in ("query", "key", "value"))
     assert found["softmax_statistics"] == TOKENS / cp * HEADS
     assert found.get("gathered_kv") == ((groups - 1) * 2 * keys if groups > 1 else None)
+
+
+def test_one_rank_exchanges_no_result():
+    block = block_of(ATTENTION, None, cp_kind="ulysses")
+    assert block.tensors["attention.core_output.exchanged"].elements == 0
 
 
 def norms_of(layer):
@@ -678,6 +745,13 @@ def test_experts_in_8_bits_narrow_rows_both_ways():
 )
 def test_attention_runs_in_the_type_of_wide_products(precision, dtype):
     assert toy.layout(Strategy(), 462.0, precision).core_type == dtype
+
+
+def test_experts_are_weighed_in_fp32():
+    """Megatron-LM, TEGroupedMLP: the product with routing weights in fp32, before it is narrowed."""
+    block = block_of(None, ROUTED, kernels=Kernels(weighted_activation=False))
+    weighted = block.tensors["moe.weighted"]
+    assert (weighted.elements, weighted.element_bytes) == (6 * TOKENS * 34, 4)
 
 
 def test_a_softmax_that_is_not_fused_keeps_its_result_in_fp32_beside_the_copy_for_the_product():

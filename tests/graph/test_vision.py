@@ -47,6 +47,30 @@ def test_each_image_is_a_sequence_whatever_cuts_the_text():
     assert (product.m, product.k, product.n) == (3 * 2 * 4096, 1152, 4304)
 
 
+def test_tiles_are_sequences_of_their_own():
+    """An image of 896 pixels in 2 x 2 tiles of 448, and once more whole: five sequences of 1,024 patches."""
+    vision = replace(SMALL.vision, tiles=Tiles(grids=((1, 1), (2, 2)), fits="resolution"))
+    degrees, choices = split_strategy(Strategy(micro_batch_size=3))
+    layout = Layout(
+        degrees=degrees,
+        choices=choices,
+        precision=Precision(),
+        seq_len=8192.0,
+        images=Images(count=2, size=896),
+    )
+    product = up(build_blocks(replace(SMALL, vision=vision), layout).vision)
+    assert (product.m, product.k, product.n) == (3 * 2 * 5 * 1024, 512, 2048)
+
+
+def test_a_class_token_is_one_more_than_patches_have():
+    """CLIP ViT-L/14 at 336 pixels, as LLaVA-1.5 has it: 24 x 24 patches are a sequence of 577."""
+    model = load_model("llava-1.5-7b")
+    degrees, choices = split_strategy(Strategy())
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
+    blocks = build_blocks(model, layout).vision
+    assert up(blocks).m == 577
+
+
 def test_kernels_that_cut_towers_cut_them_over_tp_alone():
     blocks = tower(Strategy(tp=4, cp=2, kernels=CUT))
     product = up(blocks)
@@ -108,6 +132,15 @@ def test_flops_of_a_tower(frozen, passes):
     )
 
 
+def test_a_trained_tower_makes_the_gradients_of_its_weights():
+    ((_, layer),) = tower(Strategy(kernels=Kernels(gradient_sum="after_product")))[1:-1]
+    made = {each.name: each.backward_temporaries for each in layer.operators}
+    assert made["ffn.up"] == ("ffn.up.weight_gradient",)
+    (_, start), *_ = tower(Strategy(kernels=Kernels(gradient_sum="after_product")))
+    (patch,) = [each for each in start.operators if each.name == "embedding.patch"]
+    assert (patch.backward_input, patch.backward_temporaries) == ((), ("embedding.patch.weight_gradient",))
+
+
 def test_images_change_nothing_of_a_model_without_a_tower():
     one, two = (whole_blocks(GEMMA.text, images=Images(count=count)) for count in (1, 2))
     assert [block.tensors for block, _ in one] == [block.tensors for block, _ in two]
@@ -147,10 +180,17 @@ def test_a_projector_has_activations_between_its_layers():
     }
 
 
+def test_four_by_four_patches_become_one_token():
+    products, _, _, _ = projector(replace(SMALL.vision, merge=4))
+    assert products == {"0": (64, 8192, 2048), "1": (64, 2048, 1024)}
+
+
 def test_of_two_layers_in_a_row_one_is_cut_by_outputs_and_the_next_by_inputs():
     products, _, weights, block = projector(SMALL.vision, tp=2, sp=True, kernels=CUT)
     assert products == {"0": (256, 2048, 1024), "1": (256, 1024, 1024)}
     assert (weights["0.weight"], weights["1.weight"]) == (2048 * 1024, 1024 * 1024)
+    made = [block.tensors[f"projector.{place}.result"].elements for place in (0, 1)]
+    assert made == [256 * 1024, 256 * 1024]  # half of 2,048 columns, and all of 1,024 that are summed
     sent = {
         (own.name, each): [(e.kind, e.num_bytes) for e in getattr(own, each) if isinstance(e, Collective)]
         for own in block.operators
@@ -160,6 +200,27 @@ def test_of_two_layers_in_a_row_one_is_cut_by_outputs_and_the_next_by_inputs():
         ("projector.1.scatter", "forward"): [("all_reduce", 2 * 256 * 1024)],
         ("projector.0.gather", "backward_input"): [("all_reduce", 2 * 256 * 2048)],
     }
+
+
+def test_of_four_layers_in_a_row_every_second_is_cut_by_inputs():
+    vision = replace(SMALL.vision, projector=(512, 256, 128, 64))
+    products, _, _, _ = projector(vision, tp=2, kernels=CUT)
+    sizes = {"0": (2048, 256), "1": (256, 256), "2": (256, 64), "3": (64, 64)}
+    assert products == {place: (256, *size) for place, size in sizes.items()}
+    tiles = Tiles(grids=((2, 2),), fits="resolution", rows_end=True)
+    assert projector(replace(vision, tiles=tiles))[2]["row_end"] == 64, "as wide as the stream"
+
+
+def test_results_of_a_tower_stay_wide_under_narrow_recipes():
+    """Patches are merged, and results written into a stream of bf16; products make narrow copies of their own."""
+    vision = replace(
+        SMALL.vision, projector=(1024,), projector_merges=True, projector_ffn=3000, projector_norm="layer"
+    )
+    degrees, choices = split_strategy(Strategy())
+    narrow = Layout(degrees=degrees, choices=choices, precision=Precision(compute="fp8"), seq_len=256.0)
+    tensors = build_blocks(replace(SMALL, vision=vision), narrow).vision[-1][1].tensors
+    for name in ("vision.result", "projector.normed", "projector.normed_result"):
+        assert tensors[name].element_bytes == 2.0
 
 
 def test_a_layer_that_merges_patches_has_no_activation_behind_it_and_a_bias_of_its_own():
@@ -190,13 +251,16 @@ def test_a_norm_is_over_patches_or_over_what_they_become(merged, rows, width):
 def test_layers_that_are_tapped_have_projectors_of_their_own():
     """Qwen3-VL: results of two layers, merged, beside the last's; all three go into the text's stream."""
     vision = replace(SMALL.vision, projector_norm="layer", norms_merged=True, num_deepstack=2)
-    products, _, weights, block = projector(vision)
+    products, passes, weights, block = projector(vision)
     for before in ("", "deepstack_0.", "deepstack_1."):
         assert products[f"{before}0"] == (256, 2048, 2048)
         assert products[f"{before}1"] == (256, 2048, 1024)
         assert weights[f"{before}norm.weight"] == 2048
     assert block.tensors["projector.deepstack_1.input"].elements == 256 * 2048
     assert block.tensors["vision.tokens"].elements == 3 * 256 * 1024
+    assert passes["vision.insert"] == 3 * 2 * 3 * 256 * 1024, (
+        "they and the stream there are read, it is written"
+    )
 
 
 def test_a_gated_network_behind_a_projector():
@@ -207,6 +271,8 @@ def test_a_gated_network_behind_a_projector():
     assert passes["activation"] == 2 * 2 * 256 * 1024
     own = {name: size for name, size in weights.items() if not name.startswith("vision.")}
     assert sum(own.values()) == 2048 * 1024 + 2 * 1024 + 3 * 1024 * 3000
+    tensors = projector(vision, kernels=Kernels(fused=False))[3].tensors
+    assert [name for name in tensors if name.endswith(".gate")] == ["projector.ffn.activation.gate"]
 
 
 def test_rows_of_tiles_end_in_a_learned_vector():

@@ -153,15 +153,21 @@ def core(attention=ATTENTION, **layout):
 
 
 @pytest.mark.parametrize(
-    ("gradients", "beside", "each"),
-    [("fp16", False, 2 + 2 + 2), ("fp32", False, 2 + 4 + 4), ("fp32", True, 2 + 4 + 4 + 4 + 4)],
+    ("compute", "gradients", "beside", "each"),
+    [
+        ("fp16", "fp16", False, 2 + 2 + 2),
+        ("fp16", "fp32", False, 2 + 4 + 4),
+        ("fp16", "fp32", True, 2 + 4 + 4 + 4 + 4),
+        ("fp32", "fp32", False, 4 + 4 + 4),
+    ],
 )
-def test_weight_gradients_that_kernels_of_their_own_add_up(gradients, beside, each):
-    """The product writes its own in 2 bytes; it and the sum are read, the sum written; a cast written and read."""
+def test_weight_gradients_that_kernels_of_their_own_add_up(compute, gradients, beside, each):
+    """The product writes its own; it and the sum are read, the sum written; a cast written and read."""
     kernels = Kernels(gradient_sum="apart", keeps_product_gradients=beside)
-    precision = Precision(compute="fp16", parameters="fp16", gradients=gradients)
+    precision = Precision(compute=compute, parameters=compute, activations=compute, gradients=gradients)
     block = block_of(None, replace(FFN, gated=False), precision=precision, kernels=kernels)
-    moved = 2 * TOKENS * (HIDDEN + WIDTH) + (2 + each) * HIDDEN * WIDTH
+    size = 4 if compute == "fp32" else 2
+    moved = size * TOKENS * (HIDDEN + WIDTH) + (size + each) * HIDDEN * WIDTH
     assert toy.counted(block, toy.BYTES)["ffn.up"][2] == moved
     assert toy.counted(block, toy.LAUNCHES)["ffn.up"] == (1, 1, 2)
 
@@ -180,6 +186,7 @@ def test_attention_of_a_window():
     assert flops[0] == 5 * HEADS * (pairs + 462 / 2) * 4 * SIZE
     assert num_bytes == core()[1]  # all keys are read somewhere
     assert not operator.forward[0].grows
+    assert not core(replace(ATTENTION, window=462 // 2))[2].forward[0].grows  # most queries see as many keys
     assert core()[2].forward[0].grows
 
 
@@ -220,6 +227,11 @@ def test_a_ring_merges_the_partial_results_of_its_steps():
     merge = 2 * (4 + 4 + 2)
     assert num_bytes[0] == pytest.approx(first + merge * tokens * HEADS * SIZE)
     assert num_bytes[1] == pytest.approx(2 * first + merge * tokens * (HEADS + 2 * KV) * SIZE)
+    launches = [
+        toy.counted(block_of(ATTENTION, None, cp=cp, cp_kind="ring"), toy.LAUNCHES)["attention.core"]
+        for cp in (1, 3)
+    ]
+    assert launches == [(1, 1, 0), (1 + 1, 1 + 3, 0)]  # results are merged, gradients of each of the three
 
 
 def test_whole_runs_wait_for_the_rank_with_the_last_queries():
@@ -426,8 +438,10 @@ def test_experts_weighed_and_with_biases():
     )
     found, rows = toy.counted(apart, toy.BYTES), 6 * TOKENS
     assert found["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
+    assert toy.counted(apart, toy.LAUNCHES)["moe.weigh"] == (2, 5, 0)
     eager = block_of(None, ROUTED, ep=5, dp_shard=5, kernels=Kernels(weighted_activation=False, fused=False))
     assert toy.counted(eager, toy.BYTES)["moe.weigh"] == (2 * 2 * rows * 34, 2 * 2 * rows * 34, 0)
+    assert toy.counted(eager, toy.LAUNCHES)["moe.weigh"] == (1, 1, 0)
     ungated = block_of(None, replace(ROUTED, gated=False), ep=5, dp_shard=5)
     assert toy.counted(ungated, toy.BYTES)["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
     told = Kernels(weighted_ungated=True)
@@ -462,6 +476,18 @@ def test_embedding():
     assert toy.counted(narrow, toy.BYTES)["embedding.lookup"] == (4 * TOKENS * 62, 0, 10 * TOKENS * 62)
 
 
+def test_a_head_of_a_narrower_width_projects_the_stream_to_it():
+    """OPT-350M: project_out, then the tied matrix."""
+    block = ends(head_block, replace(MODEL, embedding_size=62))
+    found = toy.counted(block, toy.FLOPS)
+    assert found["head.project"] == product_flops(TOKENS, HIDDEN, 62)
+    assert found["head.logits"] == product_flops(TOKENS, 62, VOCAB)
+    assert block.tensors["head.narrow"].elements == TOKENS * 62
+    assert "head.project" not in toy.counted(
+        ends(head_block, replace(MODEL, embedding_size=HIDDEN)), toy.FLOPS
+    )
+
+
 BY_PASSES = {
     # fp32 copy; maximum; difference; exponential; sum; quotient | scaled; cast
     "vocab_parallel": (2 + 4 + 4 + 8 + 8 + 4 + 8, 8 + 6),
@@ -474,10 +500,12 @@ BY_PASSES = {
 
 
 def test_a_vocabulary_that_is_not_padded_is_cut_into_equal_parts():
-    """950 over tp 4 are parts of 238, whatever multiple the model names."""
-    model, kernels = replace(MODEL, vocab_multiple=6), Kernels(pads_vocabulary=False)
-    block = ends(head_block, model, tp=4, kernels=kernels)
-    assert toy.counted(block, toy.FLOPS)["head.logits"] == product_flops(TOKENS, HIDDEN, 952 / 4)
+    """950 over tp 4 are parts of 238 and 945 of 237, whatever multiple the model names."""
+    kernels = Kernels(pads_vocabulary=False)
+    for vocab, part in ((950, 238), (945, 237)):
+        model = replace(MODEL, vocab_size=vocab, vocab_multiple=6)
+        block = ends(head_block, model, tp=4, kernels=kernels)
+        assert toy.counted(block, toy.FLOPS)["head.logits"] == product_flops(TOKENS, HIDDEN, part)
 
 
 @pytest.mark.parametrize("kind", BY_PASSES)
@@ -526,6 +554,7 @@ def test_a_loss_fused_with_its_product():
         "head.fused_loss": (2 * once[0] + accumulated + 6 * rows * n, 4 * rows * k, 4 * n * k),
     }
     check(block, {"head.fused_loss": (3 * 2 * rows * k * n, 0, 0)}, num_bytes)
+    assert toy.counted(block, toy.LAUNCHES)["head.fused_loss"] == (3 + 6, 1, 1)
 
 
 def test_multi_token_prediction_joins_two_streams():
@@ -578,6 +607,13 @@ def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
     transposed = toy.counted(block, toy.needing_transposes(toy.BYTES))["ffn.up"]
     more = rows * k if recipe in ("delayed", "current") else 0  # one scale per tensor: one byte more to write
     assert transposed[0] - moved[0] == pytest.approx(more)
+
+
+def test_an_activation_s_input_that_is_kept_narrow_is_cast_forward_alone():
+    """Read in 2 bytes, written in 1 and its part of a scale; the gradient is that of the wide one."""
+    kernels = Kernels(narrow_activation_inputs=True)
+    found = toy.counted(block_of(None, FFN, precision=Precision(compute="fp8"), kernels=kernels), toy.BYTES)
+    assert found["ffn.up.cast"] == (TOKENS * 2 * WIDTH * (2 + 1 + 4 / 128), 0, 0)
 
 
 @pytest.mark.parametrize(("recipe", "dtype"), [("current", "fp8"), ("blockwise", "fp8_blockwise")])
