@@ -296,6 +296,7 @@ def test_one_adapter_of_queries_keys_and_values_on_two_ranks():
     assert [each.n for each in copied] == [1, 1024 / 8 + 2 * 64]  # of 4 key heads one whole
     result = block.tensors["attention.qkv.qkv_proj.result"]
     assert result.elements == 2 * 256 * up.n, "what is added stands beside what it is scaled from"
+    assert not result.differentiable
 
 
 def test_keys_that_ranks_hold_copies_of_have_adapters_as_wide():

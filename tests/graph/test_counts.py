@@ -56,6 +56,11 @@ def test_the_part_that_waits_for_its_weight_gradient():
     assert counted_weight_part(load_model("gpt3-175b"), 2048) == pytest.approx(393216 / (417792 + 983040))
     grouped = counted_weight_part(load_model("llama-3.1-70b"), 8192)  # a are heads of queries: 64, not 8
     assert grouped == pytest.approx(32 * 8192 / (34 * 8192 + 5 * 64 * 8192))
+    fewer = replace(DENSE_LAYER, attention=replace(DENSE_LAYER.attention, num_heads=4))
+    mixed = replace(dense(), layers=(fewer, DENSE_LAYER))
+    assert counted_weight_part(mixed, 2048) == counted_weight_part(dense(), 2048), (
+        "of the layer that has most"
+    )
     without = replace(dense(), layers=(replace(DENSE_LAYER, attention=None, num_norms=1),))
     assert counted_weight_part(without, 2048) == 32 / 34
 

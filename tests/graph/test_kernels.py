@@ -46,10 +46,12 @@ def test_the_native_loss_holds_fp32_logits_and_softmax_at_once():
         ({"dropout": True}, (9, 11)),
         ({"fused_softmax": False}, (0, 0)),
         ({"fused": False}, (0, 0)),
+        ({"flash_attention": True}, (0, 0)),
     ],
 )
 def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, expected):
-    strategy = Strategy(sp=False, flash_attention=False, kernels=Kernels(**kernels))
+    flash = {"flash_attention": False} | kernels
+    strategy = Strategy(sp=False, flash_attention=flash.pop("flash_attention"), kernels=Kernels(**flash))
     degrees, choices = split_strategy(strategy)
     lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     core = next(
@@ -82,6 +84,9 @@ def test_a_logged_loss_is_an_eager_one_more():
     logged = loss(logged_losses=1)
     assert (logged.held, logged.afterwards) == (("head.logits",), ("head.logged",))
     assert "head.logged" not in logged.temporaries
+    assert logged.saves == ("head.logits",)
+    block = head_block(small.dense(), layout(cross_entropy="native", logged_losses=1))
+    assert block.operators[-1].saves == ("head.softmax", "head.logits")
 
 
 def test_logits_that_metrics_wait_for_outlive_the_head():

@@ -55,6 +55,9 @@ def test_additions_hand_their_gradient_on_as_it_is():
     block = layer_block(moe(), moe().layers[-1], toy.layout(Strategy(), 256.0))
     shared = [each.name for each in block.operators if each.shares_gradient]
     assert shared == ["attention.add", "moe.add_shared", "ffn.add"]
+    dropped = toy.layout(Strategy(kernels=Kernels(dropout=True)), 256.0)
+    block = layer_block(dense(), DENSE_LAYER, dropped)  # each masks it for its half
+    assert not any(each.shares_gradient for each in block.operators)
 
 
 def test_learned_factors_of_a_half_s_result():

@@ -51,12 +51,23 @@ def test_separate_kernels_keep_the_convolved_inputs_too():
     assert "attention.gated" not in found
 
 
-@pytest.mark.parametrize(("gated", "read"), [(True, ("core_output", "gate")), (False, ("core_output",))])
-def test_the_output_s_norm_reads_the_gate_where_there_is_one(gated, read):
-    layer = Layer(attention=replace(MAMBA, fused_scan=False, output_gate=gated), ffn=None, num_norms=1)
-    block = layer_block(small.dense(), layer, toy.layout(Strategy(), TOKENS))
-    (norm,) = [each for each in block.operators if each.name == "attention.gated_norm"]
-    assert norm.reads == norm.saves == tuple(f"attention.{name}" for name in read)
+@pytest.mark.parametrize(
+    ("gated", "norm", "read"),
+    [
+        (True, "hidden", ("core_output", "gate")),
+        (True, "none", ("core_output", "gate")),
+        (False, "hidden", ("core_output",)),
+        (False, "none", None),
+    ],
+)
+def test_the_output_s_norm_reads_the_gate_where_there_is_one(gated, norm, read):
+    spec = replace(MAMBA, fused_scan=False, output_gate=gated, output_norm=norm)
+    block = layer_block(
+        small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Strategy(), TOKENS)
+    )
+    found = [(each.reads, each.saves) for each in block.operators if each.name == "attention.gated_norm"]
+    names = tuple(f"attention.{name}" for name in read or ())
+    assert found == ([(names, names)] if read else [])
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -38,6 +38,11 @@ def test_two_layers_short_spare_the_ends_where_ranks_have_two_chunks_alone():
     assert sizes(13, 4, 2) == [2 + 2, 2 + 1, 2 + 1, 2 + 1]
 
 
+def test_ranks_of_one_chunk_take_the_remainder_first():
+    np.testing.assert_array_equal(plan_stages(dense(6), pp=4).counts[:, 0], [2, 2, 1, 1])
+    np.testing.assert_array_equal(plan_stages(dense(14), pp=4, vpp=2).counts[:, 0], [3, 4, 4, 3])
+
+
 def test_explicit_counts():
     plan = plan_stages(dense(8), pp=3, stage_layers=(2, 4, 2))
     np.testing.assert_array_equal(plan.counts[:, 0], [2, 4, 2])
@@ -107,6 +112,9 @@ def test_multi_token_prediction_is_listed_after_the_decoder():
 def test_a_layer_that_does_not_exist_is_refused():
     with pytest.raises(SpecError, match="layers 0 to 7"):
         plan_stages(dense(8), pp=2, recompute=full(layer_ids=(8,)))
+    assert (
+        plan_stages(moe(8), pp=2, recompute=full(layer_ids=(8,))).replayed.sum() == 0
+    )  # its predicting layer
 
 
 def test_layers_are_chosen_in_one_way():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from tests.small import dense
+from tests.small import dense, moe
 
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.stages import (
@@ -181,8 +181,9 @@ def test_moments_of_layers_that_are_replayed_do_not_stand_for_others():
 
 
 def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():
-    """Of 5 layers and 3, one of each replayed: two chunks of at least 3."""
-    least = least_chunks(chunks_of(5.0, 3.0), np.array([[0, 1]]))
+    """Of 5 layers and 3, two and one replayed: two chunks of at least 2 others and 1 replayed."""
+    chunks = replace(chunks_of(5.0, 3.0), replayed=np.array([[2.0], [1.0]]))
+    least = least_chunks(chunks, np.array([[0, 1]]))
     assert (least.counts.tolist(), least.replayed.tolist()) == ([[6.0]], [[2.0]])
 
 
@@ -198,3 +199,17 @@ def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
     )
     assert one.tolist() == [[2 + 4], [4 + 6]]
     assert (two.tolist(), four.tolist()) == ([[3], [5]], [[1.5], [2.5]])
+
+
+def test_prediction_that_is_not_replayed_stands_on_the_last_stage():
+    """Of two predicting layers one is listed; none of them, nor the head, is before the last stage."""
+    part = ByPolicy(taken=100.0, left=1.0)
+    blocks = Parts(layers=(part, part), embedding=part, head=part, mtp=part)
+    plan = replace(PLAN, counts=np.array([[1.0, 0.0], [0.0, 1.0]]))
+    plan = replace(plan, replayed=0.0 * plan.counts, heads=0.0 * plan.counts)
+    sums = StageSums(
+        model=replace(moe(2), num_mtp_layers=2),
+        recompute=Recompute(granularity="full", layer_ids=(2,)),
+        stages=plan.alone,
+    )
+    assert sums.total(blocks, lambda each: each).tolist() == [[100.0 + 1], [100 + 1 + 100 + 1]]

@@ -146,6 +146,7 @@ def test_activations_between_blocks_are_those_of_sequence_parallelism():
 
 def test_two_panels_of_each_operand_are_held():
     up = block(8, 4, panels=2).tensors["ffn.up.panels"]
+    assert not up.differentiable
     hidden, ffn, steps = GPT3_1T.hidden_size, 4 * GPT3_1T.hidden_size, 16
     assert up.elements == pytest.approx(2.0 * hidden / steps * (2048 / 4 + ffn / 8))
 

@@ -159,6 +159,7 @@ def test_dense_layer_with_everything_that_eager_kernels_keep():
 def test_norms_of_heads_have_a_statistic_per_head():
     block = block_of(replace(ATTENTION, qk_norm="head"), None, tp=2)
     assert block.tensors["attention.query.statistics"].elements == TOKENS * 6
+    assert block.tensors["attention.query.statistics"].element_bytes == 4.0
     assert block.tensors["attention.key.statistics"].elements == TOKENS * 2
     held = {each.name: each.local_elements for each in block.parameters}
     assert held["attention.query_norm.weight"] == held["attention.key_norm.weight"] == SIZE
@@ -206,6 +207,8 @@ def test_latent_attention():
         "attention.output.weight": (6 * 26 * HIDDEN, 3 * 26 * HIDDEN),
     }
     check(block_of(latent, None, tp=2), tensors, weights)
+    gathered = block_of(latent, None, cp=3).tensors["attention.gathered_kv"]
+    assert gathered.elements == pytest.approx(2 / 3 * TOKENS * 6 * (32 + 26))  # keys are wider than values
 
 
 def test_linear_attention():
@@ -252,6 +255,7 @@ def test_linear_attention():
     (core,) = [each for each in block.operators if each.name == "attention.core"]
     mixed = ("attention.query.mixed", "attention.key.mixed", "attention.value.mixed")
     assert core.backward_temporaries == ("attention.states", *mixed)  # both are made again
+    assert core.reads == (*mixed, "attention.decay", "attention.decay_up")
     apart = block_of(replace(linear, fused_scan=False), None).operators
     assert [each.backward_temporaries for each in apart if each.name == core.name] == [("attention.states",)]
     scores, state = core.forward
@@ -507,6 +511,8 @@ def test_a_loss_in_chunks():
         "head.logits.bias": (VOCAB, 475),
     }
     check(block, tensors | more, weights)
+    made = [name for name, each in block.tensors.items() if not each.differentiable]
+    assert made == ["head.input_gradient", "head.weight_gradient"]
     loss = block.operators[-1]
     products, scalars = loss.forward[:3], loss.forward[-1]
     assert (scalars.kind, scalars.num_bytes) == (
@@ -558,6 +564,7 @@ def test_multi_token_prediction():
         "head.norm.weight": (HIDDEN, HIDDEN),  # the matrix is the head's own
     }
     check(block, tensors, weights, own=("attention", "ffn", "head"))
+    assert ends(mtp_block).tensors["mtp.whole"].elements == 0, "one rank gathers no columns"
 
 
 def test_the_grid_of_summa():
@@ -613,6 +620,12 @@ def test_gradients_of_activations_have_16_bits_at_least():
     layout = toy.layout(Strategy(), 462.0, Precision(compute="fp8"))
     layer = Layer(attention=None, ffn=ROUTED, num_norms=1)
     found = layer_block(replace(MODEL, layers=(layer,)), layer, layout).tensors
+    dense = layer_block(MODEL, MODEL.layers[0], layout).tensors["ffn.gather.result"]
+    head = head_block(MODEL, layout).tensors["head.gather.result"]
+    assert (dense.element_bytes, head.element_bytes) == (
+        1.0,
+        2.0,
+    )  # what a narrow product takes, and a wide one
     for name, kept, gradient in (("moe.dispatched", 1, 2), ("moe.up", 2, 2), ("moe.logits", 4, 4)):
         tensor = found[name]
         assert tensor.num_bytes == kept * tensor.elements

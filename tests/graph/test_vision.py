@@ -273,6 +273,24 @@ def test_a_gated_network_behind_a_projector():
     assert sum(own.values()) == 2048 * 1024 + 2 * 1024 + 3 * 1024 * 3000
     tensors = projector(vision, kernels=Kernels(fused=False))[3].tensors
     assert [name for name in tensors if name.endswith(".gate")] == ["projector.ffn.activation.gate"]
+    plain = projector(SMALL.vision, kernels=Kernels(fused=False))[3].tensors
+    assert not any(name.endswith(".gate") for name in plain)
+
+
+def test_a_trained_norm_of_what_has_no_gradient_has_its_own():
+    """Behind a frozen tower nothing goes further back, but the norm's weight has a gradient, and what follows too."""
+    vision = replace(SMALL.vision, projector_norm="layer")
+    degrees, choices = split_strategy(Strategy())
+    frozen = Trainable(frozen=("vision",))
+    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=frozen)
+    operators = {
+        each.name: each
+        for each in build_blocks(replace(SMALL, vision=vision), layout).vision[-1][1].operators
+    }
+    assert operators["projector.norm"].backward_input
+    assert "vision.result" in operators["projector.norm"].saves
+    assert operators["projector.0"].backward_input
+    assert not operators["vision.norm"].backward_input
 
 
 def test_rows_of_tiles_end_in_a_learned_vector():

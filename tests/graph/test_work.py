@@ -614,6 +614,8 @@ def test_an_activation_s_input_that_is_kept_narrow_is_cast_forward_alone():
     kernels = Kernels(narrow_activation_inputs=True)
     found = toy.counted(block_of(None, FFN, precision=Precision(compute="fp8"), kernels=kernels), toy.BYTES)
     assert found["ffn.up.cast"] == (TOKENS * 2 * WIDTH * (2 + 1 + 4 / 128), 0, 0)
+    block = block_of(None, FFN, precision=Precision(compute="fp8"), kernels=kernels)
+    assert [each.name for each in block.operators if each.shares_gradient] == ["ffn.up.cast", "ffn.add"]
 
 
 @pytest.mark.parametrize(("recipe", "dtype"), [("current", "fp8"), ("blockwise", "fp8_blockwise")])
