@@ -34,15 +34,26 @@ def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source:
 
 
 def _queries(b: Builder, spec: LatentAttention, *, source: str, hidden: float) -> None:
-    """Append the query path: direct, or down, norm, gather, up."""
+    """Append the query path: direct, or down, norm, gather, up; the last product is made again with keys and values.
+
+    Megatron-LM, multi_latent_attention.py: qkv_up_proj_and_rope_apply.
+    """
     tokens = b.layout.tokens("sequence")
     outputs: Extent = ("heads", float(spec.num_heads) * (spec.qk_nope_head_dim + spec.qk_rope_head_dim))
     if spec.q_lora_rank is None:
         name, inputs = QKV[0], _hidden(hidden)
-        gathered = gather_sequence(b, "attention.gather", source=source, width=hidden, feeds=name)
-        linear(
-            b, name, source=gathered, result=name, rows=tokens, inputs=inputs, outputs=outputs, saved=source
-        )
+        with b.module("mla_up_proj"):
+            gathered = gather_sequence(b, "attention.gather", source=source, width=hidden, feeds=name)
+            linear(
+                b,
+                name,
+                source=gathered,
+                result=name,
+                rows=tokens,
+                inputs=inputs,
+                outputs=outputs,
+                saved=source,
+            )
         return
     rank = float(spec.q_lora_rank)
     latent = _down(b, spec, "query", source=source, hidden=hidden, rank=rank, beside=0.0)
