@@ -11,7 +11,7 @@ from forescale import project
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, model_flops
-from forescale.graph.layer import layer_block
+from forescale.graph.layer import embedding_block, head_block, layer_block
 from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.spec import FullAttention, Kernels, LinearAttention, Model, Strategy
@@ -226,6 +226,11 @@ def test_matrices_alone_are_quantised_and_no_adapter():
         found = {each.name for each in block.parameters if each.quantised}
         assert {name.split(".")[1] for name in found} == expected
         assert not any(part in name for name in found for part in ("norm", "proj", "lora"))
+        degrees, choices = split_strategy(Strategy())
+        types = Precision(frozen=frozen)
+        layout = Layout(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=lora(8))
+        for end in (embedding_block, head_block):
+            assert not any(each.quantised for each in end(model, layout).parameters)
 
 
 def test_adapters_of_experts_that_are_split_take_a_rank_s_columns_and_inputs():

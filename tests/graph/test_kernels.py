@@ -62,6 +62,16 @@ def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, 
     assert tuple(work[0].score_bytes for work in (core.forward, core.backward_input)) == expected
 
 
+@pytest.mark.parametrize(("flash", "kernel"), [(True, "flash-1"), (False, "")])
+def test_an_older_kernel_of_attention_is_one_of_flash_attention(flash, kernel):
+    strategy = Strategy(flash_attention=flash, kernels=Kernels(attention_kernel="flash-1"))
+    degrees, choices = split_strategy(strategy)
+    lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    block = layer_block(small.dense(), small.DENSE_LAYER, lay)
+    (core,) = [each for each in block.operators if each.name == "attention.core"]
+    assert (core.forward[0].kernel, core.backward_input[0].kernel) == (kernel, kernel)
+
+
 def test_a_compiled_loss_has_logits_and_their_gradient_at_once():
     block = head_block(small.dense(), layout(cross_entropy="compiled"))
     moments = block_moments(block, keep(block, Recompute())).backward
@@ -110,6 +120,17 @@ def test_gradients_of_a_flat_parameter_are_joined_and_divided():
         + (2 * small.DENSE_LAYER.attention.num_heads + 2 * small.DENSE_LAYER.attention.num_kv_heads)
         * small.DENSE_LAYER.attention.head_dim
     )
+    assert moved(flat_parameters=True) - moved() == pytest.approx(8 * weights)
+
+
+def test_gradients_of_experts_in_a_flat_parameter_are_joined_and_divided_too():
+    def moved(**kernels: object) -> float:
+        block = layer_block(small.moe(), small.MOE_LAYER, layout(**kernels))
+        each = (one for own in block.operators for one in own.backward_weight if isinstance(one, Elementwise))
+        return sum(one.bytes_moved for one in each)
+
+    block = layer_block(small.moe(), small.MOE_LAYER, layout())
+    weights = sum(each.local_elements for each in block.parameters if each.matrix)
     assert moved(flat_parameters=True) - moved() == pytest.approx(8 * weights)
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from tests import toy
-from tests.small import DENSE_LAYER, dense, moe
+from tests.small import DENSE_LAYER, MOE_LAYER, dense, moe
 
-from forescale.graph.layer import layer_block
+from forescale.graph.layer import block_name, layer_block
 from forescale.graph.parts import build_blocks
 from forescale.spec import Kernels, Precision, Strategy
 
@@ -58,6 +58,37 @@ def test_additions_hand_their_gradient_on_as_it_is():
     dropped = toy.layout(Strategy(kernels=Kernels(dropout=True)), 256.0)
     block = layer_block(dense(), DENSE_LAYER, dropped)  # each masks it for its half
     assert not any(each.shares_gradient for each in block.operators)
+
+
+def test_sums_without_sequence_parallelism_hand_their_gradient_on_as_it_is():
+    """Megatron-LM's g: all-reduce forward, nothing backward; a gather of the split gradient makes a new one."""
+    for sp, own in ((False, {"attention.scatter", "ffn.scatter"}), (True, set())):
+        block = layer_block(dense(), DENSE_LAYER, toy.layout(Strategy(tp=2, sp=sp), 256.0))
+        shared = {each.name for each in block.operators if each.shares_gradient}
+        assert shared == own | {"attention.add", "ffn.add"}
+
+
+def test_routed_and_shared_experts_have_a_result_each():
+    block = layer_block(moe(), moe().layers[-1], toy.layout(Strategy(), 256.0))
+    makers = {
+        name: [each.name for each in block.operators if name in each.writes]
+        for name in ("moe.routed", "shared.result")
+    }
+    assert makers == {"moe.routed": ["moe.unpermute"], "shared.result": ["shared.scatter"]}
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (DENSE_LAYER, "attention+dense"),
+        (MOE_LAYER, "mla+moe"),
+        (replace(DENSE_LAYER, attention=replace(DENSE_LAYER.attention, window=512)), "window-512+dense"),
+        (replace(DENSE_LAYER, attention=None), "no-attention+dense"),
+        (replace(DENSE_LAYER, ffn=None), "attention+no-ffn"),
+    ],
+)
+def test_kinds_of_layers_have_short_names(layer, name):
+    assert block_name(layer) == name
 
 
 def test_learned_factors_of_a_half_s_result():

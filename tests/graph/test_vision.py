@@ -240,10 +240,14 @@ def test_patches_are_averaged_in_one_pass():
     assert not any("activation" in name for name in passes)
 
 
-@pytest.mark.parametrize(("merged", "rows", "width"), [(False, 1024, 512), (True, 256, 2048)])
-def test_a_norm_is_over_patches_or_over_what_they_become(merged, rows, width):
+@pytest.mark.parametrize(
+    ("merge", "merged", "rows", "width"),
+    [(2, False, 1024, 512), (2, True, 256, 2048), (4, False, 1024, 512), (4, True, 64, 8192)],
+)
+def test_a_norm_is_over_patches_or_over_what_they_become(merge, merged, rows, width):
     """A layer norm has two statistics per row."""
-    _, _, weights, block = projector(replace(SMALL.vision, projector_norm="layer", norms_merged=merged))
+    vision = replace(SMALL.vision, projector_norm="layer", norms_merged=merged, merge=merge)
+    _, _, weights, block = projector(vision)
     assert (weights["norm.weight"], weights["norm.bias"]) == (width, width)
     assert block.tensors["projector.normed.statistics"].elements == 2 * rows
 

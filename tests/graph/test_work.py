@@ -170,6 +170,14 @@ def test_weight_gradients_that_kernels_of_their_own_add_up(compute, gradients, b
     moved = size * TOKENS * (HIDDEN + WIDTH) + (size + each) * HIDDEN * WIDTH
     assert toy.counted(block, toy.BYTES)["ffn.up"][2] == moved
     assert toy.counted(block, toy.LAUNCHES)["ffn.up"] == (1, 1, 2)
+    experts = block_of(None, ROUTED, precision=precision, kernels=kernels, ep=5, dp_shard=5)
+    moved = size * 6 * TOKENS * (HIDDEN + 68) + (size + each) * 4 * HIDDEN * 68
+    assert toy.counted(experts, toy.BYTES)["moe.up"][2] == moved
+    launched = [
+        toy.counted(of, toy.LAUNCHES)["moe.up"]
+        for of in (block_of(None, ROUTED, precision=precision, ep=5, dp_shard=5), experts)
+    ]
+    assert launched[1][2] == launched[0][2] + 4, "of every expert's weight one more"
 
 
 def test_attention_of_all_pairs_has_no_diagonal():
@@ -429,6 +437,17 @@ def test_tokens_that_travel_once_are_copied_on_the_way():
     once = toy.counted(block_of(None, ROUTED, ep=5, dp_shard=5, dispatcher="deepep"), toy.BYTES)
     assert (once["moe.permute"], once["moe.unpermute"]) == (NOTHING, NOTHING)
     assert once["moe.sort"][0] == 2 * 2 * 6 * TOKENS * HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "called"), [("all_to_all", True), ("deepep", True), ("hybridep", False)]
+)
+def test_hybridep_sorts_within_its_own_calls(dispatcher, called):
+    """Megatron-LM, moe/fused_a2a.py: dispatch_with_permute and combine_with_unpermute."""
+    block = block_of(None, ROUTED, ep=5, dp_shard=5, dispatcher=dispatcher)
+    work = {each.name: (*each.forward, *each.backward_input) for each in block.operators}
+    for name in ("moe.sort", "moe.unsort"):
+        assert {each.called for each in work[name]} == {called}
 
 
 def test_experts_weighed_and_with_biases():

@@ -327,7 +327,6 @@ def _join_streams(b: Builder, joined: str, h: float) -> None:
     linear(
         b, "mtp.join", source=gathered, result=part, rows=tokens, inputs=both, outputs=columns, saved=joined
     )
-    b.tensor("input", lay.tokens("residual") * h)
     whole = b.tensor("mtp.whole", tokens * h * lay.more_than_one("tp"))
     gather = Collective(kind="all_gather", axis="tp", num_bytes=tokens * h * lay.element_bytes)
     b.operator(

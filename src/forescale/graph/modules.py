@@ -222,6 +222,14 @@ def product(
     )
 
 
+def summing(layout: Layout, elements: Numeric, *, kernels: Numeric = 1.0) -> tuple[float, Work]:
+    """Return what the product of a weight gradient moves per element to add it up, or what kernels of their own do."""
+    apart = layout.summed_bytes
+    if not apart:
+        return layout.accumulate_bytes, ()
+    return 0.0, (Elementwise(bytes_moved=elements * apart, family="cast", kernels=kernels),)
+
+
 def flat_gradient(b: Builder, elements: Numeric) -> Work:
     """Return what joins a weight's gradient to those of its group, and divides it: each reads and writes it once."""
     if not b.layout.choices.kernels.flat_parameters:
@@ -273,9 +281,8 @@ def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0
 
 def _passes(layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str) -> Passes:
     """Return the three products of a linear layer on one device."""
-    apart = layout.summed_bytes
-    made = Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=0.0 if apart else layout.accumulate_bytes)
-    summed = (Elementwise(bytes_moved=n * k * apart, family="cast"),) if apart else ()
+    beyond, summed = summing(layout, n * k)
+    made = Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=beyond)
     return Passes(
         forward=(*casts(layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
         backward_input=(*casts(layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),

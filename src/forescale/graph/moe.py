@@ -11,7 +11,16 @@ from forescale.formula import formula
 from forescale.graph.adapters import expert_adapters, parts_of
 from forescale.graph.ffn import activation, kept_input, two_layers
 from forescale.graph.layout import Extent
-from forescale.graph.modules import FP8_ROW_BYTES, casts, elementwise, linear, made_gradient, widening
+from forescale.graph.modules import (
+    FP8_ROW_BYTES,
+    casts,
+    elementwise,
+    flat_gradient,
+    linear,
+    made_gradient,
+    summing,
+    widening,
+)
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.numeric import Numeric, larger, smaller
@@ -393,7 +402,10 @@ def _grouped(
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **own)
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
-    of_weight = product(n=n, k=k, contract="m", accumulate_bytes=lay.accumulate_bytes)
+    beyond, summed = summing(lay, groups * k * n, kernels=calls)
+    of_weight = (
+        product(n=n, k=k, contract="m", accumulate_bytes=beyond), *summed, *flat_gradient(b, groups * k * n)
+    )  # fmt: skip
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
     made: Names = ()
     if (
@@ -404,7 +416,7 @@ def _grouped(
         name,
         forward=(*widened, *casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
         backward_input=(*widened, *casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
-        backward_weight=() if b.frozen else (of_weight,),
+        backward_weight=() if b.frozen else of_weight,
         reads=(source,),
         writes=(result,),
         saves=() if b.frozen else (source,),
