@@ -14,7 +14,7 @@ def test_a_table_per_group_and_the_algorithms_below(forescale):
     assert ran.code == 0, ran.err
     assert "8 ranks, 8 a nvlink" in ran.out
     assert "64 ranks, 8 a nvlink" in ran.out
-    assert "all_gather, reduce_scatter: ring LL, ring LL128 from 4 MiB" in ran.out
+    assert "all_gather, reduce_scatter: ring LL, ring LL128 from 16 MiB, ring Simple from" in ran.out
     assert len(ran.out.splitlines()) <= 35
 
 
