@@ -143,6 +143,8 @@ class Recipe:
     pull: float = 0.1
     inner: str = ""
     """Calibration of the innermost tier when an outer one is fitted."""
+    joins: bool = False
+    """Once checked, what is held out joins the fit that is written: other machines, not more of one."""
     hops: str = ""
     """Calibration, of more nodes, whose hop of Simple counts: between few nodes it is told from no launch."""
 
@@ -183,22 +185,31 @@ def check(sets: Sets, link: LinkCalibration, recipe: Recipe, source: str) -> Res
     return residual(np.concatenate(values), source=source)
 
 
-def cook(recipe: Recipe) -> None:
-    link, place, names = recipe.start, placed(recipe), recipe.names
-    if recipe.hops:
-        hop = "Simple.hop_factor"
-        link = with_parameters(link, {hop: parameters_of(read(recipe.hops), [hop])[hop]})
-        names = [name for name in names if name != hop]
-    sets = recipe.fitted()
+def fitted_to(sets: Sets, recipe: Recipe, link: LinkCalibration, names: list[str]) -> LinkCalibration:
+    place = placed(recipe)
     plain = [(cluster, collectives(rows)) for cluster, rows in sets]
     link = fit_link(batches(plain), place, link, names, pull=recipe.pull)
     across = [(cluster, exchanges(rows)) for cluster, rows in sets]
     if any(rows for _, rows in across):
         names = [*EXCHANGE, *(CHUNKS if link.exchange_chunk else [])]
         link = fit_link(batches(across), place, link, names, pull=recipe.pull)
-    inside = check(sets, link, recipe, "rows of the fit")
+    return link
+
+
+def cook(recipe: Recipe) -> None:
+    link, names = recipe.start, recipe.names
+    if recipe.hops:
+        hop = "Simple.hop_factor"
+        link = with_parameters(link, {hop: parameters_of(read(recipe.hops), [hop])[hop]})
+        names = [name for name in names if name != hop]
+    sets = recipe.fitted()
+    start, link = link, fitted_to(sets, recipe, link, names)
     outside = tuple(check(rows(), link, recipe, name) for name, rows in recipe.held_out.items())
     every = [*sets, *(item for rows in recipe.held_out.values() for item in rows())]
+    if recipe.joins:
+        sets = every
+        link = fitted_to(sets, recipe, start, names)
+    inside = check(sets, link, recipe, "rows of the fit")
     long = [(cluster, [row for row in rows if row.num_bytes >= 2**20]) for cluster, rows in every]
     spread = check(long, link, recipe, "")
     low, high = min(1.0, float(np.exp(-spread.p90))), max(1.0, float(np.exp(-spread.p10)))
@@ -263,6 +274,7 @@ RECIPES = {
         start=LinkCalibration(name="nvlink-ampere", architectures=("ampere",), tuner=tuner(87.7e9), **NVLINK),
         tier=0,
         names=[*WIRES, *COPIES, *RAMP],
+        joins=True,
         source="nccl-tests, NCCL 2.27.3 on 2, 4 and 8 A100 of a node (NVIDIA aiconfigurator database, 2026), and "
         "of 64 MiB to 8 GiB on 8 A100 (Microsoft SuperBench, 2021)",
         fitted=lambda: [
@@ -296,6 +308,7 @@ RECIPES = {
         ),
         tier=0,
         names=[*WIRES, *COPIES, *RAMP, *REDUCTION],
+        joins=True,
         source="nccl-tests on 2, 4 and 8 H100 and H200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("h100-sxm", table("H100 SXM", "AICN")), ("h200-sxm", table("H200 SXM", "AICN"))],
         held_out={"8 H100, DGX Cloud NCCL recipe": lambda: [("h100-sxm", table("H100 SXM", "NCCLH100"))]},
@@ -311,6 +324,7 @@ RECIPES = {
         ),
         tier=0,
         names=[*WIRES, *COPIES, *RAMP, *REDUCTION],
+        joins=True,
         source="nccl-tests on 2, 4 and 8 B200, GB200 of one node (NVIDIA aiconfigurator database, 2026)",
         fitted=lambda: [("b200", table("B200", "AICN")), ("gb200-nvl72", table("GB200", "AICN"))],
         held_out={
