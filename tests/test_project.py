@@ -139,6 +139,21 @@ def test_the_simulated_schedule_agrees_with_its_closed_form(name, vpp):
     assert sum(simulated.time_s.values()) == pytest.approx(simulated.step_time_s, rel=1e-12)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zbv", "seq1f1b"])
+@pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
+def test_one_stage_runs_no_schedule(model, name):
+    """There is nothing to split or to fill: gradients of weights still hide the messages of tensor parallelism."""
+    layout, work = Strategy(tp=4, dp_shard=2, graphs="full"), workload(global_batch_size=16)
+    alone, named = (
+        project(model, cluster(8), each, work) for each in (layout, replace(layout, schedule=name))
+    )
+    assert named.time_s == alone.time_s
+    assert named.memory == alone.memory
+    assert [note.text for note in named.notes if note not in alone.notes] == [
+        f"pp is 1, so there is no pipeline: schedule {name} changes nothing"
+    ]
+
+
 def test_a_named_schedule_takes_explicit_layers():
     """One layer fewer at both ends, as Zero Bubble's runs have it, is what each rank then spends and holds."""
     model, work = dense(14), workload(global_batch_size=16)

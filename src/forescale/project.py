@@ -454,6 +454,9 @@ def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, 
             f"{model.moe.num_experts} experts a token; {most:g} was used"
         )
         notes.append(Note(topic="experts", text=text))
+    if strategy.schedule is not None and strategy.pp == 1:
+        text = f"pp is 1, so there is no pipeline: schedule {strategy.schedule} changes nothing"
+        notes.append(Note(topic="schedule", text=text))
     notes += [Note(topic="model", text=text) for text in _without_effect(model, strategy, workload)]
     if workload.document_len is not None and workload.document_len > workload.seq_len:
         text = f"documents of {workload.document_len} tokens are cut at seq_len {workload.seq_len}"

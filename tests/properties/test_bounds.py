@@ -318,6 +318,10 @@ CASES = {
         asked(replace(DENSE, vocab_size=128000), swift(4), workload(32768, 16)),
         space(**ALONE, pp=(2, 4), micro_batch_size=(1,), schedule=("seq1f1b",), sequence_pieces=4),
     ),
+    "one stage of a split backward": (
+        asked(DENSE, nodes(8, bandwidth=2e9)),
+        space(tp=(2, 8), cp=(1,), pp=(1, 2), schedule=("zb-h1",)),
+    ),
     **{
         f"{name} of few micro-batches": (
             asked(DENSE, swift(4), workload(8192, 4), clock=SLOW),
@@ -398,6 +402,7 @@ FLOORS = {
     "graphs": (0.477, 0.477, 0.858, 0.858, 1.000, 1.000, 1.000),
     "at the upper end": (0.802, 0.802, 0.983, 0.983, 1.000, 1.000, 1.000),
     "pieces of sequences": (0.734, 0.734, 0.982, 0.982, 0.758, 0.758, 0.758),
+    "one stage of a split backward": (0.640, 0.640, 0.706, 0.706, 1.000, 1.000, 1.000),
     "zb-h1 of few micro-batches": (0.617, 0.617, 0.938, 0.938, 1.000, 1.000, 1.000),
     "zb-h2 of few micro-batches": (0.609, 0.609, 0.927, 0.927, 1.000, 1.000, 1.000),
     "zbv of few micro-batches": (0.632, 0.632, 0.759, 0.759, 0.708, 0.708, 0.708),

@@ -14,7 +14,7 @@ from forescale.search import search
 from forescale.search.evaluate import score
 from forescale.search.layouts import virtual_stages
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import DEFAULT_AXIS_ORDER
+from forescale.spec import DEFAULT_AXIS_ORDER, Strategy
 from forescale.spec.space import Space, default_recompute
 
 
@@ -133,3 +133,25 @@ def test_named_schedules_are_searched_beside_the_closed_forms():
         alone = project(dense(), cluster(8), candidates.strategy(*index), work)
         assert alone.step_time_s == scores.step_time[index]
         assert alone.memory.peak_bytes == scores.peak[index]
+
+
+def test_layouts_of_one_stage_are_scored_as_no_schedule_at_all():
+    """Beside layouts of several stages, whose backward the schedule splits."""
+    few = {"tp": (4,), "pp": (1, 2), "vpp": (1,), "cp": (1,), "zero": (1,), "micro_batch_size": (1,)}
+    work = workload(global_batch_size=16)
+    question = Question(model=dense(), cluster=cluster(8), workload=work)
+    named, plain = (
+        enumerate_layouts(
+            dense(), cluster(8), work, Space(schedule=(each,), base=Strategy(graphs="full"), **few)
+        )
+        for each in ("zb-h1", None)
+    )
+    scores, closed = score(question, named), score(question, plain)
+    one = named.columns["pp"] == 1
+    assert one.any()
+    assert (named.legal & ~one).any()
+    np.testing.assert_array_equal(scores.step_time[:, one], closed.step_time[:, one])
+    np.testing.assert_array_equal(scores.peak[:, one], closed.peak[:, one])
+    for index in layouts(named):
+        alone = project(dense(), cluster(8), named.strategy(*index), work)
+        assert (alone.step_time_s, alone.memory.peak_bytes) == (scores.step_time[index], scores.peak[index])

@@ -137,10 +137,12 @@ class Choices(Struct, frozen=True, kw_only=True):
 def split_strategy(strategy: Strategy, *, domain: int = NODE) -> tuple[Degrees, Choices]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.
 
-    `domain` is of the cluster: the devices that share its fastest tier.
+    `domain` is of the cluster: the devices that share its fastest tier. One stage runs no schedule, whatever its name.
     """
     degrees = {name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__}
     choices = {name: getattr(strategy, name) for name in Choices.__dataclass_fields__ if name != "domain"}
+    if strategy.pp == 1:
+        choices["schedule"] = None
     return Degrees(**degrees), Choices(**choices, domain=domain)
 
 

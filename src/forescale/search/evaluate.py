@@ -15,7 +15,7 @@ from forescale.evaluate import evaluate
 from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, counted_weight_part
-from forescale.graph.stages import EVERY_LAYER, Stages, plan_stages, stack_plans
+from forescale.graph.stages import EVERY_LAYER, Stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.parameters import Holding, Sharded, holdings
@@ -28,7 +28,6 @@ from forescale.search.layouts import (
     Candidates,
     Columns,
     Rows,
-    Variant,
     as_degrees,
     as_sequence_parallel,
     candidates_of,
@@ -190,27 +189,15 @@ def batches(
     present, variant = np.unique(variant, return_inverse=True)
     candidates = replace(candidates, variants=tuple(candidates.variants[each] for each in present.tolist()))
     found = _Batches(question, candidates, relaxed, bounded=bounded)
-    stages = found.stages(variant, row)
+    stages, schedule = found.stages(variant, row), found.schedules_of(variant, row)
     parallel = as_sequence_parallel(candidates.columns)
-    for indices in _alike(candidates.variants):
-        of_list = np.zeros(len(candidates.variants), dtype=bool)
-        of_list[indices] = True
+    alike = found.alike(variant, schedule)
+    for which in np.unique(alike).tolist():
         for sp in (True, False):
-            pairs = np.flatnonzero(of_list[variant] & (parallel[row] == sp))
+            pairs = np.flatnonzero((alike == which) & (parallel[row] == sp))
             if len(pairs):
                 own = StagesOf(stages.plans, stages.plan[pairs])
-                yield from found.of(pairs, variant[pairs], row[pairs], own, sp=sp)
-
-
-def _alike(variants: tuple[Variant, ...]) -> list[list[int]]:
-    """Return variants whose blocks are alike: one operator list and kind of schedule."""
-    found: dict[object, list[int]] = {}
-    kinds = {
-        name: (cuts_sequences(name), splits_backward(name)) for name in {each.schedule for each in variants}
-    }
-    for index, each in enumerate(variants):
-        found.setdefault((*each.choices.values(), kinds[each.schedule]), []).append(index)
-    return list(found.values())
+                yield from found.of(pairs, variant[pairs], row[pairs], schedule[pairs], own, sp=sp)
 
 
 class _Batches:
@@ -226,12 +213,24 @@ class _Batches:
         self.policies, self.policy = numbered([uncounted(each.recompute) for each in variants])
         self.selections, self.selection = numbered([each.recompute.selection for each in variants])
         self.orders, self.order = numbered([each.rank_order for each in variants])
-        self.schedules, self.schedule = numbered([each.schedule for each in variants])
+        _, self.list = numbered([tuple(each.choices.values()) for each in variants])
+        self.schedules, self.schedule = numbered([None, *(each.schedule for each in variants)])
 
-    def of(self, pairs: Rows, variant: Rows, rows: Rows, stages: StagesOf, *, sp: bool) -> Iterator[Batch]:
+    def schedules_of(self, variant: Rows, rows: Rows) -> Rows:
+        """Return which of `schedules` pairs run: those of one stage none, as `split_strategy` has it."""
+        return np.where(self.candidates.columns["pp"][rows] > 1, self.schedule[1:][variant], 0)
+
+    def alike(self, variant: Rows, schedule: Rows) -> Rows:
+        """Return a number for each pair, the same of those whose blocks are alike: one list and kind of schedule."""
+        kinds, kind = numbered([(cuts_sequences(name), splits_backward(name)) for name in self.schedules])
+        return np.asarray(self.list[variant] * len(kinds) + kind[schedule])
+
+    def of(
+        self, pairs: Rows, variant: Rows, rows: Rows, schedule: Rows, stages: StagesOf, *, sp: bool
+    ) -> Iterator[Batch]:
         """Yield pairs whose blocks are alike in one batch a schedule, or one per pipeline of a named one."""
         first, ranks = self.candidates.variants[variant[0]], self._ranks(variant, rows)
-        choices = replace(self.common, sp=sp, **first.choices, schedule=first.schedule)
+        choices = replace(self.common, sp=sp, **first.choices, schedule=self.schedules[schedule[0]])
         whole = Batch(
             pairs=pairs,
             rows=rows,
@@ -244,54 +243,46 @@ class _Batches:
             at=np.arange(len(rows)),
             stages=stages,
         )
-        for which in np.unique(self.schedule[variant]).tolist():
-            batch = whole.take(np.flatnonzero(self.schedule[variant] == which))
+        for which in np.unique(schedule).tolist():
             name = self.schedules[which]
+            own = replace(choices, schedule=name)
+            batch = replace(whole.take(np.flatnonzero(schedule == which)), choices=own)
             if name is None:
                 yield batch
             else:
-                yield from self._scheduled(replace(batch, choices=replace(choices, schedule=name)))
+                yield from self._scheduled(batch)
 
     def _scheduled(self, batch: Batch) -> Iterator[Batch]:
         """Yield the batches of a named schedule: one per shape, or one under bounds of all shapes."""
         shapes = {name: self.candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
         shapes["count"] = self.candidates.num_microbatches[batch.rows]
         shapes["selection"] = self.selection[batch.variant]
-        built = (shapes["pp"] == 1) if self.bounded else np.ones(len(batch.rows), dtype=bool)
-        for chosen in (np.flatnonzero(built), np.flatnonzero(~built)):
-            if len(chosen) == 0:
-                continue
-            table = distinct({name: values[chosen] for name, values in shapes.items()}, SHAPE)
-            pp, vpp, count, selection = (table.columns[name].tolist() for name in SHAPE)
-            of_shape = tuple(zip(pp, vpp, count, strict=True))
-            recompute = [self.selections[which] for which in selection]
-            if built[chosen[0]]:
-                for index, shape in enumerate(of_shape):
-                    own = batch.take(chosen[table.where == index])
-                    yield self._built(own, shape, recompute[index])
-            else:
-                yield self._under_floor(batch.take(chosen), of_shape, table.where, recompute)
+        table = distinct(shapes, SHAPE)
+        pp, vpp, count, selection = (table.columns[name].tolist() for name in SHAPE)
+        of_shape = tuple(zip(pp, vpp, count, strict=True))
+        recompute = [self.selections[which] for which in selection]
+        if self.bounded:
+            yield self._under_floor(batch, of_shape, table.where, recompute)
+            return
+        for index, shape in enumerate(of_shape):
+            own = batch.take(np.flatnonzero(table.where == index))
+            yield self._built(own, shape, recompute[index])
 
     def _built(self, batch: Batch, shape: Shape, recompute: Recompute) -> Batch:
-        """Return a batch of one shape with its simulated pipeline; there is none of one stage."""
+        """Return a batch of one shape with its simulated pipeline."""
         pp, vpp, count = shape
-        name, pieces = str(batch.choices.schedule), self.candidates.base.sequence_pieces
-        pipeline: Pipeline = Pipeline()
-        plan = plan_stages(self.model, pp=1, recompute=recompute)
-        if pp > 1:
-            pipeline = simulated = pipeline_of(
-                self.model,
-                name,
-                pp,
-                vpp,
-                count,
-                recompute=recompute,
-                stage_layers=self.candidates.base.stage_layers,
-                num_splits=pieces,
-                weight_part=counted_weight_part(self.model, self.question.workload.seq_len),
-            )
-            plan = simulated.ranks
-        stages = StagesOf(stack_plans([plan]), np.zeros(len(batch.rows), dtype=np.int64))
+        pipeline = pipeline_of(
+            self.model,
+            str(batch.choices.schedule),
+            pp,
+            vpp,
+            count,
+            recompute=recompute,
+            stage_layers=self.candidates.base.stage_layers,
+            num_splits=self.candidates.base.sequence_pieces,
+            weight_part=counted_weight_part(self.model, self.question.workload.seq_len),
+        )
+        stages = StagesOf(stack_plans([pipeline.ranks]), np.zeros(len(batch.rows), dtype=np.int64))
         return replace(batch, stages=stages, pipeline=pipeline)
 
     def _under_floor(
