@@ -10,6 +10,7 @@ from tests.plans import drawn, plans
 
 from forescale.errors import ForescaleError
 from forescale.export import export
+from forescale.frameworks.megatron import read_arguments
 from forescale.frameworks.megatron.writer import launch_script
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
@@ -191,6 +192,36 @@ def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
     ]
     assert slipped == []
     assert len(refused) >= 20
+
+
+LATER = "num_attention_heads"
+"""What is refused of a reading once it is laid out (spec/constraints.py)."""
+AT_WORK = "experts under tensor parallelism"
+"""What its parser takes and its layers refuse (moe_layer.py)."""
+
+
+@needs(PACKAGE)
+def test_what_megatron_refuses_is_not_read(tmp_path: Path) -> None:
+    """Of random scripts, which break its laws or not: what it refuses is refused or named, what it takes is read."""
+    tried = drawn("megatron", 120, seed=4, **CHOICES)
+    scripts = [launch_script(question) for question in tried]
+    slipped, found = [], 0
+    for script, answer in zip(scripts, understood(scripts, tmp_path), strict=True):
+        told, refused = judged(script), answer.get("refused", "")
+        found += "Megatron-LM refuses" in told
+        if bool(told) != bool(refused) and LATER not in refused and AT_WORK not in told:
+            slipped.append(f"{told or 'read'}, {refused or 'taken'}: {script}")
+    assert slipped == []
+    assert found >= 20
+
+
+def judged(script: str) -> str:
+    """What reading refuses of a script, or says that Megatron-LM refuses; nothing where all is well."""
+    try:
+        notes = read_arguments(script).notes
+    except ForescaleError as error:
+        return str(error)
+    return next((note for note in notes if note.startswith("Megatron-LM refuses")), "")
 
 
 def written(question: Question) -> bool:

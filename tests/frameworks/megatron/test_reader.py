@@ -1,6 +1,7 @@
 """Megatron's rules, one by one, on the smallest command line that shows each."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,6 +190,111 @@ def test_impossible_models(more, text):
 
 
 # The layout
+
+
+REFUSED = {
+    "positions": (
+        "--max-position-embeddings 8",
+        "--max-position-embeddings 8 with --seq-length 16: sequences are longer",
+    ),
+    "rotary positions": (
+        "--position-embedding-type rope --max-position-embeddings 8",
+        "--max-position-embeddings 8 with --seq-length 16: sequences are longer than max_position_embeddings",
+    ),
+    "prediction": (
+        "--max-position-embeddings 32 --mtp-num-layers 1",
+        "--mtp-num-layers 1: .* needs rotary positions",
+    ),
+    "prediction behind a pattern": (
+        "--hybrid-layer-pattern *-*-/*- --max-position-embeddings 32",
+        "these settings: .* needs rotary positions",
+    ),
+    "replicas": (
+        f"{MOE}--sequence-parallel --expert-model-parallel-size 4 --use-distributed-optimizer "
+        "--num-distributed-optimizer-instances 2",
+        "--num-distributed-optimizer-instances 2 with --expert-model-parallel-size 4: replicas",
+    ),
+    "optimizers": (
+        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --optimizer muon",
+        "--use-megatron-fsdp with --optimizer muon: Megatron-FSDP .* has the optimizers adamw and sgd",
+    ),
+    "context": (
+        "--context-parallel-size 4 --seq-length 20",
+        "--context-parallel-size 4 with --seq-length 20: .* 2 x cp",
+    ),
+    "capacity": (
+        f"{MOE}--moe-token-dispatcher-type flex --moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity",
+        "--moe-pad-expert-input-to-capacity with --moe-token-dispatcher-type flex: DeepEP does not pad",
+    ),
+    "virtual stages": (
+        f"{PP}2 --num-virtual-stages-per-pipeline-rank 2 --no-overlap-p2p-communication --global-batch-size 4",
+        "--no-overlap-p2p-communication with --pipeline-model-parallel-size 2: virtual stages",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_megatron_refuses_together_is_refused(name):
+    more, told = REFUSED[name]
+    refused(f"Megatron-LM refuses {told}", more, devices=4)
+
+
+def test_a_refusal_names_the_line_of_the_first(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(
+        f"python pretrain_gpt.py {BASE} \\\n  --context-parallel-size 4 \\\n  --seq-length 20\n"
+    )
+    with pytest.raises(
+        ReaderError, match=r"run\.sh, line 2: .*--context-parallel-size 4 with --seq-length 20"
+    ):
+        read_file(script)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            f"{PP}2 --context-parallel-size 2 --use-tp-pp-dp-mapping",
+            "--use-tp-pp-dp-mapping .* since core 0.11: ",
+        ),
+        (
+            "--bf16 --fp8-format hybrid --recompute-granularity selective --recompute-modules layernorm",
+            "--fp8-format hybrid with --recompute-modules .* since core 0.13: delayed scaling",
+        ),
+    ],
+)
+def test_what_only_newer_releases_refuse_is_noted(more, told):
+    notes = [note for note in read(more, devices=8).notes if note.startswith("Megatron-LM refuses")]
+    assert len(notes) == 1
+    assert re.search(told, notes[0])
+
+
+def test_what_is_asked_over_a_file_is_noted():
+    """A question may ask what no program can have; the layout that is not asked for is not judged."""
+    more = "--position-embedding-type rope --max-position-embeddings 16"
+    asked = read(more, over={"seq_len": 32})
+    assert asked.workload.seq_len == 32
+    assert any("--seq-length 32: sequences are longer" in note for note in asked.notes)
+    assert not any("refuses" in note for note in read(more).notes)
+    assert not any("refuses" in note for note in read("--context-parallel-size 3", layout=False).notes)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"{MOE}--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend} --moe-expert-capacity-factor 1.0 "
+        "--moe-pad-expert-input-to-capacity"
+        for backend in ("hybridep", "ncclep")
+    ],
+)
+def test_other_dispatchers_pad(more):
+    assert read(more, devices=4).strategy.routing.pad_to_capacity
+
+
+def test_the_fewest_devices_hold_replicas_of_experts():
+    more = "--sequence-parallel --expert-model-parallel-size 4 --use-distributed-optimizer "
+    found = read(f"{MOE}{more}--num-distributed-optimizer-instances 2")
+    assert (found.strategy.num_devices, found.strategy.dp_replicate, found.strategy.expert_dp) == (8, 2, 2)
 
 
 def test_degrees_and_what_data_parallel_is_left():

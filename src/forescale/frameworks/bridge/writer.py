@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.frameworks.bridge.reader import FROZEN, fields, peft_lines
-from forescale.frameworks.megatron.write_layout import check_laws
+from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled, torchrun

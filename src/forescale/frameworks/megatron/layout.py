@@ -197,7 +197,7 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
     """Return data parallel over `inner` (tp x cp) devices a stage; experts need a multiple of ep x etp."""
     if num_devices is None:
         replicas = settings.degree("num_distributed_optimizer_instances")
-        return lcm(lcm(inner, expert) // inner, replicas)
+        return lcm(lcm(inner, expert * replicas) // inner, replicas)  # of experts' ranks as well
     least = lcm(inner, expert) * pp
     for degrees, size in (("tp x cp", inner * pp), ("ep x etp", expert * pp)):
         if num_devices % size:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
+from forescale.frameworks.megatron.laws import Said, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
@@ -147,9 +148,7 @@ def read_settings(
     `based` says that they change others which are not here, so what they leave out need not be the default.
     """
     num_devices, layout = num_devices or options.num_devices, options.layout
-    for word, key in OVER.items():
-        if options.over.get(word) is not None:
-            settings.lay(key, options.over[word])
+    laid_over = _lay_over(settings, options)
     settings.ask(SIZES)
     _refuse_old(settings)
     try:
@@ -163,6 +162,9 @@ def read_settings(
                 f"the number of devices is not stated; it is read for the fewest, {strategy.num_devices}"
             )
         workload = read_workload(settings, strategy)
+        if layout and not based:
+            said = Said(model=model, layout=strategy, workload=workload)
+            check_settings(settings, said, laid_over, framework)
         _note_idle(settings, based=based)
     except (ReaderError, UnknownKeyError):
         raise
@@ -183,6 +185,14 @@ def read_settings(
         num_devices=num_devices,
         **settings.accounted(unknown),
     )
+
+
+def _lay_over(settings: Settings, options: Options) -> dict[str, Any]:
+    """Lay what is asked over what was written, and return it by Megatron's keys."""
+    asked = {key: options.over[word] for word, key in OVER.items() if options.over.get(word) is not None}
+    for key, value in asked.items():
+        settings.lay(key, value)
+    return asked
 
 
 AWARE = "use_precision_aware_optimizer"

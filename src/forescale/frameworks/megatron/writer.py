@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from forescale.frameworks.megatron.arguments import flag_of
+from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_layout import (
     Settings,
-    check_laws,
     layout_settings,
     model_settings,
     run_settings,

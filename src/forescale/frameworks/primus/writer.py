@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from forescale.frameworks.megatron.write_layout import Settings, check_laws
+from forescale.frameworks.megatron.laws import check_laws
+from forescale.frameworks.megatron.write_layout import Settings
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled
