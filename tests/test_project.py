@@ -219,6 +219,7 @@ def test_schedules_trade_bubble_for_memory():
     ("strategy", "words"),
     [
         (Strategy(pp=4, schedule="zbw"), "did you mean"),
+        (Strategy(dp_shard=4, schedule="zbw"), "did you mean"),
         (Strategy(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
         (Strategy(pp=4, schedule="seq1f1b", sequence_pieces=3), "sequence_pieces must divide"),
         (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 1)), "add up to 7"),

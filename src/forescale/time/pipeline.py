@@ -228,8 +228,10 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
     Raises
     ------
     SpecError
-        If the schedule cannot be projected for this shape, or explicit stage layers do not fit.
+        If the schedule is unknown, cannot be projected for this shape, or explicit stage layers do not fit.
     """
+    if strategy.schedule is not None:
+        family(strategy.schedule)  # of one stage, too, there is none of another name
     if strategy.schedule is None or strategy.pp == 1:
         plan = interleaved_stages(
             model,
