@@ -30,7 +30,9 @@ ARGUMENTS = (
     "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "num_experts", "moe_router_topk",
     "moe_token_dispatcher_type", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
     "moe_ffn_hidden_size", "mtp_num_layers", "multi_latent_attention", "kv_lora_rank", "optimizer", "cuda_graph_impl",
-    "cpu_offloading_num_layers", "optimizer_cpu_offload", "optimizer_offload_fraction",
+    "cpu_offloading_num_layers", "optimizer_cpu_offload", "optimizer_offload_fraction", "quick_geglu", "glu_linear_offset",
+    "activation_func_clamp_value", "position_embedding_type", "rotary_base", "rotary_scaling_factor",
+    "yarn_original_max_position_embeddings", "yarn_beta_fast", "yarn_beta_slow", "yarn_correction_range_round_to_int",
 )  # fmt: skip
 """What is told of the parsed and checked arguments."""
 

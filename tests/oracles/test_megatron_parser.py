@@ -8,6 +8,7 @@ from typing import Any
 from tests.oracles.parsers import asked_of, launched, needs
 from tests.plans import drawn, plans
 
+from forescale.api import ask
 from forescale.errors import ForescaleError
 from forescale.export import export
 from forescale.frameworks.megatron import read_arguments
@@ -192,6 +193,36 @@ def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
     ]
     assert slipped == []
     assert len(refused) >= 20
+
+
+@needs(PACKAGE)
+def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) -> None:
+    """Values of its config.json on Hugging Face, and the alternation of its windows."""
+    asked = ask(
+        "gpt-oss-20b",
+        "h100-sxm",
+        devices=8,
+        ep=8,
+        seq_len=4096,
+        global_batch_size=64,
+        framework="megatron-core",
+    )
+    found = export(asked)
+    (answer,) = understood([found.texts[found.main]], tmp_path)
+    wanted = {
+        "quick_geglu": True,
+        "glu_linear_offset": 1.0,
+        "activation_func_clamp_value": 7.0,
+        "position_embedding_type": "yarn",
+        "rotary_base": 150000,
+        "rotary_scaling_factor": 32.0,
+        "yarn_original_max_position_embeddings": 4096,
+        "yarn_beta_fast": 32.0,
+        "yarn_beta_slow": 1.0,
+        "yarn_correction_range_round_to_int": False,
+        "num_experts": 32,
+    }
+    assert {name: answer.get(name, answer) for name in wanted} == wanted
 
 
 LATER = "num_attention_heads"

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from tests.export.laws import check_writer
 from tests.plans import plans
+
+from forescale.api import ask
+from forescale.catalogue.models import load_model
+from forescale.export import export
+from forescale.question import Question
 
 
 def test_plans_read_back_to_the_bit() -> None:
@@ -15,3 +23,63 @@ def test_the_allocator_is_an_environment_variable_that_is_read_back() -> None:
     for result in check_writer(asked):
         assert "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in result.texts[result.main]
         assert result.read_back.strategy.allocator == "expandable_segments"
+
+
+OSS = (
+    "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0 --position-embedding-type yarn --rotary-base 150000 "
+    "--rotary-scaling-factor 32.0 --yarn-original-max-position-embeddings 4096 --yarn-beta-fast 32.0 --yarn-beta-slow 1.0 "
+    "--no-yarn-correction-range-round-to-int"
+)
+"""What openai/gpt-oss-20b's config.json says of activations and positions (swiglu_limit, rope_theta, rope_scaling)."""
+
+
+def oss(to: str, **changes: bool) -> Question:
+    """Return GPT-OSS on a node, its experts changed."""
+    asked = ask(
+        "gpt-oss-20b", "h100-sxm", devices=8, ep=8, seq_len=4096, global_batch_size=64, zero=1, framework=to
+    )
+    layers = tuple(replace(each, ffn=replace(each.ffn, **changes)) for each in asked.model.layers)
+    return replace(asked, model=replace(asked.model, layers=layers))
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_clamped_experts_and_scaled_positions_of_gpt_oss_are_written(model: str) -> None:
+    asked = replace(oss("megatron-core"), model=load_model(model))
+    found = export(asked)
+    text = " ".join(found.texts[found.main].split())
+    assert OSS in text
+    assert "--swiglu" not in text
+    assert "--position-embedding-type rope" not in text
+    assert [each.word for each in found.unsaid] == ["model.layers.ffn.router_bias"]
+    assert found.read_back.step_time_s == pytest.approx(found.projection.step_time_s, rel=1e-3)
+
+
+def test_a_clamp_of_another_model_is_not_known() -> None:
+    """Only that there is one: it is not said, and named."""
+    found = export(oss("megatron-core", bias=False))
+    assert "--activation-func-clamp-value" not in found.texts[found.main]
+    assert "model.layers.ffn.limited" in [each.word for each in found.unsaid]
+
+
+@pytest.mark.parametrize("to", ["primus", "megatron-bridge"])
+def test_gpt_oss_for_what_wraps_megatron(to: str) -> None:
+    found = export(oss(to))
+    text = found.texts[found.main]
+    assert [each.word for each in found.unsaid] == ["model.layers.ffn.router_bias"]
+    given = (
+        ("quick_geglu: true", "activation_func_clamp_value: 7.0", "rotary_scaling_factor: 32.0")
+        if to == "primus"
+        else (
+            "import quick_gelu\n",
+            "cfg.model.activation_func = quick_gelu\n",
+            "cfg.model.gated_linear_unit = True\n",
+            "cfg.model.glu_linear_offset = 1.0\n",
+            "cfg.model.activation_func_clamp_value = 7.0\n",
+            "cfg.model.position_embedding_type = 'yarn'\n",
+            "cfg.model.rotary_base = 150000\n",
+            "cfg.model.yarn_rotary_scaling_factor = 32.0\n",
+            "cfg.model.yarn_original_max_position_embeddings = 4096\n",
+            "cfg.model.yarn_correction_range_round_to_int = False\n",
+        )
+    )
+    assert [each for each in given if each not in text] == []

@@ -46,8 +46,12 @@ class BridgeWriter:
             ("mla_provider", "MLAModelProvider") if latent else ("gpt_provider", "GPTModelProvider")
         )
         imported, adapters = peft_lines(question.workload.trainable)
-        activation = "silu" if settings.get("swiglu") else "gelu"
-        lines = f"    cfg.model.activation_func = torch.nn.functional.{activation}\n"
+        quick = settings.get("quick_geglu")
+        if quick:  # gated, too
+            settings["swiglu"] = True
+            imported = f"from megatron.core.fusions.fused_bias_geglu import quick_gelu\n{imported}"
+        plain = "torch.nn.functional.silu" if settings.get("swiglu") else "torch.nn.functional.gelu"
+        lines = f"    cfg.model.activation_func = {'quick_gelu' if quick else plain}\n"
         lines += _body(question, settings) + adapters
         words = {"imported": imported, "module": module, "provider": provider, "lines": lines}
         return _files(question, filled("bridge", "recipe.txt", **words))

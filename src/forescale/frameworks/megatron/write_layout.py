@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, TypeAlias, TypeVar
 
-from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED
+from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
@@ -294,7 +294,7 @@ T = TypeVar("T")
 def model_settings(model: Model, *, seq_len: int) -> Settings:
     """Return the settings that describe a model; of parts that differ from layer to layer the commonest counts."""
     hybrid = hybrid_pattern(model)
-    return {
+    settings: Settings = {
         "num_layers": None if hybrid else model.num_layers,
         "hybrid_layer_pattern": hybrid,
         "hidden_size": model.hidden_size,
@@ -309,6 +309,23 @@ def model_settings(model: Model, *, seq_len: int) -> Settings:
         "max_position_embeddings": model.learned_positions or max(seq_len, model.max_seq_len),
         "mtp_num_layers": None if hybrid else model.num_mtp_layers or None,
     }
+    return settings if not _gpt_oss(model) else _laid_last(settings, {"swiglu": False, **WORDS["gpt_oss"]})
+
+
+def _laid_last(settings: Settings, over: Settings) -> Settings:
+    """Return settings with some over them, behind the others."""
+    return {key: value for key, value in settings.items() if key not in over} | over
+
+
+def _gpt_oss(model: Model) -> bool:
+    """Whether layers are those of GPT-OSS: of other clamps and scaled positions only that there are any is known."""
+    full, moe = (
+        commonest(of_kind(model, "attention", FullAttention)),
+        commonest(of_kind(model, "ffn", MoeFfn)),
+    )
+    if full is None or moe is None:
+        return False
+    return full.scaled_rotary and full.sinks and moe.limited and moe.bias and moe.gated
 
 
 def commonest(parts: Sequence[T]) -> T | None:

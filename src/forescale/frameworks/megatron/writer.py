@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from forescale.frameworks.megatron.arguments import flag_of
+from forescale.frameworks.megatron.arguments import flag_of, known_flags
 from forescale.frameworks.megatron.laws import check_laws
 from forescale.frameworks.megatron.write_layout import (
     Settings,
@@ -86,6 +86,8 @@ def flags(settings: Mapping[str, object]) -> list[list[str]]:
         if kind != "value":
             if value is (kind == "true"):
                 found.append([flag])
+            elif value is False and (opposite := f"--no-{flag[2:]}") in known_flags():
+                found.append([opposite])
         elif value is not None:
             values = value if isinstance(value, list) else [value]
             found.append([flag, *map(str, values)])
