@@ -291,6 +291,15 @@ def test_other_dispatchers_pad(more):
     assert read(more, devices=4).strategy.routing.pad_to_capacity
 
 
+def test_matrices_that_are_dealt_out_share_states():
+    """Megatron-LM core 0.18, arguments.py: dist_muon is muon with --use-distributed-optimizer."""
+    dealt = read("--optimizer dist_muon", devices=4)
+    shared = read("--optimizer muon --use-distributed-optimizer", devices=4)
+    assert dealt.strategy == shared.strategy
+    assert (dealt.strategy.zero, dealt.workload.optimizer) == (1, "muon")
+    assert any("as since core 0.18" in note for note in dealt.notes)
+
+
 def test_the_fewest_devices_hold_replicas_of_experts():
     more = "--sequence-parallel --expert-model-parallel-size 4 --use-distributed-optimizer "
     found = read(f"{MOE}{more}--num-distributed-optimizer-instances 2")

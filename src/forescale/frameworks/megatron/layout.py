@@ -209,7 +209,10 @@ def _data_parallel(settings: Settings, num_devices: int | None, inner: int, pp: 
 
 
 def dealt_out(settings: Settings) -> bool:
-    """Whether the optimizer deals the states of whole matrices to data-parallel ranks (layer_wise_optimizer.py)."""
+    """Whether the optimizer deals the states of whole matrices to data-parallel ranks.
+
+    Source: Megatron-LM core 0.16 to 0.19, layer_wise_optimizer.py; training.py (wrap_model_chunks_with_ddp) since 0.18.
+    """
     return str(settings.get("optimizer")).startswith("dist_")
 
 
@@ -241,7 +244,9 @@ def _sharding(settings: Settings, dp: int, pp: int, ep: int) -> tuple[int, int]:
     settings.get("data_parallel_sharding_strategy")
     if dealt_out(settings) and not distributed:
         settings.note(
-            f"{settings.spell('optimizer')} deals whole matrices to ranks; they are taken as even shares"
+            f"{settings.spell('optimizer')} deals whole matrices to ranks; they are taken as even shares, and "
+            "gradients as scattered, as since core 0.18: before, and with --no-use-layer-wise-param-layout, ranks sum "
+            "them whole, which sends half as much again"
         )
     if distributed or dealt_out(settings):
         return 1, _replicas(settings, instances, dp, "num_distributed_optimizer_instances")
