@@ -84,3 +84,14 @@ def test_a_cell_of_endless_length_is_refused(tmp_path):
     path.write_text("id\n" + "a" * 200_000)
     with pytest.raises(ReaderError, match="is no CSV"):
         read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "instead"), [("14,43", "14.43"), ("1,400.5", "1400.5"), ("12 000", "12000"), ("1,2,3", None)]
+)
+def test_a_cell_that_is_no_number_says_how_to_write_it(tmp_path, cell, instead):
+    path = tmp_path / "x.csv"
+    path.write_text(f'id,b\nA,"{cell}"\n')
+    with pytest.raises(ReaderError) as raised:
+        read_table(path).rows[0].number("b")
+    assert str(raised.value).endswith(f"; write {instead}" if instead else "is not a number")

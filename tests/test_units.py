@@ -17,6 +17,7 @@ from forescale.units import counted, format_bytes, format_count, format_seconds,
         ("2.5 us", "second", 2.5e-6),
         ("15T", "token", 15e12),
         ("1_000", "token", 1000.0),
+        ("15,000,000.5", "token", 15_000_000.5),
         (7, "byte", 7.0),
     ],
 )
@@ -29,6 +30,20 @@ def test_parse(text, dimension, value):
 )
 def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
     with pytest.raises(SpecError, match="quantity"):
+        parse(text, dimension)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "instead"),
+    [
+        ("80,5 GB", "byte", "; write '80.5 GB'"),
+        ("1,5T", "token", "; write '1.5 T'"),
+        ("1,00,000", "token", "1,024$"),
+        ("1,5.2", "token", "1,024$"),
+    ],
+)
+def test_a_comma_is_not_taken_for_none(text, dimension, instead):
+    with pytest.raises(SpecError, match=f"parts no thousands, such as .*{instead}"):
         parse(text, dimension)
 
 

@@ -151,6 +151,13 @@ def _check_item(value: object, where: object, key: str, *, infinite: bool) -> No
         raise ReaderError(where, f"{shown(key)} has more digits than any such number: {shown(value)}")
 
 
+def _plainly(text: str) -> str:
+    """Return how to write a number whose thousands are parted, or whose point is a comma."""
+    if re.fullmatch(r"\d{1,3}([, ]\d{3})+(\.\d+)?", text, re.ASCII):
+        return f"; write {re.sub('[, ]', '', text)}"
+    return f"; write {text.replace(',', '.')}" if re.fullmatch(r"\d+,\d+", text, re.ASCII) else ""
+
+
 class Row(Struct, frozen=True, kw_only=True):
     """One row of a table as written: `line` is its line in the file, `cells` its text by column."""
 
@@ -183,9 +190,7 @@ class Row(Struct, frozen=True, kw_only=True):
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or abs(value) >= INTEGER * 1e6 or "_" in text:
-            digits = text.replace(",", "").replace(" ", "")
-            hint = f"; write {digits}" if digits.isdecimal() and digits != text else ""
-            raise self.refused(column, f"{shown(text)} is not a number{hint}")
+            raise self.refused(column, f"{shown(text)} is not a number{_plainly(text)}")
         return value
 
     def integer(self, column: str) -> int | None:

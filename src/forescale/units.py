@@ -42,6 +42,7 @@ _ANY = Interval(ge=-1e24, le=1e24)
 _LONGEST = 60
 _DIGITS = 4000
 """Python reads no more of a whole number."""
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]{1,3})?)\s*([^\s0-9]\S*)?\s*$")
 
 
@@ -60,6 +61,10 @@ def parse(text: str | float, dimension: str) -> float:
     if match is None or (match[2] or "") not in {*scales, ""}:
         units = ", ".join(filter(None, scales))
         raise SpecError(f"{shown(text)} is not a quantity in {dimension}; write a number and one of {units}")
+    if "," in match[1] and not _THOUSANDS.fullmatch(match[1]):
+        point = f"{match[1].replace(',', '.')} {match[2] or ''}".rstrip()
+        told = f"; write {point!r}" if match[1].count(",") == 1 and "." not in match[1] else ""
+        raise SpecError(f"{shown(text)} has a comma that parts no thousands, such as 1,024{told}")
     number = Decimal(match[1].replace("_", "").replace(",", ""))
     value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
     return float(within(value, _ANY, shown(text)))
