@@ -191,3 +191,23 @@ def test_a_document_without_its_question_and_two_questions_at_once(forescale, as
     silent = forescale("project", path)
     assert (silent.code, silent.out) == (2, "")
     assert "it does not say what was asked; print it anew with --json" in silent.err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda d: d.pop("strategy"), "it has no strategy"),
+        (lambda d: d.pop("workload"), "it has no workload"),
+        (lambda d: d.update(strategy=[]), "strategy must be a table"),
+        (lambda d: d["memory"].update(stages=[{}]), "memory.stages must list every pipeline stage"),
+        (lambda d: d["strategy"].update(vpp="x"), "vpp must be a whole number, got 'x'"),
+    ],
+)
+def test_a_projection_that_lacks_a_part_is_one_sentence(forescale, tmp_path, change, sentence):
+    body = json.loads(forescale("project", *DENSE, *LAYOUT, "--framework", "nanotron", "--json").out)
+    path = tmp_path / "one.json"
+    change(body)
+    path.write_text(json.dumps(body))
+    ran = forescale("project", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.err

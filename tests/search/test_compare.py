@@ -93,3 +93,21 @@ def test_unknown_numbers_have_no_difference():
 def test_other_documents_are_refused(document, sentence):
     with pytest.raises(SpecError, match=sentence):
         compare(projected(A), document, name_b="other.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda d: d["time_s"].update(ffn=1e9), "b.json: time_s makes 1e.09, but step_time_s is"),
+        (lambda d: d.update(step_time_s=99.0), "b.json: time_s makes .*, but step_time_s is 99"),
+        (lambda d: d["memory"].update(peak_bytes=1), "b.json: the fullest stage makes .* memory.peak_bytes is 1"),
+        (lambda d: d["memory"]["stages"][0].update(weights_bytes=0), "b.json: the parts of a stage makes"),
+        (lambda d: d["memory"].update(stages=[]), "memory.stages lists no stage"),
+        (lambda d: d.pop("time_s"), "'time_s' is missing"),
+    ],
+)  # fmt: skip
+def test_a_document_that_contradicts_itself_is_refused(change, sentence):
+    document = json.loads(json.dumps(projected(A).to_json()))
+    change(document)
+    with pytest.raises(SpecError, match=sentence):
+        compare(projected(A), document, name_b="b.json")

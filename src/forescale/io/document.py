@@ -15,6 +15,13 @@ from forescale.positions import says_lines
 ROWS = ("best", "front", "points", "fixes")
 """Keys of documents that hold layouts: searches, fronts, targets, changes."""
 PROJECTION = "forescale.projection/1"
+TABLES = {
+    "cluster": ("name", "device", "num_devices"),
+    "workload": (),
+    "strategy": (),
+    "memory": ("stages",),
+}
+"""Tables of a projection that are read again, with what they must have."""
 
 
 PLAN = "a TOML or YAML file (.toml, .yaml)"
@@ -79,10 +86,12 @@ def read_asked(text: str | Path) -> dict[str, Any]:
 def _even(framework: str | None, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Return a layout whose evenly dealt layers a framework that deals by cost does not deal again."""
     strategy = dict(layout["strategy"])
-    if framework is None or strategy["stage_layers"] is not None or strategy["vpp"] > 1:
+    if not isinstance(framework, str) or strategy.get("stage_layers") is not None:
+        return strategy
+    if strategy.get("vpp", 1) != 1 or strategy.get("pp", 1) == 1:
         return strategy
     layers = [stage["num_layers"] for stage in layout["memory"]["stages"]]
-    by_cost = strategy["pp"] > 1 and load_framework(framework).stages == "by_cost"
+    by_cost = load_framework(framework).stages == "by_cost"
     return {**strategy, "stage_layers": layers} if by_cost else strategy
 
 
@@ -115,7 +124,7 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
 
     if isinstance(layout, dict) and layout.get("schema") == PROJECTION:
         refuse_misspelt(layout, KEYS, str(path))
-        for name, known in (("cluster", ("name", "device", "num_devices")), ("memory", ("stages",))):
+        for name, known in TABLES.items():
             table = layout.get(name)
             if name not in layout:
                 raise ReaderError(path, f"it is no whole {PROJECTION}: it has no {name}")
@@ -124,4 +133,8 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
             refuse_misspelt(table, known, f"{path}, {name}")
             if missing := [key for key in known if key not in table]:
                 raise ReaderError(path, f"{name} has no {missing[0]}")
+        stages = layout["memory"]["stages"]
+        listed = isinstance(stages, list) and all(isinstance(each, dict) for each in stages)
+        if not stages or not listed or not all("num_layers" in each for each in stages):
+            raise ReaderError(path, "memory.stages must list every pipeline stage with its num_layers")
     return layout

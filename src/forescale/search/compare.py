@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
@@ -32,6 +33,12 @@ FIGURES = (
     "training_days",
 )
 FIGURE = Interval(ge=0, le=1e24)
+SAME = 1e-6
+"""Of a whole, what its parts may differ from it."""
+
+
+class _ContradictionError(SpecError):
+    """A document that contradicts itself."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -146,6 +153,8 @@ def compare(
     """
     one, other = _document(a, name_a), _document(b, name_b)
     try:
+        _check_sums(one, name_a)
+        _check_sums(other, name_b)
         return Comparison(
             name_a=name_a,
             name_b=name_b,
@@ -155,9 +164,12 @@ def compare(
             time_parts=tuple(_time_parts(one["time_s"], other["time_s"])),
             memory=_memory(one["memory"], other["memory"]),
         )
+    except _ContradictionError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SpecError(
-            f"{name_a} and {name_b}: not both are whole {PROJECTION} documents ({error})"
+            f"{name_a} and {name_b}: not both are whole {PROJECTION} documents ({what})"
         ) from error
 
 
@@ -168,6 +180,30 @@ def _document(given: Projection | Document, name: str) -> Document:
         got = found or ("no schema" if isinstance(document, Mapping | list) else shown(given))
         raise SpecError(f"{name}: expected a projection, or a {PROJECTION} document of one; found {got}")
     return document
+
+
+def _check_sums(document: Document, name: str) -> None:
+    """Refuse a document whose parts are not those of its step and of its stages."""
+    stages = document["memory"]["stages"]
+    if not isinstance(stages, list | tuple) or not stages:
+        raise TypeError("memory.stages lists no stage")
+    sums = [("time_s", "step_time_s", sum(document["time_s"].values()), document["step_time_s"])]
+    sums += [
+        (
+            "the parts of a stage",
+            "peak_bytes",
+            sum(each[f"{part}_bytes"] for part in PARTS),
+            each["peak_bytes"],
+        )
+        for each in stages
+    ]
+    fullest = max(each["peak_bytes"] for each in stages)
+    sums.append(("the fullest stage", "memory.peak_bytes", fullest, document["memory"]["peak_bytes"]))
+    for parts, whole, found, said in sums:
+        if said is not None and not math.isclose(
+            found, within(said, FIGURE, whole), rel_tol=SAME, abs_tol=SAME
+        ):
+            raise _ContradictionError(f"{name}: {parts} makes {found:g}, but {whole} is {said:g}")
 
 
 def _changes(a: Document, b: Document, names: tuple[str, ...]) -> tuple[Change, ...]:
