@@ -494,3 +494,23 @@ def test_keys_that_are_read_for_one_another_may_differ():
     assert keys.get("embed_dim", "hidden_size") == 1280
     assert keys.get("projection_dim", "num_image_tokens") == 4
     assert keys.get("seq_length", "hidden_size") == 3584
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"layer_types": ["full_attention"] * 5 + ["full"]}, "'layer_types' takes full_attention, .* got 'full'"),
+        ({"mlp_layer_types": ["moe"] * 6, **MOE}, "'mlp_layer_types' takes dense, sparse; got 'moe'"),
+        ({"hidden_size": float("nan")}, "'hidden_size' must be a whole number of at least 1; got nan"),
+    ],
+)  # fmt: skip
+def test_words_of_layers_and_sizes_that_are_none_are_refused(keys, said):
+    with pytest.raises(ReaderError, match=said):
+        read("qwen3_moe", **{**MOE, **keys})
+
+
+def test_an_error_says_the_line_where_the_folder_is_named(tmp_path):
+    text = '{\n "model_type": "llama",\n "hidden_size": 4,\n "num_attention_heads": 0\n}'
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ReaderError, match=r"config\.json, line 4: the key 'num_attention_heads' must be"):
+        load_huggingface(tmp_path)

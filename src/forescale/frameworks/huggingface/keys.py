@@ -39,7 +39,7 @@ class Keys:
         given = {name: self._data[name] for name in names if self._data.get(name) is not None}
         first = next(iter(given), names[0])
         for name, value in given.items() if names in ALIKE else ():
-            if value != given[first]:
+            if name != first and value != given[first]:
                 said = f"{first!r} is {shown(given[first])} and {name!r} is {shown(value)}"
                 raise ReaderError(self.where, f"{said}, which mean the same; leave one of them out")
         return given.get(first)
@@ -89,6 +89,14 @@ class Keys:
             )
         if length is not None and len(value) != length:
             problem = f"the key {name!r} lists {counted(len(value), 'layer')}, but there are {length}"
+            raise ReaderError(self.where, problem)
+        return value
+
+    def words(self, name: str, length: int, known: Sequence[str]) -> Sequence[Any] | None:
+        """Return a list of `known` words, one for each of `length` layers, or None where it is absent."""
+        value = self.items(name, length)
+        if wrong := [item for item in value or () if item not in known]:
+            problem = f"the key {name!r} takes {', '.join(known)}; got {shown(wrong[0])}"
             raise ReaderError(self.where, problem)
         return value
 
@@ -173,6 +181,7 @@ ALIKE = (HIDDEN, HEADS, DEPTH_KEYS)
 MOST_LAYERS = 10_000
 """Beyond it a file is damaged, and listing its layers would only fill the memory."""
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+FULL = ("full_attention", "attention")
 SLIDING = ("sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "lightning_attention")
 
@@ -288,7 +297,7 @@ def windowed(
 def choose(keys: Keys, by_type: Callable[[str], Part], by_index: Callable[[int], Part]) -> tuple[Part, ...]:
     """Return one part per layer, by the names in `layer_types` or else by the layer's index."""
     layers = num_layers(keys)
-    kinds = keys.items("layer_types", layers)
+    kinds = keys.words("layer_types", layers, (*FULL, *SLIDING, *LINEAR))
     if kinds is None:
         return tuple(by_index(i) for i in range(layers))
     return tuple(by_type(kind) for kind in kinds)
@@ -302,7 +311,7 @@ def routed(
 ) -> tuple[Ffn, ...]:
     """Return each layer's feed-forward: by `mlp_layer_types` of the file, or else by `is_moe`."""
     layers = num_layers(keys)
-    kinds = keys.items("mlp_layer_types", layers)
+    kinds = keys.words("mlp_layer_types", layers, ("dense", "sparse"))
     sparse = [kind == "sparse" for kind in kinds] if kinds else [is_moe(i) for i in range(layers)]
     if not all(sparse) and dense is None:
         raise ReaderError(keys.where, "some layers are dense, but the key 'intermediate_size' is missing")

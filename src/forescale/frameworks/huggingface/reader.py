@@ -44,7 +44,6 @@ def supported_model_types() -> tuple[str, ...]:
     return tuple(sorted(FAMILIES))
 
 
-@says_lines
 def load_huggingface(path: str | Path) -> ReadModel:
     """Read a `config.json`, or the one inside a folder; the model is named after the folder or the file.
 
@@ -54,7 +53,11 @@ def load_huggingface(path: str | Path) -> ReadModel:
         If the file is missing, cut short, no Hugging Face configuration, or of an unsupported architecture.
     """
     given = Path(path)
-    file = given / CONFIG_FILE if given.is_dir() else given
+    return _load(given / CONFIG_FILE if given.is_dir() else given)
+
+
+@says_lines
+def _load(file: Path) -> ReadModel:
     hint = f"; give a {CONFIG_FILE} or a folder that holds one"
     config = parse_json(
         read_text(file, hint=hint), file, infinite=True
