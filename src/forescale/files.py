@@ -26,6 +26,12 @@ TEXT_BYTES = 64 * 2**20
 """Largest file that is read."""
 DEPTH = 64
 """Tables and lists inside each other."""
+FLAGS = {
+    "": None,
+    **dict.fromkeys(("y", "yes", "true", "1"), True),
+    **dict.fromkeys(("n", "no", "false", "0"), False),
+}
+"""What cells say of yes and no."""
 INTEGER = 2**63
 """Whole numbers stay below."""
 
@@ -203,9 +209,11 @@ class Row(Struct, frozen=True, kw_only=True):
         return int(value)
 
     def flag(self, column: str) -> bool | None:
-        """Return `column` as yes (y) or no (n), or None if it is empty."""
+        """Return `column` as yes (y) or no (n), or None if it is empty; errors as `number`."""
         text = self.text(column).lower()
-        return None if not text else text in {"y", "yes", "true", "1"}
+        if text not in FLAGS:
+            raise self.refused(column, f"{shown(text)} is neither y nor n")
+        return FLAGS[text]
 
     def refused(self, column: str, problem: str) -> ReaderError:
         """Return the error that says what is wrong with a cell."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from forescale.catalogue.clusters import load_cluster, load_device
 from forescale.cost.timings import BlockTiming, MeasuredCollective, batches, pooled, read_kernels, stack
+from forescale.errors import ReaderError
 
 COLUMNS = (
     "id,hardware,kind,op,dtype,m,n,k,groups,batch,heads,kv_heads,qk_head_dim,v_head_dim,seq_len,causal,"
@@ -191,3 +193,22 @@ def test_repeats_of_one_timing_are_pooled():
     together, alone = pooled((one, *others, apart))
     assert together == replace(one, seconds=3.0, p10_s=1.5, p90_s=9.0, repeats=21)
     assert alone is apart
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        ({**GEMM, "kind": "gem"}, "line 2, column kind: 'gem' is no kind of kernel; did you mean gemm?"),
+        ({**GEMM, "dtype": "bf17"}, "line 2, column dtype: 'bf17' is none of fp32, tf32"),
+        ({**ATTENTION, "causal": "maybe"}, "line 2, column causal: 'maybe' is neither y nor n"),
+    ],
+)
+def test_words_that_are_none_of_the_tables_are_refused(tmp_path, cells, text):
+    with pytest.raises(ReaderError, match=re.escape(text)):
+        read(tmp_path, **cells)
+
+
+@pytest.mark.parametrize(("word", "pairs"), [("y", 800), ("true", 800), ("1", 800), ("n", 1600), ("", 1600)])
+def test_whether_attention_is_causal_is_said_in_any_usual_word(tmp_path, word, pairs):
+    (op,) = read(tmp_path, **{**ATTENTION, "causal": word}).ops
+    assert op.pairs == pairs

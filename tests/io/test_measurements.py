@@ -187,13 +187,43 @@ def test_what_is_missing_or_contradicts_is_an_error(tmp_path):
         read_nccl_tests(empty, num_ranks=8, ranks_per_node=8)
 
 
-def test_rows_whose_errors_are_no_number_are_wrong_and_endless_ones_no_rows(tmp_path):
-    text = (DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("number", "word", "text"),
+    [
+        (8, "all", None),
+        (5, "9" * 400, "a message takes more than 0 µs, got '9999"),
+        (5, "0.00", "a message takes more than 0 µs, got '0.00'"),
+        (5, "nan", "bytes has no time"),
+        (5, "-13.31", "bytes has no time"),
+        (5, "13,31", "bytes has no time"),
+        (5, "N/A", "bytes has no time"),
+        (5, "", "bytes has no time"),
+    ],
+)
+def test_wrong_rows_are_left_out_and_rows_without_a_time_refused(tmp_path, number, word, text):
+    given = (DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")
     whole = read_nccl_tests(DATA / "mi300x_1_node_all_reduce.txt")
-    line = next(line for line in text.splitlines() if line.split()[:1] == [f"{whole.rows[-1].num_bytes:.0f}"])
-    words = line.split()
-    for number, word in ((8, "all"), (5, "9" * 400)):
-        changed = " ".join([*words[:number], word, *words[number + 1 :]])
-        path = tmp_path / "log.txt"
-        path.write_text(text.replace(line, changed), encoding="utf-8")
+    rows = [line for line in given.splitlines() if line.split()[:1] == [f"{whole.rows[-1].num_bytes:.0f}"]]
+    words = rows[0].split()
+    changed = " ".join([*words[:number], word, *words[number + 1 :]] if word else words[:number])
+    path = tmp_path / "log.txt"
+    path.write_text(given.replace(rows[0], changed), encoding="utf-8")
+    if text is None:
         assert len(read_nccl_tests(path).rows) == len(whole.rows) - 1
+    else:
+        with pytest.raises(ReaderError, match=rf"line \d+: .*{text}"):
+            read_nccl_tests(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda log: log.replace("(us)", "(ms)"), r"line \d+: times are in µs, as nccl-tests prints them"),
+        (lambda _: "hello\n", "no results; a table with size, time, algbw and busbw"),
+    ],
+)
+def test_logs_of_another_unit_and_of_nothing_are_refused(tmp_path, change, text):
+    path = tmp_path / "log.txt"
+    path.write_text(change((DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")))
+    with pytest.raises(ReaderError, match=text):
+        read_nccl_tests(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
@@ -12,7 +13,8 @@ from msgspec.structs import replace
 
 from forescale.cost.mesh import Group
 from forescale.cost.model import CollectiveModel
-from forescale.errors import SpecError
+from forescale.cost.roofline import OPERAND_BYTES
+from forescale.errors import MISSPELT, SpecError, shown
 from forescale.files import Row, read_table
 from forescale.graph.ops import (
     AttentionCore,
@@ -262,6 +264,8 @@ def read_kernels(path: Path, devices: Mapping[str, Device]) -> list[KernelRow]:
 
 def _kernel_row(row: Row, device: Device) -> KernelRow | None:
     read = _READERS.get(row.text("kind"))
+    if read is None and (meant := get_close_matches(row.text("kind"), _READERS, n=1, cutoff=MISSPELT)):
+        raise row.refused("kind", f"{shown(row.text('kind'))} is no kind of kernel; did you mean {meant[0]}?")
     if read is None or not (row.text("time_us") or row.text("measured_tflops")):
         return None
     ops, extra, flops = read(row)
@@ -295,7 +299,7 @@ Parsed: TypeAlias = tuple[tuple[Compute, ...], tuple[Elementwise, ...], float]
 
 
 def _gemm(row: Row) -> Parsed:
-    dtype = _dtype(row.text("dtype"))
+    dtype = _dtype(row)
     m, n, k = (_number(row, key) for key in ("m", "n", "k"))
     gradient = "fp32" in row.text("dtype")
     # An fp32 main gradient is read and written (8 bytes) or only written (4) where bf16 output takes 2.
@@ -347,7 +351,7 @@ def _grouped(row: Row) -> Parsed:
         m=m * groups,
         n=n,
         k=k,
-        dtype=_dtype(row.text("dtype")),
+        dtype=_dtype(row),
         contract="m" if weight else "k",
         accumulate_bytes=accumulate,
     )
@@ -355,7 +359,7 @@ def _grouped(row: Row) -> Parsed:
 
 
 def _attention(row: Row) -> Parsed:
-    length, causal = _number(row, "seq_len"), row.text("causal") == "y"
+    length, causal = _number(row, "seq_len"), bool(row.flag("causal"))
     heads, flash = _number(row, "heads"), row.text("library") != "PyTorch unfused"
     forward = AttentionCore(
         batch=_number(row, "batch"),
@@ -392,7 +396,8 @@ _READERS: dict[str, Callable[[Row], Parsed]] = {
 }
 
 
-def _dtype(text: str) -> str:
+def _dtype(row: Row) -> str:
+    text = row.text("dtype")
     if text.startswith("fp8") and ("128-block" in text or "fine-grained" in text):
         return "fp8_blockwise"
     for start, dtype in (
@@ -404,6 +409,8 @@ def _dtype(text: str) -> str:
     ):
         if text.startswith(start):
             return dtype
+    if text not in OPERAND_BYTES:
+        raise row.refused("dtype", f"{shown(text)} is none of {', '.join(OPERAND_BYTES)}")
     return text
 
 

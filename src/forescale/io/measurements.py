@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,7 +14,7 @@ from forescale.cost.anchor import MARGIN, Rule
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
-from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.errors import ReaderError, SpecError, UnknownNameError, shown
 from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
 from forescale.io.named import build, cluster_given
@@ -221,6 +221,7 @@ _PREFIX = re.compile(r"^\s*(?:\[[\d,]+\](?:<stdout>)?:?|\d+:)\s?(?=\s*[#\d])")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\]\s*(.*))?")
 _STARTING = re.compile(r"Collective test starting:\s*(\w+)")
 _COMMAND = re.compile(r"\b(\w+_perf)(?:_mpi)?\b")
+_TYPE = re.compile(r"(u?int\d+|half|float|double|bfloat16|char|f(p)?8\w*)$")
 _NUMBER = re.compile(r"^\d+(?:\.\d+)?(?:[eE][-+]?\d+)?$")
 
 
@@ -255,14 +256,18 @@ def read_nccl_tests(
         What older versions and trimmed logs do not say; what the log says must agree.
     """
     lines = [_PREFIX.sub("", line[:LONGEST]) for line in read_text(path).splitlines()]
+    results = list(_results(path, lines))
+    if not results:
+        raise ReaderError(path, "no results; a table with size, time, algbw and busbw is expected")
     found = _kind(lines)
     hosts, device = _ranks(lines)
     ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
     per_node = _agreed(path, "ranks_per_node", max(hosts.values(), default=None), ranks_per_node)
     chosen: CollectiveKind = _agreed(path, "kind", found, kind)
-    rows, wrong = _rows(lines, kind=chosen, num_ranks=ranks, ranks_per_node=per_node, source=path.stem)
+    rows, wrong = _rows(results, kind=chosen, num_ranks=ranks, ranks_per_node=per_node, source=path.stem)
     if not rows:
-        raise ReaderError(path, "no results; a table with size, time, algbw and busbw is expected")
+        problem = f"all of its {wrong} results are wrong" if wrong else "all of its messages have no bytes"
+        raise ReaderError(path, f"no row counts: {problem}")
     return NcclTestsRun(
         kind=chosen,
         device=device,
@@ -313,10 +318,15 @@ def _ranks(lines: list[str]) -> tuple[Counter[str], str]:
 
 
 def _rows(
-    lines: list[str], *, kind: CollectiveKind, num_ranks: int, ranks_per_node: int, source: str
+    results: Iterable[tuple[float, float, str]],
+    *,
+    kind: CollectiveKind,
+    num_ranks: int,
+    ranks_per_node: int,
+    source: str,
 ) -> tuple[list[MeasuredCollective], int]:
     rows, wrong = [], 0
-    for size, time_us, errors in _results(lines):
+    for size, time_us, errors in results:
         if errors != "N/A" and not (_NUMBER.match(errors) and float(errors) <= _TOLERANCE):
             wrong += 1
             continue
@@ -334,18 +344,35 @@ _TOLERANCE = 1e-3
 """Older versions print the largest error instead of the number of wrong elements."""
 
 
-def _results(lines: list[str]) -> Iterator[tuple[float, float, str]]:
-    """Yield size [byte], out-of-place time [µs] and the column for errors."""
-    rooted = False
-    for line in lines:
+def _results(path: Path, lines: list[str]) -> Iterator[tuple[float, float, str]]:
+    """Yield size [byte], out-of-place time [µs] and the column for errors.
+
+    Raises
+    ------
+    ReaderError
+        If a row under the table's head has no time, or times are not in µs.
+    """
+    headed, rooted, reduced = False, False, True
+    for number, line in enumerate(lines, 1):
         words = line.split()
         if "size" in words and "time" in words:
-            rooted = "root" in words
+            headed, rooted, reduced = True, "root" in words, "redop" in words
             continue
-        if len(words) < 7 or None in map(whole_of, words[:2]) or _NUMBER.match(words[2]):
+        if "(elements)" in words and "(us)" not in words:
+            raise ReaderError(path, f"line {number}: times are in µs, as nccl-tests prints them: (us)")
+        if len(words) < 3 or None in map(whole_of, words[:2]) or _NUMBER.match(words[2]):
             continue
         # size count type [redop [root]] time algbw busbw wrong ...
-        start = 3 if _NUMBER.match(words[3]) else 4 + rooted
+        start = 3 if len(words) > 3 and _NUMBER.match(words[3]) else 3 + reduced + rooted
         values = words[start:]
         if len(values) >= 4 and all(_NUMBER.match(value) for value in values[:3]):
-            yield float(words[0]), float(values[0]), values[3]
+            size, time_us = float(words[0]), float(values[0])
+            if size and not 0 < time_us < MOST:
+                raise ReaderError(
+                    path, f"line {number}: a message takes more than 0 µs, got {shown(values[0])}"
+                )
+            yield size, time_us, values[3]
+        elif headed and _TYPE.match(words[2]):
+            raise ReaderError(
+                path, f"line {number}: the row of {words[0]} bytes has no time: {shown(line.strip())}"
+            )
