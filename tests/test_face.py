@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scripts import api
 from tests.small import cluster, dense, workload
@@ -263,3 +264,36 @@ def test_what_must_be_a_name_says_so():
         fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity=3)
     with pytest.raises(SpecError, match="checkpoint is the name of a file; got 3"):
         fs.search("llama-3.2-1b", "h100-sxm", **of, tp=1, checkpoint=3)
+    with pytest.raises(SpecError, match=r"watch is a function that is told .*; got 3"):
+        fs.search("llama-3.2-1b", "h100-sxm", **of, tp=1, watch=3)
+    with pytest.raises(SpecError, match=r"fs.explain: stage must be a whole number of 0 or more, got '0'"):
+        fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity="memory.peak", stage="0")
+
+
+def test_numbers_of_numpy_and_paths_are_as_good_as_pythons(tmp_path):
+    of = {"devices": np.int32(8), "seq_len": np.int64(2048), "global_batch_size": np.array(32)}
+    plain = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
+    cluster = tmp_path / "mine.toml"
+    cluster.write_text('base = "h100-sxm"\n')
+    given = {"tp": np.int64(2), "pp": 2, "sp": np.bool_(False), "stage_layers": np.array([8, 8])}
+    asked = fs.ask("llama-3.2-1b", cluster, **of, **given)
+    assert asked == fs.ask("llama-3.2-1b", str(cluster), **plain, tp=2, pp=2, sp=False, stage_layers=[8, 8])
+    assert fs.load_cluster(cluster, np.int64(8)).num_devices == 8
+    several = (np.array([1, 2]), range(1, 3), {1, 2}, (1, 2))
+    spaces = [fs.ask_search("llama-3.2-1b", "h100-sxm", **of, tp=each).space for each in several]
+    assert spaces == [spaces[0]] * 4
+    changes = fs.fit("llama-3.2-1b", "h100-sxm", **plain, keep="micro_batch_size", pairs=False)
+    assert changes == fs.fit("llama-3.2-1b", "h100-sxm", **plain, keep=["micro_batch_size"], pairs=False)
+
+
+def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
+    path = tmp_path / "plan.toml"
+    asked = fs.ask("llama-3.2-1b", "h100-sxm", devices=8, seq_len=2048, global_batch_size=32)
+    fs.write_question(asked, path)
+    assert fs.read_question(path, overrides="strategy.tp=2").strategy.tp == 2
+    with pytest.raises(SpecError, match=r"the override 3 must look like section.key=value"):
+        fs.read_question(path, overrides=[3])
+    with pytest.raises(
+        SpecError, match=r"write_question takes a Question, as fs.ask makes it; got Projection"
+    ):
+        fs.write_question(fs.project(asked), path)

@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from forescale.advise import Advice, Fit
@@ -30,7 +31,7 @@ from forescale.io.named import cluster_given, model_given
 from forescale.io.question import KINDS, build_question
 from forescale.io.reading import with_length
 from forescale.io.space import held_space
-from forescale.limits import DEVICES, SHOWN, TIME, within
+from forescale.limits import DEVICES, SHOWN, TIME, Interval, within
 from forescale.memory.timeline import MemoryTimeline
 from forescale.presets import project_as
 from forescale.project import memory_timeline
@@ -56,6 +57,9 @@ PLAN = (
 )
 PARTS = {"space": Space, "costs": Costs}
 WHERE = "the question"
+SEVERAL = (list, tuple, range, set, frozenset)
+"""Values of a dimension that a search may choose from."""
+STAGES = Interval(ge=0, le=2**24)
 
 
 class _Effort(Struct, frozen=True, kw_only=True):
@@ -68,7 +72,7 @@ class _Effort(Struct, frozen=True, kw_only=True):
     time_limit: Annotated[float, TIME] | None
 
 
-def load_model(name: str) -> Model:
+def load_model(name: str | Path) -> Model:
     """Return a model by its catalogue name, or from a file or folder that describes it.
 
     Raises
@@ -78,18 +82,18 @@ def load_model(name: str) -> Model:
     ReaderError
         If it is a file that cannot be read as a model.
     """
-    return model_given(name, "load_model")
+    return model_given(_plain(name), "load_model")
 
 
-def load_cluster(name: str, devices: int) -> Cluster:
+def load_cluster(name: str | Path, devices: int) -> Cluster:
     """Return a cluster of so many devices by its catalogue name, or from a cluster file; raises as `load_model`."""
-    count = within(devices, DEVICES, "load_cluster: devices", whole=True)
-    return cluster_given(name, "load_cluster").sized(count)
+    count = within(_plain(devices), DEVICES, "load_cluster: devices", whole=True)
+    return cluster_given(_plain(name), "load_cluster").sized(count)
 
 
 def ask(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
@@ -107,14 +111,15 @@ def ask(
     """
     if isinstance(model, Question):
         return _whole(model, cluster, strategy, workload, words)
+    words = _plain(words)
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
     asked, parts = _read(model, cluster, strategy, workload, words, layout=layout)
     return replace(asked, **parts)
 
 
 def ask_search(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
 ) -> Question:
@@ -124,6 +129,7 @@ def ask_search(
     """
     if isinstance(model, Question):
         return _whole(model, cluster, None, workload, words)
+    words = _plain(words)
     held = {name: words.pop(name) for name in NAMES if name in words}
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
     asked, parts = _read(model, cluster, None, workload, words, layout=layout or None)
@@ -132,9 +138,7 @@ def ask_search(
         space = replace(space, base=asked.strategy)
     if asked.framework is not None:
         space = replayed(asked.framework, framework_space(asked.framework, space, limited=False), asked.model)
-    several = {
-        name: tuple(each) if isinstance(each, list | tuple) else (each,) for name, each in held.items()
-    }
+    several = {name: tuple(each) if isinstance(each, SEVERAL) else (each,) for name, each in held.items()}
     words = {name: list(map(_word, each)) for name, each in several.items() if all(map(_is_word, each))}
     values: dict[str, Any] = {name: each for name, each in several.items() if name not in words}
     space = replace(space, **values)
@@ -151,8 +155,8 @@ def _word(value: object) -> str:
 
 
 def project(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
@@ -168,8 +172,8 @@ def project(
 
 
 def memory(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
@@ -179,8 +183,8 @@ def memory(
 
 
 def explain(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
     *,
@@ -200,12 +204,14 @@ def explain(
     """
     if not isinstance(quantity, str):
         raise SpecError(f"fs.explain: quantity is a name such as step_time or memory; got {shown(quantity)}")
+    if stage is not None:
+        stage = within(_plain(stage), STAGES, "fs.explain: stage", whole=True)
     return explained(ask(model, cluster, strategy, workload, **words), quantity, stage=stage)
 
 
 def search(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     workload: Workload | None = None,
     *,
     top: int = 10,
@@ -245,7 +251,18 @@ def search(
         If no layout is legal, or none fits.
     """
     asked = ask_search(model, cluster, workload, **words)
-    effort = _Effort(top=top, all_variants=all_variants, relax=relax, surest=surest, time_limit=time_limit)
+    told = {
+        "top": top,
+        "all_variants": all_variants,
+        "relax": relax,
+        "surest": surest,
+        "time_limit": time_limit,
+    }
+    effort = _Effort(**_plain(told))
+    if not (watch is None or callable(watch)):
+        raise SpecError(
+            f"fs.search: watch is a function that is told how far the search is; got {shown(watch)}"
+        )
     if not isinstance(checkpoint, str | Path | None):
         raise SpecError(f"fs.search: checkpoint is the name of a file; got {shown(checkpoint)}")
     kept = None if checkpoint is None else Path(checkpoint)
@@ -253,8 +270,8 @@ def search(
 
 
 def export(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
     *,
@@ -279,8 +296,8 @@ def export(
 
 
 def advise(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     workload: Workload | None = None,
     *,
     exact: bool = True,
@@ -297,8 +314,8 @@ def advise(
 
 
 def fit(
-    model: Question | Model | str,
-    cluster: Cluster | str | None = None,
+    model: Question | Model | str | Path,
+    cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
     *,
@@ -315,7 +332,8 @@ def fit(
     UnknownNameError
         If `keep` names nothing that is changed.
     """
-    return fitted(ask(model, cluster, strategy, workload, **words), keep=keep, pairs=pairs)
+    kept = (keep,) if isinstance(keep, str) else keep
+    return fitted(ask(model, cluster, strategy, workload, **words), keep=kept, pairs=pairs)
 
 
 def compare(
@@ -332,7 +350,7 @@ def compare(
 
 def _whole(
     question: Question,
-    cluster: Cluster | str | None,
+    cluster: Cluster | str | Path | None,
     strategy: Strategy | None,
     workload: Workload | None,
     words: Mapping[str, Any],
@@ -342,8 +360,8 @@ def _whole(
 
 
 def _read(
-    model: Model | str,
-    cluster: Cluster | str | None,
+    model: Model | str | Path,
+    cluster: Cluster | str | Path | None,
     strategy: Strategy | None,
     workload: Workload | None,
     words: dict[str, Any],
@@ -370,13 +388,24 @@ def _read(
         run["precision"] = {"compute": run["precision"]}
     if layout and isinstance(layout.get("recompute"), str):
         layout["recompute"] = {"granularity": layout["recompute"]}
-    values |= {"model": model, "cluster": cluster, "workload": workload or _tables(run)}
+    values |= {"model": _plain(model), "cluster": _plain(cluster), "workload": workload or _tables(run)}
     if strategy is not None or layout is not None:
         values["strategy"] = strategy or _tables(layout or {})
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
     return build_question(with_length(present), where=WHERE), parts
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 (any word)
+    """Return a word as a file would have it: numbers and arrays of numpy as Python's, paths as text."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def _tables(words: Mapping[str, Any]) -> dict[str, Any]:

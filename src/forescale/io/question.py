@@ -140,6 +140,8 @@ def write_question(question: Question, path: str | Path) -> None:
         If a part of it has no form in a file: fits or measurements that were read from none, a framework or rules that
         have no name.
     """
+    if not isinstance(question, Question):
+        raise SpecError(f"write_question takes a Question, as fs.ask makes it; got {shown(question)}")
     values = question_values(question)
     if build_question(values, where=str(path)) != question:
         raise SpecError(f"{path}: the question cannot be written so that it is read back equal")
@@ -176,8 +178,8 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
     """
     changed = dict(values)
-    for override in overrides:
-        path, equals, text = override.partition("=")
+    for override in (overrides,) if isinstance(overrides, str) else overrides:
+        path, equals, text = str(override).partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
             msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
@@ -517,8 +519,7 @@ def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
 
 
 def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: _plain(value) for name, value in more.items()}
-    return deep_merge(words, plain)
+    return deep_merge(words, {name: _plain(value) for name, value in more.items()})
 
 
 def _check_sections(values: Mapping[str, Any], where: str) -> None:
@@ -529,8 +530,7 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         raise SpecError(
             f"{where}: [[phase]] is of a whole run, which `forescale run` projects; leave it out here"
         )
-    missing = [key for key in ("model", "cluster", "workload") if key not in values]
-    if missing:
+    if missing := [key for key in ("model", "cluster", "workload") if key not in values]:
         raise SpecError(f"{where}: {' and '.join(missing)} must be given")
     for key in _TABLES:
         if key in values and not isinstance(values[key], Mapping | Strategy | Workload | Operations):
