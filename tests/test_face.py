@@ -286,6 +286,26 @@ def test_numbers_of_numpy_and_paths_are_as_good_as_pythons(tmp_path):
     assert changes == fs.fit("llama-3.2-1b", "h100-sxm", **plain, keep=["micro_batch_size"], pairs=False)
 
 
+def test_selective_recompute_without_modules_is_that_of_the_command_line(tmp_path):
+    of = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
+    path = tmp_path / "plan.toml"
+    fs.write_question(fs.ask("llama-3.2-1b", "h100-sxm", **of, recompute="selective"), path)
+    path.write_text(path.read_text().replace('modules = ["core_attn"]', "").replace(", }", " }"))
+    assert "core_attn" not in path.read_text()
+    for asked in (
+        fs.ask("llama-3.2-1b", "h100-sxm", **of, recompute="selective", framework="torchtitan"),
+        fs.read_question(path),
+        fs.read_question(path, overrides=["strategy.recompute.granularity=selective"]),
+    ):
+        assert asked.strategy.recompute.modules == ("core_attn",)
+    assert (
+        fs.ask(
+            "llama-3.2-1b", "h100-sxm", **of, recompute={"granularity": "selective", "modules": []}
+        ).strategy.recompute.modules
+        == ()
+    )
+
+
 def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
     path = tmp_path / "plan.toml"
     asked = fs.ask("llama-3.2-1b", "h100-sxm", devices=8, seq_len=2048, global_batch_size=32)

@@ -29,7 +29,7 @@ from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
 from forescale.io.question import KINDS, build_question
-from forescale.io.reading import with_length
+from forescale.io.reading import spelt_out
 from forescale.io.space import held_space
 from forescale.limits import DEVICES, SHOWN, TIME, Interval, within
 from forescale.memory.timeline import MemoryTimeline
@@ -394,7 +394,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_question(with_length(present), where=WHERE), parts
+    return build_question(spelt_out(present), where=WHERE), parts
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any word)

@@ -135,8 +135,8 @@ def _found(word: str, section: str, lines: Mapping[str, int]) -> int | None:
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
         hits = [key for key in lines if key == name or key.endswith(f".{name}")]
-        if hits and (count == len(parts) or count > 1 or name in lines):
-            inside = [key for key in hits if section and key.startswith(f"{section}.")]
+        inside = [key for key in hits if section and key.startswith(f"{section}.")]
+        if hits and (count == len(parts) or count > 1 or name in lines or inside):
             return lines[(inside or hits)[0]]
     return None
 

@@ -218,6 +218,19 @@ def test_model_files_that_cannot_be_read(forescale, tmp_path, name, content, sen
             PLAN + "[strategy.recompute]\nnum_layers = 2\n",
             "recompute.num_layers goes with the granularity selective or full or policy; it is none",
         ),
+        (
+            PLAN + '[strategy]\ntp = 2\nrecompute = { granularity = "full", layer_ids = [1, 2, 1] }\n',
+            "line 9, strategy: recompute.layer_ids lists 1 twice",
+        ),
+        (
+            PLAN
+            + '[strategy]\ntp = 2\nrecompute = { granularity = "selective", modules = ["mlp", "mlp"] }\n',
+            "line 9, strategy: recompute.modules lists mlp twice",
+        ),
+        (
+            PLAN + "[strategy]\ntp = 2\noffload={optimizer=1.5}\n",
+            "line 9, strategy: offload.optimizer must be 1 or less, got 1.5",
+        ),
     ],
 )
 def test_plans_that_cannot_be(forescale, tmp_path, content, sentence):

@@ -74,6 +74,7 @@ def test_allowed_values_stand_beside_the_usual_ones_once():
         ("[fix]\ntp = []", "fix.tp takes a word, a number or a list"),
         ("[fix]\nrecompute = 'some'", "recompute takes none, selective, full"),
         ("overlap = 'everything'", "overlap takes grad_reduce"),
+        ("overlap = ['none', 'tensor']", "overlap is none, or names what overlaps; got none,tensor"),
         ("for = 'deepspeed'\n[allow]\nvpp = 2", "deepspeed-zero has no vpp 2"),
         ("for = 'megatron'\n[allow]\ntp_kind = 'summa'", "megatron-core has no tp_kind summa; it takes 1d"),
         ("tp = ", "not valid TOML"),

@@ -57,7 +57,7 @@ from forescale.io.named import (
     named_cluster,
     named_model,
 )
-from forescale.io.reading import check_names, in_todays_words, uncontradicted, with_length
+from forescale.io.reading import check_names, in_todays_words, spelt_out, uncontradicted
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -156,7 +156,7 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not is_written(file):
         raise ReaderError(file, f"a plan is {PLAN}, or what a command printed with --json (FILE.json#1)")
-    return with_length(uncontradicted(file, load_mapping(file)))
+    return spelt_out(uncontradicted(file, load_mapping(file)))
 
 
 def is_plan(path: str | Path) -> bool:
@@ -185,7 +185,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
             msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
             raise SpecError(msg)
         _set(changed, keys, _literal(text.strip()), override)
-    return with_length(changed)
+    return spelt_out(changed)
 
 
 def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Question:

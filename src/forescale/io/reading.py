@@ -125,8 +125,25 @@ def _today(layout: Any) -> Any:  # noqa: ANN401 (a section of a plan)
     return {**layout, "kernels": words}
 
 
-def with_length(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values whose length of sequences, such as "128k", is a number; what is no length stays for `build`."""
+def spelt_out(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as `build` takes them: lengths such as "128k" are numbers, and selective recompute has modules.
+
+    What is no length stays as it is. Where nobody names modules it is core_attn, as in Megatron-LM.
+    """
+    return _with_length(_with_modules(values))
+
+
+def _with_modules(values: dict[str, Any]) -> dict[str, Any]:
+    layout = values.get("strategy")
+    if not isinstance(layout, dict):
+        return values
+    told = layout.get("recompute")
+    if not isinstance(told, dict) or told.get("granularity") != "selective" or "modules" in told:
+        return values
+    return {**values, "strategy": {**layout, "recompute": {**told, "modules": ["core_attn"]}}}
+
+
+def _with_length(values: dict[str, Any]) -> dict[str, Any]:
     work = values.get("workload")
     if not isinstance(work, dict):
         return values

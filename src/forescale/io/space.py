@@ -135,6 +135,8 @@ def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
     for name in wanted:
         if name not in known:
             raise SpecError(f"{where} takes {', '.join(known)} or none; got {shown(name)}")
+    if wanted and len(wanted) < len(names):
+        raise SpecError(f"{where} is none, or names what overlaps; got {','.join(names)}")
     return Overlap(**{name: name in wanted for name in known})
 
 

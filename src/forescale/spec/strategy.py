@@ -157,7 +157,11 @@ class Recompute(Given, frozen=True, kw_only=True):
     (Megatron-LM's uniform)."""
 
     def __post_init__(self) -> None:
-        """Refuse layers chosen in two ways, and names that no policy asks for."""
+        """Refuse layers chosen in two ways, what is listed twice, and names that no policy asks for."""
+        for name in ("kept", "modules", "layer_ids"):
+            listed: tuple[object, ...] = getattr(self, name)
+            if twice := [item for at, item in enumerate(listed) if item in listed[:at]]:
+                raise SpecError(f"recompute.{name} lists {twice[0]} twice")
         if self.kept and self.policy != "custom":
             raise SpecError(f"recompute.kept goes with the policy custom; it is {self.policy or 'none'}")
         if self.layer_ids and (self.num_layers is not None or self.unit > 1):
