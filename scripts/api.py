@@ -167,7 +167,7 @@ PLAN = {
     "phase": "tables of `forescale run`: phases in words of strategy and workload ([the whole run](run.md#phases))",
     "cost": "table of [CostSection](#costsection): what prices kernels and messages",
     "space": "table of [Space](#space): what a search may choose",
-    "objective": "what a search ranks by: step_time, peak_memory or cost",
+    "objective": "what a search ranks by: step_time or peak_memory",
     "max_memory": 'bytes of a device that a search may fill, such as `"70 GiB"`',
     "safe": "whether the upper estimate of memory must fit, too",
 }

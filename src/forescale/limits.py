@@ -53,6 +53,8 @@ Amount: TypeAlias = Annotated[float, Interval(gt=0, le=1e24)]
 Rate: TypeAlias = Annotated[float, Interval(ge=1e6, le=1e24)]
 """FLOP/s, byte/s, bytes and hertz of hardware; a number below lacks its unit."""
 Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e6)]
+Delay: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
+"""Seconds of one hop of a network; a number above lacks its unit."""
 Share: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
 Factor: TypeAlias = Annotated[float, Interval(gt=0, le=1e3)]
 """What multiplies a rate or a time."""

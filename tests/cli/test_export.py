@@ -194,6 +194,11 @@ def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):
         (("--to", "megatron", "--zero", 3, "--pp", 2), "stages 2 and 3 have no pipeline"),
         (("--to", "megatron", "--preset", "almodel"), "export works under the preset default only"),
         (("--to", "megatron", "--tp", 3, "--devices", 48), "attention heads"),
+        (
+            ("--to", "megatron", "--recompute-layer-ids", "0,5"),
+            "megatron-core refuses this layout: full recompute takes all layers or the first of each stage",
+        ),
+        (("--to", "bridge", "--recompute-layer-ids", "0,5"), "listed layers are Primus'"),
     ],
 )
 def test_refusals(forescale, options, said):

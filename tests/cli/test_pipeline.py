@@ -341,6 +341,8 @@ SHAPE = ("--pp", "4", "-m", "8")
             "the optimiser orders passes itself; leave --group-size out",
         ),
         (("optimise", *SHAPE, "--vpp", "100000"), "too many to optimise"),
+        (("optimise", *SHAPE, "--vpp", "0"), "--vpp must be a whole number of 1 or more, got 0"),
+        (("compare", *SHAPE, "--vpp", "0"), "--vpp must be a whole number of 1 or more, got 0"),
         (("optimise", *SHAPE, "--transport", "gloo"), "only delay, as --comm says; leave --transport out"),
         (("optimise", *SHAPE, "--sends", "early"), "leave --sends out"),
         (("optimise", *SHAPE, "--jitter", "0.5"), "pipeline simulate; leave --jitter out"),
@@ -443,3 +445,9 @@ def test_check_holds_a_table_to_its_own_limit(tmp_path):
         "check", str(path), code=1
     )
     assert "valid" in run("check", str(path), "--memory-limit", "4")
+
+
+def test_where_no_schedule_of_the_library_fits_the_optimised_one_is_compared_with_none():
+    assert "shorter than one micro-batch at a time (10)" in run(
+        "optimise", "--pp", "2", "-m", "2", "--vpp", "3", "--placement", "V"
+    )

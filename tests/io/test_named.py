@@ -162,6 +162,19 @@ def test_a_catalogue_entry_is_a_cluster_file(tmp_path):
         ("a.toml", TOML.replace("h100-sxm", "h100"), UnknownNameError, "did you mean h100-"),
         ("a.toml", "num_devices = 8\n" + TOML, SpecError, "it says 8 devices, but 16 were asked for"),
         ("a.toml", "base = 'h100'", UnknownNameError, "did you mean h100-"),
+        (
+            "a.toml",
+            "base = 'h100-sxm'\n[[tiers]]\nname = 'a'\nbandwidth = '9 GB/s'\nlatency = 0\n"
+            "parameters = { algorithms = ['rong'] }",
+            UnknownNameError,
+            "a.toml, line 6: unknown collective algorithm 'rong'; did you mean ring",
+        ),
+        (
+            "a.toml",
+            "base = 'h100-sxm'\n[[tiers]]\nname = 'a'\nbandwidth = '9 GB/s'\nlatency = 5",
+            SpecError,
+            "a.toml, line 5: tiers.0.latency must be 1 or less, got 5 second",
+        ),
         ("a.toml", "base = 3", SpecError, "base must be a catalogue name, got 3"),
         ("a.toml", "base = 'h100-sxm'\nfoo = 1", UnknownKeyError, "unknown key 'foo'"),
         ("a.toml", "device = ", ReaderError, "not valid TOML: .* line 1"),

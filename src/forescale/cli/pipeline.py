@@ -288,6 +288,7 @@ def optimise_schedule(
     `optimise`); larger ones by local search from the library's best.
     """
     from forescale.schedule.optimise import optimise
+    from forescale.schedule.optimise.run import NONE_FITS
 
     problem = stages.problem(pp, microbatches, passes, placement)
     found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
@@ -303,7 +304,8 @@ def optimise_schedule(
     _print_results([result])
     gain = 1.0 - found.makespan / found.library_makespan
     state = "proven optimal" if found.proven else f"no order is shorter than {found.bound:.6g}"
-    say(f"{found.method}: {gain:.2%} shorter than {found.library} ({found.library_makespan:.6g}); {state}")
+    against = "one micro-batch at a time" if found.library == NONE_FITS else found.library
+    say(f"{found.method}: {gain:.2%} shorter than {against} ({found.library_makespan:.6g}); {state}")
 
 
 def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:

@@ -80,7 +80,7 @@ ONE_SPREADS = "how steps spread is told of one schedule, by pipeline simulate"
 class PassOptions:
     """Durations of one micro-batch through a device's full share, and how the share is cut."""
 
-    vpp: int | None = option("Chunks per rank; may be left out where fixed.")
+    vpp: int | None = option("Chunks per rank; may be left out where fixed.", check=bounded(DEVICES))
     forward: float = option("Forward of a full share.", default=1.0)
     input_grad: float = option("Input gradient of a full share.", default=1.0)
     weight_grad: float = option("Weight gradient of a full share.", default=1.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,7 +23,8 @@ from forescale.catalogue.clusters import (
 )
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
+from forescale.cost.collectives.algorithms import ALGORITHM_NAMES
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import packaged, place_of
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.primus.hardware import (
@@ -301,7 +303,12 @@ def build_cluster(values: Mapping[str, Any], num_devices: int | None, *, where: 
         raise SpecError(
             f"{where}: it says {given} devices, but {num_devices} were asked for; leave one of them out"
         )
-    return build(Cluster, entry, where=where)
+    cluster = build(Cluster, entry, where=where)
+    told = [tier.parameters.algorithms or () for tier in cluster.tiers if tier.parameters is not None]
+    for algorithm in chain.from_iterable(told):
+        if algorithm not in ALGORITHM_NAMES:
+            raise UnknownNameError("collective algorithm", algorithm, ALGORITHM_NAMES)
+    return cluster
 
 
 def _refuse_name_alone(

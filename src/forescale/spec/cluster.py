@@ -8,7 +8,19 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import MEMORY, Devices, Extent, Factor, Interval, Measure, Rate, Seconds, Share, within
+from forescale.limits import (
+    MEMORY,
+    Delay,
+    Devices,
+    Extent,
+    Factor,
+    Interval,
+    Measure,
+    Rate,
+    Seconds,
+    Share,
+    within,
+)
 from forescale.numeric import divisors
 from forescale.struct import Given
 from forescale.units import counted, format_bytes, parse
@@ -118,7 +130,7 @@ class Tier(Given, frozen=True, kw_only=True):
     """Devices that reach each other within this tier, inner tiers included; 0 is without limit, of the outermost."""
     bandwidth: Rate
     """byte/s per device and direction, all of the device's links of this tier together."""
-    latency: Seconds
+    latency: Delay
     """Seconds per hop."""
     topology: Topology = "switch"
     link_bandwidth: Rate | None = None
@@ -142,7 +154,7 @@ class SiteLink(Given, frozen=True, kw_only=True):
     count: Annotated[int, Interval(ge=2, le=2**20)]
     bandwidth: Rate
     """byte/s of each site's link, shared by its devices."""
-    latency: Seconds = 0.0
+    latency: Delay = 0.0
     """Seconds from one site to the next."""
 
 

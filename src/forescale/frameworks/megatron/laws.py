@@ -149,6 +149,9 @@ OF_FILES = (
 """What can be read, and is never written."""
 
 
+LISTED = "full recompute takes all layers or the first of each stage (recompute.num_layers); listed layers are Primus'"
+
+
 def check_laws(question: Question) -> None:
     """Refuse what Megatron-LM refuses.
 
@@ -158,9 +161,12 @@ def check_laws(question: Question) -> None:
         It names the framework and says which limit is broken.
     """
     assert question.framework is not None
-    for law in LAWS:
-        if law.breaks(question):
-            raise SpecError(f"{question.framework.name} refuses this layout: {law.told}")
+    name = question.framework.name
+    broken = [law.told for law in LAWS if law.breaks(question)]
+    if question.layout.recompute.layer_ids and name != "primus":
+        broken.append(LISTED)
+    if broken:
+        raise SpecError(f"{name} refuses this layout: {broken[0]}")
 
 
 def check_settings(settings: Settings, said: Laid, laid_over: Collection[str], framework: str) -> None:

@@ -15,6 +15,8 @@ MAX_EXACT_PASSES = 400
 """Passes (of all stages and micro-batches) up to which a proof is asked for, so that the solver must be there."""
 MAX_DECISIONS = 150_000
 """Pairs of passes to order up to which the solver, where it is installed, improves on the local search."""
+NONE_FITS = "none fits"
+"""Stands for the library's best schedule where there is none."""
 _TOLERANCE = 1e-9
 _MOVES_TIMES_PASSES = 30_000_000
 
@@ -67,7 +69,7 @@ def optimise(
         library_makespan, start = known[0]
         library = start.name
     else:
-        start, library = one_at_a_time(problem), "none fits"
+        start, library = one_at_a_time(problem), NONE_FITS
         library_makespan = problem.makespan(start)
     best, makespan, method = start, library_makespan, "library"
     bound, complete, resolution = problem.lower_bound(), False, 0.0
