@@ -49,6 +49,8 @@ def test_every_spelling_of_a_script(more, graphs):
         ("--cuda-graph-impl jax", "--cuda-graph-impl must be one of none, local"),
         ("--enable-cuda-graph --cuda-graph-impl local", "exclude each other"),
         ("--enable-cuda-graph --external-cuda-graph", "exclude each other"),
+        ("--attention-backend flsh", "--attention-backend must be one of flash, fused, unfused, local, auto"),
+        (MOE + "--moe-ffn-hidden-size 0", "--moe-ffn-hidden-size must be a whole number of 1 or more, got 0"),
     ],
 )
 def test_what_megatron_refuses(more, text):

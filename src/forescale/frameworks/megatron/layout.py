@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec.structs import replace
 
+from forescale.errors import shown
 from forescale.frameworks.megatron.arguments import ALLOCATOR
 from forescale.frameworks.megatron.pipeline import read_split
 from forescale.frameworks.megatron.run import has_tower
@@ -392,13 +393,21 @@ FLASH_WIDTH = 8
 """Heads must be a multiple as wide for the fused kernels of attention (Transformer Engine, get_attention_backend)."""
 
 
+BACKENDS = ("flash", "fused", "unfused", "local", "auto")
+"""Names of attention's kernels (Megatron-LM core/transformer/enums.py, AttnBackend)."""
+
+
 def _flash(settings: Settings) -> bool:
     heads = settings.count("num_attention_heads", 1)
     width = settings.count("kv_channels") or settings.count("hidden_size", 0) // max(heads, 1)
     if width % FLASH_WIDTH and not settings.flag("multi_latent_attention"):
         settings.note(f"heads {width} wide are no multiple of {FLASH_WIDTH}: attention is not fused")
         return False
-    backend = settings.text("attention_backend", "auto").rpartition(".")[2]
+    given = settings.text("attention_backend", "auto")
+    backend = given.rpartition(".")[2]
+    if backend not in BACKENDS:
+        spelt = settings.spell("attention_backend")
+        settings.refuse(f"{spelt} must be one of {', '.join(BACKENDS)}, got {shown(given)}")
     local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 

@@ -214,7 +214,7 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
     return MoeFfn(
         num_experts=num_experts,
         top_k=top_k,
-        ffn_hidden_size=settings.count("moe_ffn_hidden_size") or dense.ffn_hidden_size,
+        ffn_hidden_size=settings.count("moe_ffn_hidden_size", least=1) or dense.ffn_hidden_size,
         gated=dense.gated,
         bias=dense.bias,
         limited=settings.number("activation_func_clamp_value") is not None,
