@@ -143,8 +143,8 @@ def _listed(lines: list[str]) -> list[str]:
 
 FILES = f"""# Files of a question
 
-TOML; the question itself may also stand in one of a framework's own files ([formats](formats.md)), and a cluster in JSON
-or YAML. Quantities may be written with units (`"80 GiB"`, `"450 GB/s"`, `"15T"`), bare numbers are SI units. Unknown keys
+TOML; a plan may also be YAML, a cluster JSON or YAML, and the question itself may stand in one of a framework's own files
+([formats](formats.md)). Quantities may be written with units (`"80 GiB"`, `"450 GB/s"`, `"15T"`), bare numbers are SI units. Unknown keys
 are refused with the nearest there is. {GENERATED}
 
 ## Plan files

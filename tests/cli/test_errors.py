@@ -167,6 +167,11 @@ def test_bad_input_is_one_sentence(forescale, arguments, sentence):
         ("config.json", "[1, 2]", "no JSON object"),
         ("config.json", json.dumps({"model_type": "never-seen"}), "not supported"),
         ("config.json", json.dumps({"hidden_size": 8}), "model_type"),
+        (
+            "plan.json",
+            json.dumps({"model": "llama-3.1-8b", "workload": {"seq_len": 4096}}),
+            "it asks a question; write a plan in TOML or YAML",
+        ),
         ("config.yaml", "a: [1, 2", ""),
     ],
 )

@@ -148,6 +148,11 @@ def test_more_pieces_than_layers_are_refused(forescale):
             ("--phase", "tokens=1T", "--phase", "tokens"),
             "--phase is words such as tokens=2T; got 'tokens' without =",
         ),
+        (("--phase", "tokens=1T tokens=2T"), "--phase says tokens twice; give it once"),
+        (
+            ("--tokens", "1T", "--sites", "2,10Gbit/s", "--outer", "diloco every=10 every=20"),
+            "--outer says every twice; give it once",
+        ),
         (("--tokens", "1T", "--failures", "lama"), "unknown failure rates 'lama'; did you mean llama-3?"),
         (("--tokens", "1T", "--failures", "-1"), "--failures must be 0 or more"),
         (("--tokens", "1T", "--interval", "1"), "longer than the 1 s between two"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from math import lcm
@@ -429,7 +430,14 @@ def _outer(text: str) -> dict[str, Any]:
     """Return the table that a method and its settings, such as `diloco every=100 bits=4`, stand for."""
     method, *settings = text.replace(",", " ").split() or [""]
     pairs = [word.partition("=") for word in settings]
+    refuse_twice("--outer", [name for name, _, _ in pairs])
     return {"method": method, **{name: _amount(value) for name, _, value in pairs}}
+
+
+def refuse_twice(option: str, names: Sequence[str]) -> None:
+    """Raise if an option whose value is words says one of them twice."""
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise SpecError(f"{option} says {twice[0]} twice; give it once")
 
 
 def _amount(text: str) -> float | str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forescale.cli.console import console, print_json, show
 from forescale.cli.help import Rare
-from forescale.cli.inputs import answered, read_question
+from forescale.cli.inputs import answered, read_question, refuse_twice
 from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, bounded, grouped, option
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
@@ -135,6 +135,8 @@ def _phases(told: PhaseOptions, asked: Priced) -> list[dict[str, Any]]:
         bare = [name for each in pairs for name, equals, _ in each if not equals]
         if bare:
             raise SpecError(f"--phase is words such as tokens=2T; got {shown(bare[0])} without =")
+        for each in pairs:
+            refuse_twice("--phase", [name for name, _, _ in each])
         return [{name: value for name, _, value in each} for each in pairs]
     file = _plan_file(asked)
     found = None if file is None else read_plan_values(file).get("phase")

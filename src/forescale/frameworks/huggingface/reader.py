@@ -122,6 +122,8 @@ def _language_part(outer: Keys) -> Keys:
 
 def _family(keys: Keys) -> Callable[[Keys], Model]:
     kind = keys.get("model_type")
+    if kind is None and isinstance(keys.get("workload"), Mapping):
+        raise ReaderError(keys.where, "it asks a question; write a plan in TOML or YAML (.toml, .yaml)")
     if not isinstance(kind, str) or not kind:
         raise ReaderError(
             keys.where, "it has no model_type, so it is not the config.json of a Hugging Face model"
