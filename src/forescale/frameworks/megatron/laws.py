@@ -56,6 +56,8 @@ class Law(NamedTuple):
     """Release of Megatron-Core from which it is refused, where older ones take the same settings."""
     unless: Callable[[Settings], bool] = lambda _: False
     """Whether settings are something else than the layout that is made of them."""
+    but: tuple[str, ...] = ()
+    """Frameworks on Megatron-Core that have it all the same."""
 
 
 DEGREES = (
@@ -147,9 +149,15 @@ OF_FILES = (
     ),
 )
 """What can be read, and is never written."""
-
-
-LISTED = "full recompute takes all layers or the first of each stage (recompute.num_layers); listed layers are Primus'"
+OF_LAUNCHES = (
+    Law(
+        lambda q: bool(q.layout.recompute.layer_ids),
+        "full recompute takes all layers or the first of each stage (recompute.num_layers); listed layers are Primus'",
+        ("recompute_layer_ids",),
+        but=("primus",),
+    ),
+)
+"""What is not written, and would not be in a file that runs."""
 
 
 def check_laws(question: Question) -> None:
@@ -162,11 +170,9 @@ def check_laws(question: Question) -> None:
     """
     assert question.framework is not None
     name = question.framework.name
-    broken = [law.told for law in LAWS if law.breaks(question)]
-    if question.layout.recompute.layer_ids and name != "primus":
-        broken.append(LISTED)
-    if broken:
-        raise SpecError(f"{name} refuses this layout: {broken[0]}")
+    for law in (*LAWS, *OF_LAUNCHES):
+        if name not in law.but and law.breaks(question):
+            raise SpecError(f"{name} refuses this layout: {law.told}")
 
 
 def check_settings(settings: Settings, said: Laid, laid_over: Collection[str], framework: str) -> None:
