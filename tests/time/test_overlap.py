@@ -10,7 +10,7 @@ from tests import toy
 from forescale.project import project
 from forescale.spec import DenseFfn, Layer, Model, Strategy, Workload
 from forescale.spec.strategy import Overlap
-from forescale.time.overlap import Covers, _own_compute
+from forescale.time.overlap import Covers, hide_experts
 
 TOKENS, HIDDEN = 2 * 512, 512
 
@@ -60,7 +60,15 @@ def test_messages_in_four_chunks_show_one_of_them_or_what_the_product_leaves(wid
 def priced(name, passes, messages, reads=(), writes=(), behind=None):
     """An operator of seconds of forward, input and weight gradient, with messages in all of them or in none."""
     forward, backward_input, backward_weight = ((each, messages) for each in passes)
-    operator = SimpleNamespace(reads=reads, writes=writes, hidden_behind=behind, panels=None, part="mlp")
+    operator = SimpleNamespace(
+        name=name,
+        reads=reads,
+        writes=writes,
+        hidden_behind=behind,
+        overlaps_itself=False,
+        panels=None,
+        part="mlp",
+    )
     return name, SimpleNamespace(
         operator=operator, forward=forward, backward_input=backward_input, backward_weight=backward_weight
     )
@@ -113,4 +121,45 @@ def test_only_a_reshard_is_pipelined_with_the_product_before_it():
 
 
 def test_another_micro_batch_hides_messages_of_experts_behind_all_that_computes():
-    assert _own_compute({"attention": 2.0, "expert_comm": 7.0, "moe": 3.0, "tensor_comm": 11.0}) == 5.0
+    seconds = {"attention": 2.0, "expert_comm": 7.0, "moe": 3.0, "tensor_comm": 11.0}
+    hide_experts(seconds, 0.0)
+    assert seconds == {"attention": 2.0, "expert_comm": 2.0, "moe": 3.0, "tensor_comm": 11.0}
+
+
+@pytest.mark.parametrize(
+    ("split", "backward"), [(False, ((3 + 5) + (0.3 + 0.5), 11.0 + 13.0)), (True, (3 + 0.3, 11.0))]
+)
+def test_dispatch_runs_beside_the_first_product_of_shared_experts_and_combine_beside_the_second(
+    split, backward
+):
+    """Their stream waits for the other one before either exchange; gathers over etp come after the first product."""
+    names = (
+        "moe.dispatch",
+        "moe.dispatch_etp",
+        "moe.combine",
+        "shared.up",
+        "shared.activation",
+        "shared.down",
+    )
+    passes = (*((0.0, 0.0, 0.0),) * 3, (2.0, 3.0, 5.0), (0.2, 0.3, 0.5), (7.0, 11.0, 13.0))
+    operators = {}
+    for name, each in zip(names, passes, strict=True):
+        operators[name] = priced(name, each, {"expert_comm": 10.0} if name.startswith("moe") else {})[1]
+    models = SimpleNamespace(run=SimpleNamespace(contention=0.0))
+    block = SimpleNamespace(operators=operators, pricing=SimpleNamespace(models=models))
+    covers = Covers(block, asynchronous=False, split=split, shared=True)
+    hides, later, back = (operators[name] for name in names[:3])
+    assert covers.of_forward(hides) == pytest.approx((2.2, 0.0))
+    assert covers.of_forward(back) == (7.0, 0.0)
+    assert covers.of_forward(later) == (0.0, 0.0)
+    assert (covers.of_backward_input(hides)[0], covers.of_backward_input(back)[0]) == pytest.approx(backward)
+    assert covers.of_backward_input(later) == (0.0, 0.0)
+    shown = {}
+    for own in (hides, later, back):
+        covers.add(shown, own, own.forward, covers.of_forward(own))
+    assert shown == {"expert_comm": pytest.approx((10 - 2.2) + 10 + (10 - 7.0))}
+    alone = {}
+    apart = Covers(block, asynchronous=False, split=split)
+    for own in (hides, later, back):
+        apart.add(alone, own, own.forward, apart.of_forward(own))
+    assert alone == {"expert_comm": 30.0}

@@ -86,7 +86,8 @@ def block_seconds(
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
     weight_kernels: Numeric = 0.0
-    covers = Covers(priced, asynchronous=overlap.tensor, split=split)
+    shared = overlap.shared_experts and not overlap.expert
+    covers = Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared)
     for own in priced.operators.values():
         forward_kernels = forward_kernels + own.forward_kernels
         backward_kernels = backward_kernels + own.backward_kernels
@@ -104,7 +105,8 @@ def block_seconds(
         backward_kernels = backward_kernels + own.forward_kernels
     backward_kernels = backward_kernels + _checkpoints(priced, replays)
     for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
-        hide_experts(seconds, priced, overlap, backward=seconds is backward)
+        if overlap.expert:
+            hide_experts(seconds, priced.pricing.models.run.contention)
         apart = (weight, weight_kernels) if split and seconds is backward else None
         _add_gaps(seconds, kernels, priced, apart, interleaved=overlap.expert)
     name = priced.block.name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.numeric import Numeric, larger, summed
-from forescale.spec.strategy import Overlap
 from forescale.time.price import PricedBlock, PricedOperator, Seconds
 
 CHUNKS = float(packaged("calibrations/time/overlap")["chunks"])
@@ -116,10 +117,24 @@ def panelled(compute: Numeric, communication: Seconds, steps: Numeric, contentio
     )
 
 
-class Covers:
-    """What compute each operator's communication may hide behind, and what shows of it."""
+BESIDE_SHARED: Final = {
+    "moe.dispatch": ("shared.up", "shared.up.cast", "shared.activation"),
+    "moe.combine": ("shared.down",),
+}
+"""What of the shared experts runs beside each exchange over ep, and nothing else beside anything: their stream waits
+for the other one before either exchange, and gathers over etp come before the activation has left the one queue
+(Megatron-LM, moe/token_dispatcher.py: token_dispatch, token_combine; shared_experts.py: wait_current_stream)."""
 
-    def __init__(self, priced: PricedBlock, *, asynchronous: bool, split: bool = False) -> None:
+
+class Covers:
+    """What compute each operator's communication may hide behind, and what shows of it.
+
+    `shared` is whether shared experts run beside dispatch and combine.
+    """
+
+    def __init__(
+        self, priced: PricedBlock, *, asynchronous: bool, split: bool = False, shared: bool = False
+    ) -> None:
         self.operators, self.contention, self.split = (
             priced.operators,
             priced.pricing.models.run.contention,
@@ -134,6 +149,12 @@ class Covers:
             for name in own.operator.writes
             if own.forward[1] == {}
         }
+        self.beside = BESIDE_SHARED if shared else {}
+
+    def _beside(self, own: PricedOperator) -> list[PricedOperator]:
+        """Return what of the shared experts runs beside this exchange."""
+        names = self.beside.get(own.operator.name, ())
+        return [self.operators[name] for name in names if name in self.operators]
 
     def _fed(self, own: PricedOperator) -> PricedOperator | None:
         """Return the product whose other half of backward runs beside, unless a schedule splits the two."""
@@ -151,7 +172,8 @@ class Covers:
     def of_forward(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the compute behind which forward communication may run whole, and in chunks."""
         product = self._linear(own) if self.asynchronous else None
-        return own.forward[0], 0.0 if product is None else product.forward[0]
+        beside = summed(each.forward[0] for each in self._beside(own))
+        return own.forward[0] + beside, 0.0 if product is None else product.forward[0]
 
     def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
@@ -159,7 +181,11 @@ class Covers:
         if feeds is not None:
             return own.backward_input[0] + feeds.backward_weight[0], 0.0
         product = self._linear(own) if self.asynchronous else None
-        return own.backward_input[0], 0.0 if product is None else product.backward_input[0]
+        beside = summed(
+            each.backward_input[0] + (0.0 if self.split else each.backward_weight[0])
+            for each in self._beside(own)
+        )
+        return own.backward_input[0] + beside, 0.0 if product is None else product.backward_input[0]
 
     def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
@@ -185,7 +211,7 @@ class Covers:
             into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
             return
         whole, chunked = cover
-        hides = operator.overlaps_itself or operator.hidden_behind is not None
+        hides = operator.overlaps_itself or operator.hidden_behind is not None or operator.name in self.beside
         for name, duration in communication.items():
             shown = duration
             if hides:
@@ -197,23 +223,10 @@ class Covers:
             into[name] = into.get(name, 0.0) + shown
 
 
-def hide_experts(seconds: Seconds, priced: PricedBlock, overlap: Overlap, *, backward: bool) -> None:
-    """Run dispatch and combine of one pass behind what the overlap allows, if anything."""
-    if "expert_comm" not in seconds or not (overlap.expert or overlap.shared_experts):
-        return
-    cover = _own_compute(seconds) if overlap.expert else _shared_compute(priced, backward=backward)
-    seconds["expert_comm"] = exposed_time(
-        communication=seconds["expert_comm"], cover=cover, contention=priced.pricing.models.run.contention
-    )
-
-
-def _own_compute(seconds: Seconds) -> Numeric:
-    """Return a block's own compute, which then belongs to another micro-batch."""
-    return summed(value for name, value in seconds.items() if not name.endswith("_comm"))
-
-
-def _shared_compute(priced: PricedBlock, *, backward: bool) -> Numeric:
-    """Return the compute of a layer's shared experts, which need nothing that travels."""
-    ours = (own for own in priced.operators.values() if "shared_experts" in own.operator.modules)
-    names = ("backward_input", "backward_weight") if backward else ("forward",)
-    return summed(getattr(own, name)[0] for own in ours for name in names)
+def hide_experts(seconds: Seconds, contention: Numeric) -> None:
+    """Run dispatch and combine of one pass behind a block's own compute, which then belongs to another micro-batch."""
+    if "expert_comm" in seconds:
+        cover = summed(value for name, value in seconds.items() if not name.endswith("_comm"))
+        seconds["expert_comm"] = exposed_time(
+            communication=seconds["expert_comm"], cover=cover, contention=contention
+        )
