@@ -51,8 +51,13 @@ def test_the_expert_activation_is_dropped_with_its_result():
 
 def test_latent_up_projections_drop_queries_keys_and_values():
     kept = keep(block(moe()), selective("mla_up_proj"))
-    assert names(kept.dropped) == {"attention.query", "attention.key", "attention.value"}
-    assert {"attention.query_latent", "attention.kv_latent"} <= names(kept.tensors)
+    latents = {
+        "attention.query_latent",
+        "attention.kv_latent",
+    }  # their norms are one kernel with the projections
+    normed = latents | {f"{name}.statistics" for name in latents}
+    assert names(kept.dropped) == {"attention.query", "attention.key", "attention.value"} | normed
+    assert {"attention.query_compressed", "attention.kv_compressed"} <= names(kept.tensors)
 
 
 @pytest.mark.parametrize("sp", [True, False])
@@ -66,13 +71,12 @@ def test_direct_queries_are_dropped_with_keys_and_values_and_made_again(sp):
     degrees, choices = split_strategy(Strategy(tp=2, sp=sp))
     layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     found = [keep(layer_block(model, each, layout), selective("mla_up_proj")) for each in model.layers]
-    assert all(
-        names(each.dropped) == {f"attention.{name}" for name in ("query", "key", "value")} for each in found
-    )
+    dropped = {f"attention.{name}" for name in ("query", "key", "value", "kv_latent", "kv_latent.statistics")}
+    assert all(names(each.dropped) == dropped for each in found)
     assert sum(tensor.num_bytes for each in found for tensor in each.dropped) > 0.71e9
     for each in found:
         assert "attention.query" in {operator.name for operator in each.replayed}
-        assert {"attention.input", "attention.kv_latent"} <= names(each.tensors)
+        assert {"attention.input", "attention.kv_compressed"} <= names(each.tensors)
 
 
 def test_full_keeps_the_input_and_replays_everything():

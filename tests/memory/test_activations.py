@@ -135,7 +135,10 @@ def test_split_experts_keep_the_rows_of_both_ranks_and_half_of_each():
     assert found == pytest.approx(MOE_KEEPS | changed)
 
 
-NORMED = ("attention.input", "ffn.input", "attention.query_latent", "attention.kv_latent")
+LAYERNORMS = ("attention.input", "ffn.input")
+LATENTS = ("attention.query_latent", "attention.kv_latent")
+"""Normed in one kernel with their up-projections (Megatron-LM, gpt_layer_specs.py)."""
+ENDS = ("", ".statistics")
 
 
 @pytest.mark.parametrize(
@@ -143,11 +146,14 @@ NORMED = ("attention.input", "ffn.input", "attention.query_latent", "attention.k
     [
         (("core_attn",), ("attention.softmax_statistics",)),  # its output stays: the next product reads it
         (("moe_act",), ("moe.activated",)),
+        (("layernorm",), tuple(f"{name}{end}" for name in LAYERNORMS for end in ENDS)),
         (
-            ("layernorm",),
-            tuple(f"{name}{end}" for name in NORMED for end in ("", ".statistics")),
+            ("mla_up_proj",),
+            (
+                *("attention.query", "attention.key", "attention.value"),
+                *(f"{name}{end}" for name in LATENTS for end in ENDS),
+            ),
         ),
-        (("mla_up_proj",), ("attention.query", "attention.key", "attention.value")),
         (("shared_experts",), ("shared.up", "shared.activated")),
     ],
 )  # fmt: skip

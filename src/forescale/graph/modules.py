@@ -300,10 +300,12 @@ def norm(
     width: float,
     kind: NormKind,
     narrow: bool = True,
+    module: str = "layernorm",
 ) -> None:
     """Append a norm over `width`: it keeps its input and one or two fp32 statistics per token.
 
-    Its result is one linear layer's input, or where not `narrow`, of the activations' type.
+    Its result is one linear layer's input, or where not `narrow`, of the activations' type. `module` is what recompute
+    calls it.
     """
     extent: Extent = ("hidden", width) if b.layout.summa else ("rank", width)
     b.parameter(f"{name}.weight", extent)
@@ -329,7 +331,7 @@ def norm(
     sums: Work = ()
     if b.layout.summa:  # each rank of tp has a part of every token, and of its sums in either direction
         sums = (Collective(kind="all_reduce", axis="tp", num_bytes=b.bytes_of(statistics)),)
-    with b.module("layernorm"):
+    with b.module(module):
         b.operator(
             name,
             forward=(Elementwise(bytes_moved=2.0 * moved, family="norm"), *sums),

@@ -73,7 +73,11 @@ def _hidden(size: float) -> Extent:
 def _down(
     b: Builder, spec: LatentAttention, name: str, *, source: str, hidden: float, rank: float, beside: float
 ) -> str:
-    """Append a down-projection to `rank` + `beside` and the norm of its first part; return the normed tensor."""
+    """Append a down-projection to `rank` + `beside` and the norm of its first part; return the normed tensor.
+
+    The norm is one kernel's with the up-projection, and is made again with that (Megatron-LM, gpt_layer_specs.py:
+    TELayerNormColumnParallelLinear).
+    """
     local, latent = b.layout.tokens("residual"), f"attention.{name}_latent"
     compressed = b.tensor(f"attention.{name}_compressed", local * (rank + beside))
     linear(
@@ -87,7 +91,16 @@ def _down(
         bias=spec.projection_bias,
     )
     norm_name = f"attention.{name}_norm"
-    norm(b, norm_name, source=compressed, result=latent, tokens=local, width=rank, kind="rms")
+    norm(
+        b,
+        norm_name,
+        source=compressed,
+        result=latent,
+        tokens=local,
+        width=rank,
+        kind="rms",
+        module="mla_up_proj",
+    )
     return latent
 
 
