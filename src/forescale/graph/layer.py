@@ -88,6 +88,8 @@ def block_name(layer: Layer) -> str:
     name = "no-attention" if layer.attention is None else ATTENTIONS[type(layer.attention)][0]
     if isinstance(layer.attention, FullAttention) and layer.attention.window:
         name = f"window-{layer.attention.window}"
+    if isinstance(layer.attention, LatentAttention) and layer.attention.top_k:
+        name = f"top-{layer.attention.top_k}{'' if layer.attention.indexer else '-shared'}"
     return f"{name}+{'moe' if isinstance(layer.ffn, MoeFfn) else 'dense' if layer.ffn else 'no-ffn'}"
 
 

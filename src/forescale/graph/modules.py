@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from forescale.graph.adapters import adapters, parts_of
 from forescale.graph.layout import Extent, Layout
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
+from forescale.spec.strategy import Module
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 
@@ -300,7 +303,7 @@ def norm(
     width: float,
     kind: NormKind,
     narrow: bool = True,
-    module: str = "layernorm",
+    module: Module | None = "layernorm",
 ) -> None:
     """Append a norm over `width`: it keeps its input and one or two fp32 statistics per token.
 
@@ -331,7 +334,7 @@ def norm(
     sums: Work = ()
     if b.layout.summa:  # each rank of tp has a part of every token, and of its sums in either direction
         sums = (Collective(kind="all_reduce", axis="tp", num_bytes=b.bytes_of(statistics)),)
-    with b.module(module):
+    with nullcontext() if module is None else b.module(module):
         b.operator(
             name,
             forward=(Elementwise(bytes_moved=2.0 * moved, family="norm"), *sums),

@@ -14,7 +14,7 @@ from forescale.presets.subramanian2024.preset import SUBRAMANIAN_2024
 from forescale.project import project
 from forescale.projection.result import Projection, left_out
 from forescale.question import Question
-from forescale.spec.constraints import check
+from forescale.spec.constraints import check, picks_keys
 from forescale.struct import Struct
 
 
@@ -86,5 +86,9 @@ def project_as(question: Question) -> Projection:
         raise SpecError(f"preset {preset.name} trains all of a model; leave trainable out")
     if question.model.vision is not None:
         raise SpecError(f"preset {preset.name} knows no vision towers: images 0 leaves it out (--images 0)")
+    if picks_keys(model):
+        raise SpecError(
+            f"preset {preset.name} knows attention to all keys; {model.name} reads those it picks"
+        )
     account = preset.project(question)
     return replace(account, notes=(*left_out(model), *account.notes, *question.notes))

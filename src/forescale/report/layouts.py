@@ -197,8 +197,8 @@ def _attention_name(attention: Attention | None) -> str:
     match attention:
         case LinearAttention():
             return "linear attention"
-        case LatentAttention():
-            return "latent attention"
+        case LatentAttention(top_k=picked):
+            return f"latent attention to {picked:,} keys" if picked else "latent attention"
         case FullAttention():
             return "softmax attention"
         case None:

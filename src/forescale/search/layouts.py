@@ -17,7 +17,13 @@ from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import exchanged_heads_divide, inner_widths, panels_fit, summa_refusal
+from forescale.spec.constraints import (
+    exchanged_heads_divide,
+    inner_widths,
+    panels_fit,
+    sees_picked,
+    summa_refusal,
+)
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.strategy import (
@@ -133,6 +139,7 @@ class Candidates(Struct, frozen=True, kw_only=True):
         tp, cp = self.columns["tp"], self.columns["cp"]
         inner = inner_ranks(cp=cp, tp=tp, wanted=self.base.cp_inner, domain=self.domain)
         context = CONTEXT_KINDS[variant.cp_kind]
+        allowed &= sees_picked(self.model, cp, variant.cp_kind)
         if context.exchanges:
             allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
         if context.halves:

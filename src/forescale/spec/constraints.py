@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import FullAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import (
     CONTEXT_KINDS,
     ContextKind,
@@ -67,6 +67,19 @@ def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: ContextKi
     """Return where heads divide by tp and the ranks that exchange them: all of cp, or `inner` of halves."""
     ranks = np.minimum(cp, inner) if CONTEXT_KINDS[kind].halves else np.asarray(cp)
     return _all([_divides(np.asarray(tp) * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
+
+
+def picks_keys(model: Model) -> bool:
+    """Return whether attention of a layer reads keys that an indexer picks."""
+    return any(
+        isinstance(kind.attention, LatentAttention) and bool(kind.attention.top_k)
+        for kind in model.layer_kinds
+    )
+
+
+def sees_picked(model: Model, cp: Values, kind: ContextKind) -> Values:
+    """Return where every rank has the keys that may be picked: all of them, gathered."""
+    return (np.asarray(cp) == 1) | (kind == "all_gather" or not picks_keys(model))
 
 
 def _context(q: Proposal) -> ContextParallel:
@@ -219,6 +232,23 @@ CONSTRAINTS: tuple[Constraint, ...] = (
             f"{_heads(q.model)[0][0]} attention heads of {q.model.name}"
         ),
         applies=lambda q: _context(q).exchanges is not None,
+    ),
+    Constraint(
+        name="picked keys over cp",
+        holds=lambda q: sees_picked(q.model, q.degrees.cp, getattr(q.degrees, "cp_kind", "all_gather")),
+        message=lambda q: (
+            f"{q.model.name} reads keys that an indexer picks of all: cp_kind is all_gather, not {q.degrees.cp_kind}"
+        ),
+        applies=lambda q: picks_keys(q.model),
+    ),
+    Constraint(
+        name="adapters beside picked keys",
+        holds=lambda q: not q.workload.trainable.lora_rank,
+        message=lambda q: (
+            f"adapters of {q.model.name} cannot be projected: its keys and values are never projected up; leave "
+            "lora_rank out"
+        ),
+        applies=lambda q: picks_keys(q.model),
     ),
     Constraint(
         name="cp_inner divides cp",

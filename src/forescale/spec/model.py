@@ -53,6 +53,15 @@ class FullAttention(Given, frozen=True, kw_only=True):
             raise SpecError(msg)
 
 
+class Indexer(Given, frozen=True, kw_only=True):
+    """What picks the keys that sparse attention reads: few narrow heads score all (DeepSeek-V3.2, section 2.1)."""
+
+    num_heads: Extent
+    head_dim: Extent
+    trained: bool = True
+    """Scores follow attention itself on the keys picked, by a loss of their own; False leaves the indexer as it is."""
+
+
 class LatentAttention(Given, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
 
@@ -66,6 +75,17 @@ class LatentAttention(Given, frozen=True, kw_only=True):
     causal: bool = True
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
+    top_k: Extent | None = None
+    """Keys that a query reads, which are latents that all heads share (DeepSeek-V3.2, GLM-5); None reads all."""
+    indexer: Indexer | None = None
+    """What picks them; without one, those that a layer before picked are read (GLM-5.2)."""
+
+    def __post_init__(self) -> None:
+        """Refuse an indexer that picks nothing, and keys picked where queries also see what comes after."""
+        if self.indexer is not None and self.top_k is None:
+            raise SpecError("an indexer picks keys: give top_k, or leave indexer out")
+        if self.top_k is not None and not self.causal:
+            raise SpecError("top_k of latent attention is for causal masks: leave causal true")
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -337,8 +357,13 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
     """Parts of the model as its file has it that are not described here, and so not projected, in words."""
 
     def __post_init__(self) -> None:
-        """Refuse a model without layers, and with more than any has."""
+        """Refuse a model without layers, with more than any has, and layers that read keys nobody picks."""
         within(len(self.layers), LAYERS, f"the number of layers of {self.name}")
+        latent = (each.attention for each in self.layer_kinds if isinstance(each.attention, LatentAttention))
+        first = next((each for each in latent if each.top_k), None)
+        if first is not None and first.indexer is None:
+            msg = f"the first layers of {self.name} that read picked keys (top_k) pick none: give them an indexer"
+            raise SpecError(msg)
 
     def __hash__(self) -> int:
         """Hash what tells most models apart, not every layer."""

@@ -1,7 +1,7 @@
 """Read a Hugging Face `config.json` as a model.
 
-The keys are those of transformers 4 and 5. What an architecture makes of them stands in `dense`, `moe` and
-`hybrid` beside this module; keys that nobody used are reported, never dropped in silence.
+The keys are those of transformers 4 and 5. What an architecture makes of them stands in `decoders`, `hybrid` and
+`sparse` beside this module; keys that nobody used are reported, never dropped in silence.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from forescale.files import parse_json, read_text
 from forescale.frameworks.huggingface.decoders import DENSE, MOE
 from forescale.frameworks.huggingface.hybrid import HYBRID
 from forescale.frameworks.huggingface.keys import Keys
+from forescale.frameworks.huggingface.sparse import SPARSE
 from forescale.frameworks.huggingface.vision import vision_of
 from forescale.graph.counts import count_parameters
 from forescale.positions import says_lines
@@ -28,7 +29,7 @@ from forescale.units import format_count
 CONFIG_FILE = "config.json"
 THINKER = "thinker_config"
 """The part of a Qwen-Omni model that is trained on text, images and sound; what speaks is beside it."""
-FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **MOE, **HYBRID})
+FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **MOE, **HYBRID, **SPARSE})
 """What reads each `model_type`."""
 
 

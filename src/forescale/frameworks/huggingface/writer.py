@@ -138,6 +138,21 @@ def _attention(model: Model) -> Iterator[tuple[str, Any]]:
         yield "attention_bias", latent.projection_bias
         for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
             yield name, getattr(latent, name)
+        yield from _sparse(model)
+
+
+def _sparse(model: Model) -> Iterator[tuple[str, Any]]:
+    layers = [
+        each for each in (layer.attention for layer in model.layers) if isinstance(each, LatentAttention)
+    ]
+    indexers = [each.indexer for each in layers]
+    indexer = next((each for each in indexers if each is not None), None)
+    if indexer is not None:
+        yield "index_topk", layers[0].top_k
+        yield "index_n_heads", indexer.num_heads
+        yield "index_head_dim", indexer.head_dim
+        if not all(indexers):
+            yield "indexer_types", ["full" if each else "shared" for each in indexers]
 
 
 def _linear(model: Model) -> Iterator[tuple[str, Any]]:

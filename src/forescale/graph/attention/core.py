@@ -55,6 +55,9 @@ class CoreShape(Struct, frozen=True, kw_only=True):
     causal: bool
     kv_copies: Numeric = 1.0
     window: float = float("inf")
+    picks: bool = False
+    """The keys of the window are picked from all before, and kernels multiply by every place for one, filled or not
+    (FlashMLA: the first queries of a sequence take as long as the last)."""
 
 
 STEPWISE = (6.0, 7.0)
@@ -230,26 +233,43 @@ def _score_bytes(kernels: Kernels, *, backward: bool) -> float:
     return SOFTMAX_BYTES[backward] + (DROPOUT_BYTES[backward] if kernels.dropout else 0.0)
 
 
-def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
-    """Return the core of one device: its queries against all keys that its mask leaves."""
+def _counted_pairs(b: Builder, *, causal: bool, window: float) -> tuple[Numeric, Numeric]:
+    """Return the pairs of one head and sequence on the mean rank of context parallelism, and on the one with most."""
     lay = b.layout
     parts = lay.split("core_sequence")
-    pairs_of = partial(attention_pairs, window=shape.window, causal=shape.causal)
+    pairs_of = partial(attention_pairs, window=window, causal=causal)
     document = lay.seq_len if lay.document_len is None else smaller(lay.document_len, lay.seq_len)
     pairs = pairs_of(seq_len=document) / parts
     if lay.document_len is not None:
         pairs = packed_pairs(seq_len=lay.seq_len, document_len=document, pairs=pairs)
-    fullest = pairs
-    if shape.causal and not lay.choices.cp_balanced and lay.document_len is None:
-        before = pairs_of(seq_len=lay.seq_len - lay.seq_len / parts)
-        fullest = last_run_pairs(pairs=pairs * parts, before=before)
+    if not causal or lay.choices.cp_balanced or lay.document_len is not None:
+        return pairs, pairs
+    before = pairs_of(seq_len=lay.seq_len - lay.seq_len / parts)
+    return pairs, last_run_pairs(pairs=pairs * parts, before=before)
+
+
+def core_pairs(b: Builder, *, causal: bool, window: float = float("inf")) -> tuple[Numeric, Numeric]:
+    """Return the queries of the rank with most pairs of one head and sequence, and these pairs."""
+    return b.layout.seq_len / b.layout.split("core_sequence"), _counted_pairs(
+        b, causal=causal, window=window
+    )[1]
+
+
+def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
+    """Return the core of one device: its queries against all keys that its mask leaves."""
+    lay = b.layout
+    pairs, fullest = _counted_pairs(b, causal=shape.causal, window=shape.window)
     flash, kernels = lay.choices.flash_attention, lay.choices.kernels
+    queries, keys = lay.seq_len / lay.split("core_sequence"), lay.seq_len
+    if shape.picks:
+        keys = smaller(shape.window, lay.seq_len)
+        fullest = queries * keys
     return AttentionCore(
         batch=lay.degrees.micro_batch_size,
         heads=shape.heads / lay.split("core_heads"),
         kv_heads=shape.kv_heads / lay.split("core_heads") * shape.kv_copies,
-        q_len=lay.seq_len / parts,
-        kv_len=lay.seq_len,
+        q_len=queries,
+        kv_len=keys,
         pairs=fullest,
         busy=pairs / fullest,
         qk_dim=shape.qk_dim,
@@ -257,7 +277,7 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
         flash=flash,
         kernel=kernels.attention_kernel if flash else "",
         score_bytes=0.0 if flash else _score_bytes(kernels, backward=backward),
-        causal=shape.causal,
+        causal=shape.causal and not shape.picks,
         backward=backward,
         dtype=lay.core_type,
     )

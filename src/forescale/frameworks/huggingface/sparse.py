@@ -1,0 +1,72 @@
+"""Architectures whose attention reads the keys that an indexer picks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from forescale.errors import ReaderError
+from forescale.frameworks.huggingface.decoders import deepseek_ffn, latent_attention
+from forescale.frameworks.huggingface.keys import Keys, decoder, named, num_layers
+from forescale.spec.model import Indexer, LatentAttention, Layer, Model
+
+LETTERS: Final[Mapping[str, str]] = {"F": "full", "S": "shared"}
+"""What `index_topk_pattern` says of each layer."""
+
+
+def deepseek_v32(keys: Keys) -> Model:
+    """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer."""
+    return _sparse(keys, [True] * num_layers(keys))
+
+
+def glm_moe_dsa(keys: Keys) -> Model:
+    """GLM-5: layers of DeepSeek-V3.2, some of which read the keys that one before them picked (GLM-5.2)."""
+    return _sparse(keys, _picks(keys))
+
+
+def _sparse(keys: Keys, picks: Sequence[bool]) -> Model:
+    """Return latent attention with an indexer in the layers that pick; what predicts further picks for itself."""
+    shared = sparse(keys)
+    own = Indexer(num_heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"))
+    picking, ffn = replace(shared, indexer=own), deepseek_ffn(keys, score_bias=True)
+    depth = keys.count("num_nextn_predict_layers")
+    return decoder(
+        keys,
+        tuple(picking if each else shared for each in picks),
+        ffn,
+        tied=False,
+        num_mtp_layers=depth,
+        mtp_layer=None if not depth or picks[-1] else Layer(attention=picking, ffn=ffn[-1]),
+    )
+
+
+def sparse(keys: Keys) -> LatentAttention:
+    """Return latent attention to the keys picked, without what picks them."""
+    return replace(latent_attention(keys), top_k=keys.size("index_topk"))
+
+
+def _picks(keys: Keys) -> list[bool]:
+    """Return which layers pick: as `indexer_types` or `index_topk_pattern` lists them, or every so many.
+
+    transformers, models/glm_moe_dsa/configuration_glm_moe_dsa.py.
+    """
+    layers, pattern = num_layers(keys), keys.get("index_topk_pattern")
+    listed = keys.words("indexer_types", layers, tuple(LETTERS.values()))
+    every, first = keys.size("index_topk_freq", default=1), keys.count("index_skip_topk_offset")
+    if listed is None and isinstance(pattern, str):
+        if len(pattern) != layers or set(pattern) - set(LETTERS):
+            allowed = f"one of {', '.join(LETTERS)} for each of {layers} layers"
+            raise ReaderError(keys.where, f"the key 'index_topk_pattern' takes {allowed}; got {pattern!r}")
+        listed = [LETTERS[letter] for letter in pattern]
+    elif listed is None and pattern is not None:
+        listed = keys.words("index_topk_pattern", layers, tuple(LETTERS.values()))
+    if listed is not None:
+        return [kind == "full" for kind in listed]
+    return [max(number - max(first, 1), 0) % every == 0 for number in range(1, layers + 1)]
+
+
+SPARSE: Mapping[str, Callable[[Keys], Model]] = named(
+    {deepseek_v32: "deepseek_v32", glm_moe_dsa: "glm_moe_dsa"}
+)
