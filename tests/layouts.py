@@ -33,7 +33,7 @@ Pick = Callable[[Sequence[Any]], Any]
 MODELS = (
     "llama-3.1-8b", "llama-3.1-70b", "qwen3-4b", "gemma-3-4b", "falcon-180b", "gpt2-xl", "vit-era5",
     "mixtral-8x7b", "grok-1", "gpt-oss-20b", "qwen3-30b-a3b", "deepseek-v3", "deepseek-v2-lite",
-    "qwen3-next-80b-a3b", "minimax-text-01", "nemotron-3-nano-30b-a3b",
+    "deepseek-v3.2", "glm-5.2", "qwen3-next-80b-a3b", "minimax-text-01", "nemotron-3-nano-30b-a3b",
 )  # fmt: skip
 CLUSTERS = (
     "h100-sxm", "a100-sxm-80gb", "b200", "gb200-nvl72", "h100-pcie", "l40s-pcie", "v100-dgx2", "mi300x", "mi355x",

@@ -9,15 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.small import cluster, dense, moe, workload
 
+from forescale.catalogue.clusters import load_cluster
+from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.spec import Share, Strategy
+from forescale.spec import Share, Strategy, Workload
 from forescale.spec.constraints import (
     CONSTRAINTS,
     Proposal,
     check,
     exchanged_heads_divide,
     legal,
+    sees_picked,
 )
+from forescale.spec.workload import Trainable
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
 small = st.sampled_from([1, 2, 3, 4, 8])
@@ -77,3 +81,37 @@ def test_exchanged_heads_are_whole():
     layout = Strategy(tp=2, cp=16, cp_kind="ulysses")
     with pytest.raises(SpecError, match="ulysses exchanges whole heads: tp 2 × cp 16"):
         check(dense(), cluster(32), layout, workload())
+
+
+SPARSE = load_model("glm-5.2")
+
+
+def proposed(model=SPARSE, trainable=None, **layout):
+    """Check a layout of a model that picks keys on 64 devices."""
+    workload = Workload(seq_len=4096, global_batch_size=64, trainable=trainable or Trainable())
+    dp = 64 // layout.get("cp", 1)
+    check(model, load_cluster("h100-sxm", num_devices=64), Strategy(dp_shard=dp, **layout), workload)
+
+
+def test_picked_keys_are_gathered_over_cp():
+    proposed(cp=4)
+    for kind in ("ring", "ulysses", "hierarchical"):
+        proposed(cp_kind=kind)
+        with pytest.raises(SpecError, match=f"an indexer picks of all: cp_kind is all_gather, not {kind}"):
+            proposed(cp=4, cp_kind=kind)
+    assert sees_picked(SPARSE, np.array([1, 2]), "ring").tolist() == [True, False]
+    assert sees_picked(dense(), np.array([1, 2]), "ring").tolist() == [True, True]
+
+
+def test_keys_are_picked_before_they_are_read():
+    backwards = replace(SPARSE, layers=SPARSE.layers[3:])
+    with pytest.raises(
+        SpecError, match=r"the first layers of glm-5.2 that read picked keys \(top_k\) pick none"
+    ):
+        proposed(backwards)
+
+
+def test_adapters_lie_beside_projections_that_are_there():
+    proposed(trainable=Trainable(lora_rank=8, lora_targets=("q_proj", "o_proj")))
+    with pytest.raises(SpecError, match="never projects keys and values, which adapters of k_proj, v_proj"):
+        proposed(trainable=Trainable(lora_rank=8))

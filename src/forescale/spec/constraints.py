@@ -69,12 +69,17 @@ def exchanged_heads_divide(model: Model, tp: Values, cp: Values, kind: ContextKi
     return _all([_divides(np.asarray(tp) * ranks, heads) for heads, _ in _heads(model)]) | (ranks == 1)
 
 
+PROJECTED_KEYS: tuple[LoraTarget, ...] = ("k_proj", "v_proj", "qkv_proj")
+"""Targets of adapters that lie beside the projections of keys and values."""
+
+
+def _latent(model: Model) -> list[LatentAttention]:
+    return [each.attention for each in model.layer_kinds if isinstance(each.attention, LatentAttention)]
+
+
 def picks_keys(model: Model) -> bool:
     """Return whether attention of a layer reads keys that an indexer picks."""
-    return any(
-        isinstance(kind.attention, LatentAttention) and bool(kind.attention.top_k)
-        for kind in model.layer_kinds
-    )
+    return any(each.top_k for each in _latent(model))
 
 
 def sees_picked(model: Model, cp: Values, kind: ContextKind) -> Values:
@@ -234,6 +239,14 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: _context(q).exchanges is not None,
     ),
     Constraint(
+        name="keys are picked before they are read",
+        holds=lambda q: next(each.indexer for each in _latent(q.model) if each.top_k) is not None,
+        message=lambda q: (
+            f"the first layers of {q.model.name} that read picked keys (top_k) pick none: give them an indexer"
+        ),
+        applies=lambda q: picks_keys(q.model),
+    ),
+    Constraint(
         name="picked keys over cp",
         holds=lambda q: sees_picked(q.model, q.degrees.cp, getattr(q.degrees, "cp_kind", "all_gather")),
         message=lambda q: (
@@ -243,12 +256,12 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="adapters beside picked keys",
-        holds=lambda q: not q.workload.trainable.lora_rank,
+        holds=lambda q: not set(q.workload.trainable.lora_targets) & set(PROJECTED_KEYS),
         message=lambda q: (
-            f"adapters of {q.model.name} cannot be projected: its keys and values are never projected up; leave "
-            "lora_rank out"
+            f"{q.model.name} never projects keys and values, which adapters of {', '.join(PROJECTED_KEYS)} need; "
+            "lora_targets may be q_proj, o_proj and those of feed-forwards"
         ),
-        applies=lambda q: picks_keys(q.model),
+        applies=lambda q: picks_keys(q.model) and bool(q.workload.trainable.lora_rank),
     ),
     Constraint(
         name="cp_inner divides cp",

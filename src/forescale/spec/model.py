@@ -60,6 +60,17 @@ class Indexer(Given, frozen=True, kw_only=True):
     head_dim: Extent
     trained: bool = True
     """Scores follow attention itself on the keys picked, by a loss of their own; False leaves the indexer as it is."""
+    interleaved_rotary: bool = False
+    """Neighbours are turned together rather than halves (GLM-5); it costs the same."""
+
+
+def picking_layers(num_layers: int, *, every: int, first: int) -> tuple[bool, ...]:
+    """Return which layers pick: the `first` ones, at least one, and then each `every`-th; the others share theirs.
+
+    transformers, models/glm_moe_dsa (index_topk_freq, index_skip_topk_offset); Megatron-LM, dsa.py:
+    is_dsa_skip_topk_layer.
+    """
+    return tuple(max(number - max(first, 1), 0) % every == 0 for number in range(1, num_layers + 1))
 
 
 class LatentAttention(Given, frozen=True, kw_only=True):
@@ -357,13 +368,8 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
     """Parts of the model as its file has it that are not described here, and so not projected, in words."""
 
     def __post_init__(self) -> None:
-        """Refuse a model without layers, with more than any has, and layers that read keys nobody picks."""
+        """Refuse a model without layers, and with more than any has."""
         within(len(self.layers), LAYERS, f"the number of layers of {self.name}")
-        latent = (each.attention for each in self.layer_kinds if isinstance(each.attention, LatentAttention))
-        first = next((each for each in latent if each.top_k), None)
-        if first is not None and first.indexer is None:
-            msg = f"the first layers of {self.name} that read picked keys (top_k) pick none: give them an indexer"
-            raise SpecError(msg)
 
     def __hash__(self) -> int:
         """Hash what tells most models apart, not every layer."""

@@ -181,7 +181,12 @@ def test_vocabulary_from_the_tokenizer():
         ("--hybrid-layer-pattern M*M*M", "--num-layers 4 is not the 5 of the pattern"),
         ("--img-h 336 --language-model-type llama", "--language-model-type must be one of llama3_8b"),
         ("--encoder-num-layers 4 --decoder-num-layers 4", "it has an encoder and a decoder"),
-        ("--experimental-attention-variant dsa", "the attention variant 'dsa' cannot be expressed"),
+        ("--experimental-attention-variant csa", "the attention variant 'csa' cannot be expressed"),
+        ("--experimental-attention-variant dsa", "variant dsa needs --multi-latent-attention"),
+        (
+            "--experimental-attention-variant dsa --multi-latent-attention",
+            "--dsa-indexer-n-heads must be given as a whole number of 1 or more",
+        ),
         ("--experimental-attention-variant gdn", "--linear-attention-freq must be given"),
     ],
 )

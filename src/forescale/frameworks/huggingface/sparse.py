@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.decoders import deepseek_ffn, latent_attention
 from forescale.frameworks.huggingface.keys import Keys, decoder, named, num_layers
-from forescale.spec.model import Indexer, LatentAttention, Layer, Model
+from forescale.spec.model import Indexer, LatentAttention, Layer, Model, picking_layers
 
 LETTERS: Final[Mapping[str, str]] = {"F": "full", "S": "shared"}
 """What `index_topk_pattern` says of each layer."""
@@ -29,7 +29,12 @@ def glm_moe_dsa(keys: Keys) -> Model:
 def _sparse(keys: Keys, picks: Sequence[bool]) -> Model:
     """Return latent attention with an indexer in the layers that pick; what predicts further picks for itself."""
     shared = sparse(keys)
-    own = Indexer(num_heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"))
+    glm = keys.get("model_type") == "glm_moe_dsa"
+    own = Indexer(
+        num_heads=keys.size("index_n_heads"),
+        head_dim=keys.size("index_head_dim"),
+        interleaved_rotary=glm and keys.flag("indexer_rope_interleave", default=True),
+    )
     picking, ffn = replace(shared, indexer=own), deepseek_ffn(keys, score_bias=True)
     depth = keys.count("num_nextn_predict_layers")
     return decoder(
@@ -48,10 +53,7 @@ def sparse(keys: Keys) -> LatentAttention:
 
 
 def _picks(keys: Keys) -> list[bool]:
-    """Return which layers pick: as `indexer_types` or `index_topk_pattern` lists them, or every so many.
-
-    transformers, models/glm_moe_dsa/configuration_glm_moe_dsa.py.
-    """
+    """Return which layers pick: as `indexer_types` or `index_topk_pattern` lists them, or every so many."""
     layers, pattern = num_layers(keys), keys.get("index_topk_pattern")
     listed = keys.words("indexer_types", layers, tuple(LETTERS.values()))
     every, first = keys.size("index_topk_freq", default=1), keys.count("index_skip_topk_offset")
@@ -64,7 +66,7 @@ def _picks(keys: Keys) -> list[bool]:
         listed = keys.words("index_topk_pattern", layers, tuple(LETTERS.values()))
     if listed is not None:
         return [kind == "full" for kind in listed]
-    return [max(number - max(first, 1), 0) % every == 0 for number in range(1, layers + 1)]
+    return list(picking_layers(layers, every=every, first=first))
 
 
 SPARSE: Mapping[str, Callable[[Keys], Model]] = named(

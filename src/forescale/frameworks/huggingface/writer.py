@@ -151,6 +151,7 @@ def _sparse(model: Model) -> Iterator[tuple[str, Any]]:
         yield "index_topk", layers[0].top_k
         yield "index_n_heads", indexer.num_heads
         yield "index_head_dim", indexer.head_dim
+        yield "indexer_rope_interleave", indexer.interleaved_rotary or None
         if not all(indexers):
             yield "indexer_types", ["full" if each else "shared" for each in indexers]
 

@@ -7,13 +7,15 @@ core/parallel_state.py, and these files of releases 0.4 to 0.19; tests/oracles a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from forescale.errors import SpecError
 from forescale.frameworks.megatron.run import has_tower
+from forescale.frameworks.megatron.write_layout import stage_sizes
 from forescale.frameworks.settings import Settings
 from forescale.question import Question
-from forescale.spec.model import Model
+from forescale.spec.model import LatentAttention, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
@@ -58,6 +60,14 @@ class Law(NamedTuple):
     """Whether settings are something else than the layout that is made of them."""
     but: tuple[str, ...] = ()
     """Frameworks on Megatron-Core that have it all the same."""
+
+
+def _reads_from_elsewhere(q: Laid) -> bool:
+    """Return whether a virtual stage starts with a layer that picks no keys for itself."""
+    sizes = stage_sizes(q.model, q.layout)
+    starts = (end - size for end, size in zip(accumulate(sizes), sizes, strict=True) if size)
+    firsts = (q.model.layers[start].attention for start in starts)
+    return any(isinstance(each, LatentAttention) and each.top_k and not each.indexer for each in firsts)
 
 
 DEGREES = (
@@ -138,6 +148,12 @@ LAWS = (
         lambda q: q.layout.vpp > 1 and not q.layout.overlap.pipeline and q.layout.pp == 2,
         "virtual stages on 2 ranks need their messages overlapped (overlap.pipeline)",
         ("overlap_p2p_comm", "pipeline_model_parallel_size"),
+    ),
+    Law(
+        lambda q: q.layout.pp > 1 and _reads_from_elsewhere(q),
+        "every stage starts with a layer that picks its keys, not with one that reads those of another stage",
+        ("pipeline_model_parallel_size", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset"),
+        core=True,
     ),
 )
 OF_FILES = (

@@ -22,16 +22,19 @@ from forescale.spec.model import (
     DenseFfn,
     Ffn,
     FullAttention,
+    Indexer,
     LatentAttention,
     Layer,
     LinearAttention,
     Model,
     MoeFfn,
+    picking_layers,
 )
 
 PROVIDERS = (None, "gpt", "mamba", "hybrid")
 """Values of --model-provider whose model is what the flags say."""
 LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
+SPARSE_VARIANT = "dsa"
 
 
 def read_model(settings: Settings, *, name: str, options: Options | None = None) -> Model:
@@ -51,7 +54,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
         learned_positions=_learned_positions(settings),
         num_mtp_layers=len(ahead) or settings.count("mtp_num_layers", 0),
-        mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else None,
+        mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else _ahead(settings, layers),
         max_seq_len=settings.count("max_position_embeddings", 0),
         source=settings.where,
     )
@@ -109,6 +112,8 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     variant = settings.get("experimental_attention_variant")
     if variant is None:
         return _windowed(settings, full, num_layers)
+    if variant == SPARSE_VARIANT:
+        return _sparse(settings, full, num_layers)
     if variant not in LINEAR_VARIANTS:
         settings.refuse(f"the attention variant {variant!r} cannot be expressed")
     linear = LinearAttention(
@@ -126,6 +131,43 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     if isinstance(pattern, int):
         pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
     return [linear if is_linear else full for is_linear in pattern]
+
+
+def _sparse(settings: Settings, latent: Attention, num_layers: int) -> Sequence[Attention]:
+    """Return latent attention to picked keys, and the indexer in the layers that pick (core/transformer: dsa.py)."""
+    if not isinstance(latent, LatentAttention):
+        settings.refuse(
+            f"the attention variant {SPARSE_VARIANT} needs {settings.spell('multi_latent_attention')}"
+        )
+    trained = bool(settings.number("dsa_indexer_loss_coeff"))
+    if trained and not settings.flag("dsa_indexer_use_sparse_loss"):
+        key = settings.spell("dsa_indexer_use_sparse_loss")
+        settings.note(f"{key} is not given: the indexer's loss is projected on the keys picked, not on all")
+    if settings.text("dsa_kernel_backend", "none") == "none":
+        key = settings.spell("dsa_kernel_backend")
+        settings.note(
+            f"{key} is none: scores of all keys are not kept in the projection, as fused kernels do not"
+        )
+    indexer = Indexer(
+        num_heads=settings.size("dsa_indexer_n_heads"),
+        head_dim=settings.size("dsa_indexer_head_dim"),
+        trained=trained,
+        interleaved_rotary=settings.flag("dsa_indexer_rope_interleaved"),
+    )
+    shared = replace(latent, top_k=settings.size("dsa_indexer_topk"))
+    every, first = (
+        settings.size("dsa_indexer_topk_freq", 1),
+        settings.count("dsa_indexer_skip_topk_offset", 0),
+    )
+    picking = replace(shared, indexer=indexer)
+    return [picking if picks else shared for picks in picking_layers(num_layers, every=every, first=first)]
+
+
+def _ahead(settings: Settings, layers: tuple[Layer, ...]) -> Layer | None:
+    """Return what predicts further where that is not the last layer: one that picks keys for itself."""
+    last, first = layers[-1].attention, layers[0].attention
+    shares = isinstance(last, LatentAttention) and last.top_k and last.indexer is None
+    return replace(layers[-1], attention=first) if shares and settings.count("mtp_num_layers", 0) else None
 
 
 def _softmax_attention(settings: Settings, hidden: int) -> Attention:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from forescale.errors import SpecError
 from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
@@ -20,6 +21,7 @@ from forescale.spec.model import (
     LinearAttention,
     Model,
     MoeFfn,
+    picking_layers,
 )
 from forescale.spec.strategy import Module, Offload, Routing, Strategy, inner_ranks
 from forescale.spec.workload import Precision, Workload
@@ -387,6 +389,7 @@ def _attention(model: Model) -> Settings:
             "qk_pos_emb_head_dim": latent.qk_rope_head_dim,
             "v_head_dim": latent.v_head_dim,
             "qk_layernorm": True,
+            **_sparse(model),
         }
     full = commonest(of_kind(model, "attention", FullAttention))
     if full is None:
@@ -404,6 +407,46 @@ def _attention(model: Model) -> Settings:
         "attention_output_gate": full.output_gate,
         **_window(model),
     }
+
+
+LOSS_COEFFICIENT: Final = 0.001
+"""Weight of the indexer's loss (Megatron-Bridge, models/glm_moe_dsa/glm5_bridge.py)."""
+KEY_NORM_EPSILON: Final = 1e-6
+"""Of the norm of the indexer's keys (transformers, models/deepseek_v32)."""
+FUSED_BACKEND: Final = "cudnn"
+"""Kernels of attention to picked keys (Megatron-Bridge, recipes/glm)."""
+
+
+def _sparse(model: Model) -> Settings:
+    """Return what picks the keys of latent attention, and in which layers."""
+    layers = of_kind(model, "attention", LatentAttention)
+    indexer = next((each.indexer for each in layers if each.indexer is not None), None)
+    if indexer is None:
+        return {}
+    picks = tuple(each.indexer is not None for each in layers)
+    every, first = _shared(model, picks)
+    return {
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": indexer.num_heads,
+        "dsa_indexer_head_dim": indexer.head_dim,
+        "dsa_indexer_topk": layers[0].top_k,
+        "dsa_indexer_topk_freq": every if every > 1 else None,
+        "dsa_indexer_skip_topk_offset": first if every > 1 else None,
+        "dsa_indexer_loss_coeff": LOSS_COEFFICIENT if indexer.trained else None,
+        "dsa_indexer_use_sparse_loss": indexer.trained,
+        "dsa_indexer_rope_interleaved": indexer.interleaved_rotary,
+        "dsa_indexer_k_norm_epsilon": KEY_NORM_EPSILON,
+        "dsa_kernel_backend": FUSED_BACKEND,
+    }
+
+
+def _shared(model: Model, picks: tuple[bool, ...]) -> tuple[int, int]:
+    """Return after how many layers one picks again, and how many do at the start."""
+    first = (*picks, False).index(False)
+    for every in range(1, len(picks) - first + 2):
+        if picking_layers(len(picks), every=every, first=first) == picks:
+            return every, first
+    raise SpecError(f"layers of {model.name} pick keys in an order that Megatron-LM cannot be told")
 
 
 def _window(model: Model) -> Settings:
