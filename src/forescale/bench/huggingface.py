@@ -31,6 +31,7 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
+from forescale.spec.constraints import picks_keys
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
 from forescale.spec.strategy import Strategy
 
@@ -112,6 +113,7 @@ def check(question: Question) -> None:
         and not narrow,
         "split layers that multiply in fp8: ask with --tp 1": split and narrow,
         **untrained_types(question),
+        "read only the keys that an indexer picks: they mask the others": picks_keys(model),
         "predict several tokens": model.num_mtp_layers > 0,
         "read patches": model.patches is not None,
         "run a vision tower here: leave it out with --images 0": model.vision is not None,
@@ -133,7 +135,7 @@ def _sees_all(layer: Layer) -> bool:
     kind = layer.attention
     if isinstance(kind, FullAttention):
         return kind.causal and kind.window is None and not kind.sinks
-    return isinstance(kind, LatentAttention)
+    return isinstance(kind, LatentAttention) and not kind.top_k
 
 
 def as_run(question: Question) -> Strategy:

@@ -86,7 +86,7 @@ def _plain(layer: Layer) -> bool:
     if layer.parallel or layer.num_norms != 2 or not isinstance(ffn, DenseFfn | MoeFfn) or not ffn.gated:
         return False
     if isinstance(attention, LatentAttention):
-        return attention.causal and not attention.projection_bias
+        return attention.causal and not attention.projection_bias and not attention.top_k
     if not isinstance(attention, FullAttention) or attention.qk_norm == "hidden":
         return False
     special = attention.window or attention.sinks or attention.output_gate or attention.output_bias
