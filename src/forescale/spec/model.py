@@ -7,17 +7,22 @@ Every field is a fact about the architecture, never about its layout on devices.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import LAYERS, Extent, OptionalExtent, within
+from forescale.limits import LAYERS, Extent, Interval, OptionalExtent, within
+from forescale.spec.rope import GPT_OSS_ROPE, Rope
 from forescale.struct import Given
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 """RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
+
+
+Eps: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
 
 
 class FullAttention(Given, frozen=True, kw_only=True):
@@ -38,8 +43,8 @@ class FullAttention(Given, frozen=True, kw_only=True):
     output_gate: bool = False
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
-    scaled_rotary: bool = False
-    """Sines and cosines of the rotary embedding are multiplied by a factor (YaRN's concentration; gpt-oss)."""
+    rope: Rope = Rope()
+    """How positions turn queries and keys, where they do (`rotary`)."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -51,6 +56,23 @@ class FullAttention(Given, frozen=True, kw_only=True):
         if self.num_heads % max(self.num_kv_heads, 1):
             msg = f"{self.num_heads} attention heads are no multiple of {self.num_kv_heads} key/value heads"
             raise SpecError(msg)
+
+    @property
+    def scaled_rotary(self) -> bool:
+        """Whether sines and cosines of the rotary embedding are multiplied by a factor, which not all kernels take."""
+        return self.rotary and self.rope.concentration != 1
+
+    @classmethod
+    def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a table of earlier versions in today's words: of scaled rotary positions they knew GPT-OSS's only."""
+        if not isinstance(scaled := values.get("scaled_rotary"), bool):
+            return values
+        rest = {key: value for key, value in values.items() if key != "scaled_rotary"}
+        return {"rope": GPT_OSS_ROPE, **rest} if scaled else rest
+
+    def without_positions(self) -> FullAttention:
+        """Return the same attention without rotary positions."""
+        return replace(self, rotary=False, rope=Rope())
 
 
 class LatentAttention(Given, frozen=True, kw_only=True):
@@ -64,6 +86,8 @@ class LatentAttention(Given, frozen=True, kw_only=True):
     qk_rope_head_dim: OptionalExtent
     v_head_dim: Extent
     causal: bool = True
+    rope: Rope = Rope()
+    """How positions turn `qk_rope_head_dim` dimensions of queries and keys."""
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
 
@@ -313,6 +337,8 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
     """Frameworks pad the vocabulary to a multiple of this times tp; parameter totals do not count it."""
     tied_embeddings: bool = False
     norm: NormKind = "rms"
+    norm_eps: Eps = 1e-5
+    """What norms add to the variance."""
     final_norm: bool = True
     learned_positions: OptionalExtent = 0
     """Rows of a learned position table."""

@@ -10,10 +10,12 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, SpecError
+from forescale.frameworks.huggingface.keys import CLASSES, ROPE_TYPES
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
 from forescale.frameworks.reading import packaged
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.rope import Rope
 
 T = TypeVar("T")
 FARTHEST: Final = 0.01
@@ -104,6 +106,7 @@ def _keys(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     if model.embedding_size:
         yield "word_embed_proj_dim", model.embedding_size
     yield from _attention(model)
+    yield from _positions(model, kind)
     yield from _linear(model)
     yield from _feed_forward(model, kind)
 
@@ -138,6 +141,41 @@ def _attention(model: Model) -> Iterator[tuple[str, Any]]:
         yield "attention_bias", latent.projection_bias
         for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
             yield name, getattr(latent, name)
+
+
+def _positions(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of an architecture that say a model's rotary positions and norms."""
+    yield "rms_norm_eps", model.norm_eps
+    parts = [layer.attention for layer in model.layers]
+    turned = [each for each in parts if isinstance(each, LatentAttention | FullAttention) and _turns(each)]
+    near = [each.rope for each in turned if isinstance(each, FullAttention) and each.window]
+    far = [each.rope for each in turned if not (isinstance(each, FullAttention) and each.window)] or near
+    if not far:
+        return
+    rope = far[0]
+    yield "rope_theta", rope.base
+    if rope.share != CLASSES["share"].get(kind, 1.0):
+        yield "partial_rotary_factor", rope.share
+    if rope.scaling != "none" or kind in CLASSES["scaling"]:
+        yield "rope_scaling", _scaling(rope)
+    if near and near[0].base != rope.base:
+        yield "rope_local_base_freq", near[0].base
+
+
+def _turns(attention: FullAttention | LatentAttention) -> bool:
+    return attention.rotary if isinstance(attention, FullAttention) else bool(attention.qk_rope_head_dim)
+
+
+def _scaling(rope: Rope) -> dict[str, Any]:
+    """Return `rope_scaling`."""
+    if rope.scaling == "none":
+        return {"rope_type": "default"}
+    found = {theirs: getattr(rope, ours) for theirs, ours in ROPE_TYPES[rope.scaling].items()}
+    if rope.scaling == "yarn":
+        weighed = {"mscale": rope.mscale, "mscale_all_dim": rope.mscale_all_dim}
+        found |= {} if rope.mscale_all_dim == 0 else weighed
+        found |= {} if rope.rounded else {"truncate": False}
+    return {"rope_type": rope.scaling, **found}
 
 
 def _linear(model: Model) -> Iterator[tuple[str, Any]]:

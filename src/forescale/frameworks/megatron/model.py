@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from forescale.frameworks.megatron.rope import read_rope
 from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
@@ -28,9 +29,12 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
+from forescale.spec.rope import Rope
 
 PROVIDERS = (None, "gpt", "mamba", "hybrid")
 """Values of --model-provider whose model is what the flags say."""
+NORM_EPS = 1e-5
+"""What norms add to the variance (--norm-epsilon)."""
 LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
 
 
@@ -49,6 +53,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
+        norm_eps=settings.number("layernorm_epsilon") or NORM_EPS,
         learned_positions=_learned_positions(settings),
         num_mtp_layers=len(ahead) or settings.count("mtp_num_layers", 0),
         mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else None,
@@ -138,6 +143,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
             qk_nope_head_dim=settings.count("qk_head_dim", 128),
             qk_rope_head_dim=settings.count("qk_pos_emb_head_dim", 64),
             v_head_dim=settings.count("v_head_dim", 128),
+            rope=read_rope(settings),
             projection_bias=settings.flag("add_bias_linear", default=True),
         )
     head_dim = settings.count("kv_channels")
@@ -153,6 +159,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
     if grouped and groups is None:
         settings.refuse(f"{settings.spell('num_query_groups')} must be given with grouped queries")
     bias = settings.flag("add_bias_linear", default=True)
+    rotary = _position(settings) == "rotary"
     return FullAttention(
         num_heads=heads,
         num_kv_heads=groups if grouped and groups else heads,
@@ -162,8 +169,8 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
         qk_norm="head" if settings.flag("qk_layernorm") else "none",
         sinks=settings.choice("softmax_type", "vanilla", SOFTMAX) == "learnable",
         output_gate=settings.flag("attention_output_gate"),
-        rotary=_position(settings) == "rotary",
-        scaled_rotary=settings.text("position_embedding_type") == "yarn",
+        rotary=rotary,
+        rope=read_rope(settings) if rotary else Rope(),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
 from forescale.frameworks.megatron.model import EXPANSION
+from forescale.frameworks.megatron.rope import rope_settings
 from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
@@ -305,7 +306,8 @@ def model_settings(model: Model, *, seq_len: int) -> Settings:
         "make_vocab_size_divisible_by": model.vocab_multiple,
         "untie_embeddings_and_output_weights": not model.tied_embeddings,
         "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm",
-        "position_embedding_type": _positions(model),
+        "layernorm_epsilon": model.norm_eps,
+        **_positions(model),
         "max_position_embeddings": model.learned_positions or max(seq_len, model.max_seq_len),
         "mtp_num_layers": None if hybrid else model.num_mtp_layers or None,
     }
@@ -318,14 +320,14 @@ def _laid_last(settings: Settings, over: Settings) -> Settings:
 
 
 def _gpt_oss(model: Model) -> bool:
-    """Whether layers are those of GPT-OSS: of other clamps and scaled positions only that there are any is known."""
+    """Whether layers are those of GPT-OSS: of other clamps only that there are any is known."""
     full, moe = (
         commonest(of_kind(model, "attention", FullAttention)),
         commonest(of_kind(model, "ffn", MoeFfn)),
     )
     if full is None or moe is None:
         return False
-    return full.scaled_rotary and full.sinks and moe.limited and moe.bias and moe.gated
+    return full.sinks and moe.limited and moe.bias and moe.gated
 
 
 def commonest(parts: Sequence[T]) -> T | None:
@@ -479,9 +481,11 @@ def _mamba(model: Model) -> Settings:
     }
 
 
-def _positions(model: Model) -> str:
+def _positions(model: Model) -> Settings:
+    """Return the positions of most of the layers that have any."""
     if model.learned_positions:
-        return "learned_absolute"
-    full = of_kind(model, "attention", FullAttention)
+        return {"position_embedding_type": "learned_absolute"}
     latent = of_kind(model, "attention", LatentAttention)
-    return "rope" if latent or any(each.rotary for each in full) else "none"
+    turned = [each for each in of_kind(model, "attention", FullAttention) if each.rotary]
+    most = commonest(latent or turned)
+    return {"position_embedding_type": "none"} if most is None else rope_settings(most)
