@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, Interval, OptionalExtent, within
-from forescale.spec.rope import GPT_OSS_ROPE, Rope
+from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
 from forescale.struct import Given
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
@@ -43,7 +43,7 @@ class FullAttention(Given, frozen=True, kw_only=True):
     output_gate: bool = False
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
-    rope: Rope = Rope()
+    rope: Rope = PLAIN_ROPE
     """How positions turn queries and keys, where they do (`rotary`)."""
 
     @property
@@ -72,7 +72,7 @@ class FullAttention(Given, frozen=True, kw_only=True):
 
     def without_positions(self) -> FullAttention:
         """Return the same attention without rotary positions."""
-        return replace(self, rotary=False, rope=Rope())
+        return replace(self, rotary=False, rope=PLAIN_ROPE)
 
 
 class LatentAttention(Given, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class LatentAttention(Given, frozen=True, kw_only=True):
     qk_rope_head_dim: OptionalExtent
     v_head_dim: Extent
     causal: bool = True
-    rope: Rope = Rope()
+    rope: Rope = PLAIN_ROPE
     """How positions turn `qk_rope_head_dim` dimensions of queries and keys."""
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""

@@ -32,7 +32,7 @@ class Rope(Given, frozen=True, kw_only=True):
     what `concentration` says.
     """
 
-    base: Amount = 10_000.0
+    base: Amount
     """What the slowest pair's wavelength goes by (`rope_theta`)."""
     share: Share = 1.0
     """Share of the head's dimensions that is turned; of latent attention it is all of `qk_rope_head_dim`."""
@@ -58,9 +58,9 @@ class Rope(Given, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what a scaling does not go by, and one without the sequence that it goes by."""
-        usual = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
-        for name in {*TUNED["llama3"], *TUNED["yarn"]}.difference(TUNED[self.scaling]):
-            if getattr(self, name) != usual[name]:
+        usual = dict(zip(self.__struct_fields__[1:], self.__struct_defaults__, strict=True))
+        for name in dict.fromkeys((*TUNED["llama3"], *TUNED["yarn"])):
+            if name not in TUNED[self.scaling] and getattr(self, name) != usual[name]:
                 msg = f"{name} {getattr(self, name)} says nothing of a rope whose scaling is {self.scaling}"
                 raise SpecError(msg)
         if "original_seq_len" in TUNED[self.scaling] and not self.original_seq_len:
@@ -76,6 +76,8 @@ class Rope(Given, frozen=True, kw_only=True):
         return own / of_products
 
 
+PLAIN_ROPE: Final = Rope(base=10_000.0)
+"""Rotary positions of Su et al. 2021, which every framework takes where nothing is said."""
 GPT_OSS_ROPE: Final = Rope(
     base=150_000.0, scaling="yarn", factor=32.0, original_seq_len=4096, rounded=False
 )

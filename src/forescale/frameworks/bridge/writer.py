@@ -117,7 +117,7 @@ def _known(settings: dict[str, object]) -> dict[str, object]:
 
 
 def _lines(settings: dict[str, object]) -> list[str]:
-    keys, inverted = fields()
+    keys, inverted = fields(latent=bool(settings.get("multi_latent_attention")))
     lines = []
     for key, value in settings.items():
         if value is None:

@@ -14,7 +14,7 @@ from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.frameworks.reading import packaged
 from forescale.limits import EXTENT, LAYERS
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
-from forescale.spec.rope import Rope
+from forescale.spec.rope import PLAIN_ROPE, Rope
 from forescale.units import counted
 
 MISSPELT = 0.93
@@ -198,7 +198,7 @@ FULL = ("full_attention", "attention")
 SLIDING = ("sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "lightning_attention")
 CLASSES: Final = packaged("huggingface", "classes")
-PLAIN_THETA, PLAIN_EPS = 10_000.0, 1e-5
+PLAIN_EPS: Final = 1e-5
 EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 """What architectures call the term that norms add to the variance."""
 SHARES = ("partial_rotary_factor", "rotary_pct")
@@ -305,14 +305,14 @@ def near_rope_of(keys: Keys, *names: str) -> Rope:
     """
     listed = keys.child("rope_parameters")
     table = (listed.child(SLIDING[0]) if listed else None) or Keys({}, keys.where)
-    return _rope(keys, table, *(names or ("rope_theta",)), usual=PLAIN_THETA if names else None)
+    return _rope(keys, table, *(names or ("rope_theta",)), usual=PLAIN_ROPE.base if names else None)
 
 
 def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> Rope:
     kind = keys.get("model_type")
     names = (*names, "rotary_emb_base")
     base = table.number("rope_theta") or keys.number(*names) or usual or CLASSES["theta"].get(kind)
-    rope = Rope(base=base or PLAIN_THETA, share=_share(keys, table))
+    rope = Rope(base=base or PLAIN_ROPE.base, share=_share(keys, table))
     scaling = table.get("rope_type", "type")
     fields = ROPE_TYPES.get(scaling, {})
     found: dict[str, Any] = {ours: table.number(theirs) for theirs, ours in fields.items()}

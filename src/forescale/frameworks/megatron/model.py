@@ -29,7 +29,7 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.spec.rope import Rope
+from forescale.spec.rope import PLAIN_ROPE
 
 PROVIDERS = (None, "gpt", "mamba", "hybrid")
 """Values of --model-provider whose model is what the flags say."""
@@ -170,7 +170,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
         sinks=settings.choice("softmax_type", "vanilla", SOFTMAX) == "learnable",
         output_gate=settings.flag("attention_output_gate"),
         rotary=rotary,
-        rope=read_rope(settings) if rotary else Rope(),
+        rope=read_rope(settings) if rotary else PLAIN_ROPE,
     )
 
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import FullAttention, LatentAttention
-from forescale.spec.rope import Rope
+from forescale.spec.rope import PLAIN_ROPE, Rope
 
-LLAMA3: Final = Rope(scaling="llama3", factor=8.0, original_seq_len=8192)
+LLAMA3: Final = Rope(base=PLAIN_ROPE.base, scaling="llama3", factor=8.0, original_seq_len=8192)
 """Scaling of Llama 3.1, of which the factor alone can be said (core, rotary_pos_embedding.py, apply_scaling)."""
-YARN: Final = Rope(scaling="yarn", original_seq_len=4096)
+YARN: Final = Rope(base=PLAIN_ROPE.base, scaling="yarn", original_seq_len=4096)
 """What YaRN goes by where nothing is said (training/argument_utils.py, transformer_config.py)."""
 NUMBERS: Final[Mapping[str, str]] = {
     "factor": "rotary_scaling_factor",
@@ -33,11 +33,17 @@ OF_LATENT: Final[Mapping[str, str]] = {
 OF_OTHERS: Final[Mapping[str, str]] = {name: f"yarn_{key}" for name, key in OF_LATENT.items()}
 ROUNDED: Final = "yarn_correction_range_round_to_int"
 INTERPOLATION: Final = "rotary_seq_len_interpolation_factor"
+ROPE_KEYS: Final = (
+    *("rotary_base", "rotary_percent", "use_rope_scaling", "rope_scaling_factor", INTERPOLATION, ROUNDED),
+    *NUMBERS.values(),
+    *OF_LATENT.values(),
+    *OF_OTHERS.values(),
+)
 
 
 def read_rope(settings: Settings) -> Rope:
     """Return how positions turn queries and keys."""
-    base = _positive(settings, "rotary_base", Rope().base)
+    base = _positive(settings, "rotary_base", PLAIN_ROPE.base)
     if settings.flag("multi_latent_attention"):
         plain = settings.one_of("rope_type", "yarn", ("rope", "yarn")) == "rope"
         return Rope(base=base) if plain else _yarn(settings, base, {**NUMBERS, **OF_LATENT})
