@@ -23,6 +23,8 @@ NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 
 
 Eps: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
+USUAL_EPS: Final = 1e-5
+"""What norms add to the variance where nothing is said (PyTorch's LayerNorm, Megatron-LM, MaxText, torchtitan)."""
 
 
 class FullAttention(Given, frozen=True, kw_only=True):
@@ -196,6 +198,15 @@ class Layer(Given, frozen=True, kw_only=True):
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
 
 
+def _costed(layer: Layer) -> Layer:
+    """Return a layer whose rotary positions are plain, or GPT-OSS's where a factor of sines and cosines costs time."""
+    mixer = layer.attention
+    if not isinstance(mixer, FullAttention | LatentAttention):
+        return layer
+    scaled = isinstance(mixer, FullAttention) and mixer.scaled_rotary
+    return replace(layer, attention=replace(mixer, rope=GPT_OSS_ROPE if scaled else PLAIN_ROPE))
+
+
 class Patches(Given, frozen=True, kw_only=True):
     """Input of a vision transformer: image patches instead of tokens."""
 
@@ -337,7 +348,7 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
     """Frameworks pad the vocabulary to a multiple of this times tp; parameter totals do not count it."""
     tied_embeddings: bool = False
     norm: NormKind = "rms"
-    norm_eps: Eps = 1e-5
+    norm_eps: Eps = USUAL_EPS
     """What norms add to the variance."""
     final_norm: bool = True
     learned_positions: OptionalExtent = 0
@@ -381,10 +392,31 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
         return self if self.vision is None else replace(self, vision=None)
 
     @cached_property
+    def costed(self) -> Model:
+        """The model as far as costs follow from it: what only changes what is trained is as usual."""
+        kinds = {layer: _costed(layer) for layer in self.layer_kinds}
+        layers = tuple(kinds[layer] for layer in self.layers)
+        ahead = None if self.mtp_layer is None else _costed(self.mtp_layer)
+        return replace(self, layers=layers, mtp_layer=ahead, norm_eps=USUAL_EPS)
+
+    @cached_property
     def layer_kinds(self) -> tuple[Layer, ...]:
         """The distinct layers, in order of first appearance."""
         alike = {id(layer): layer for layer in self.layers}  # most are one object, and hashing takes long
         return tuple(dict.fromkeys(alike.values()))
+
+    @cached_property
+    def ropes(self) -> tuple[Rope | None, Rope | None]:
+        """Rotary positions of layers that see all, and of those with a window; None where there are none.
+
+        Where only layers with a window have any they are both.
+        """
+        parts = [layer.attention for layer in self.layer_kinds]
+        full = [each for each in parts if isinstance(each, FullAttention) and each.rotary]
+        near = [each.rope for each in full if each.window]
+        far = [each.rope for each in parts if isinstance(each, LatentAttention)]
+        far += [each.rope for each in full if not each.window]
+        return next(iter([*far, *near]), None), next(iter(near), None)
 
     @cached_property
     def is_moe(self) -> bool:

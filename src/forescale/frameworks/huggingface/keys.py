@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.frameworks.reading import packaged
 from forescale.limits import EXTENT, LAYERS
-from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
+from forescale.spec.model import USUAL_EPS, Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
 from forescale.spec.rope import PLAIN_ROPE, Rope
 from forescale.units import counted
 
@@ -198,7 +198,6 @@ FULL = ("full_attention", "attention")
 SLIDING = ("sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "lightning_attention")
 CLASSES: Final = packaged("huggingface", "classes")
-PLAIN_EPS: Final = 1e-5
 EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 """What architectures call the term that norms add to the variance."""
 SHARES = ("partial_rotary_factor", "rotary_pct")
@@ -339,7 +338,7 @@ def _share(keys: Keys, table: Keys) -> float:
 
 def norm_eps(keys: Keys) -> float:
     """Return what norms add to the variance."""
-    usual: float = CLASSES["eps"].get(keys.get("model_type"), PLAIN_EPS)
+    usual: float = CLASSES["eps"].get(keys.get("model_type"), USUAL_EPS)
     return keys.number(*EPS) or usual
 
 

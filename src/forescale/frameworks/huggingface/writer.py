@@ -34,7 +34,7 @@ SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = NAMES["spellings"]
 
 
 def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the configuration that is read back as `model`, or as what comes nearest by its parameters.
+    """Return the configuration that is read back as `model`, or as what costs the same, or nearest by its parameters.
 
     Parameters
     ----------
@@ -56,6 +56,7 @@ def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any
 def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
     """Return what `config_of` does; a search or an export asks of one model again and again."""
     total = count_parameters(model).total
+    alike: dict[str, Any] | None = None
     nearest: tuple[float, dict[str, Any]] | None = None
     for kind in types:
         found = _tried(model, kind)
@@ -64,11 +65,15 @@ def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
         config, read = found
         if same_model(read, model):
             return config
+        if alike is None and same_model(read.costed, model.costed):
+            alike = config
         off = abs(count_parameters(read).total - total) / total
         if _parts(read) != _parts(model):
             continue
         if nearest is None or off < nearest[0]:
             nearest = (off, config)
+    if alike is not None:
+        return alike
     if nearest is None or nearest[0] > FARTHEST:
         raise SpecError(f"{model.name}: no architecture that can be named describes it")
     return nearest[1]
@@ -146,24 +151,16 @@ def _attention(model: Model) -> Iterator[tuple[str, Any]]:
 def _positions(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys of an architecture that say a model's rotary positions and norms."""
     yield "rms_norm_eps", model.norm_eps
-    parts = [layer.attention for layer in model.layers]
-    turned = [each for each in parts if isinstance(each, LatentAttention | FullAttention) and _turns(each)]
-    near = [each.rope for each in turned if isinstance(each, FullAttention) and each.window]
-    far = [each.rope for each in turned if not (isinstance(each, FullAttention) and each.window)] or near
-    if not far:
+    rope, near = model.ropes
+    if rope is None:
         return
-    rope = far[0]
     yield "rope_theta", rope.base
     if rope.share != CLASSES["share"].get(kind, 1.0):
         yield "partial_rotary_factor", rope.share
     if rope.scaling != "none" or kind in CLASSES["scaling"]:
         yield "rope_scaling", _scaling(rope)
-    if near and near[0].base != rope.base:
-        yield "rope_local_base_freq", near[0].base
-
-
-def _turns(attention: FullAttention | LatentAttention) -> bool:
-    return attention.rotary if isinstance(attention, FullAttention) else bool(attention.qk_rope_head_dim)
+    if near is not None and near.base != rope.base:
+        yield "rope_local_base_freq", near.base
 
 
 def _scaling(rope: Rope) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.model import (
+    USUAL_EPS,
     Attention,
     DenseFfn,
     Ffn,
@@ -33,8 +34,6 @@ from forescale.spec.rope import PLAIN_ROPE
 
 PROVIDERS = (None, "gpt", "mamba", "hybrid")
 """Values of --model-provider whose model is what the flags say."""
-NORM_EPS = 1e-5
-"""What norms add to the variance (--norm-epsilon)."""
 LINEAR_VARIANTS = frozenset({"gated_delta_net", "gdn"})
 
 
@@ -53,7 +52,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
-        norm_eps=settings.number("layernorm_epsilon") or NORM_EPS,
+        norm_eps=settings.number("layernorm_epsilon") or USUAL_EPS,
         learned_positions=_learned_positions(settings),
         num_mtp_layers=len(ahead) or settings.count("mtp_num_layers", 0),
         mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else None,
