@@ -320,10 +320,16 @@ def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> R
     if scaling == "yarn":
         found |= {name: table.number(name) for name in ("mscale", "mscale_all_dim")}
         if None in (found["mscale"], found["mscale_all_dim"]):  # they count together only
-            found["mscale"] = found["mscale_all_dim"] = None
+            found["mscale"], found["mscale_all_dim"] = _weight(table), None
         found["rounded"] = table.flag("truncate", default=True)
     told = {name: value for name, value in found.items() if value is not None}
     return replace(rope, scaling=scaling, **told) if fields else rope
+
+
+def _weight(table: Keys) -> float | None:
+    """Return the weight of YaRN's factor of sines and cosines that is told outright; None where it is not."""
+    told, factor = table.number("attention_factor"), table.number("factor") or 1.0
+    return None if told is None or factor <= 1 else round((told - 1) / (0.1 * math.log(factor)), 9)
 
 
 def _share(keys: Keys, table: Keys) -> float:
