@@ -23,13 +23,12 @@ TUNED: Final[Mapping[Scaling, tuple[str, ...]]] = {
 
 
 class Rope(Given, frozen=True, kw_only=True):
-    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864): at token t, pair i of d dimensions is turned by
-    t x base^(-2i/d) radians.
+    """Rotary position embedding: at token t, pair i of d dimensions is turned by t x base^(-2i/d) radians.
 
-    Scaling slows pairs for sequences longer than those of training: all alike (`linear`, Chen et al. 2023,
-    arXiv:2306.15595), those whose wave is long beside the original sequence (`llama3`, Llama 3.1), or those that turn
-    few times within it (`yarn`, Peng et al. 2023, arXiv:2309.00071). It changes what is trained, and of costs only
-    what `concentration` says.
+    Su et al. 2021, arXiv:2104.09864. Scaling slows pairs for sequences longer than those of training: all alike
+    (`linear`, Chen et al. 2023, arXiv:2306.15595), those whose wave is long beside the original sequence (`llama3`,
+    Llama 3.1), or those that turn few times within it (`yarn`, Peng et al. 2023, arXiv:2309.00071). It changes what is
+    trained, and of costs only what `concentration` says.
     """
 
     base: Amount
@@ -78,7 +77,5 @@ class Rope(Given, frozen=True, kw_only=True):
 
 PLAIN_ROPE: Final = Rope(base=10_000.0)
 """Rotary positions of Su et al. 2021, which every framework takes where nothing is said."""
-GPT_OSS_ROPE: Final = Rope(
-    base=150_000.0, scaling="yarn", factor=32.0, original_seq_len=4096, rounded=False
-)
+GPT_OSS_ROPE: Final = Rope(base=150_000.0, scaling="yarn", factor=32.0, original_seq_len=4096, rounded=False)
 """Rotary positions of openai/gpt-oss-20b and -120b (config.json)."""

@@ -98,15 +98,16 @@ class TestFiles:
 
     def test_keys_that_do_not_describe_the_model_are_listed(self):
         ignored = load_huggingface(DATA / "llama-like").ignored
-        assert {"architectures", "torch_dtype", "rope_theta", "use_cache"} <= set(ignored)
-        assert not {"hidden_size", "mlp_bias", "num_key_value_heads", "tie_word_embeddings"} & set(ignored)
+        assert {"architectures", "torch_dtype", "use_cache"} <= set(ignored)
+        assert not {"hidden_size", "mlp_bias", "rope_theta", "rms_norm_eps", "num_key_value_heads", "tie_word_embeddings"} & set(ignored)
 
     def test_both_parts_of_a_multimodal_model(self):
         read_model = load_huggingface(DATA / "multimodal")
         assert read_model.model.hidden_size == 256
         assert read_model.model.tied_embeddings
         assert windows(read_model.model) == [128] * 5 + [None] + [128] * 2
-        assert "text_config.rope_parameters" in read_model.ignored
+        near, far = (each.attention.rope.base for each in read_model.model.layer_kinds)
+        assert (near, far) == (10_000, 1_000_000)
         assert "vision_config" not in read_model.ignored
         vision = read_model.model.vision
         assert (vision.encoder.num_layers, vision.tokens(Images()), vision.projector) == (2, 16, (256,))

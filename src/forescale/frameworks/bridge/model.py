@@ -151,8 +151,9 @@ def _turned(model: Model, settings: Settings, keys: Sequence[str]) -> Model:
 
     def turned(layer: Layer) -> Layer:
         mixer = layer.attention
-        rotary = isinstance(mixer, LatentAttention) or (isinstance(mixer, FullAttention) and mixer.rotary)
-        return replace(layer, attention=replace(mixer, rope=rope)) if rotary else layer
+        if isinstance(mixer, LatentAttention) or (isinstance(mixer, FullAttention) and mixer.rotary):
+            return replace(layer, attention=replace(mixer, rope=rope))
+        return layer
 
     kinds = {layer: turned(layer) for layer in model.layer_kinds}
     return replace(model, norm_eps=eps, layers=tuple(kinds[layer] for layer in model.layers))

@@ -52,7 +52,11 @@ def model_keys(model: Model) -> dict[str, Any]:
     extras = {key: sizes[key] for key in EXTRAS if key in sizes}
     near = _near(model, extras)
     name = next((name for name, found in near.items() if same(found, model)), None)
-    if name is None and near and not same(read_model(Settings({**base_values(), **sizes}, "sizes"), ""), model):
+    if (
+        name is None
+        and near
+        and not same(read_model(Settings({**base_values(), **sizes}, "sizes"), ""), model)
+    ):
         name = next(iter(near))
     if name is not None:
         return {"model_name": name, **extras}

@@ -485,7 +485,7 @@ def _positions(model: Model) -> Settings:
     """Return the positions of most of the layers that have any."""
     if model.learned_positions:
         return {"position_embedding_type": "learned_absolute"}
-    latent = of_kind(model, "attention", LatentAttention)
-    turned = [each for each in of_kind(model, "attention", FullAttention) if each.rotary]
-    most = commonest(latent or turned)
+    latent = commonest(of_kind(model, "attention", LatentAttention))
+    turned = commonest([each for each in of_kind(model, "attention", FullAttention) if each.rotary])
+    most = turned if latent is None else latent
     return {"position_embedding_type": "none"} if most is None else rope_settings(most)

@@ -12,7 +12,11 @@ from forescale.frameworks.python.values import Call
 from forescale.spec.model import USUAL_EPS
 from forescale.spec.rope import Rope
 
-KINDS: Final[Mapping[str, str]] = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "ComplexRoPE"}
+KINDS: Final[Mapping[str, str]] = {
+    "llama3": "ComplexRoPE",
+    "qwen3": "CosSinRoPE",
+    "deepseek_v3": "ComplexRoPE",
+}
 """The class of each module's positions (0.3); those by cosines and sines take no scaling of Llama 3.1."""
 EPS: Final[Mapping[str, float]] = {"qwen3": 1e-6}
 """What norms of a module add to the variance, where that is not PyTorch's."""
@@ -36,15 +40,15 @@ OURS: Final[Mapping[str, str]] = {
 }
 """What our fields are called, where that is not Hugging Face's word."""
 USUAL: Final[Mapping[str, Any]] = {
-    **{"scaling_factor": 8.0, "original_max_position_embeddings": 8192},
-    **{"rope_factor": 40.0, "original_seq_len": 4096},
+    "scaling_factor": 8.0, "original_max_position_embeddings": 8192,
+    "rope_factor": 40.0, "original_seq_len": 4096,
 }
-"""Values of words that are not given and whose meaning needs one: of RoPE.Config (0.3) and DeepSeekV3ModelArgs (0.2)."""
+"""Values of words that are not given: of RoPE.Config (0.3) and of DeepSeekV3ModelArgs (0.2)."""
 
 
 def rope_text(module: str, rope: Rope, *, width: int, longest: int) -> str:
     """Return the call that makes a model's positions (0.3)."""
-    words = {"dim": width, "max_seq_len": longest, "theta": rope.base}
+    words: dict[str, Any] = {"dim": width, "max_seq_len": longest, "theta": rope.base}
     if rope.scaling == "llama3" and KINDS[module] == "ComplexRoPE":
         words |= {"scaling": "llama", **_named(rope, LLAMA)}
     if rope.scaling == "yarn":
@@ -79,10 +83,10 @@ def rope_config(module: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     latent = module == "deepseek_v3"
     eps = {"rms_norm_eps": fields.get("norm_eps", EPS.get(module, USUAL_EPS))}
     if isinstance(call, Call):
-        told, scaling = call.fields, str(call.fields.get("scaling", "none"))
+        told, scaling = dict(call.fields), str(call.fields.get("scaling", "none"))
         theta = told.get("theta", 10_000.0)
     else:
-        told, scaling = fields, "yarn" if latent else "none"
+        told, scaling = dict(fields), "yarn" if latent else "none"
         theta = told.get("rope_theta", 1_000_000.0 if module == "qwen3" else 10_000.0)
     words = {"llama": LLAMA, "yarn": YARN}.get(scaling, {})
     given = {**USUAL, **told}

@@ -343,7 +343,11 @@ def _layers(question: Question, own: Sized) -> str:
         words |= _dispatcher(question)
     if module == "deepseek_v3":
         words.setdefault("dense_hidden_dim", words["moe_hidden_dim"])
-        words |= {"router_score_func": SCORES[own.kind], "mscale": product_scale(rope), "non_blocking_capacity_factor": None}
+        words |= {
+            "router_score_func": SCORES[own.kind],
+            "mscale": product_scale(rope),
+            "non_blocking_capacity_factor": None,
+        }
     lines = [f"{word}={value!r}" for word, value in (words | {"attn_backend": "flex"}).items()]
     lines.append(f"rope={rope_text(module, rope, width=width, longest=longest)}")
     inside = "".join(f"        {line},\n" for line in lines)
