@@ -198,13 +198,12 @@ class Layer(Given, frozen=True, kw_only=True):
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
 
 
-def _costed(layer: Layer) -> Layer:
-    """Return a layer whose rotary positions are plain, or GPT-OSS's where a factor of sines and cosines costs time."""
+def _shaped(layer: Layer) -> Layer:
+    """Return a layer with plain rotary positions."""
     mixer = layer.attention
-    if not isinstance(mixer, FullAttention | LatentAttention):
-        return layer
-    scaled = isinstance(mixer, FullAttention) and mixer.scaled_rotary
-    return replace(layer, attention=replace(mixer, rope=GPT_OSS_ROPE if scaled else PLAIN_ROPE))
+    if isinstance(mixer, FullAttention | LatentAttention):
+        return replace(layer, attention=replace(mixer, rope=PLAIN_ROPE))
+    return layer
 
 
 class Patches(Given, frozen=True, kw_only=True):
@@ -392,11 +391,11 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
         return self if self.vision is None else replace(self, vision=None)
 
     @cached_property
-    def costed(self) -> Model:
-        """The model as far as costs follow from it: what only changes what is trained is as usual."""
-        kinds = {layer: _costed(layer) for layer in self.layer_kinds}
+    def shape(self) -> Model:
+        """The model with plain rotary positions and usual norms, which change what is trained and hardly a cost."""
+        kinds = {layer: _shaped(layer) for layer in self.layer_kinds}
         layers = tuple(kinds[layer] for layer in self.layers)
-        ahead = None if self.mtp_layer is None else _costed(self.mtp_layer)
+        ahead = None if self.mtp_layer is None else _shaped(self.mtp_layer)
         return replace(self, layers=layers, mtp_layer=ahead, norm_eps=USUAL_EPS)
 
     @cached_property

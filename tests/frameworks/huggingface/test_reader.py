@@ -99,7 +99,14 @@ class TestFiles:
     def test_keys_that_do_not_describe_the_model_are_listed(self):
         ignored = load_huggingface(DATA / "llama-like").ignored
         assert {"architectures", "torch_dtype", "use_cache"} <= set(ignored)
-        assert not {"hidden_size", "mlp_bias", "rope_theta", "rms_norm_eps", "num_key_value_heads", "tie_word_embeddings"} & set(ignored)
+        assert not {
+            "hidden_size",
+            "mlp_bias",
+            "rope_theta",
+            "rms_norm_eps",
+            "num_key_value_heads",
+            "tie_word_embeddings",
+        } & set(ignored)
 
     def test_both_parts_of_a_multimodal_model(self):
         read_model = load_huggingface(DATA / "multimodal")

@@ -43,7 +43,9 @@ def test_depths_of_multi_token_prediction_are_built() -> None:
     assert [each.word for each in found.unsaid] == [EPS]
     for degree in ("pp", "cp"):
         cut = export(replace(asked, strategy=replace(asked.layout, dp_shard=8, **{degree: 2})))
-        assert [each.word for each in cut.unsaid] == [EPS, "model.num_mtp_layers"], "deepseek_v3/mtp.py refuses it"
+        assert [each.word for each in cut.unsaid] == [EPS, "model.num_mtp_layers"], (
+            "deepseek_v3/mtp.py refuses it"
+        )
 
 
 def question(

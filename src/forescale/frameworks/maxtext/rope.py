@@ -14,16 +14,12 @@ LLAMA3: Final = Rope(base=PLAIN_ROPE.base, scaling="llama3", factor=8.0, origina
 """Scaling of Llama 3.1, of which nothing can be said (layers/embeddings.py, LLaMARotaryEmbedding)."""
 PARTIAL: Final = ("qwen3_next", "qwen3_5")
 """Blocks that turn a share of the head's dimensions."""
-PLAIN_LOCAL: Final = ("olmo3",)
-"""Blocks whose local layers are not scaled (models/olmo3.py)."""
 
 
 def read_rope(settings: Settings, block: str, *, local: bool = False) -> Rope:
     """Return how positions turn queries and keys of layers of a style, that see all or are `local`."""
     rope = Rope(base=settings.number("rope_max_timescale") or PLAIN_ROPE.base)
     kind = settings.text("rope_type", "default").lower()
-    if local and block in PLAIN_LOCAL:
-        return rope
     if kind.startswith("llama3.1"):
         return replace(LLAMA3, base=rope.base) if settings.flag("rope_use_scale", default=True) else rope
     if kind.startswith("yarn"):

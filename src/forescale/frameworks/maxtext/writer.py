@@ -72,7 +72,7 @@ def _near(model: Model, extras: Mapping[str, Any]) -> dict[str, Model]:
     for name, entry in ordered:
         values = {**base_values(), **entry["keys"], **extras}
         alike = values["base_emb_dim"] == model.hidden_size and values["vocab_size"] == model.vocab_size
-        if alike and same(_built(name, tuple(extras.items())).costed, model.costed):
+        if alike and same(_built(name, tuple(extras.items())).shape, model.shape):
             found[name] = _built(name, tuple(extras.items()))
     return found
 

@@ -40,8 +40,10 @@ OURS: Final[Mapping[str, str]] = {
 }
 """What our fields are called, where that is not Hugging Face's word."""
 USUAL: Final[Mapping[str, Any]] = {
-    "scaling_factor": 8.0, "original_max_position_embeddings": 8192,
-    "rope_factor": 40.0, "original_seq_len": 4096,
+    "scaling_factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "rope_factor": 40.0,
+    "original_seq_len": 4096,
 }
 """Values of words that are not given: of RoPE.Config (0.3) and of DeepSeekV3ModelArgs (0.2)."""
 
