@@ -46,7 +46,7 @@ class FullAttention(Given, frozen=True, kw_only=True):
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
     rope: Rope = PLAIN_ROPE
-    """How positions turn queries and keys, where they do (`rotary`)."""
+    """How positions turn queries and keys, where they do (`rotary`); plain with base 10,000 if nothing is said."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -89,7 +89,7 @@ class LatentAttention(Given, frozen=True, kw_only=True):
     v_head_dim: Extent
     causal: bool = True
     rope: Rope = PLAIN_ROPE
-    """How positions turn `qk_rope_head_dim` dimensions of queries and keys."""
+    """How positions turn `qk_rope_head_dim` dimensions of queries and keys; plain if nothing is said."""
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
 
