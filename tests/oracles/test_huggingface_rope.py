@@ -61,6 +61,19 @@ def test_models_of_the_catalogue(name):
 
 
 @pytest.mark.parametrize(
+    "name", ["gpt-oss-20b", "olmo-3-32b", "ministral-3-8b", "deepseek-v2", "deepseek-v3"]
+)
+def test_the_factor_of_sines_and_cosines(name):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = class_configuration(packaged(f"models/{name}")["huggingface"])
+    config = getattr(config, "text_config", config)
+    layers = {"layer_type": "full_attention"} if "full_attention" in config.rope_parameters else {}
+    _, theirs = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu", **layers)
+    assert load_model(name).text.ropes[0].concentration == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize(
     "kind", sorted({*CLASSES["theta"], *CLASSES["share"], *CLASSES["eps"], *CLASSES["scaling"]})
 )
 def test_what_a_file_that_says_nothing_has(kind):
