@@ -130,7 +130,7 @@ APART = ("kernels", "overlap", "precision")
 """Tables whose words mean something one by one; of others, such as recompute, the whole is one word."""
 NO_FIGURE = ("name", "source", "left_out", "max_seq_len")
 """Fields of a model that no figure follows from."""
-FUNCTION = ("rope", "norm_eps")
+FUNCTION = ("rope", "norm_eps", "score", "normalised", "weight_scale")
 """Words of a model, each whole, that change what is trained and hardly a figure."""
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import LAYERS, Extent, Interval, OptionalExtent, within
+from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, within
 from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
 from forescale.struct import Given
 
@@ -166,6 +166,12 @@ class MoeFfn(Given, frozen=True, kw_only=True):
     """A learned bias of the router's linear (gpt-oss)."""
     score_bias: bool = False
     """A per-expert selection bias kept beside the weights (`e_score_correction_bias`)."""
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """What makes scores of the router's logits."""
+    normalised: bool = True
+    """Scores of a token's experts are divided by their sum (`norm_topk_prob`)."""
+    weight_scale: Factor = 1.0
+    """What multiplies them in the end (`routed_scaling_factor`; DeepSeek-V3: 2.5)."""
     num_groups: OptionalExtent = 0
     """Groups of experts for node-limited routing; 0 has none (DeepSeek-V3: 8)."""
     top_groups: OptionalExtent = 0
@@ -183,6 +189,12 @@ class MoeFfn(Given, frozen=True, kw_only=True):
             )
             raise SpecError(msg)
 
+    @classmethod
+    def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a table of earlier versions in today's words: selection biases meant sigmoids."""
+        meant = values.get("score_bias") is True and "score" not in values
+        return {**values, "score": "sigmoid"} if meant else values
+
 
 Ffn: TypeAlias = DenseFfn | MoeFfn
 
@@ -199,11 +211,13 @@ class Layer(Given, frozen=True, kw_only=True):
 
 
 def _shaped(layer: Layer) -> Layer:
-    """Return a layer with plain rotary positions."""
-    mixer = layer.attention
+    """Return a layer with plain rotary positions and weights of experts."""
+    mixer, ffn = layer.attention, layer.ffn
     if isinstance(mixer, FullAttention | LatentAttention):
-        return replace(layer, attention=replace(mixer, rope=PLAIN_ROPE))
-    return layer
+        mixer = replace(mixer, rope=PLAIN_ROPE)
+    if isinstance(ffn, MoeFfn):
+        ffn = replace(ffn, score="softmax", normalised=True, weight_scale=1.0)
+    return replace(layer, attention=mixer, ffn=ffn)
 
 
 class Patches(Given, frozen=True, kw_only=True):
@@ -392,7 +406,7 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def shape(self) -> Model:
-        """The model with plain rotary positions and usual norms, which change what is trained and hardly a cost."""
+        """The model with plain rotary positions, norms and weights of experts, which hardly change a cost."""
         kinds = {layer: _shaped(layer) for layer in self.layer_kinds}
         layers = tuple(kinds[layer] for layer in self.layers)
         ahead = None if self.mtp_layer is None else _shaped(self.mtp_layer)

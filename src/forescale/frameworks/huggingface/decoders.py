@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from forescale.errors import ReaderError, shown
 from forescale.frameworks.huggingface.keys import (
+    CLASSES,
     HEADS,
     HIDDEN,
     KV_HEADS,
@@ -315,13 +317,38 @@ DENSE: Mapping[str, Callable[[Keys], Model]] = named(
 
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+SCORES = ("softmax", "sigmoid")
 TOP_K = ("num_experts_per_tok", "experts_per_token", "num_selected_experts")
 
 
 def experts(keys: Keys, *size: str, **fields: Any) -> MoeFfn:  # noqa: ANN401
     """Return the routed part; `size` are the names of one expert's intermediate size."""
     width = keys.size(*(size or ("moe_intermediate_size",)))
-    return MoeFfn(num_experts=keys.size(*EXPERTS), top_k=keys.size(*TOP_K), ffn_hidden_size=width, **fields)
+    sizes: dict[str, Any] = {
+        "num_experts": keys.size(*EXPERTS),
+        "top_k": keys.size(*TOP_K),
+        "ffn_hidden_size": width,
+    }
+    return MoeFfn(**sizes, **router(keys), **fields)
+
+
+def router(keys: Keys) -> dict[str, Any]:
+    """Return how an architecture weighs a token's experts."""
+    usual: Mapping[str, Any] = CLASSES["router"].get(keys.get("model_type"), {})
+    score = (keys.get("scoring_func") if "scoring_func" in usual else None) or usual.get(
+        "scoring_func", "softmax"
+    )
+    if score not in SCORES:
+        raise ReaderError(
+            keys.where, f"the key 'scoring_func' takes {' or '.join(SCORES)}; got {shown(score)}"
+        )
+    sums = usual.get("norm_topk_prob", True)
+    scale = keys.number("routed_scaling_factor") if "routed_scaling_factor" in usual else None
+    return {
+        "score": score,
+        "normalised": keys.flag("norm_topk_prob", default=sums) if "norm_topk_prob" in usual else sums,
+        "weight_scale": scale or usual.get("routed_scaling_factor", 1.0),
+    }
 
 
 def mixtral(keys: Keys) -> Model:

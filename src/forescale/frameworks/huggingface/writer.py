@@ -214,6 +214,12 @@ def _feed_forward(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     if not all(routed):
         yield "mlp_only_layers", [number for number, routes in enumerate(routed) if not routes]
         yield "moe_layers", [number for number, routes in enumerate(routed) if routes]
+    said = {
+        "scoring_func": moe.score,
+        "norm_topk_prob": moe.normalised,
+        "routed_scaling_factor": moe.weight_scale,
+    }
+    yield from ((key, value) for key, value in said.items() if key in CLASSES["router"].get(kind, {}))
     if moe.num_groups:
         yield "n_group", moe.num_groups
         yield "topk_group", moe.top_groups

@@ -216,7 +216,7 @@ def _ffn(settings: Settings, block: str, index: int) -> Ffn:
         settings, "base_moe_mlp_dim" if _number(settings, "base_moe_mlp_dim") > 0 else "base_mlp_dim"
     )
     groups, taken = (int(_number(settings, key)) for key in ("n_routing_groups", "topk_routing_group"))
-    limited = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
+    limited: dict[str, Any] = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
     shared = settings.count("shared_experts", 0)
     routed_bias = settings.flag("routed_bias")
     return MoeFfn(
@@ -230,8 +230,18 @@ def _ffn(settings: Settings, block: str, index: int) -> Ffn:
         shared_gate=block in HYBRID,
         router_bias=routed_bias and block == "gpt_oss",
         score_bias=routed_bias and block != "gpt_oss",
+        **_weights(settings, block),
         **limited,
     )
+
+
+def _weights(settings: Settings, block: str) -> dict[str, Any]:
+    """Return how a token's experts are weighed: most styles take the softmax of them alone (layers/moe.py)."""
+    score = "sigmoid" if settings.get("routed_score_func") == "sigmoid" else "softmax"
+    if block == "deepseek":
+        scale = settings.number("routed_scaling_factor") or 1.0
+        return {"score": score, "normalised": score == "sigmoid", "weight_scale": scale}
+    return {"score": "sigmoid", "normalised": False} if block == "llama4" else {}
 
 
 def _widths(settings: Settings, key: str) -> int:

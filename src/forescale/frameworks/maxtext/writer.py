@@ -227,6 +227,8 @@ def _experts(model: Model, moe: MoeFfn) -> Mapping[str, Any]:
         "shared_experts": shared + (rest > 0),
         "first_num_dense_layers": first,
         "routed_bias": moe.score_bias or moe.router_bias,
+        "routed_score_func": moe.score if _block(model) == "deepseek" else "",
+        "routed_scaling_factor": moe.weight_scale,
     }
     groups = (
         {"n_routing_groups": moe.num_groups, "topk_routing_group": moe.top_groups} if moe.num_groups else {}

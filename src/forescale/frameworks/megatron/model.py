@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -228,9 +229,23 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
         shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
         shared_gate=settings.flag("moe_shared_expert_gate"),
         score_bias=settings.flag("moe_router_enable_expert_bias"),
+        **_weights(settings, top_k),
         num_groups=settings.count("moe_router_num_groups", 0),
         top_groups=settings.count("moe_router_group_topk", 0),
     )
+
+
+def _weights(settings: Settings, top_k: int) -> dict[str, Any]:
+    """Return how a token's experts are weighed: softmax is of them alone unless it is told to come before the choice.
+
+    Sigmoids are divided by their sum where there are several (moe_utils.py, topk_routing_with_score_function).
+    """
+    sigmoid = settings.text("moe_router_score_function") == "sigmoid"
+    return {
+        "score": "sigmoid" if sigmoid else "softmax",
+        "normalised": top_k > 1 if sigmoid else not settings.flag("moe_router_pre_softmax"),
+        "weight_scale": settings.number("moe_router_topk_scaling_factor") or 1.0,
+    }
 
 
 def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ffn]:

@@ -72,7 +72,7 @@ def _routing_layers(settings: Settings, depth: int) -> frozenset[int]:
 
 
 def _experts(settings: Settings) -> MoeFfn | None:
-    """Return the routed part; its sizes where they are not given are those of MoEConfig."""
+    """Return the routed part; its sizes where they are not given are those of MoEConfig (nn/moe.py: softmax of all)."""
     table = f"{CONFIG}moe_config."
     if f"{CONFIG}moe_config" not in settings:
         return None
@@ -85,6 +85,7 @@ def _experts(settings: Settings) -> MoeFfn | None:
         if shared
         else 0,
         shared_gate=shared,
+        normalised=False,
     )
 
 
@@ -124,6 +125,7 @@ def _llamoe(settings: Settings) -> Model:
         num_experts=settings.size(f"{CONFIG}moe_num_experts", 1),
         top_k=settings.size(f"{CONFIG}num_experts_per_tok", 1),
         ffn_hidden_size=settings.size(f"{CONFIG}intermediate_size", 11_008),
+        normalised=False,
     )
     return _decoder(settings, [_layer(settings, _attention(settings), moe)])
 

@@ -16,7 +16,7 @@ from forescale.frameworks.python.module import Class, Function, Module
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
-from forescale.frameworks.torchtitan.rope import rope_config
+from forescale.frameworks.torchtitan.rope import rope_config, weight_config
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.workload import ALL_LINEAR, LoraTarget, Trainable
@@ -371,7 +371,7 @@ def model_of_sizes(call: Call, name: str) -> Model:
             builder = part.name.rpartition(".")[2] if part.name.endswith("_layers") else builder
     config = {KEYS[word]: value for word, value in fields.items() if word in KEYS}
     config["model_type"] = _kind(builder, fields)
-    config |= rope_config(_module(builder), fields)
+    config |= {**rope_config(_module(builder), fields), **weight_config(fields)}
     config["q_lora_rank"] = config.get("q_lora_rank") or None
     config["n_routed_experts"] = config["num_local_experts"] = config.get("num_experts")
     if config["model_type"] == "mixtral":

@@ -1,4 +1,4 @@
-"""Rotary positions and norms in torchtitan's words, read and written.
+"""Rotary positions, norms and weights of experts in torchtitan's words, read and written.
 
 Its positions turn and nothing else: of YaRN's factors the models with latent attention have that of queries times keys.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from forescale.frameworks.python.values import Call
-from forescale.spec.model import USUAL_EPS
+from forescale.spec.model import USUAL_EPS, Model
 from forescale.spec.rope import Rope
 
 KINDS: Final[Mapping[str, str]] = {
@@ -68,6 +68,22 @@ def argument_words(module: str, rope: Rope, eps: float) -> dict[str, Any]:
     yarn = _named(rope, YARN)
     del yarn["truncate"]
     return words | yarn | {"mscale": product_scale(rope)}
+
+
+def weight_words(model: Model) -> dict[str, Any]:
+    """Return the words of the weights of a token's experts."""
+    moe = model.moe
+    return {} if moe is None else {"route_norm": moe.normalised, "route_scale": moe.weight_scale}
+
+
+def weight_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Hugging Face's keys of these weights; builders without such words divide by the sum."""
+    told = {word: fields.get(word, fields.get(f"router_{word}")) for word in ("route_norm", "route_scale")}
+    known = "score_func" in fields or "router_score_func" in fields
+    return {
+        "norm_topk_prob": not known if told["route_norm"] is None else told["route_norm"],
+        "routed_scaling_factor": told["route_scale"] or 1.0,
+    }
 
 
 def product_scale(rope: Rope) -> float:

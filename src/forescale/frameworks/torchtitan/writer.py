@@ -17,7 +17,7 @@ from forescale.frameworks.torchtitan.layout import (
     dealt,
     every_layer,
 )
-from forescale.frameworks.torchtitan.rope import argument_words, product_scale, rope_text
+from forescale.frameworks.torchtitan.rope import argument_words, product_scale, rope_text, weight_words
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.graph.stages import virtual_stages
 from forescale.question import Question
@@ -348,6 +348,7 @@ def _layers(question: Question, own: Sized) -> str:
             "mscale": product_scale(rope),
             "non_blocking_capacity_factor": None,
         }
+        words |= {f"router_{word}": value for word, value in weight_words(question.model).items()}
     lines = [f"{word}={value!r}" for word, value in (words | {"attn_backend": "flex"}).items()]
     lines.append(f"rope={rope_text(module, rope, width=width, longest=longest)}")
     inside = "".join(f"        {line},\n" for line in lines)
@@ -444,7 +445,7 @@ def _flavor(own: Sized, model: Model) -> str:
     lines = [f"    {word}={value!r}," for word, value in words.items()]
     if own.routed:
         inside = {"num_shared_experts": 0, **own.words(own.builder.inside)}
-        inside["score_func"] = SCORES.get(own.kind, "softmax")
+        inside |= {"score_func": SCORES.get(own.kind, "softmax"), **weight_words(model)}
         lines += [
             "    moe_args=MoEArgs(",
             *(f"        {word}={value!r}," for word, value in inside.items()),
