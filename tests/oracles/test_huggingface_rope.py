@@ -1,4 +1,4 @@
-"""Rotary positions and norms against the configurations of transformers, which make them of the same keys."""
+"""Rotary positions, norms and weights of experts against the configurations of transformers, which make them of the same keys."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ def test_models_of_the_catalogue(name):
         local = table_of(config, "sliding_attention")
         assert {key: local[key] for key in said(near)} == said(near)
     assert theirs.get("partial_rotary_factor", far.share) == far.share
+    if (scale := getattr(config, "routed_scaling_factor", None)) is not None:
+        assert (model.moe.weight_scale, model.moe.normalised) == (scale, config.norm_topk_prob)
     eps = [value for key in EPS if (value := getattr(config, key, None)) is not None]
     assert model.norm_eps in (eps or [USUAL_EPS])
 
@@ -88,3 +90,15 @@ def test_what_a_file_that_says_nothing_has(kind):
     assert next(getattr(config, key) for key in EPS if hasattr(config, key)) == CLASSES["eps"].get(
         kind, USUAL_EPS
     )
+
+
+@pytest.mark.parametrize("kind", sorted(CLASSES["router"]))
+def test_weights_of_experts_of_a_file_that_says_nothing(kind):
+    own = SAME_CLASS.get(kind, kind)
+    if own not in transformers.CONFIG_MAPPING:
+        pytest.skip("no class of transformers")
+    config = transformers.CONFIG_MAPPING[own]()
+    said = CLASSES["router"][kind]
+    for key in ("norm_topk_prob", "routed_scaling_factor"):
+        if hasattr(config, key):
+            assert getattr(config, key) == said[key]

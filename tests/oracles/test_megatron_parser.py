@@ -236,9 +236,17 @@ POSITIONS = {
         "mscale_all_dim": 0.707,
         "eps": 1e-6,
     },
-    "moonlight-16b-a3b": {"rotary_base": 50000, "rotary_scaling_factor": 1.0, "eps": 1e-5},
+    "moonlight-16b-a3b": {
+        "rotary_base": 50000,
+        "rotary_scaling_factor": 1.0,
+        "eps": 1e-5,
+        "moe_router_pre_softmax": False,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_topk_scaling_factor": 2.446,
+    },
+    "qwen2-57b-a14b": {"moe_router_score_function": "softmax", "moe_router_pre_softmax": True},
 }
-"""Positions and norms of models, as their own configurations have them, in Megatron's words."""
+"""Positions, norms and weights of experts of models, as their own configurations have them, in Megatron's words."""
 
 
 @needs(PACKAGE)

@@ -8,7 +8,7 @@ import pytest
 
 from forescale.errors import SpecError
 from forescale.io.named import build
-from forescale.spec import FullAttention
+from forescale.spec import FullAttention, MoeFfn
 from forescale.spec.model import Layer
 from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
 
@@ -76,3 +76,13 @@ def test_positions_that_there_are_none_of_scale_nothing():
     turned = FullAttention(**HEADS, rope=GPT_OSS_ROPE)
     assert (turned.scaled_rotary, turned.without_positions().scaled_rotary) == (True, False)
     assert turned.without_positions() == FullAttention(**HEADS, rotary=False)
+
+
+def test_selection_biases_of_earlier_versions_meant_sigmoids():
+    sizes = {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 64}
+    assert build(MoeFfn, {**sizes, "score_bias": True}, where="a document").score == "sigmoid"
+    assert (
+        build(MoeFfn, {**sizes, "score_bias": True, "score": "softmax"}, where="a document").score
+        == "softmax"
+    )
+    assert build(MoeFfn, sizes, where="a document").score == "softmax"

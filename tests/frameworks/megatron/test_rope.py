@@ -7,6 +7,7 @@ import pytest
 from forescale.catalogue.models import load_model, model_names
 from forescale.errors import ReaderError
 from forescale.frameworks.megatron import read_arguments
+from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.rope import read_rope, rope_settings
 from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.frameworks.settings import Settings
@@ -112,6 +113,24 @@ def test_what_is_written_reads_back(attention):
 def test_models_of_the_catalogue(model, words):
     settings = model_settings(load_model(model), seq_len=4096)
     assert {key: settings.get(key) for key in words} == words
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        ("deepseek-v3", {"score_function": "sigmoid", "topk_scaling_factor": 2.5, "pre_softmax": False}),
+        ("deepseek-v2", {"score_function": None, "topk_scaling_factor": 16.0, "pre_softmax": True}),
+        ("qwen3-30b-a3b", {"score_function": None, "topk_scaling_factor": None, "pre_softmax": False}),
+        ("qwen2-57b-a14b", {"score_function": None, "topk_scaling_factor": None, "pre_softmax": True}),
+    ],
+)
+def test_weights_of_experts(model, flags):
+    known = load_model(model)
+    settings = model_settings(known, seq_len=4096)
+    assert {key: settings[f"moe_router_{key}"] for key in flags} == flags
+    again = read_model(Settings(settings, "settings"), name=model).moe
+    assert (again.score, again.normalised) == (known.moe.score, known.moe.normalised)
+    assert again.weight_scale == known.moe.weight_scale
 
 
 def test_every_base_of_the_catalogue_can_be_said():
