@@ -34,7 +34,7 @@ ARGUMENTS = (
     "activation_func_clamp_value", "position_embedding_type", "rotary_base", "rotary_scaling_factor",
     "yarn_original_max_position_embeddings", "yarn_beta_fast", "yarn_beta_slow", "yarn_correction_range_round_to_int",
     "rotary_percent", "use_rope_scaling", "rope_scaling_factor", "mscale", "mscale_all_dim",
-    "moe_router_score_function", "moe_router_pre_softmax", "moe_router_topk_scaling_factor",
+    "no_rope_freq", "moe_router_score_function", "moe_router_pre_softmax", "moe_router_topk_scaling_factor",
 )  # fmt: skip
 """What is told of the parsed and checked arguments."""
 

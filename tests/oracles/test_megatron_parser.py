@@ -229,6 +229,7 @@ POSITIONS = {
     "llama-3-8b": {"rotary_base": 500000, "use_rope_scaling": False, "eps": 1e-5},
     "llama-3.2-1b": {"rotary_base": 500000, "use_rope_scaling": True, "rope_scaling_factor": 32.0},
     "qwen3-8b": {"rotary_base": 1000000, "rotary_percent": 1.0, "eps": 1e-6},
+    "exaone-4.0-32b": {"rotary_base": 1000000, "no_rope_freq": [0, 0, 0, 1] * 16},
     "phi-4-mini": {"rotary_base": 10000, "rotary_percent": 0.75},
     "deepseek-v2-lite": {
         "rotary_scaling_factor": 40.0,

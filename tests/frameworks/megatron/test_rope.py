@@ -63,6 +63,28 @@ def test_models_without_rotary_positions_have_none():
     assert read_arguments(f"{BASE} rope").model.norm_eps == 1e-5, "TransformerConfig.layernorm_epsilon"
 
 
+@pytest.mark.parametrize("every", ["4", "[0]*3+[1]*1+[0]*3+[1]*1"])
+def test_layers_without_positions(every):
+    more = "--rotary-base 500000 --micro-batch-size 1 --seq-length 64 --position-embedding-type rope --no-rope-freq"
+    read = read_arguments(
+        f"--num-layers 8 --hidden-size 64 --num-attention-heads 4 --vocab-size 1000 {more} {every}"
+    )
+    assert [layer.attention.rotary for layer in read.model.layers] == [True, True, True, False] * 2
+    assert read.model.ropes[0].base == 5e5
+
+
+def test_layers_without_positions_are_written():
+    model = load_model("exaone-4.0-32b")
+    settings = model_settings(model, seq_len=4096)
+    assert settings["no_rope_freq"] == "+".join(["[0]*3", "[1]*1"] * 16)
+    again = read_model(Settings(settings, "settings"), name="again")
+    assert [each.attention.rope for each in again.layers] == [each.attention.rope for each in model.layers]
+    assert [each.attention.rotary for each in again.layers] == [
+        each.attention.rotary for each in model.layers
+    ]
+    assert model_settings(load_model("qwen3-8b"), seq_len=4096)["no_rope_freq"] is None
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
@@ -138,3 +160,14 @@ def test_every_base_of_the_catalogue_can_be_said():
     bases = {rope.base for name in model_names() for rope in load_model(name).text.ropes if rope}
     assert {1e4, 5e5, 1e6} < bases
     assert all(base.is_integer() for base in bases)
+
+
+def test_yarn_does_not_predict_further_tokens():
+    """arguments.py: mtp_num_layers with position_embedding_type yarn."""
+    more = "--micro-batch-size 1 --seq-length 64 --rotary-scaling-factor 4 --mtp-num-layers 1"
+    flags = f"--num-layers 8 --hidden-size 64 --num-attention-heads 4 --vocab-size 1000 {more}"
+    with pytest.raises(ReaderError, match="multi-token prediction needs rotary positions or none"):
+        read_arguments(f"{flags} --position-embedding-type yarn")
+    assert read_arguments(
+        f"{flags} --position-embedding-type rope --multi-latent-attention"
+    ).model.num_mtp_layers

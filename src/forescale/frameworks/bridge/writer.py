@@ -18,7 +18,7 @@ RECIPE = "recipe.py"
 SAID_AGAIN = ("num_experts", "swiglu", "multi_latent_attention")
 """What of a model degrees and kernels are read by."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
-LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq")
+LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq", "no_rope_freq")
 
 
 class BridgeWriter:

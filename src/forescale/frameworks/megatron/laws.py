@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.settings import Settings
 from forescale.question import Question
-from forescale.spec.model import Model
+from forescale.spec.model import FullAttention, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
@@ -60,6 +60,12 @@ class Law(NamedTuple):
     """Frameworks on Megatron-Core that have it all the same."""
 
 
+def _yarned(model: Model) -> bool:
+    """Whether softmax attention, other than latent, has the positions of YaRN."""
+    parts = (layer.attention for layer in model.layer_kinds)
+    return any(isinstance(each, FullAttention) and each.rope.scaling == "yarn" for each in parts)
+
+
 DEGREES = (
     "tensor_model_parallel_size",
     "context_parallel_size",
@@ -74,8 +80,8 @@ LAWS = (
         unless=has_tower,
     ),
     Law(
-        lambda q: q.model.num_mtp_layers > 0 and q.model.learned_positions > 0,
-        "multi-token prediction needs rotary positions or none",
+        lambda q: q.model.num_mtp_layers > 0 and (q.model.learned_positions > 0 or _yarned(q.model)),
+        "multi-token prediction needs rotary positions or none, and of YaRN's those of latent attention",
         ("mtp_num_layers", "position_embedding_type"),
     ),
     Law(

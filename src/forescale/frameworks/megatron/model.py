@@ -113,7 +113,7 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     full = _softmax_attention(settings, hidden)
     variant = settings.get("experimental_attention_variant")
     if variant is None:
-        return _windowed(settings, full, num_layers)
+        return _turned(settings, _windowed(settings, full, num_layers))
     if variant not in LINEAR_VARIANTS:
         settings.refuse(f"the attention variant {variant!r} cannot be expressed")
     linear = LinearAttention(
@@ -130,7 +130,20 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
         settings.refuse(f"{settings.spell('linear_attention_freq')} must be given with a linear attention")
     if isinstance(pattern, int):
         pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
-    return [linear if is_linear else full for is_linear in pattern]
+    return _turned(settings, [linear if is_linear else full for is_linear in pattern])
+
+
+def _turned(settings: Settings, attention: Sequence[Attention]) -> Sequence[Attention]:
+    """Take rotary positions from layers that are to have none; "every N" counts from the N-th."""
+    skipped = settings.pattern("no_rope_freq", len(attention))
+    if skipped is None:
+        return attention
+    if isinstance(skipped, int):
+        skipped = tuple(int((at + 1) % skipped == 0) for at in range(len(attention)))
+    return [
+        each.without_positions() if skips and isinstance(each, FullAttention) else each
+        for each, skips in zip(attention, skipped, strict=True)
+    ]
 
 
 def _softmax_attention(settings: Settings, hidden: int) -> Attention:

@@ -490,4 +490,8 @@ def _positions(model: Model) -> Settings:
     latent = commonest(of_kind(model, "attention", LatentAttention))
     turned = commonest([each for each in of_kind(model, "attention", FullAttention) if each.rotary])
     most = turned if latent is None else latent
-    return {"position_embedding_type": "none"} if most is None else rope_settings(most)
+    if most is None:
+        return {"position_embedding_type": "none"}
+    plain = [isinstance(each.attention, FullAttention) and not each.attention.rotary for each in model.layers]
+    skips = pattern([int(each) for each in plain]) if any(plain) and not hybrid_pattern(model) else None
+    return {**rope_settings(most), "no_rope_freq": skips}
