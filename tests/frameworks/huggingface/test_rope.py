@@ -92,6 +92,35 @@ def test_bad_values_are_refused(value):
         far(rope_theta=value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"rope_scaling": "yarn"}, "the key 'rope_scaling' must be a table; got 'yarn'"),
+        (
+            {"rope_parameters": {"rope_type": ["yarn"]}},
+            "rope_parameters: the key 'rope_type' must be a word; got",
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 0}},
+            "rope_scaling: the key 'factor' must be a number above 0",
+        ),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 8.0}, "max_position_embeddings": None},
+            "llama3 of a rope needs original_seq_len",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(keys, text):
+    with pytest.raises(ReaderError, match=text):
+        far(**keys)
+
+
+def test_weights_of_zero_are_none():
+    """transformers takes them as if they were not there."""
+    scaling = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    assert far(rope_scaling={**scaling, "mscale": 0, "mscale_all_dim": 0}) == far(rope_scaling=scaling)
+
+
 @pytest.mark.parametrize("kind", ["llama", "glm4", "gpt_neox"])
 def test_epsilon_of_norms(kind):
     def eps(**keys):

@@ -335,7 +335,7 @@ def experts(keys: Keys, *size: str, **fields: Any) -> MoeFfn:  # noqa: ANN401
 def router(keys: Keys) -> dict[str, Any]:
     """Return how an architecture weighs a token's experts."""
     usual: Mapping[str, Any] = CLASSES["router"].get(keys.get("model_type"), {})
-    score = (keys.get("scoring_func") if "scoring_func" in usual else None) or usual.get(
+    score = (keys.word("scoring_func") if "scoring_func" in usual else "") or usual.get(
         "scoring_func", "softmax"
     )
     if score not in SCORES:

@@ -72,11 +72,13 @@ class Keys:
         value = self.get(*names)
         return 0 if value is None else self._whole(names[0], value, least=0)
 
-    def number(self, *names: str) -> float | None:
-        """Return a number of more than zero, or None where the key is absent."""
+    def number(self, *names: str, zero: bool = False) -> float | None:
+        """Return a number of more than zero, or of zero, or None where the key is absent."""
         value = self.get(*names)
         if value is None:
             return None
+        if zero and value == 0:
+            return 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             problem = f"the key {self.spelt(*names)} must be a number above 0; got {shown(value)}"
             raise ReaderError(self.where, problem)
@@ -119,6 +121,20 @@ class Keys:
         if not isinstance(value, Mapping):
             return None
         return self._children.setdefault(name, Keys(value, f"{self.where}, {name}"))
+
+    def table(self, name: str) -> Keys | None:
+        """Return the keys of what can only be a nested object, or None where it is absent."""
+        value, found = self.get(name), self.child(name)
+        if value is not None and found is None:
+            raise ReaderError(self.where, f"the key {name!r} must be a table; got {shown(value)}")
+        return found
+
+    def word(self, *names: str) -> str:
+        """Return a word; empty where the key is absent."""
+        value = self.get(*names)
+        if value is not None and not isinstance(value, str):
+            raise ReaderError(self.where, f"the key {self.spelt(*names)} must be a word; got {shown(value)}")
+        return value or ""
 
     def fall_back(self, name: str, other: Keys) -> None:
         """Take `name` from `other` where it is absent here."""
@@ -293,8 +309,8 @@ def full_attention(
 def rope_of(keys: Keys) -> Rope:
     """Return how positions turn queries and keys, of layers that see all where others do not."""
     usual = CLASSES["scaling"].get(keys.get("model_type"), {})
-    table = keys.child("rope_parameters") or keys.child("rope_scaling") or Keys(usual, keys.where)
-    return _rope(keys, table.child(FULL[0]) or table, "rope_theta")
+    table = keys.table("rope_parameters") or keys.table("rope_scaling") or Keys(usual, keys.where)
+    return _rope(keys, table.table(FULL[0]) or table, "rope_theta")
 
 
 def near_rope_of(keys: Keys, *names: str) -> Rope:
@@ -302,8 +318,8 @@ def near_rope_of(keys: Keys, *names: str) -> Rope:
 
     Their base is under `names`, and a plain one where it is not; without names it is that of the others.
     """
-    listed = keys.child("rope_parameters")
-    table = (listed.child(SLIDING[0]) if listed else None) or Keys({}, keys.where)
+    listed = keys.table("rope_parameters")
+    table = (listed.table(SLIDING[0]) if listed else None) or Keys({}, keys.where)
     return _rope(keys, table, *(names or ("rope_theta",)), usual=PLAIN_ROPE.base if names else None)
 
 
@@ -312,14 +328,14 @@ def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> R
     names = (*names, "rotary_emb_base")
     base = table.number("rope_theta") or keys.number(*names) or usual or CLASSES["theta"].get(kind)
     rope = Rope(base=base or PLAIN_ROPE.base, share=_share(keys, table))
-    scaling = table.get("rope_type", "type")
+    scaling = table.word("rope_type", "type")
     fields = ROPE_TYPES.get(scaling, {})
     found: dict[str, Any] = {ours: table.number(theirs) for theirs, ours in fields.items()}
     if "original_seq_len" in found:
         found["original_seq_len"] = int(found["original_seq_len"] or keys.count(*POSITIONS))
     if scaling == "yarn":
-        found |= {name: table.number(name) for name in ("mscale", "mscale_all_dim")}
-        if None in (found["mscale"], found["mscale_all_dim"]):  # they count together only
+        found |= {name: table.number(name, zero=True) for name in ("mscale", "mscale_all_dim")}
+        if not (found["mscale"] and found["mscale_all_dim"]):  # they count together only
             found["mscale"], found["mscale_all_dim"] = _weight(table), None
         found["rounded"] = table.flag("truncate", default=True)
     told = {name: value for name, value in found.items() if value is not None}
