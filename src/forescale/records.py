@@ -117,6 +117,7 @@ class Walk:
 
     def _dataclass(self, kind: Hint, values: Mapping[str, Any], path: tuple[str, ...]) -> Hint:
         before = len(self.problems)
+        values = kind.renewed(values) if hasattr(kind, "renewed") else values
         forms, clean, units = _forms(kind), {}, self.units.get(kind, {})
         for key, value in values.items():
             if key not in forms:

@@ -46,7 +46,7 @@ def test_words_that_only_count_together_are_listed_and_the_sum_is_not_claimed() 
 
 def test_one_loss_is_the_sum() -> None:
     asked = ask(
-        "llama-3.1-8b",
+        "llama-3-8b",
         "h100-sxm",
         devices=8,
         seq_len=4096,
@@ -126,3 +126,17 @@ def test_adapters_beside_narrow_weights_that_cannot_be_said_are_named():
     precision = replace(asked.workload.precision, frozen="nf4")
     asked = replace(asked, workload=replace(asked.workload, trainable=trainable, precision=precision))
     assert {"workload.trainable", "workload.precision.frozen"} == {each.word for each in export(asked).unsaid}
+
+
+def test_what_is_trained_otherwise_is_listed_though_no_figure_follows() -> None:
+    """nanotron has no scaling of Llama 3.1; the word is whole, and named once."""
+    asked = ask(
+        "llama-3.1-8b", "h100-sxm", devices=8, seq_len=4096, global_batch_size=64, framework="nanotron"
+    )
+    found = export(asked)
+    (rope,) = found.unsaid
+    assert (rope.word, rope.step_time_s, rope.peak_bytes) == ("model.layers.attention.rope", 0.0, 0.0)
+    text = " ".join(found.texts[found.main].replace("#", "").split())
+    told = "scaling llama3, factor 8.0, original_seq_len 8192: runs with base 500000.0; changes neither"
+    assert f"model.layers.attention.rope base 500000.0, {told}" in text
+    assert found.read_back.step_time_s == found.projection.step_time_s

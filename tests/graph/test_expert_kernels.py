@@ -13,6 +13,7 @@ from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import Elementwise, GroupedGemm
 from forescale.spec import FullAttention, Kernels, Layer, Precision, Strategy
+from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE
 from forescale.time.price import calls_of
 
 TOKENS = 512
@@ -158,7 +159,7 @@ def test_activations_without_a_limit_or_with_it_in_their_kernel_are_one_step():
 
 def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
     """Megatron-LM, _apply_rotary_pos_emb_bshd: 12 times queries and keys forward, 14 backward, instead of 2 each."""
-    scaled = FullAttention(num_heads=16, num_kv_heads=4, head_dim=64, scaled_rotary=True)
+    scaled = FullAttention(num_heads=16, num_kv_heads=4, head_dim=64, rope=GPT_OSS_ROPE)
 
     def steps(spec: FullAttention, **kernels: bool) -> list[tuple[float, float]]:
         degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
@@ -170,4 +171,4 @@ def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
     tensors = 2.0 * TOKENS * (16 + 4) * 64
     assert steps(scaled, scales_rotary=False) == [(12 * tensors, 12.0), (14 * tensors, 12.0)]
     fused = [(2 * tensors, 1.0)] * 2
-    assert steps(scaled) == steps(replace(scaled, scaled_rotary=False), scales_rotary=False) == fused
+    assert steps(scaled) == steps(replace(scaled, rope=PLAIN_ROPE), scales_rotary=False) == fused

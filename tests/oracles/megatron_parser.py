@@ -33,6 +33,8 @@ ARGUMENTS = (
     "cpu_offloading_num_layers", "optimizer_cpu_offload", "optimizer_offload_fraction", "quick_geglu", "glu_linear_offset",
     "activation_func_clamp_value", "position_embedding_type", "rotary_base", "rotary_scaling_factor",
     "yarn_original_max_position_embeddings", "yarn_beta_fast", "yarn_beta_slow", "yarn_correction_range_round_to_int",
+    "rotary_percent", "use_rope_scaling", "rope_scaling_factor", "mscale", "mscale_all_dim",
+    "no_rope_freq", "moe_router_score_function", "moe_router_pre_softmax", "moe_router_topk_scaling_factor",
 )  # fmt: skip
 """What is told of the parsed and checked arguments."""
 
@@ -120,7 +122,8 @@ def _understood(words: list[str], world: int, variables: dict[str, str]) -> dict
     config = arguments.core_transformer_config_from_args(args)
     found = {name: _plain(getattr(args, name, None)) for name in ARGUMENTS}
     with _groups(args, world) as groups:
-        return {**found, **groups, "layers": _layers(args, config)}
+        eps = config.layernorm_epsilon
+        return {**found, **groups, "layers": _layers(args, config), "eps": eps}
 
 
 def _plain(value: Any) -> Any:

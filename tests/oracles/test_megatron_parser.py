@@ -225,6 +225,43 @@ def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) 
     assert {name: answer.get(name, answer) for name in wanted} == wanted
 
 
+POSITIONS = {
+    "llama-3-8b": {"rotary_base": 500000, "use_rope_scaling": False, "eps": 1e-5},
+    "llama-3.2-1b": {"rotary_base": 500000, "use_rope_scaling": True, "rope_scaling_factor": 32.0},
+    "qwen3-8b": {"rotary_base": 1000000, "rotary_percent": 1.0, "eps": 1e-6},
+    "exaone-4.0-32b": {"rotary_base": 1000000, "no_rope_freq": [0, 0, 0, 1] * 16},
+    "phi-4-mini": {"rotary_base": 10000, "rotary_percent": 0.75},
+    "deepseek-v2-lite": {
+        "rotary_scaling_factor": 40.0,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "eps": 1e-6,
+    },
+    "moonlight-16b-a3b": {
+        "rotary_base": 50000,
+        "rotary_scaling_factor": 1.0,
+        "eps": 1e-5,
+        "moe_router_pre_softmax": False,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_topk_scaling_factor": 2.446,
+    },
+    "qwen2-57b-a14b": {"moe_router_score_function": "softmax", "moe_router_pre_softmax": True},
+}
+"""Positions, norms and weights of experts of models, as their own configurations have them, in Megatron's words."""
+
+
+@needs(PACKAGE)
+def test_positions_of_models_are_understood(tmp_path: Path) -> None:
+    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 64, "framework": "megatron-core"}
+    asked = [export(ask(name, "h100-sxm", **words)) for name in POSITIONS]
+    answers = understood([each.texts[each.main] for each in asked], tmp_path)
+    found = {
+        name: {key: answer.get(key, answer) for key in POSITIONS[name]}
+        for name, answer in zip(POSITIONS, answers, strict=True)
+    }
+    assert found == POSITIONS
+
+
 LATER = "num_attention_heads"
 """What is refused of a reading once it is laid out (spec/constraints.py)."""
 AT_WORK = "experts under tensor parallelism"

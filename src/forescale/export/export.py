@@ -130,6 +130,8 @@ APART = ("kernels", "overlap", "precision")
 """Tables whose words mean something one by one; of others, such as recompute, the whole is one word."""
 NO_FIGURE = ("name", "source", "left_out", "max_seq_len")
 """Fields of a model that no figure follows from."""
+FUNCTION = ("rope", "norm_eps", "score", "normalised", "weight_scale")
+"""Words of a model, each whole, that change what is trained and hardly a figure."""
 
 
 class Export(Result, Struct, frozen=True, kw_only=True):
@@ -294,8 +296,10 @@ def _unsaid(
     """Yield each word that came back otherwise and that a figure follows from, and what it alone changes.
 
     A word that changes nothing alone, or cannot change alone, counts where the others change more with it than without.
+    Those that change what is trained are yielded in any case.
     """
     if _figures(together) == _figures(projection):
+        yield from _trained_otherwise(asked, found)
         return
     among: list[tuple[Unsaid, str, Word]] = []
 
@@ -317,6 +321,9 @@ def _unsaid(
                 size = alone.memory.peak_bytes - projection.memory.peak_bytes
                 yield replace(unsaid, step_time_s=seconds, peak_bytes=size)
                 continue
+            if path[-1] in FUNCTION:
+                yield replace(unsaid, step_time_s=0.0, peak_bytes=0.0)
+                continue
             others = _projected(partial(_with, found, part, path, wanted))
             if others is not None and _figures(others) != _figures(together):
                 yield unsaid
@@ -324,6 +331,14 @@ def _unsaid(
                 among.append((unsaid, part, path))
     if among and _figures(_projected(tied) or together) != _figures(projection):
         yield from (unsaid for unsaid, *_ in among)
+
+
+def _trained_otherwise(asked: Question, found: Question) -> Iterator[Unsaid]:
+    """Yield each word that came back otherwise and changes what is trained, which no figure follows from."""
+    for path, one, other in _different(asked.model, found.model):
+        if path[-1] in FUNCTION:
+            word = ".".join(("model", *path))
+            yield Unsaid(word=word, wanted=one, read=other, step_time_s=0.0, peak_bytes=0.0)
 
 
 def _figures(projection: Projection) -> dict[str, Any]:
@@ -354,7 +369,7 @@ def _different(wanted: Any, read: Any) -> list[tuple[Word, object, object]]:  # 
 
 def _leaves(words: Words) -> Iterator[Word]:
     for name, value in words.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name not in FUNCTION:
             yield from ((name, *path) for path in _leaves(value))
         else:
             yield (name,)

@@ -14,6 +14,7 @@ from forescale.spec.model import (
     MoeFfn,
     Patches,
 )
+from forescale.spec.rope import Rope
 from forescale.spec.space import Space
 from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Routing, Share, Strategy
 from forescale.spec.workload import Precision, Workload
@@ -39,6 +40,7 @@ __all__ = [
     "Patches",
     "Precision",
     "Recompute",
+    "Rope",
     "Routing",
     "Share",
     "Space",

@@ -7,17 +7,24 @@ Every field is a fact about the architecture, never about its layout on devices.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
-from forescale.limits import LAYERS, Extent, OptionalExtent, within
+from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, within
+from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
 from forescale.struct import Given
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 """RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
+
+
+Eps: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
+USUAL_EPS: Final = 1e-5
+"""What norms add to the variance where nothing is said (PyTorch's LayerNorm, Megatron-LM, MaxText, torchtitan)."""
 
 
 class FullAttention(Given, frozen=True, kw_only=True):
@@ -38,8 +45,8 @@ class FullAttention(Given, frozen=True, kw_only=True):
     output_gate: bool = False
     """The query projection also makes a gate of the output (Qwen3-Next)."""
     rotary: bool = True
-    scaled_rotary: bool = False
-    """Sines and cosines of the rotary embedding are multiplied by a factor (YaRN's concentration; gpt-oss)."""
+    rope: Rope = PLAIN_ROPE
+    """How positions turn queries and keys, where they do (`rotary`); plain with base 10,000 if nothing is said."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -51,6 +58,23 @@ class FullAttention(Given, frozen=True, kw_only=True):
         if self.num_heads % max(self.num_kv_heads, 1):
             msg = f"{self.num_heads} attention heads are no multiple of {self.num_kv_heads} key/value heads"
             raise SpecError(msg)
+
+    @property
+    def scaled_rotary(self) -> bool:
+        """Whether sines and cosines of the rotary embedding are multiplied by a factor, which not all kernels take."""
+        return self.rotary and self.rope.concentration != 1
+
+    @classmethod
+    def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a table of earlier versions in today's words: of scaled rotary positions they knew GPT-OSS's only."""
+        if not isinstance(scaled := values.get("scaled_rotary"), bool):
+            return values
+        rest = {key: value for key, value in values.items() if key != "scaled_rotary"}
+        return {"rope": GPT_OSS_ROPE, **rest} if scaled else rest
+
+    def without_positions(self) -> FullAttention:
+        """Return the same attention without rotary positions."""
+        return replace(self, rotary=False, rope=PLAIN_ROPE)
 
 
 class Indexer(Given, frozen=True, kw_only=True):
@@ -84,6 +108,8 @@ class LatentAttention(Given, frozen=True, kw_only=True):
     qk_rope_head_dim: OptionalExtent
     v_head_dim: Extent
     causal: bool = True
+    rope: Rope = PLAIN_ROPE
+    """How positions turn `qk_rope_head_dim` dimensions of queries and keys; plain if nothing is said."""
     projection_bias: bool = False
     """Biases on the q-down, kv-down and output projections (`attention_bias` of DeepSeek's configs)."""
     top_k: Extent | None = None
@@ -171,6 +197,12 @@ class MoeFfn(Given, frozen=True, kw_only=True):
     """A learned bias of the router's linear (gpt-oss)."""
     score_bias: bool = False
     """A per-expert selection bias kept beside the weights (`e_score_correction_bias`)."""
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """What makes scores of the router's logits."""
+    normalised: bool = True
+    """Scores of a token's experts are divided by their sum (`norm_topk_prob`)."""
+    weight_scale: Factor = 1.0
+    """What multiplies them in the end (`routed_scaling_factor`; DeepSeek-V3: 2.5)."""
     num_groups: OptionalExtent = 0
     """Groups of experts for node-limited routing; 0 has none (DeepSeek-V3: 8)."""
     top_groups: OptionalExtent = 0
@@ -188,6 +220,12 @@ class MoeFfn(Given, frozen=True, kw_only=True):
             )
             raise SpecError(msg)
 
+    @classmethod
+    def renewed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a table of earlier versions in today's words: selection biases meant sigmoids."""
+        meant = values.get("score_bias") is True and "score" not in values
+        return {**values, "score": "sigmoid"} if meant else values
+
 
 Ffn: TypeAlias = DenseFfn | MoeFfn
 
@@ -201,6 +239,16 @@ class Layer(Given, frozen=True, kw_only=True):
     """Norms over the hidden size: 2 (pre-norm), 4 (Gemma 2/3: also post-norms), 1 (parallel blocks)."""
     parallel: bool = False
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
+
+
+def _shaped(layer: Layer) -> Layer:
+    """Return a layer with plain rotary positions and weights of experts."""
+    mixer, ffn = layer.attention, layer.ffn
+    if isinstance(mixer, FullAttention | LatentAttention):
+        mixer = replace(mixer, rope=PLAIN_ROPE)
+    if isinstance(ffn, MoeFfn):
+        ffn = replace(ffn, score="softmax", normalised=True, weight_scale=1.0)
+    return replace(layer, attention=mixer, ffn=ffn)
 
 
 class Patches(Given, frozen=True, kw_only=True):
@@ -344,6 +392,8 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
     """Frameworks pad the vocabulary to a multiple of this times tp; parameter totals do not count it."""
     tied_embeddings: bool = False
     norm: NormKind = "rms"
+    norm_eps: Eps = USUAL_EPS
+    """What norms add to the variance."""
     final_norm: bool = True
     learned_positions: OptionalExtent = 0
     """Rows of a learned position table."""
@@ -386,10 +436,31 @@ class Model(Given, frozen=True, kw_only=True, dict=True):
         return self if self.vision is None else replace(self, vision=None)
 
     @cached_property
+    def shape(self) -> Model:
+        """The model with plain rotary positions, norms and weights of experts, which hardly change a cost."""
+        kinds = {layer: _shaped(layer) for layer in self.layer_kinds}
+        layers = tuple(kinds[layer] for layer in self.layers)
+        ahead = None if self.mtp_layer is None else _shaped(self.mtp_layer)
+        return replace(self, layers=layers, mtp_layer=ahead, norm_eps=USUAL_EPS)
+
+    @cached_property
     def layer_kinds(self) -> tuple[Layer, ...]:
         """The distinct layers, in order of first appearance."""
         alike = {id(layer): layer for layer in self.layers}  # most are one object, and hashing takes long
         return tuple(dict.fromkeys(alike.values()))
+
+    @cached_property
+    def ropes(self) -> tuple[Rope | None, Rope | None]:
+        """Rotary positions of layers that see all, and of those with a window; None where there are none.
+
+        Where only layers with a window have any they are both.
+        """
+        parts = [layer.attention for layer in self.layer_kinds]
+        full = [each for each in parts if isinstance(each, FullAttention) and each.rotary]
+        near = [each.rope for each in full if each.window]
+        far = [each.rope for each in parts if isinstance(each, LatentAttention)]
+        far += [each.rope for each in full if not each.window]
+        return next(iter([*far, *near]), None), next(iter(near), None)
 
     @cached_property
     def is_moe(self) -> bool:

@@ -98,15 +98,23 @@ class TestFiles:
 
     def test_keys_that_do_not_describe_the_model_are_listed(self):
         ignored = load_huggingface(DATA / "llama-like").ignored
-        assert {"architectures", "torch_dtype", "rope_theta", "use_cache"} <= set(ignored)
-        assert not {"hidden_size", "mlp_bias", "num_key_value_heads", "tie_word_embeddings"} & set(ignored)
+        assert {"architectures", "torch_dtype", "use_cache"} <= set(ignored)
+        assert not {
+            "hidden_size",
+            "mlp_bias",
+            "rope_theta",
+            "rms_norm_eps",
+            "num_key_value_heads",
+            "tie_word_embeddings",
+        } & set(ignored)
 
     def test_both_parts_of_a_multimodal_model(self):
         read_model = load_huggingface(DATA / "multimodal")
         assert read_model.model.hidden_size == 256
         assert read_model.model.tied_embeddings
         assert windows(read_model.model) == [128] * 5 + [None] + [128] * 2
-        assert "text_config.rope_parameters" in read_model.ignored
+        near, far = (each.attention.rope.base for each in read_model.model.layer_kinds)
+        assert (near, far) == (10_000, 1_000_000)
         assert "vision_config" not in read_model.ignored
         vision = read_model.model.vision
         assert (vision.encoder.num_layers, vision.tokens(Images()), vision.projector) == (2, 16, (256,))
@@ -262,7 +270,7 @@ class TestExperts:
         mixtral = read("mixtral", num_local_experts=8, num_experts_per_tok=2)
         assert mixtral.layers[0].ffn == MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=1024)
         qwen = read("qwen3_moe", mlp_only_layers=[1], **MOE)
-        assert qwen.layers[0].ffn == MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=64)
+        assert qwen.layers[0].ffn == MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=64, normalised=False)
         assert qwen.layers[1].ffn == DenseFfn(ffn_hidden_size=1024)
 
     def test_qwen_phase_counts_from_the_second_layer(self):
@@ -273,6 +281,23 @@ class TestExperts:
         ffn = read("qwen2_moe", shared_expert_intermediate_size=512, **MOE).layers[0].ffn
         assert isinstance(ffn, MoeFfn)
         assert (ffn.shared_ffn_hidden_size, ffn.shared_gate) == (512, True)
+
+    def test_how_routers_weigh_experts(self):
+        def weights(kind, **keys):
+            latent = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+            moe = read(kind, **MOE, **latent, **keys).moe
+            return moe.score, moe.normalised, moe.weight_scale
+
+        assert weights("deepseek_v3") == ("sigmoid", True, 2.5)
+        assert weights("deepseek_v2") == ("softmax", False, 1.0)
+        assert weights("deepseek_v2", routed_scaling_factor=16, norm_topk_prob=True) == (
+            "softmax",
+            True,
+            16.0,
+        )
+        assert weights("qwen3_moe", norm_topk_prob=True) == ("softmax", True, 1.0)
+        with pytest.raises(ReaderError, match="'scoring_func' takes softmax or sigmoid; got 'relu'"):
+            weights("deepseek_v3", scoring_func="relu")
 
     def test_deepseek_leading_dense_layers_shared_experts_and_prediction(self):
         model = read(
@@ -303,8 +328,9 @@ class TestExperts:
         model = read("exaone_moe", **keys)
         assert sparse_layers(model) == [1, 2, 3, 4, 5]
         assert model.moe == MoeFfn(
-            num_experts=8, top_k=2, ffn_hidden_size=64, shared_ffn_hidden_size=64, score_bias=True
-        )
+            num_experts=8, top_k=2, ffn_hidden_size=64, shared_ffn_hidden_size=64, score_bias=True, score="sigmoid",
+            weight_scale=2.5,
+        )  # fmt: skip
         assert model.mtp_layer is not None
         assert model.mtp_layer.ffn == DenseFfn(ffn_hidden_size=1024)
         assert model.mtp_layer.attention == attention(model, 3)

@@ -93,7 +93,10 @@ def test_what_limits_activations_and_scales_the_rotary_embedding():
     experts, limit = "--num-layers 2 --num-experts 8", "--activation-func-clamp-value 7.0"
     gpt_oss, other = (
         read(f"{experts} {more}").model.layers[0]
-        for more in (f"{limit} --position-embedding-type yarn", "--position-embedding-type rope")
+        for more in (
+            f"{limit} --position-embedding-type yarn --rotary-scaling-factor 32",
+            "--position-embedding-type rope",
+        )
     )
     assert (gpt_oss.ffn.limited, gpt_oss.attention.scaled_rotary) == (True, True)
     assert (other.ffn.limited, other.attention.scaled_rotary) == (False, False)

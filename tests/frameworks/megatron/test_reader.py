@@ -71,7 +71,7 @@ def test_llama_of_the_catalogue():
     command = (
         "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
         "--num-query-groups 8 --vocab-size 128256 --swiglu --disable-bias-linear --normalization RMSNorm "
-        "--position-embedding-type rope --untie-embeddings-and-output-weights --max-position-embeddings 131072 "
+        "--norm-epsilon 1e-5 --rotary-base 500000 --use-rope-scaling --position-embedding-type rope --untie-embeddings-and-output-weights --max-position-embeddings 131072 "
         "--seq-length 8192 --micro-batch-size 1"
     )
     known = load_model("llama-3.1-8b")

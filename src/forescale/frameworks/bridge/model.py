@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -10,10 +11,11 @@ from forescale.errors import ForescaleError, ReaderError
 from forescale.frameworks.bridge.fields import Said
 from forescale.frameworks.bridge.recipe import BUILT, FACTS, sizes_of
 from forescale.frameworks.megatron.model import read_model, refuse_inexpressible
+from forescale.frameworks.megatron.rope import ROPE_KEYS, read_rope
 from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.frameworks.python.values import Call
 from forescale.frameworks.settings import Settings
-from forescale.spec.model import Model
+from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
 
 TEXT: Final = frozenset(("GPTModelProvider", "HybridModelProvider", "GPTModelConfig", "HybridModelConfig"))
 """Classes that models of text build on."""
@@ -21,6 +23,8 @@ PLAIN: Final = TEXT | {"MLAModelProvider", "MambaModelProvider"}
 """Those whose fields say all of the model."""
 TOWERS: Final = ("vision", "audio", "sound", "thinker")
 """How fields of towers start."""
+ROPE: Final = (*ROPE_KEYS, "layernorm_epsilon")
+"""Keys that change what is trained, in ways that any model takes."""
 INERT: Final[list[str]] = FACTS["positions"]
 """Keys of a model's description that change none of its sizes."""
 
@@ -124,6 +128,8 @@ def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
     if part is not None and "mtp_num_layers" in part.fields:
         changed.pop("mtp_num_layers", None)
         model = replace(model, num_mtp_layers=settings.count("mtp_num_layers", 0))
+    if turned := [key for key in ROPE if changed.pop(key, None)]:
+        model = _turned(model, settings, turned)
     if not changed:
         return model
     if _describes(named):
@@ -134,6 +140,23 @@ def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
         f"{place}, model.{name}",
         f"{now!r} cannot be laid over {model.name}; set all sizes in cfg.model, or give a model file of its own",
     )
+
+
+def _turned(model: Model, settings: Settings, keys: Sequence[str]) -> Model:
+    """Return a model with the norms or, in all layers that have any, the rotary positions of settings."""
+    eps = settings.number("layernorm_epsilon") or model.norm_eps
+    if list(keys) == ["layernorm_epsilon"]:
+        return replace(model, norm_eps=eps)
+    rope = read_rope(settings)
+
+    def turned(layer: Layer) -> Layer:
+        mixer = layer.attention
+        if isinstance(mixer, LatentAttention) or (isinstance(mixer, FullAttention) and mixer.rotary):
+            return replace(layer, attention=replace(mixer, rope=rope))
+        return layer
+
+    kinds = {layer: turned(layer) for layer in model.layer_kinds}
+    return replace(model, norm_eps=eps, layers=tuple(kinds[layer] for layer in model.layers))
 
 
 def _settled(said: Said, name: str, value: object) -> object:

@@ -87,9 +87,9 @@ FROZEN: Final[Mapping[str, tuple[FrozenPart, ...]]] = {
 """Parts of a model with a tower that a field keeps as they are."""
 
 
-def fields() -> tuple[Mapping[str, str], Mapping[str, str]]:
+def fields(*, latent: bool) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the field that sets each of Megatron's keys, and those that say the opposite."""
-    return FACTS["keys"], FACTS["inverted"]
+    return FACTS["keys"] | (FACTS["latent"] if latent else {}), FACTS["inverted"]
 
 
 class BridgeReader:

@@ -18,7 +18,7 @@ RECIPE = "recipe.py"
 SAID_AGAIN = ("num_experts", "swiglu", "multi_latent_attention")
 """What of a model degrees and kernels are read by."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
-LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq")
+LISTS = ("moe_layer_freq", "linear_attention_freq", "window_attn_skip_freq", "no_rope_freq")
 
 
 class BridgeWriter:
@@ -117,7 +117,7 @@ def _known(settings: dict[str, object]) -> dict[str, object]:
 
 
 def _lines(settings: dict[str, object]) -> list[str]:
-    keys, inverted = fields()
+    keys, inverted = fields(latent=bool(settings.get("multi_latent_attention")))
     lines = []
     for key, value in settings.items():
         if value is None:

@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from forescale.errors import ReaderError, shown
 from forescale.frameworks.huggingface.keys import (
+    CLASSES,
     HEADS,
     HIDDEN,
     KV_HEADS,
@@ -19,7 +21,9 @@ from forescale.frameworks.huggingface.keys import (
     four_times,
     full_attention,
     named,
+    near_rope_of,
     num_layers,
+    rope_of,
     routed,
     windowed,
 )
@@ -92,11 +96,12 @@ def gemma2(keys: Keys) -> Model:
 
 
 def gemma3(keys: Keys) -> Model:
-    """Gemma 3: as Gemma 2 with norms of queries and keys; one layer in six sees all."""
+    """Gemma 3: as Gemma 2 with norms of queries and keys; one layer in six sees all, with a base of its own."""
     full = full_attention(keys, head_dim=256, qk_norm="head")
     every = keys.size("sliding_window_pattern", default=6)
     window = keys.size("sliding_window", default=4096)
-    attention = windowed(keys, full, slides=lambda i: (i + 1) % every != 0, window=window)
+    local = replace(full, rope=near_rope_of(keys, "rope_local_base_freq"))
+    attention = windowed(keys, full, slides=lambda i: (i + 1) % every != 0, window=window, local=local)
     return decoder(keys, attention, dense_ffn(keys), tied=True, num_norms=4)
 
 
@@ -120,7 +125,7 @@ def falcon(keys: Keys) -> Model:
         head_dim=even_head_dim(keys),
         qkv_bias=bias,
         output_bias=bias,
-        rotary=not keys.flag("alibi", default=False),
+        **({"rotary": False} if keys.flag("alibi", default=False) else {"rope": rope_of(keys)}),
     )
     ffn = DenseFfn(ffn_hidden_size=four_times(keys, "ffn_hidden_size"), gated=False, bias=bias)
     norms = keys.size("num_ln_in_parallel_attn", default=2 if newer else 1) if parallel else 2
@@ -228,7 +233,8 @@ def olmo2(keys: Keys) -> Model:
     full = full_attention(keys, qk_norm="hidden")
     slides = keys.get("model_type") == "olmo3"
     window = keys.size("sliding_window", default=4096) if slides else None
-    attention = windowed(keys, full, slides=lambda i: (i + 1) % 4 != 0, window=window)
+    local = replace(full, rope=near_rope_of(keys))
+    attention = windowed(keys, full, slides=lambda i: (i + 1) % 4 != 0, window=window, local=local)
     return decoder(keys, attention, dense_ffn(keys), tied=False)
 
 
@@ -251,7 +257,7 @@ def exaone_attention(keys: Keys) -> tuple[FullAttention, ...]:
     def slides(layer: int) -> bool:
         return letters[layer % len(letters)] == "L" and layer < last if letters else (layer + 1) % every != 0
 
-    seen_by_all = replace(local, rotary=False)
+    seen_by_all = local.without_positions()
     return windowed(keys, seen_by_all, slides=slides, window=window, local=local)
 
 
@@ -270,7 +276,7 @@ def cohere(keys: Keys) -> Model:
     window = keys.optional_size("sliding_window")
     if keys.get("model_type") == "cohere2":
         every = keys.size("sliding_window_pattern", default=4)
-        seen_by_all = replace(full, rotary=False)
+        seen_by_all = full.without_positions()
         attention = windowed(
             keys, seen_by_all, slides=lambda i: (i + 1) % every != 0, window=window, local=full
         )
@@ -311,13 +317,38 @@ DENSE: Mapping[str, Callable[[Keys], Model]] = named(
 
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+SCORES = ("softmax", "sigmoid")
 TOP_K = ("num_experts_per_tok", "experts_per_token", "num_selected_experts")
 
 
 def experts(keys: Keys, *size: str, **fields: Any) -> MoeFfn:  # noqa: ANN401
     """Return the routed part; `size` are the names of one expert's intermediate size."""
     width = keys.size(*(size or ("moe_intermediate_size",)))
-    return MoeFfn(num_experts=keys.size(*EXPERTS), top_k=keys.size(*TOP_K), ffn_hidden_size=width, **fields)
+    sizes: dict[str, Any] = {
+        "num_experts": keys.size(*EXPERTS),
+        "top_k": keys.size(*TOP_K),
+        "ffn_hidden_size": width,
+    }
+    return MoeFfn(**sizes, **router(keys), **fields)
+
+
+def router(keys: Keys) -> dict[str, Any]:
+    """Return how an architecture weighs a token's experts."""
+    usual: Mapping[str, Any] = CLASSES["router"].get(keys.get("model_type"), {})
+    score = (keys.word("scoring_func") if "scoring_func" in usual else "") or usual.get(
+        "scoring_func", "softmax"
+    )
+    if score not in SCORES:
+        raise ReaderError(
+            keys.where, f"the key 'scoring_func' takes {' or '.join(SCORES)}; got {shown(score)}"
+        )
+    sums = usual.get("norm_topk_prob", True)
+    scale = keys.number("routed_scaling_factor") if "routed_scaling_factor" in usual else None
+    return {
+        "score": score,
+        "normalised": keys.flag("norm_topk_prob", default=sums) if "norm_topk_prob" in usual else sums,
+        "weight_scale": scale or usual.get("routed_scaling_factor", 1.0),
+    }
 
 
 def mixtral(keys: Keys) -> Model:
@@ -396,6 +427,7 @@ def latent_attention(keys: Keys) -> LatentAttention:
         qk_nope_head_dim=keys.size("qk_nope_head_dim"),
         qk_rope_head_dim=keys.count("qk_rope_head_dim"),
         v_head_dim=keys.size("v_head_dim"),
+        rope=rope_of(keys),
         projection_bias=keys.flag("attention_bias", default=False),
     )
 
@@ -453,7 +485,7 @@ def exaone_moe(keys: Keys) -> Model:
 
 def gpt_oss(keys: Keys) -> Model:
     """GPT-OSS: sinks, biases, every other layer slides; `intermediate_size` is that of an expert."""
-    full = full_attention(keys, head_dim=64, bias=True, sinks=True, scaled_rotary=True)
+    full = full_attention(keys, head_dim=64, bias=True, sinks=True)
     window = keys.size("sliding_window", default=128)
     attention = windowed(keys, full, slides=lambda i: i % 2 == 0, window=window)
     moe = experts(keys, "intermediate_size", bias=True, limited=True, router_bias=True)
@@ -475,6 +507,7 @@ def dbrx(keys: Keys) -> Model:
         num_heads=heads,
         num_kv_heads=attention_keys.size("kv_n_heads", default=1),
         head_dim=even_head_dim(keys),
+        rope=rope_of(attention_keys),
     )
     moe = MoeFfn(
         num_experts=ffn_keys.size("moe_num_experts"),

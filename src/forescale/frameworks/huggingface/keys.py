@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from operator import itemgetter
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
+from forescale.frameworks.reading import packaged
 from forescale.limits import EXTENT, LAYERS
-from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
+from forescale.spec.model import USUAL_EPS, Attention, DenseFfn, Ffn, FullAttention, Layer, Model, MoeFfn
+from forescale.spec.rope import PLAIN_ROPE, Rope
 from forescale.units import counted
 
 MISSPELT = 0.93
@@ -69,6 +72,18 @@ class Keys:
         value = self.get(*names)
         return 0 if value is None else self._whole(names[0], value, least=0)
 
+    def number(self, *names: str, zero: bool = False) -> float | None:
+        """Return a number of more than zero, or of zero, or None where the key is absent."""
+        value = self.get(*names)
+        if value is None:
+            return None
+        if zero and value == 0:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            problem = f"the key {self.spelt(*names)} must be a number above 0; got {shown(value)}"
+            raise ReaderError(self.where, problem)
+        return float(value)
+
     def flag(self, *names: str, default: bool) -> bool:
         """Return true or false."""
         value = self.get(*names)
@@ -106,6 +121,20 @@ class Keys:
         if not isinstance(value, Mapping):
             return None
         return self._children.setdefault(name, Keys(value, f"{self.where}, {name}"))
+
+    def table(self, name: str) -> Keys | None:
+        """Return the keys of what can only be a nested object, or None where it is absent."""
+        value, found = self.get(name), self.child(name)
+        if value is not None and found is None:
+            raise ReaderError(self.where, f"the key {name!r} must be a table; got {shown(value)}")
+        return found
+
+    def word(self, *names: str) -> str:
+        """Return a word; empty where the key is absent."""
+        value = self.get(*names)
+        if value is not None and not isinstance(value, str):
+            raise ReaderError(self.where, f"the key {self.spelt(*names)} must be a word; got {shown(value)}")
+        return value or ""
 
     def fall_back(self, name: str, other: Keys) -> None:
         """Take `name` from `other` where it is absent here."""
@@ -184,6 +213,26 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_lengt
 FULL = ("full_attention", "attention")
 SLIDING = ("sliding_attention", "chunked_attention")
 LINEAR = ("linear_attention", "lightning_attention")
+CLASSES: Final = packaged("huggingface", "classes")
+EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+"""What architectures call the term that norms add to the variance."""
+SHARES = ("partial_rotary_factor", "rotary_pct")
+ROPE_TYPES: Final = {
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_seq_len",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
+    },
+    "yarn": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_seq_len",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
+    },
+}
+"""Numbers of each `rope_type` that is described, by the fields of `Rope` that they are; of others only the base is."""
 
 
 def decoder(
@@ -214,6 +263,7 @@ def decoder(
         layers=tuple(kinds.setdefault(layer, layer) for layer in stack),
         vocab_size=keys.size("vocab_size"),
         tied_embeddings=keys.flag("tie_word_embeddings", default=tied),
+        norm_eps=norm_eps(keys),
         max_seq_len=keys.count(*POSITIONS),
         **fields,
     )
@@ -247,11 +297,71 @@ def full_attention(
     width = keys.optional_size("head_dim") or head_dim or even_head_dim(keys)
     gate = keys.flag("attn_output_gate", default=False)
     fields = {"qkv_bias": biased, "output_bias": biased, "output_gate": gate, **fields}
+    if fields.get("rotary", True):
+        fields = {"rope": rope_of(keys), **fields}
     kv_heads = keys.size(*KV_HEADS, default=heads)
     if heads % kv_heads:
         problem = f"{keys.spelt(*HEADS)} {heads} is no multiple of {keys.spelt(*KV_HEADS)} {kv_heads}"
         raise ReaderError(keys.where, problem)
     return FullAttention(num_heads=heads, num_kv_heads=kv_heads, head_dim=width, **fields)
+
+
+def rope_of(keys: Keys) -> Rope:
+    """Return how positions turn queries and keys, of layers that see all where others do not."""
+    usual = CLASSES["scaling"].get(keys.get("model_type"), {})
+    table = keys.table("rope_parameters") or keys.table("rope_scaling") or Keys(usual, keys.where)
+    return _rope(keys, table.table(FULL[0]) or table, "rope_theta")
+
+
+def near_rope_of(keys: Keys, *names: str) -> Rope:
+    """Return the same of layers that slide: transformers 5 lists them apart, 4 never scales them.
+
+    Their base is under `names`, and a plain one where it is not; without names it is that of the others.
+    """
+    listed = keys.table("rope_parameters")
+    table = (listed.table(SLIDING[0]) if listed else None) or Keys({}, keys.where)
+    return _rope(keys, table, *(names or ("rope_theta",)), usual=PLAIN_ROPE.base if names else None)
+
+
+def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> Rope:
+    kind = keys.get("model_type")
+    names = (*names, "rotary_emb_base")
+    base = table.number("rope_theta") or keys.number(*names) or usual or CLASSES["theta"].get(kind)
+    rope = Rope(base=base or PLAIN_ROPE.base, share=_share(keys, table))
+    scaling = table.word("rope_type", "type")
+    fields = ROPE_TYPES.get(scaling, {})
+    found: dict[str, Any] = {ours: table.number(theirs) for theirs, ours in fields.items()}
+    if "original_seq_len" in found:
+        found["original_seq_len"] = int(found["original_seq_len"] or keys.count(*POSITIONS))
+    if scaling == "yarn":
+        found |= {name: table.number(name, zero=True) for name in ("mscale", "mscale_all_dim")}
+        if not (found["mscale"] and found["mscale_all_dim"]):  # they count together only
+            found["mscale"], found["mscale_all_dim"] = _weight(table), None
+        found["rounded"] = table.flag("truncate", default=True)
+    told = {name: value for name, value in found.items() if value is not None}
+    return replace(rope, scaling=scaling, **told) if fields else rope
+
+
+def _weight(table: Keys) -> float | None:
+    """Return the weight of YaRN's factor of sines and cosines that is told outright; None where it is not."""
+    told, factor = table.number("attention_factor"), table.number("factor") or 1.0
+    return None if told is None or factor <= 1 else round((told - 1) / (0.1 * math.log(factor)), 9)
+
+
+def _share(keys: Keys, table: Keys) -> float:
+    """Return the share of a head's dimensions that is turned, given as such or by their number."""
+    told = table.number("partial_rotary_factor") or keys.number(*SHARES)
+    turned, width = keys.optional_size("rotary_dim"), keys.optional_size("head_dim")
+    if told is None and turned and width:
+        return turned / width
+    usual: float = CLASSES["share"].get(keys.get("model_type"), 1.0)
+    return told or usual
+
+
+def norm_eps(keys: Keys) -> float:
+    """Return what norms add to the variance."""
+    usual: float = CLASSES["eps"].get(keys.get("model_type"), USUAL_EPS)
+    return keys.number(*EPS) or usual
 
 
 def even_head_dim(keys: Keys) -> int:

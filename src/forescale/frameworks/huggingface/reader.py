@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, Callable[[Keys], Model]] = MappingProxyType({**DENSE, **M
 
 
 class ReadModel(Struct, frozen=True, kw_only=True):
-    """A model and the keys of its file that do not describe it (token ids, rope scaling)."""
+    """A model and the keys of its file that do not describe it (token ids, dropout)."""
 
     model: Model
     ignored: tuple[str, ...]

@@ -10,10 +10,12 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, SpecError
+from forescale.frameworks.huggingface.keys import CLASSES, ROPE_TYPES
 from forescale.frameworks.huggingface.reader import FAMILIES, read_huggingface
 from forescale.frameworks.reading import packaged
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.rope import Rope
 
 T = TypeVar("T")
 FARTHEST: Final = 0.01
@@ -32,7 +34,7 @@ SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = NAMES["spellings"]
 
 
 def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the configuration that is read back as `model`, or as what comes nearest by its parameters.
+    """Return the configuration that is read back as `model`, or as what costs the same, or nearest by its parameters.
 
     Parameters
     ----------
@@ -54,6 +56,7 @@ def config_of(model: Model, types: Iterable[str] | None = None) -> dict[str, Any
 def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
     """Return what `config_of` does; a search or an export asks of one model again and again."""
     total = count_parameters(model).total
+    alike: dict[str, Any] | None = None
     nearest: tuple[float, dict[str, Any]] | None = None
     for kind in types:
         found = _tried(model, kind)
@@ -62,11 +65,15 @@ def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
         config, read = found
         if same_model(read, model):
             return config
+        if alike is None and same_model(read.shape, model.shape):
+            alike = config
         off = abs(count_parameters(read).total - total) / total
         if _parts(read) != _parts(model):
             continue
         if nearest is None or off < nearest[0]:
             nearest = (off, config)
+    if alike is not None:
+        return alike
     if nearest is None or nearest[0] > FARTHEST:
         raise SpecError(f"{model.name}: no architecture that can be named describes it")
     return nearest[1]
@@ -104,6 +111,7 @@ def _keys(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     if model.embedding_size:
         yield "word_embed_proj_dim", model.embedding_size
     yield from _attention(model)
+    yield from _positions(model, kind)
     yield from _linear(model)
     yield from _feed_forward(model, kind)
 
@@ -156,6 +164,33 @@ def _sparse(model: Model) -> Iterator[tuple[str, Any]]:
             yield "indexer_types", ["full" if each else "shared" for each in indexers]
 
 
+def _positions(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of an architecture that say a model's rotary positions and norms."""
+    yield "rms_norm_eps", model.norm_eps
+    rope, near = model.ropes
+    if rope is None:
+        return
+    yield "rope_theta", rope.base
+    if rope.share != CLASSES["share"].get(kind, 1.0):
+        yield "partial_rotary_factor", rope.share
+    if rope.scaling != "none" or kind in CLASSES["scaling"]:
+        yield "rope_scaling", _scaling(rope)
+    if near is not None and near.base != rope.base:
+        yield "rope_local_base_freq", near.base
+
+
+def _scaling(rope: Rope) -> dict[str, Any]:
+    """Return `rope_scaling`."""
+    if rope.scaling == "none":
+        return {"rope_type": "default"}
+    found = {theirs: getattr(rope, ours) for theirs, ours in ROPE_TYPES[rope.scaling].items()}
+    if rope.scaling == "yarn":
+        weighed = {"mscale": rope.mscale, "mscale_all_dim": rope.mscale_all_dim}
+        found |= {} if rope.mscale_all_dim == 0 else weighed
+        found |= {} if rope.rounded else {"truncate": False}
+    return {"rope_type": rope.scaling, **found}
+
+
 def _linear(model: Model) -> Iterator[tuple[str, Any]]:
     linear = _first(model, LinearAttention)
     if linear is None:
@@ -195,6 +230,12 @@ def _feed_forward(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     if not all(routed):
         yield "mlp_only_layers", [number for number, routes in enumerate(routed) if not routes]
         yield "moe_layers", [number for number, routes in enumerate(routed) if routes]
+    said = {
+        "scoring_func": moe.score,
+        "norm_topk_prob": moe.normalised,
+        "routed_scaling_factor": moe.weight_scale,
+    }
+    yield from ((key, value) for key, value in said.items() if key in CLASSES["router"].get(kind, {}))
     if moe.num_groups:
         yield "n_group", moe.num_groups
         yield "topk_group", moe.top_groups

@@ -9,8 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from forescale.errors import nearest, shown
+from forescale.frameworks.maxtext.rope import read_rope
 from forescale.frameworks.settings import Settings
 from forescale.spec.model import (
+    USUAL_EPS,
     Attention,
     DenseFfn,
     Ffn,
@@ -21,6 +23,7 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
+from forescale.spec.rope import PLAIN_ROPE
 
 GATED = 2
 """Activations of a feed-forward whose product is its gate."""
@@ -67,6 +70,7 @@ def read_model(settings: Settings, name: str) -> Model:
         vocab_size=settings.size("vocab_size"),
         tied_embeddings=settings.flag("logits_via_embedding"),
         norm="layer" if gpt else "rms",
+        norm_eps=settings.number("normalization_layer_epsilon") or USUAL_EPS,
         learned_positions=max(0, int(_number(settings, "trainable_position_size"))),
         num_mtp_layers=settings.count("mtp_num_layers", 0),
         source=settings.where,
@@ -121,7 +125,7 @@ def _layer(settings: Settings, block: str, index: int) -> Layer:
 def _attention(settings: Settings, block: str, index: int) -> Attention:
     kind = settings.get("attention_type")
     if kind == "mla":
-        return _latent(settings)
+        return _latent(settings, block)
     if block in HYBRID and (index + 1) % settings.size("inhomogeneous_layer_cycle_interval"):
         return _delta(settings)
     heads, head_dim = _heads(settings, "base_num_query_heads"), settings.size("head_dim")
@@ -152,7 +156,7 @@ def _attention(settings: Settings, block: str, index: int) -> Attention:
         sinks=settings.flag("attention_sink"),
         output_gate=block in HYBRID,
         rotary=rotary,
-        scaled_rotary=block == "gpt_oss",
+        rope=read_rope(settings, block, local=window > 0) if rotary else PLAIN_ROPE,
     )
 
 
@@ -171,7 +175,7 @@ def _heads(settings: Settings, key: str) -> int:
     return _scales(settings)[1] * settings.size(key)
 
 
-def _latent(settings: Settings) -> LatentAttention:
+def _latent(settings: Settings, block: str) -> LatentAttention:
     return LatentAttention(
         num_heads=_heads(settings, "base_num_query_heads"),
         q_lora_rank=settings.count("q_lora_rank", 0) or None,
@@ -179,6 +183,7 @@ def _latent(settings: Settings) -> LatentAttention:
         qk_nope_head_dim=settings.size("qk_nope_head_dim"),
         qk_rope_head_dim=settings.count("qk_rope_head_dim", 0),
         v_head_dim=settings.size("v_head_dim"),
+        rope=read_rope(settings, block),
     )
 
 
@@ -211,7 +216,7 @@ def _ffn(settings: Settings, block: str, index: int) -> Ffn:
         settings, "base_moe_mlp_dim" if _number(settings, "base_moe_mlp_dim") > 0 else "base_mlp_dim"
     )
     groups, taken = (int(_number(settings, key)) for key in ("n_routing_groups", "topk_routing_group"))
-    limited = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
+    limited: dict[str, Any] = {"num_groups": groups, "top_groups": taken} if 0 < taken < groups else {}
     shared = settings.count("shared_experts", 0)
     routed_bias = settings.flag("routed_bias")
     return MoeFfn(
@@ -225,8 +230,18 @@ def _ffn(settings: Settings, block: str, index: int) -> Ffn:
         shared_gate=block in HYBRID,
         router_bias=routed_bias and block == "gpt_oss",
         score_bias=routed_bias and block != "gpt_oss",
+        **_weights(settings, block),
         **limited,
     )
+
+
+def _weights(settings: Settings, block: str) -> dict[str, Any]:
+    """Return how a token's experts are weighed: most styles take the softmax of them alone (layers/moe.py)."""
+    score = "sigmoid" if settings.get("routed_score_func") == "sigmoid" else "softmax"
+    if block == "deepseek":
+        scale = settings.number("routed_scaling_factor") or 1.0
+        return {"score": score, "normalised": score == "sigmoid", "weight_scale": scale}
+    return {"score": "sigmoid", "normalised": False} if block == "llama4" else {}
 
 
 def _widths(settings: Settings, key: str) -> int:

@@ -229,6 +229,8 @@ def _model(settings: Settings, path: Path, options: Options, own: Mapping[str, A
     known = presets().get(name, {}).get("catalogue")
     twin = options.model_of(known) if known and options.model_of is not None else None
     model = twin.text if twin is not None and same(twin, built) else built
+    if twin is not None and model is built and same(twin.shape, built.shape):
+        model = replace(twin.text, layers=built.layers, norm_eps=built.norm_eps)
     if not settings.flag("use_multimodal"):
         return model
     if twin is None or twin.vision is None:

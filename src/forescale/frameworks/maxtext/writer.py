@@ -21,6 +21,7 @@ from forescale.frameworks.maxtext.layout import (
     STRATEGIES,
 )
 from forescale.frameworks.maxtext.model import read_model, same
+from forescale.frameworks.maxtext.rope import rope_keys
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.writing import PLACEHOLDER, Files
 from forescale.question import Question
@@ -49,14 +50,31 @@ def model_keys(model: Model) -> dict[str, Any]:
     """
     sizes = _sizes(model)
     extras = {key: sizes[key] for key in EXTRAS if key in sizes}
-    for name, entry in sorted(
-        presets().items(), key=lambda item: (item[1].get("catalogue") != model.name, len(item[0]))
+    near = _near(model, extras)
+    name = next((name for name, found in near.items() if same(found, model)), None)
+    if (
+        name is None
+        and near
+        and not same(read_model(Settings({**base_values(), **sizes}, "sizes"), ""), model)
     ):
+        name = next(iter(near))
+    if name is not None:
+        return {"model_name": name, **extras}
+    return {key: value for key, value in sizes.items() if value != base_values().get(key) or key in _NAMED}
+
+
+def _near(model: Model, extras: Mapping[str, Any]) -> dict[str, Model]:
+    """Return MaxText's models that cost the same as this, the one of its name first: a name goes over other keys."""
+    found = {}
+    ordered = sorted(
+        presets().items(), key=lambda item: (item[1].get("catalogue") != model.name, len(item[0]))
+    )
+    for name, entry in ordered:
         values = {**base_values(), **entry["keys"], **extras}
         alike = values["base_emb_dim"] == model.hidden_size and values["vocab_size"] == model.vocab_size
-        if alike and same(_built(name, tuple(extras.items())), model):
-            return {"model_name": name, **extras}
-    return {key: value for key, value in sizes.items() if value != base_values().get(key) or key in _NAMED}
+        if alike and same(_built(name, tuple(extras.items())).shape, model.shape):
+            found[name] = _built(name, tuple(extras.items()))
+    return found
 
 
 def tower_keys(model: Model, trainable: Trainable) -> dict[str, Any]:
@@ -103,6 +121,8 @@ def _sizes(model: Model) -> dict[str, Any]:
         "mlp_activations": ["silu", "linear"] if gated else ["gelu"],
         "vocab_size": model.vocab_size,
         "logits_via_embedding": model.tied_embeddings,
+        "normalization_layer_epsilon": model.norm_eps,
+        **rope_keys(model, _block(model)),
         **(_experts(model, moe) if moe is not None else {}),
     }
     optional = {
@@ -207,6 +227,8 @@ def _experts(model: Model, moe: MoeFfn) -> Mapping[str, Any]:
         "shared_experts": shared + (rest > 0),
         "first_num_dense_layers": first,
         "routed_bias": moe.score_bias or moe.router_bias,
+        "routed_score_func": moe.score if _block(model) == "deepseek" else "",
+        "routed_scaling_factor": moe.weight_scale,
     }
     groups = (
         {"n_routing_groups": moe.num_groups, "topk_routing_group": moe.top_groups} if moe.num_groups else {}

@@ -15,7 +15,7 @@ from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.megatron.write_layout import stage_sizes
 from forescale.frameworks.settings import Settings
 from forescale.question import Question
-from forescale.spec.model import LatentAttention, Model
+from forescale.spec.model import FullAttention, LatentAttention, Model
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
@@ -70,6 +70,12 @@ def _reads_from_elsewhere(q: Laid) -> bool:
     return any(isinstance(each, LatentAttention) and each.top_k and not each.indexer for each in firsts)
 
 
+def _yarned(model: Model) -> bool:
+    """Whether softmax attention, other than latent, has the positions of YaRN."""
+    parts = (layer.attention for layer in model.layer_kinds)
+    return any(isinstance(each, FullAttention) and each.rope.scaling == "yarn" for each in parts)
+
+
 DEGREES = (
     "tensor_model_parallel_size",
     "context_parallel_size",
@@ -84,8 +90,8 @@ LAWS = (
         unless=has_tower,
     ),
     Law(
-        lambda q: q.model.num_mtp_layers > 0 and q.model.learned_positions > 0,
-        "multi-token prediction needs rotary positions or none",
+        lambda q: q.model.num_mtp_layers > 0 and (q.model.learned_positions > 0 or _yarned(q.model)),
+        "multi-token prediction needs rotary positions or none, and of YaRN's those of latent attention",
         ("mtp_num_layers", "position_embedding_type"),
     ),
     Law(

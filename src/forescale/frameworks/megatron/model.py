@@ -10,14 +10,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from forescale.frameworks.megatron.rope import read_rope
 from forescale.frameworks.megatron.run import read_tower
 from forescale.frameworks.reading import Options, packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.spec.model import (
+    USUAL_EPS,
     Attention,
     DenseFfn,
     Ffn,
@@ -30,6 +33,7 @@ from forescale.spec.model import (
     MoeFfn,
     picking_layers,
 )
+from forescale.spec.rope import PLAIN_ROPE
 
 PROVIDERS = (None, "gpt", "mamba", "hybrid")
 """Values of --model-provider whose model is what the flags say."""
@@ -52,6 +56,7 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         vocab_multiple=(1 if padded else settings.size("make_vocab_size_divisible_by", 128)),
         tied_embeddings=not settings.flag("untie_embeddings_and_output_weights"),
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
+        norm_eps=settings.number("layernorm_epsilon") or USUAL_EPS,
         learned_positions=_learned_positions(settings),
         num_mtp_layers=len(ahead) or settings.count("mtp_num_layers", 0),
         mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else _ahead(settings, layers),
@@ -111,7 +116,7 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
     full = _softmax_attention(settings, hidden)
     variant = settings.get("experimental_attention_variant")
     if variant is None:
-        return _windowed(settings, full, num_layers)
+        return _turned(settings, _windowed(settings, full, num_layers))
     if variant == SPARSE_VARIANT:
         return _sparse(settings, full, num_layers)
     if variant not in LINEAR_VARIANTS:
@@ -130,7 +135,20 @@ def _attention_layers(settings: Settings, num_layers: int, hidden: int) -> Seque
         settings.refuse(f"{settings.spell('linear_attention_freq')} must be given with a linear attention")
     if isinstance(pattern, int):
         pattern = tuple(int((at + 1) % pattern != 0) for at in range(num_layers))
-    return [linear if is_linear else full for is_linear in pattern]
+    return _turned(settings, [linear if is_linear else full for is_linear in pattern])
+
+
+def _turned(settings: Settings, attention: Sequence[Attention]) -> Sequence[Attention]:
+    """Take rotary positions from layers that are to have none; "every N" counts from the N-th."""
+    skipped = settings.pattern("no_rope_freq", len(attention))
+    if skipped is None:
+        return attention
+    if isinstance(skipped, int):
+        skipped = tuple(int((at + 1) % skipped == 0) for at in range(len(attention)))
+    return [
+        each.without_positions() if skips and isinstance(each, FullAttention) else each
+        for each, skips in zip(attention, skipped, strict=True)
+    ]
 
 
 def _sparse(settings: Settings, latent: Attention, num_layers: int) -> Sequence[Attention]:
@@ -180,6 +198,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
             qk_nope_head_dim=settings.count("qk_head_dim", 128),
             qk_rope_head_dim=settings.count("qk_pos_emb_head_dim", 64),
             v_head_dim=settings.count("v_head_dim", 128),
+            rope=read_rope(settings),
             projection_bias=settings.flag("add_bias_linear", default=True),
         )
     head_dim = settings.count("kv_channels")
@@ -195,6 +214,7 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
     if grouped and groups is None:
         settings.refuse(f"{settings.spell('num_query_groups')} must be given with grouped queries")
     bias = settings.flag("add_bias_linear", default=True)
+    rotary = _position(settings) == "rotary"
     return FullAttention(
         num_heads=heads,
         num_kv_heads=groups if grouped and groups else heads,
@@ -204,8 +224,8 @@ def _softmax_attention(settings: Settings, hidden: int) -> Attention:
         qk_norm="head" if settings.flag("qk_layernorm") else "none",
         sinks=settings.choice("softmax_type", "vanilla", SOFTMAX) == "learnable",
         output_gate=settings.flag("attention_output_gate"),
-        rotary=_position(settings) == "rotary",
-        scaled_rotary=settings.text("position_embedding_type") == "yarn",
+        rotary=rotary,
+        rope=read_rope(settings) if rotary else PLAIN_ROPE,
     )
 
 
@@ -264,9 +284,23 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
         shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
         shared_gate=settings.flag("moe_shared_expert_gate"),
         score_bias=settings.flag("moe_router_enable_expert_bias"),
+        **_weights(settings, top_k),
         num_groups=settings.count("moe_router_num_groups", 0),
         top_groups=settings.count("moe_router_group_topk", 0),
     )
+
+
+def _weights(settings: Settings, top_k: int) -> dict[str, Any]:
+    """Return how a token's experts are weighed: softmax is of them alone unless it is told to come before the choice.
+
+    Sigmoids are divided by their sum where there are several (moe_utils.py, topk_routing_with_score_function).
+    """
+    sigmoid = settings.text("moe_router_score_function") == "sigmoid"
+    return {
+        "score": "sigmoid" if sigmoid else "softmax",
+        "normalised": top_k > 1 if sigmoid else not settings.flag("moe_router_pre_softmax"),
+        "weight_scale": settings.number("moe_router_topk_scaling_factor") or 1.0,
+    }
 
 
 def _ffn_layers(settings: Settings, num_layers: int, hidden: int) -> Sequence[Ffn]:

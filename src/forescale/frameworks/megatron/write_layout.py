@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from forescale.errors import SpecError
 from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
 from forescale.frameworks.megatron.model import EXPANSION
+from forescale.frameworks.megatron.rope import rope_settings
 from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
@@ -307,7 +308,8 @@ def model_settings(model: Model, *, seq_len: int) -> Settings:
         "make_vocab_size_divisible_by": model.vocab_multiple,
         "untie_embeddings_and_output_weights": not model.tied_embeddings,
         "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm",
-        "position_embedding_type": _positions(model),
+        "layernorm_epsilon": model.norm_eps,
+        **_positions(model),
         "max_position_embeddings": model.learned_positions or max(seq_len, model.max_seq_len),
         "mtp_num_layers": None if hybrid else model.num_mtp_layers or None,
     }
@@ -320,14 +322,14 @@ def _laid_last(settings: Settings, over: Settings) -> Settings:
 
 
 def _gpt_oss(model: Model) -> bool:
-    """Whether layers are those of GPT-OSS: of other clamps and scaled positions only that there are any is known."""
+    """Whether layers are those of GPT-OSS: of other clamps only that there are any is known."""
     full, moe = (
         commonest(of_kind(model, "attention", FullAttention)),
         commonest(of_kind(model, "ffn", MoeFfn)),
     )
     if full is None or moe is None:
         return False
-    return full.scaled_rotary and full.sinks and moe.limited and moe.bias and moe.gated
+    return full.sinks and moe.limited and moe.bias and moe.gated
 
 
 def commonest(parts: Sequence[T]) -> T | None:
@@ -369,7 +371,9 @@ def _expert_sizes(model: Model, moe: MoeFfn) -> Settings:
         "moe_latent_size": moe.latent_size or None,
         "moe_shared_expert_intermediate_size": moe.shared_ffn_hidden_size or None,
         "moe_shared_expert_gate": moe.shared_gate,
-        "moe_router_score_function": "sigmoid" if moe.score_bias else None,
+        "moe_router_score_function": None if moe.score == "softmax" else moe.score,
+        "moe_router_pre_softmax": moe.score == "softmax" and (not moe.normalised or moe.top_k == 1),
+        "moe_router_topk_scaling_factor": None if moe.weight_scale == 1 else moe.weight_scale,
         "moe_router_enable_expert_bias": moe.score_bias,
         "moe_router_num_groups": moe.num_groups or None,
         "moe_router_group_topk": moe.top_groups or None,
@@ -522,9 +526,15 @@ def _mamba(model: Model) -> Settings:
     }
 
 
-def _positions(model: Model) -> str:
+def _positions(model: Model) -> Settings:
+    """Return the positions of most of the layers that have any."""
     if model.learned_positions:
-        return "learned_absolute"
-    full = of_kind(model, "attention", FullAttention)
-    latent = of_kind(model, "attention", LatentAttention)
-    return "rope" if latent or any(each.rotary for each in full) else "none"
+        return {"position_embedding_type": "learned_absolute"}
+    latent = commonest(of_kind(model, "attention", LatentAttention))
+    turned = commonest([each for each in of_kind(model, "attention", FullAttention) if each.rotary])
+    most = turned if latent is None else latent
+    if most is None:
+        return {"position_embedding_type": "none"}
+    plain = [isinstance(each.attention, FullAttention) and not each.attention.rotary for each in model.layers]
+    skips = pattern([int(each) for each in plain]) if any(plain) and not hybrid_pattern(model) else None
+    return {**rope_settings(most), "no_rope_freq": skips}

@@ -9,9 +9,21 @@ from msgspec.structs import replace
 
 from forescale.errors import shown
 from forescale.frameworks.settings import Settings
-from forescale.spec.model import DenseFfn, Ffn, FullAttention, Layer, LinearAttention, Model, MoeFfn
+from forescale.spec.model import (
+    USUAL_EPS,
+    DenseFfn,
+    Ffn,
+    FullAttention,
+    Layer,
+    LinearAttention,
+    Model,
+    MoeFfn,
+)
+from forescale.spec.rope import PLAIN_ROPE, Rope
 
 CONFIG = "model.model_config."
+RMS_EPS = 1e-6
+"""What RMS norms add to the variance where nothing is said (config/models_config.py)."""
 
 
 def read_model(settings: Settings, family: str, name: str) -> Model:
@@ -42,7 +54,7 @@ def _qwen(settings: Settings) -> Model:
     layers = []
     for index in range(depth):
         plain = bool(every) and (index + 1) % int(every or 1) == 0
-        attention = replace(near, rotary=False, window=None) if plain else near
+        attention = replace(near.without_positions(), window=None) if plain else near
         layers.append(_layer(settings, attention, sparse if sparse and index in routes else dense))
     return _decoder(settings, layers)
 
@@ -60,7 +72,7 @@ def _routing_layers(settings: Settings, depth: int) -> frozenset[int]:
 
 
 def _experts(settings: Settings) -> MoeFfn | None:
-    """Return the routed part; its sizes where they are not given are those of MoEConfig."""
+    """Return the routed part; its sizes where they are not given are those of MoEConfig (nn/moe.py: softmax of all)."""
     table = f"{CONFIG}moe_config."
     if f"{CONFIG}moe_config" not in settings:
         return None
@@ -73,6 +85,7 @@ def _experts(settings: Settings) -> MoeFfn | None:
         if shared
         else 0,
         shared_gate=shared,
+        normalised=False,
     )
 
 
@@ -80,6 +93,7 @@ def _starcoder(settings: Settings) -> Model:
     """Starcoder2Config: layer norms, biases, an activation without a gate, one key/value head unless told."""
     heads = settings.size(f"{CONFIG}num_attention_heads", 16)
     grouped = settings.flag(f"{CONFIG}grouped_query")
+    rotary = settings.flag(f"{CONFIG}use_rotary_embeddings", default=True)
     attention = FullAttention(
         num_heads=heads,
         num_kv_heads=settings.size(f"{CONFIG}num_kv_heads") if grouped else 1,
@@ -87,7 +101,8 @@ def _starcoder(settings: Settings) -> Model:
         window=settings.count(f"{CONFIG}sliding_window_size") or None,
         qkv_bias=True,
         output_bias=True,
-        rotary=settings.flag(f"{CONFIG}use_rotary_embeddings", default=True),
+        rotary=rotary,
+        rope=_rope(settings) if rotary else PLAIN_ROPE,
     )
     whole = settings.words(f"{CONFIG}global_attn_layers")
     hidden = settings.size(f"{CONFIG}hidden_size", 2048)
@@ -99,7 +114,9 @@ def _starcoder(settings: Settings) -> Model:
         Layer(attention=replace(attention, window=None) if str(index) in whole else attention, ffn=ffn)
         for index in range(depth)
     ]
-    return replace(_decoder(settings, layers, hidden=2048), norm="layer", tied_embeddings=True)
+    model = _decoder(settings, layers, hidden=2048)
+    eps = settings.number(f"{CONFIG}layer_norm_epsilon") or USUAL_EPS
+    return replace(model, norm="layer", norm_eps=eps, tied_embeddings=True)
 
 
 def _llamoe(settings: Settings) -> Model:
@@ -108,6 +125,7 @@ def _llamoe(settings: Settings) -> Model:
         num_experts=settings.size(f"{CONFIG}moe_num_experts", 1),
         top_k=settings.size(f"{CONFIG}num_experts_per_tok", 1),
         ffn_hidden_size=settings.size(f"{CONFIG}intermediate_size", 11_008),
+        normalised=False,
     )
     return _decoder(settings, [_layer(settings, _attention(settings), moe)])
 
@@ -152,7 +170,15 @@ def _attention(settings: Settings) -> FullAttention:
         num_heads=heads,
         num_kv_heads=settings.size(f"{CONFIG}num_key_value_heads", heads),
         head_dim=_head_dim(settings, heads, 4096),
+        rope=_rope(settings),
     )
+
+
+def _rope(settings: Settings) -> Rope:
+    """Return the rotary positions; `rope_scaling` is read by none of nanotron's classes."""
+    rope = Rope(base=settings.number(f"{CONFIG}rope_theta") or PLAIN_ROPE.base)
+    slowed = settings.number(f"{CONFIG}rope_seq_len_interpolation_factor")
+    return replace(rope, scaling="linear", factor=slowed) if slowed else rope
 
 
 def _head_dim(settings: Settings, heads: int, usual: int) -> int:
@@ -184,6 +210,7 @@ def _decoder(settings: Settings, layers: list[Layer], hidden: int = 4096) -> Mod
         hidden_size=settings.size(f"{CONFIG}hidden_size", hidden),
         layers=tuple(kinds[layer] for layer in (layers * depth if len(layers) == 1 else layers)),
         tied_embeddings=settings.flag(f"{CONFIG}tie_word_embeddings"),
+        norm_eps=settings.number(f"{CONFIG}rms_norm_eps") or RMS_EPS,
         max_seq_len=settings.count(f"{CONFIG}max_position_embeddings", 0),
     )
 

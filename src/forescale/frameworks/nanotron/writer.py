@@ -10,6 +10,7 @@ from forescale.frameworks.nanotron.reader import CONTEXT, ENGINES, STORAGE
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, MoeFfn
+from forescale.spec.rope import PLAIN_ROPE
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.syntax import dump_yaml
@@ -147,17 +148,19 @@ def model_config(model: Model, strategy: Strategy) -> dict[str, Any]:
         msg = f"nanotron's Starcoder2, which {model.name} would be, has no context parallelism; cp is {strategy.cp}"
         raise SpecError(msg)
     if not gated:
-        return _starcoder(sizes, first, dense[0])
+        return _starcoder(sizes | {"layer_norm_epsilon": model.norm_eps}, first, dense[0])
     sizes |= {
         "hidden_act": "silu",
         "intermediate_size": dense[0].ffn_hidden_size if dense else _experts(model).ffn_hidden_size,
         "num_key_value_heads": first.num_kv_heads,
         "tie_word_embeddings": model.tied_embeddings,
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": (model.ropes[0] or PLAIN_ROPE).base,
     }
     plain = (
         not first.qkv_bias
         and model.moe is None
-        and all(layer.window is None and layer.rotary for layer in softmax)
+        and all(layer.window is None and layer.rotary and layer.rope.scaling != "linear" for layer in softmax)
     )
     if plain and strategy.cp == 1:
         return {"is_llama_config": True, **sizes, "_attn_implementation": FLASH}
@@ -181,6 +184,7 @@ def _starcoder(sizes: dict[str, Any], attention: FullAttention, ffn: DenseFfn) -
     one = attention.num_kv_heads == 1
     heads = {"multi_query": True} if one else {"grouped_query": True, "num_kv_heads": attention.num_kv_heads}
     own = {"intermediate_size": ffn.ffn_hidden_size, "use_rotary_embeddings": attention.rotary}
+    own |= {"rope_theta": round(attention.rope.base)} if attention.rotary else {}
     window = {} if attention.window is None else {"sliding_window_size": attention.window}
     return {"is_starcoder2_config": True, **sizes, **own, **heads, **window}
 
@@ -190,6 +194,9 @@ def _qwen(model: Model, softmax: list[FullAttention], strategy: Strategy) -> dic
     plain = [index + 1 for index, layer in enumerate(softmax) if not layer.rotary]
     window = next((layer.window for layer in softmax if layer.window is not None), None)
     values: dict[str, Any] = {"attention_bias": softmax[0].qkv_bias, "sliding_window_size": window}
+    rope = model.ropes[0]
+    if rope is not None and rope.scaling == "linear":
+        values["rope_seq_len_interpolation_factor"] = rope.factor
     if plain and all(high - low == plain[0] for low, high in pairwise([0, *plain])):
         values["no_rope_layer"] = plain[0]
     values["_attn_implementation"] = (

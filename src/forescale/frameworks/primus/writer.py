@@ -17,6 +17,11 @@ EXPERIMENT = "experiment.yaml"
 LIMITED: Final = {"zb-1p": 1, "zb-2p": 2}
 """Schedules that are the heuristic of zero bubbles under a limit (pp_max_mem) of so many times pp."""
 
+SPELT: Final = {"layernorm_epsilon": "norm_epsilon"}
+"""Keys that Primus' presets spell as flags, not as Megatron-LM's fields are."""
+UNLISTED: Final = ("beta_fast", "beta_slow")
+"""Fields of Megatron-LM's latent attention that none of Primus' presets has."""
+
 
 class PrimusWriter:
     """Experiments for Primus' Megatron backend; run in its folder by its own script."""
@@ -56,6 +61,8 @@ def primus_settings(question: Question) -> dict[str, Settings]:
     """Return the overrides of a question: Megatron's settings, and what Primus has beside them."""
     settings = all_settings(question)
     strategy = question.layout
+    model = settings["MODEL"]
+    settings["MODEL"] = {SPELT.get(key, key): value for key, value in model.items() if key not in UNLISTED}
     settings["MODEL"] |= {"add_position_embedding": question.model.learned_positions > 0}
     settings["LAYOUT"] |= _schedule(strategy) | _turbo(strategy) | _listed(strategy.recompute)
     return settings

@@ -16,6 +16,7 @@ from forescale.frameworks.python.module import Class, Function, Module
 from forescale.frameworks.python.values import Call, Opaque
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
+from forescale.frameworks.torchtitan.rope import rope_config, weight_config
 from forescale.graph.counts import count_parameters
 from forescale.spec.model import LatentAttention, Model
 from forescale.spec.workload import ALL_LINEAR, LoraTarget, Trainable
@@ -370,6 +371,7 @@ def model_of_sizes(call: Call, name: str) -> Model:
             builder = part.name.rpartition(".")[2] if part.name.endswith("_layers") else builder
     config = {KEYS[word]: value for word, value in fields.items() if word in KEYS}
     config["model_type"] = _kind(builder, fields)
+    config |= {**rope_config(_module(builder), fields), **weight_config(fields)}
     config["q_lora_rank"] = config.get("q_lora_rank") or None
     config["n_routed_experts"] = config["num_local_experts"] = config.get("num_experts")
     if config["model_type"] == "mixtral":
@@ -378,6 +380,11 @@ def model_of_sizes(call: Call, name: str) -> Model:
     model = read_huggingface(config, name=name, where=f"{line}: {call.name}").model
     depth = predicting.fields.get("num_mtp_layers", 0) if isinstance(predicting, Call) else 0
     return replace(model, num_mtp_layers=depth)
+
+
+def _module(builder: str) -> str:
+    """Return the module of a builder of any release; empty of one that is not known."""
+    return next((each.module for rows in BUILDERS.values() for each in rows if each.name == builder), "")
 
 
 def _kind(builder: str, fields: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from forescale.frameworks.torchtitan.layout import (
     dealt,
     every_layer,
 )
+from forescale.frameworks.torchtitan.rope import argument_words, product_scale, rope_text, weight_words
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.graph.stages import virtual_stages
 from forescale.question import Question
@@ -24,6 +25,8 @@ from forescale.schedule.family import Request
 from forescale.schedule.library import build_schedule, family
 from forescale.schedule.model import Schedule
 from forescale.schedule.torch_csv import to_csv
+from forescale.spec.model import Model
+from forescale.spec.rope import PLAIN_ROPE
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import num_microbatches
 from forescale.syntax import dump_toml
@@ -283,14 +286,6 @@ def _registered(question: Question, flavor: tuple[str, str], converters: list[st
     return [f"    model_spec = {module}.model_registry({', '.join(words)})"]
 
 
-ROPE: Final = {
-    "llama3": ("ComplexRoPE", 500000.0),
-    "qwen3": ("CosSinRoPE", 1000000.0),
-    "deepseek_v3": ("ComplexRoPE", 10000.0),
-}
-"""Rotary positions of each model, which cost the same whatever their base."""
-
-
 def _built(question: Question, own: Sized | None, converters: list[str]) -> list[str]:
     """Return the lines that build a model of sizes that no registry has."""
     assert own is not None
@@ -338,7 +333,7 @@ def _predicting(question: Question, dim: int) -> str:
 def _layers(question: Question, own: Sized) -> str:
     """Return the call of the builder that makes the layers."""
     module = own.builder.module
-    rope, theta = ROPE[module]
+    rope = question.model.ropes[0] or PLAIN_ROPE
     config = own.config
     width = config.get("qk_rope_head_dim", config.get("head_dim"))
     width = width or config["hidden_size"] // config["num_attention_heads"]
@@ -348,9 +343,14 @@ def _layers(question: Question, own: Sized) -> str:
         words |= _dispatcher(question)
     if module == "deepseek_v3":
         words.setdefault("dense_hidden_dim", words["moe_hidden_dim"])
-        words |= {"router_score_func": SCORES[own.kind], "mscale": 1.0, "non_blocking_capacity_factor": None}
+        words |= {
+            "router_score_func": SCORES[own.kind],
+            "mscale": product_scale(rope),
+            "non_blocking_capacity_factor": None,
+        }
+        words |= {f"router_{word}": value for word, value in weight_words(question.model).items()}
     lines = [f"{word}={value!r}" for word, value in (words | {"attn_backend": "flex"}).items()]
-    lines.append(f"rope={rope}.Config(dim={width}, max_seq_len={longest}, theta={theta})")
+    lines.append(f"rope={rope_text(module, rope, width=width, longest=longest)}")
     inside = "".join(f"        {line},\n" for line in lines)
     return f"{module}.{own.builder.name}(\n{inside}    )"
 
@@ -432,19 +432,20 @@ def _toml(
     text = dump_toml(tables)
     for line in (f'hf_assets_path = "{ASSETS}"', 'dataset = "c4"'):
         text = text.replace(line, f"{line}  # {PLACEHOLDER}")
-    return {TOML: text} | ({} if own is None else {SIZES: _flavor(own)})
+    return {TOML: text} | ({} if own is None else {SIZES: _flavor(own, question.model)})
 
 
-def _flavor(own: Sized) -> str:
+def _flavor(own: Sized, model: Model) -> str:
     """Return a module that puts a flavor of these sizes into torchtitan's table (0.2)."""
     module, table = own.builder.module, TABLES[own.builder.module]
     words: dict[str, Any] = own.words(own.builder.words)
+    words |= argument_words(module, model.ropes[0] or PLAIN_ROPE, model.norm_eps)
     if module == "qwen3":
         words |= {"qk_norm": own.kind.startswith("qwen3"), "moe_enabled": own.routed}
     lines = [f"    {word}={value!r}," for word, value in words.items()]
     if own.routed:
         inside = {"num_shared_experts": 0, **own.words(own.builder.inside)}
-        inside["score_func"] = SCORES.get(own.kind, "softmax")
+        inside |= {"score_func": SCORES.get(own.kind, "softmax"), **weight_words(model)}
         lines += [
             "    moe_args=MoEArgs(",
             *(f"        {word}={value!r}," for word, value in inside.items()),

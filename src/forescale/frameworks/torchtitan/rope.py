@@ -1,0 +1,117 @@
+"""Rotary positions, norms and weights of experts in torchtitan's words, read and written.
+
+Its positions turn and nothing else: of YaRN's factors the models with latent attention have that of queries times keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from forescale.frameworks.python.values import Call
+from forescale.spec.model import USUAL_EPS, Model
+from forescale.spec.rope import Rope
+
+KINDS: Final[Mapping[str, str]] = {
+    "llama3": "ComplexRoPE",
+    "qwen3": "CosSinRoPE",
+    "deepseek_v3": "ComplexRoPE",
+}
+"""The class of each module's positions (0.3); those by cosines and sines take no scaling of Llama 3.1."""
+EPS: Final[Mapping[str, float]] = {"qwen3": 1e-6}
+"""What norms of a module add to the variance, where that is not PyTorch's."""
+LLAMA: Final[Mapping[str, str]] = {
+    "scaling_factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "original_max_position_embeddings",
+}
+"""Words of Llama 3.1's scaling by Hugging Face's."""
+YARN: Final[Mapping[str, str]] = {
+    "rope_factor": "factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "original_seq_len": "original_max_position_embeddings",
+    "truncate": "truncate",
+}
+OURS: Final[Mapping[str, str]] = {
+    "original_max_position_embeddings": "original_seq_len",
+    "truncate": "rounded",
+}
+"""What our fields are called, where that is not Hugging Face's word."""
+USUAL: Final[Mapping[str, Any]] = {
+    "scaling_factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "rope_factor": 40.0,
+    "original_seq_len": 4096,
+}
+"""Values of words that are not given: of RoPE.Config (0.3) and of DeepSeekV3ModelArgs (0.2)."""
+
+
+def rope_text(module: str, rope: Rope, *, width: int, longest: int) -> str:
+    """Return the call that makes a model's positions (0.3)."""
+    words: dict[str, Any] = {"dim": width, "max_seq_len": longest, "theta": rope.base}
+    if rope.scaling == "llama3" and KINDS[module] == "ComplexRoPE":
+        words |= {"scaling": "llama", **_named(rope, LLAMA)}
+    if rope.scaling == "yarn":
+        words |= {"scaling": "yarn", **_named(rope, YARN)}
+    return f"{KINDS[module]}.Config({', '.join(f'{word}={value!r}' for word, value in words.items())})"
+
+
+def argument_words(module: str, rope: Rope, eps: float) -> dict[str, Any]:
+    """Return the words of a model's arguments (0.2)."""
+    words = {"rope_theta": rope.base, "norm_eps": eps}
+    if module != "deepseek_v3":
+        return words
+    if rope.scaling != "yarn":
+        return words | {"rope_factor": 1.0}
+    yarn = _named(rope, YARN)
+    del yarn["truncate"]
+    return words | yarn | {"mscale": product_scale(rope)}
+
+
+def weight_words(model: Model) -> dict[str, Any]:
+    """Return the words of the weights of a token's experts."""
+    moe = model.moe
+    return {} if moe is None else {"route_norm": moe.normalised, "route_scale": moe.weight_scale}
+
+
+def weight_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Hugging Face's keys of these weights; builders without such words divide by the sum."""
+    told = {word: fields.get(word, fields.get(f"router_{word}")) for word in ("route_norm", "route_scale")}
+    known = "score_func" in fields or "router_score_func" in fields
+    return {
+        "norm_topk_prob": not known if told["route_norm"] is None else told["route_norm"],
+        "routed_scaling_factor": told["route_scale"] or 1.0,
+    }
+
+
+def product_scale(rope: Rope) -> float:
+    """Return the weight of the factor of queries times keys, which counts beside YaRN only."""
+    return rope.mscale_all_dim if rope.scaling == "yarn" else 1.0
+
+
+def _named(rope: Rope, words: Mapping[str, str]) -> dict[str, Any]:
+    return {word: getattr(rope, OURS.get(theirs, theirs)) for word, theirs in words.items()}
+
+
+def rope_config(module: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Hugging Face's keys of positions and norms, as a class of arguments or a call of a builder has them."""
+    call = fields.get("rope")
+    latent = module == "deepseek_v3"
+    eps = {"rms_norm_eps": fields.get("norm_eps", EPS.get(module, USUAL_EPS))}
+    if isinstance(call, Call):
+        told, scaling = dict(call.fields), str(call.fields.get("scaling", "none"))
+        theta = told.get("theta", 10_000.0)
+    else:
+        told, scaling = dict(fields), "yarn" if latent else "none"
+        theta = told.get("rope_theta", 1_000_000.0 if module == "qwen3" else 10_000.0)
+    words = {"llama": LLAMA, "yarn": YARN}.get(scaling, {})
+    given = {**USUAL, **told}
+    table = {theirs: given[word] for word, theirs in words.items() if word in given}
+    found = {"rope_theta": theta, **eps}
+    if not table or table["factor"] == 1:
+        return found
+    weight = fields.get("mscale", 1.0)
+    kind = {"rope_type": "yarn", "mscale": weight, "mscale_all_dim": weight}
+    return found | {"rope_scaling": table | ({"rope_type": "llama3"} if scaling == "llama" else kind)}

@@ -1,0 +1,61 @@
+"""Rotary positions and norms of models that torchtitan has no flavor of."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from forescale.api import ask
+from forescale.catalogue.models import load_model
+from forescale.export import export
+
+LLAMA3 = "theta=500000.0, scaling='llama', scaling_factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, "
+
+
+def exported(model: str, to: str):
+    """A model of fewer layers, which no registry has."""
+    known = load_model(model)
+    asked = ask(
+        replace(known, layers=known.layers[:5], num_mtp_layers=0),
+        "h100-sxm",
+        devices=8,
+        seq_len=4096,
+        global_batch_size=8,
+        zero=3,
+        framework=to,
+    )
+    return export(asked)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("llama-3.1-8b", f"{LLAMA3}original_max_position_embeddings=8192)"),
+        ("qwen3-8b", "CosSinRoPE.Config(dim=128, max_seq_len=40960, theta=1000000.0)"),
+        (
+            "deepseek-v2-lite",
+            "scaling='yarn', rope_factor=40.0, beta_fast=32.0, beta_slow=1.0, original_seq_len=4096",
+        ),
+        ("deepseek-v2-lite", "mscale=0.707,"),
+    ],
+)
+def test_python(model, text):
+    found = exported(model, "torchtitan@0.3")
+    assert text in found.texts["plan.py"]
+    assert {each.word for each in found.unsaid} <= {"model.norm_eps"}
+
+
+@pytest.mark.parametrize(
+    ("model", "lines", "unsaid"),
+    [
+        ("qwen3-8b", ("rope_theta=1000000.0", "norm_eps=1e-06"), set()),
+        ("llama-3.1-8b", ("rope_theta=500000.0", "norm_eps=1e-05"), {"model.layers.attention.rope"}),
+        ("deepseek-v2-lite", ("rope_factor=40.0", "mscale=0.707", "original_seq_len=4096"), set()),
+        ("moonlight-16b-a3b", ("rope_theta=50000.0", "rope_factor=1.0"), set()),
+    ],
+)
+def test_arguments_of_the_older_release(model, lines, unsaid):
+    found = exported(model, "torchtitan@0.2")
+    text = found.texts["plan_model.py"]
+    assert [each for each in lines if f"    {each},\n" not in text] == []
+    assert {each.word for each in found.unsaid} == unsaid
