@@ -24,6 +24,7 @@ from forescale.io.question import (
     is_plan,
     measured_question,
     question_values,
+    read_plan_values,
     read_question,
     with_overrides,
     write_question,
@@ -489,3 +490,19 @@ def test_what_says_nothing_of_the_target_is_refused(ran, text):
 def test_kernels_alone_are_of_no_run():
     with pytest.raises(SpecError, match="timed kernels only"):
         measured_question(BenchArtifact(), of_bench(moe(4)), where="bench.json", folder=Path())
+
+
+@pytest.mark.parametrize("key", ["devices", "framework", "preset", "max_memory", "phase"])
+def test_a_key_without_a_value_is_refused_with_its_line(tmp_path, key):
+    file = tmp_path / "plan.yaml"
+    file.write_text(f"model: llama-3.1-8b\ncluster: h100-sxm\n{key}:\nworkload: {{seq_len: 4096}}\n")
+    with pytest.raises(ReaderError, match=f"plan.yaml, line 3: {key} has no value; give it one, or leave"):
+        read_plan_values(file)
+
+
+@pytest.mark.parametrize("rules", [3, "megatron-core: experts", {"a": 1}, [1]])
+def test_rules_of_a_space_are_a_list_of_names(rules):
+    work = {"seq_len": 4096, "global_batch_size": 64}
+    asked = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "workload": work}
+    with pytest.raises(SpecError, match="plan, space: rules must be a list of names, got"):
+        build_question({**asked, "space": {"rules": rules}}, where="plan")

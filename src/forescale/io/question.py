@@ -57,7 +57,7 @@ from forescale.io.named import (
     named_cluster,
     named_model,
 )
-from forescale.io.reading import check_names, in_todays_words, spelt_out, uncontradicted
+from forescale.io.reading import check_names, in_todays_words, names_of, spelt_out, uncontradicted
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -471,7 +471,7 @@ def _space(values: Mapping[str, Any], where: str) -> Space:
         name: [None if each == _UNCHANGED else each for each in value] if isinstance(value, list) else value
         for name, value in values.items()
     }
-    rules = tuple(_rule(str(name)) for name in given.pop("rules", None) or ())
+    rules = tuple(map(_rule, names_of(given.pop("rules", None), f"{where}, space: rules")))
     return replace(build(Space, given, where=f"{where}, space"), rules=rules)
 
 
