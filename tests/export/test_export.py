@@ -126,3 +126,18 @@ def test_adapters_beside_narrow_weights_that_cannot_be_said_are_named():
     precision = replace(asked.workload.precision, frozen="nf4")
     asked = replace(asked, workload=replace(asked.workload, trainable=trainable, precision=precision))
     assert {"workload.trainable", "workload.precision.frozen"} == {each.word for each in export(asked).unsaid}
+
+
+@pytest.mark.parametrize(
+    ("model", "to", "word"),
+    [
+        ("pythia-1.4b", "megatron-core", "layers.parallel"),
+        ("mistral-7b", "torchtitan", "layers.attention.window"),
+    ],
+)
+def test_another_model_is_named_though_no_figure_follows_from_it(model: str, to: str, word: str) -> None:
+    asked = ask(model, "h100-sxm", devices=8, seq_len=1024, global_batch_size=8, zero=3, framework=to)
+    found = export(asked)
+    (unsaid,) = (each for each in found.unsaid if each.word == f"model.{word}")
+    assert (unsaid.step_time_s, unsaid.peak_bytes) == (0.0, 0.0)
+    assert "changes neither" in found.texts[found.main]

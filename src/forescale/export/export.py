@@ -294,8 +294,10 @@ def _unsaid(
     """Yield each word that came back otherwise and that a figure follows from, and what it alone changes.
 
     A word that changes nothing alone, or cannot change alone, counts where the others change more with it than without.
+    Those of the model all count: with them another one is trained.
     """
     if _figures(together) == _figures(projection):
+        yield from (each for each, *_ in _otherwise(asked, found, "model"))
         return
     among: list[tuple[Unsaid, str, Word]] = []
 
@@ -307,10 +309,7 @@ def _unsaid(
 
     for part in ("model", "strategy", "workload"):
         wanted, read = getattr(asked, part), getattr(found, part)
-        for path, one, other in _different(wanted, read):
-            unsaid = Unsaid(
-                word=".".join((part, *path)), wanted=one, read=other, step_time_s=None, peak_bytes=None
-            )
+        for unsaid, path in _otherwise(asked, found, part):
             alone = _projected(partial(_with, asked, part, path, read))
             if alone is not None and _figures(alone) != _figures(projection):
                 seconds = alone.step_time_s - projection.step_time_s
@@ -319,11 +318,20 @@ def _unsaid(
                 continue
             others = _projected(partial(_with, found, part, path, wanted))
             if others is not None and _figures(others) != _figures(together):
-                yield unsaid
+                yield replace(unsaid, step_time_s=None, peak_bytes=None)
             elif alone is None and others is None:  # it goes with others only, as replicas do with shards
-                among.append((unsaid, part, path))
+                among.append((replace(unsaid, step_time_s=None, peak_bytes=None), part, path))
+            elif part == "model":
+                yield unsaid
     if among and _figures(_projected(tied) or together) != _figures(projection):
         yield from (unsaid for unsaid, *_ in among)
+
+
+def _otherwise(asked: Question, found: Question, part: str) -> Iterator[tuple[Unsaid, Word]]:
+    """Yield the words of a part that came back otherwise, as if no figure followed from them, and where they stand."""
+    for path, one, other in _different(getattr(asked, part), getattr(found, part)):
+        word = ".".join((part, *path))
+        yield Unsaid(word=word, wanted=one, read=other, step_time_s=0.0, peak_bytes=0.0), path
 
 
 def _figures(projection: Projection) -> dict[str, Any]:
