@@ -29,6 +29,7 @@ from forescale.io.question import (
     with_overrides,
     write_question,
 )
+from forescale.io.reading import spelt_out
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec import DenseFfn, Kernels, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
@@ -506,3 +507,8 @@ def test_rules_of_a_space_are_a_list_of_names(rules):
     asked = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "workload": work}
     with pytest.raises(SpecError, match="plan, space: rules must be a list of names, got"):
         build_question({**asked, "space": {"rules": rules}}, where="plan")
+
+
+def test_lengths_of_documents_are_lengths():
+    work = {"seq_len": "8k", "document_len": "2k", "global_batch_size": 64}
+    assert spelt_out({"workload": work})["workload"] == {**work, "seq_len": 8192, "document_len": 2048}

@@ -165,7 +165,7 @@ def _with_length(values: dict[str, Any]) -> dict[str, Any]:
     work = values.get("workload")
     if not isinstance(work, dict):
         return values
-    given = work.get("seq_len")
-    if not isinstance(given, str) or given.isdecimal() or (length := length_of(given)) is None:
-        return values
-    return {**values, "workload": {**work, "seq_len": length}}
+    given = {name: work[name] for name in ("seq_len", "document_len") if isinstance(work.get(name), str)}
+    lengths = {name: None if text.isdecimal() else length_of(text) for name, text in given.items()}
+    known = {name: length for name, length in lengths.items() if length is not None}
+    return {**values, "workload": {**work, **known}} if known else values
