@@ -170,6 +170,14 @@ def test_rules_of_a_framework_are_named(tmp_path):
     assert space.rules
 
 
+@pytest.mark.parametrize("name", ["asked.json", "asked", "asked.yaml"])
+def test_a_plan_is_not_written_where_it_is_not_read(tmp_path, name):
+    asked = Question(model=dense(4), cluster=cluster(8), workload=workload())
+    with pytest.raises(SpecError, match=r"a plan is written in TOML: give a name that ends in \.toml; got"):
+        write_question(asked, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 def test_what_has_no_form_in_a_file_is_refused(tmp_path):
     own = replace(load_run_calibration(), name="mine")
     asked = Question(model=dense(4), cluster=cluster(8), workload=workload(), costs=Costs(calibration=own))

@@ -45,7 +45,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNam
 from forescale.files import check_plain, parse_json, read_text
 from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
-from forescale.io.document import PLAN, is_document, is_written, read_asked
+from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import (
     build,
@@ -132,7 +132,7 @@ def changed_keys(values: Mapping[str, Any], written: Mapping[str, Any]) -> froze
 
 
 def write_question(question: Question, path: str | Path) -> None:
-    """Write a question as a plan file that `read_question` turns into an equal one.
+    """Write a question as a plan file in TOML that `read_question` turns into an equal one.
 
     Raises
     ------
@@ -142,10 +142,10 @@ def write_question(question: Question, path: str | Path) -> None:
     """
     if not isinstance(question, Question):
         raise SpecError(f"write_question takes a Question, as fs.ask makes it; got {shown(question)}")
-    values = question_values(question)
+    file, values = toml_file(path), question_values(question)
     if build_question(values, where=str(path)) != question:
         raise SpecError(f"{path}: the question cannot be written so that it is read back equal")
-    write_text(Path(path), dump_toml(values))
+    write_text(file, dump_toml(values))
 
 
 @says_lines
