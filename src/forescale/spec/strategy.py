@@ -543,7 +543,8 @@ class Strategy(Given, frozen=True, kw_only=True):
     reshard: Reshard = "default"
     """Stage 3: whether parameters are sharded again after forward; never gathers them once and keeps them whole through
     the step, and with them the unreduced gradients, as under stage 2. The default is never with pipeline stages, else
-    always (torchtitan). A number shards them over that many neighbours until backward (FSDP2, ZeRO++ hpZ)."""
+    always (torchtitan). A number, a divisor of the ranks that share them, shards them over that many neighbours until
+    backward (FSDP2, ZeRO++ hpZ)."""
     software: str | None = None
     """Software stack whose fitted losses apply: a key of the run calibration's `software`, which may be of a release
     ("megatron-core@25.02"). None is what the device is usually trained with: XLA on TPUs and Trainium, Megatron-Core
