@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -52,6 +52,21 @@ def test_parts_of_a_step_and_of_memory_add_up(model, strategy):
     assert result.memory.peak_low_bytes < result.memory.peak_bytes < result.memory.peak_high_bytes
     assert result.step_time.low < result.step_time.expected < result.step_time.high
     assert sum(stage.num_layers for stage in result.memory.stages) == model.num_layers
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy"), [(dense(), Strategy(dp_shard=16)), (moe(), Strategy(ep=4, dp_shard=16))]
+)
+def test_numbers_are_pythons(model, strategy):
+    """They print as numbers, also in a list."""
+    found = project(model, cluster(16), strategy, workload())
+    assert not [each for each in _values(asdict(found)) if isinstance(each, np.generic)]
+
+
+def _values(value):
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    return [leaf for each in value for leaf in _values(each)] if isinstance(value, (list, tuple)) else [value]
 
 
 def test_model_flops_do_not_depend_on_the_layout():

@@ -52,6 +52,8 @@ def test_binary_and_folders(tmp_path):
     (tmp_path / "y.toml").mkdir()
     with pytest.raises(ReaderError, match="cannot be read as text"):
         load_mapping(tmp_path / "y.toml")
+    with pytest.raises(ReaderError, match=r"it is a folder; give a file, one of \.toml, \.json"):
+        load_mapping(tmp_path)
 
 
 BOMB = "a: &a [1,2,3,4,5,6,7,8,9]\n" + "\n".join(

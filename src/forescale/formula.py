@@ -277,9 +277,9 @@ def value_of(item: Any) -> Any:
 
 
 def number_of(item: Any) -> float:
-    """Return the plain number of one candidate, the first if there are several."""
+    """Return the plain number of one candidate, the first if there are several: Python's, not numpy's."""
     plain = value_of(item)
-    return plain if isinstance(plain, float) else float(np.asarray(plain).reshape(-1)[0])
+    return float(plain if isinstance(plain, float) else np.asarray(plain).reshape(-1)[0])
 
 
 def as_term(item: Any, *, name: str = "", unit: str = "", source: str = "") -> Term:

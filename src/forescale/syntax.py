@@ -30,6 +30,8 @@ def load_mapping(path: Path) -> dict[str, Any]:
     """
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
+        if path.is_dir():
+            raise ReaderError(path, f"it is a folder; give a file, one of {', '.join(_PARSERS)}")
         raise ReaderError(path, f"the suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}")
     return parse_mapping(read_text(path), path, parse)
 

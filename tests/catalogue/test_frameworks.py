@@ -70,6 +70,8 @@ def test_names_are_found_by_alias_and_near_ones_are_suggested():
         load_framework("torchtitn")
     with pytest.raises(UnknownNameError, match=r"did you mean 24\.07"):
         load_framework("nemo@24.7")
+    with pytest.raises(UnknownNameError, match=r"unknown release of torchtitan ''; there are 0\.3"):
+        load_framework("torchtitan@")
 
 
 def test_limits_recompute_as_the_record_does():

@@ -140,3 +140,18 @@ def test_what_is_trained_otherwise_is_listed_though_no_figure_follows() -> None:
     told = "scaling llama3, factor 8.0, original_seq_len 8192: runs with base 500000.0; changes neither"
     assert f"model.layers.attention.rope base 500000.0, {told}" in text
     assert found.read_back.step_time_s == found.projection.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("model", "to", "word"),
+    [
+        ("pythia-1.4b", "megatron-core", "layers.parallel"),
+        ("mistral-7b", "torchtitan", "layers.attention.window"),
+    ],
+)
+def test_another_model_is_named_though_no_figure_follows_from_it(model: str, to: str, word: str) -> None:
+    asked = ask(model, "h100-sxm", devices=8, seq_len=1024, global_batch_size=8, zero=3, framework=to)
+    found = export(asked)
+    (unsaid,) = (each for each in found.unsaid if each.word == f"model.{word}")
+    assert (unsaid.step_time_s, unsaid.peak_bytes) == (0.0, 0.0)
+    assert "changes neither" in found.texts[found.main]

@@ -247,6 +247,16 @@ def test_a_run_that_takes_a_hundred_times_as_long_never_ends():
         days(4074.0)
 
 
+def test_a_run_that_evaluates_most_of_its_time_ends():
+    found = projected(devices=64)
+
+    def days(share):
+        told = Operations(failures=0.0, evaluation=share)
+        return calendar(1.0, found.cluster, found.workload, STEP, told).days.expected
+
+    assert days(0.99) == pytest.approx(50 * days(0.5), rel=1e-6)
+
+
 def test_a_calendar_by_hand():
     """86,400 steps of 10 s, saved every 100 s for 1 s: ten days and a tenth; nothing fails."""
     found = projected(devices=64)

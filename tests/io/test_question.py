@@ -24,10 +24,12 @@ from forescale.io.question import (
     is_plan,
     measured_question,
     question_values,
+    read_plan_values,
     read_question,
     with_overrides,
     write_question,
 )
+from forescale.io.reading import spelt_out
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec import DenseFfn, Kernels, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
@@ -166,6 +168,14 @@ def test_rules_of_a_framework_are_named(tmp_path):
     write_question(asked, tmp_path / "asked.toml")
     assert read_question(tmp_path / "asked.toml") == asked
     assert space.rules
+
+
+@pytest.mark.parametrize("name", ["asked.json", "asked", "asked.yaml"])
+def test_a_plan_is_not_written_where_it_is_not_read(tmp_path, name):
+    asked = Question(model=dense(4), cluster=cluster(8), workload=workload())
+    with pytest.raises(SpecError, match=r"a plan is written in TOML: give a name that ends in \.toml; got"):
+        write_question(asked, tmp_path / name)
+    assert not (tmp_path / name).exists()
 
 
 def test_what_has_no_form_in_a_file_is_refused(tmp_path):
@@ -489,3 +499,24 @@ def test_what_says_nothing_of_the_target_is_refused(ran, text):
 def test_kernels_alone_are_of_no_run():
     with pytest.raises(SpecError, match="timed kernels only"):
         measured_question(BenchArtifact(), of_bench(moe(4)), where="bench.json", folder=Path())
+
+
+@pytest.mark.parametrize("key", ["devices", "framework", "preset", "max_memory", "phase"])
+def test_a_key_without_a_value_is_refused_with_its_line(tmp_path, key):
+    file = tmp_path / "plan.yaml"
+    file.write_text(f"model: llama-3.1-8b\ncluster: h100-sxm\n{key}:\nworkload: {{seq_len: 4096}}\n")
+    with pytest.raises(ReaderError, match=f"plan.yaml, line 3: {key} has no value; give it one, or leave"):
+        read_plan_values(file)
+
+
+@pytest.mark.parametrize("rules", [3, "megatron-core: experts", {"a": 1}, [1]])
+def test_rules_of_a_space_are_a_list_of_names(rules):
+    work = {"seq_len": 4096, "global_batch_size": 64}
+    asked = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "workload": work}
+    with pytest.raises(SpecError, match="plan, space: rules must be a list of names, got"):
+        build_question({**asked, "space": {"rules": rules}}, where="plan")
+
+
+def test_lengths_of_documents_are_lengths():
+    work = {"seq_len": "8k", "document_len": "2k", "global_batch_size": 64}
+    assert spelt_out({"workload": work})["workload"] == {**work, "seq_len": 8192, "document_len": 2048}

@@ -58,6 +58,33 @@ def test_all_violations_are_named_at_once():
         assert words in str(caught.value)
 
 
+def fits(model, count, **layout):
+    try:
+        check(model, cluster(16), Strategy(zero=3, reshard=count, **layout), workload())
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def test_weights_are_shared_over_a_part_of_the_ranks_that_hold_them():
+    counts = range(2, 20)
+    assert [n for n in counts if not fits(dense(), n, dp_shard=16)] == [2, 4, 8, 16]
+    assert [n for n in counts if not fits(dense(), n, dp_shard=4, dp_replicate=4)] == [2, 4]
+    assert [n for n in counts if not fits(dense(), n, cp=4, dp_shard=4)] == [2, 4, 8, 16]
+    told = "reshard 3 does not divide the 16 ranks that share weights; it takes always, never, 2, 4, 8, 16"
+    assert fits(dense(), 3, dp_shard=16) == told
+    assert not fits(dense(), 3, tp=4, dp_replicate=4)  # nobody shares them
+
+
+def test_experts_are_shared_over_fewer_neighbours_where_there_are_fewer():
+    experts = replace(moe(), layers=moe().layers[:2])
+    assert [n for n in range(2, 20) if not fits(experts, n, ep=4, dp_shard=16)] == [2, 4, 8, 16]
+
+
+def test_summa_has_no_neighbours():
+    assert "reshard is always or never, not 2" in fits(dense(), 2, tp_kind="summa", tp=2, dp_shard=8)
+
+
 @pytest.mark.parametrize(
     ("placement", "words"),
     [

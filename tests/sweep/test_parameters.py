@@ -116,6 +116,11 @@ def test_workload_precision_and_space_can_vary():
     assert (work.seq_len, work.tokens, found.space.tp) == (8192, 15e12, (2, 4))
 
 
+def test_lengths_have_their_letters_by_whatever_name():
+    found = question(**{"workload.seq_len": ["8k"], "workload.document_len": ["2k"]})
+    assert (found.workload.seq_len, found.workload.document_len) == (8192, 2048)
+
+
 def test_how_a_run_is_operated_can_vary():
     vary = {"operations.failures": ["meta-rsc-1"], "operations.failure_factor": ["x4"],
             "operations.checkpointing.interval": ["10 min"], "operations.spares": [3]}  # fmt: skip

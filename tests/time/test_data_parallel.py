@@ -73,8 +73,8 @@ def test_sharding_over_neighbours_is_between_both():
     assert buffers[1] - buffers[0] == pytest.approx(2 * parameters / 4)
 
 
-def test_neighbours_beyond_the_group_are_the_group():
-    assert run(reshard=64).time_s == run(reshard="always").time_s
+def test_all_neighbours_are_the_group():
+    assert run(reshard=16).time_s == run(reshard="always").time_s
 
 
 def test_below_stage_3_nothing_is_sharded_again():

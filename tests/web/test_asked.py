@@ -164,6 +164,13 @@ def test_what_cannot_be_asked_is_one_sentence(query, sentence):
     assert "\n" not in str(raised.value)
 
 
+def test_a_field_has_one_value():
+    assert told([("tp", "2"), ("tp", "2"), ("devices", ""), ("devices", "8")])[-1] == ("tp", "2")
+    assert len(told([("set", "strategy.sp=false"), ("set", "strategy.pp=2")])) == 2
+    with pytest.raises(SpecError, match="the page: tp is given twice, as 2 and 4; give it once"):
+        told([("tp", "2"), ("tp", "4")])
+
+
 def test_names_are_suggested():
     with pytest.raises(UnknownNameError, match=r"llama-3\.1-70b"):
         question([("model", "llama-3.1-70"), *SMALL[1:]])

@@ -146,6 +146,19 @@ def test_what_cannot_be(checkpointing, rate, sentence):
         project_run([], Operations(failures=failing))
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        Operations(failures=300.0),
+        Operations(failures=0.5, spares=1, repair=1e6, elastic=True),  # all nodes are under repair
+    ],
+)
+def test_what_never_ends_is_not_simulated(told, monkeypatch):
+    monkeypatch.setattr("forescale.whole_run.run.simulate", None)
+    with pytest.raises(SpecError, match="it never ends: something fails every"):
+        project_run([phase()], told)
+
+
 def test_llama_405b_as_published():
     """Model card of Llama 3.1: 30.84 M H100-hours for 405B; its paper: more than 90 % of the time trains."""
     layout = {"tp": 8, "pp": 16, "vpp": 8, "zero": 1}

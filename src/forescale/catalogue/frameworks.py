@@ -47,9 +47,11 @@ def load_framework(name: str) -> Framework:
     """
     if not isinstance(name, str):
         raise SpecError(f"load_framework takes a name such as torchtitan or nemo@24.07; got {shown(name)}")
-    framework, _, release = name.partition("@")
+    framework, at, release = name.partition("@")
     own = resolve_framework_name(framework)
     content = _files()[own]
+    if at and not release:
+        raise UnknownNameError(f"release of {own}", release, release_names(own))
     release = release or content["default"]
     for line in release.split("+"):
         if line not in content["releases"]:

@@ -233,12 +233,12 @@ def memory_limit(text: str | None) -> float | None:
     return value
 
 
-def sequence_length(text: str) -> int:
-    """Return the tokens of --seq-len; k and M are of 1,024, as lengths of context are named."""
+def sequence_length(text: str, flag: str = "--seq-len") -> int:
+    """Return the tokens of a length; k and M are of 1,024, as lengths of context are named."""
     from forescale.units import length_of
 
     if (length := length_of(text)) is None:
-        msg = f"--seq-len takes a whole number of tokens, such as 8192 or 128k; got {shown(text)}"
+        msg = f"{flag} takes a whole number of tokens, such as 8192 or 128k; got {shown(text)}"
         raise SpecError(msg)
     return length
 
@@ -371,7 +371,11 @@ class RunOptions:
 
     seq_len: int | None = _run("Tokens per sequence, such as 128k.", parse=sequence_length)
     global_batch_size: int | None = _run("Sequences per optimizer step.")
-    document_len: int | None = _run("Tokens of documents packed into a sequence.", "N")
+    document_len: int | None = _run(
+        "Tokens of documents packed into a sequence.",
+        "N",
+        parse=partial(sequence_length, flag="--document-len"),
+    )
     images: int | None = _run("Images per sequence; 0 leaves a vision tower out.", "N")
     image_size: int | None = _run("Pixels along each side of an image.", "N")
     tokens: str | None = _run("Tokens of the whole run, such as 15T.", "COUNT")

@@ -130,8 +130,8 @@ APART = ("kernels", "overlap", "precision")
 """Tables whose words mean something one by one; of others, such as recompute, the whole is one word."""
 NO_FIGURE = ("name", "source", "left_out", "max_seq_len")
 """Fields of a model that no figure follows from."""
-FUNCTION = ("rope", "norm_eps", "score", "normalised", "weight_scale")
-"""Words of a model, each whole, that change what is trained and hardly a figure."""
+WHOLE = ("rope",)
+"""Words of a model that mean something with all of their fields only."""
 
 
 class Export(Result, Struct, frozen=True, kw_only=True):
@@ -296,10 +296,10 @@ def _unsaid(
     """Yield each word that came back otherwise and that a figure follows from, and what it alone changes.
 
     A word that changes nothing alone, or cannot change alone, counts where the others change more with it than without.
-    Those that change what is trained are yielded in any case.
+    Those of the model all count: with them another one is trained.
     """
     if _figures(together) == _figures(projection):
-        yield from _trained_otherwise(asked, found)
+        yield from (each for each, *_ in _otherwise(asked, found, "model"))
         return
     among: list[tuple[Unsaid, str, Word]] = []
 
@@ -311,34 +311,29 @@ def _unsaid(
 
     for part in ("model", "strategy", "workload"):
         wanted, read = getattr(asked, part), getattr(found, part)
-        for path, one, other in _different(wanted, read):
-            unsaid = Unsaid(
-                word=".".join((part, *path)), wanted=one, read=other, step_time_s=None, peak_bytes=None
-            )
+        for unsaid, path in _otherwise(asked, found, part):
             alone = _projected(partial(_with, asked, part, path, read))
             if alone is not None and _figures(alone) != _figures(projection):
                 seconds = alone.step_time_s - projection.step_time_s
                 size = alone.memory.peak_bytes - projection.memory.peak_bytes
                 yield replace(unsaid, step_time_s=seconds, peak_bytes=size)
                 continue
-            if path[-1] in FUNCTION:
-                yield replace(unsaid, step_time_s=0.0, peak_bytes=0.0)
-                continue
             others = _projected(partial(_with, found, part, path, wanted))
             if others is not None and _figures(others) != _figures(together):
-                yield unsaid
+                yield replace(unsaid, step_time_s=None, peak_bytes=None)
             elif alone is None and others is None:  # it goes with others only, as replicas do with shards
-                among.append((unsaid, part, path))
+                among.append((replace(unsaid, step_time_s=None, peak_bytes=None), part, path))
+            elif part == "model":
+                yield unsaid
     if among and _figures(_projected(tied) or together) != _figures(projection):
         yield from (unsaid for unsaid, *_ in among)
 
 
-def _trained_otherwise(asked: Question, found: Question) -> Iterator[Unsaid]:
-    """Yield each word that came back otherwise and changes what is trained, which no figure follows from."""
-    for path, one, other in _different(asked.model, found.model):
-        if path[-1] in FUNCTION:
-            word = ".".join(("model", *path))
-            yield Unsaid(word=word, wanted=one, read=other, step_time_s=0.0, peak_bytes=0.0)
+def _otherwise(asked: Question, found: Question, part: str) -> Iterator[tuple[Unsaid, Word]]:
+    """Yield the words of a part that came back otherwise, as if no figure followed from them, and where they stand."""
+    for path, one, other in _different(getattr(asked, part), getattr(found, part)):
+        word = ".".join((part, *path))
+        yield Unsaid(word=word, wanted=one, read=other, step_time_s=0.0, peak_bytes=0.0), path
 
 
 def _figures(projection: Projection) -> dict[str, Any]:
@@ -369,7 +364,7 @@ def _different(wanted: Any, read: Any) -> list[tuple[Word, object, object]]:  # 
 
 def _leaves(words: Words) -> Iterator[Word]:
     for name, value in words.items():
-        if isinstance(value, Mapping) and name not in FUNCTION:
+        if isinstance(value, Mapping) and name not in WHOLE:
             yield from ((name, *path) for path in _leaves(value))
         else:
             yield (name,)

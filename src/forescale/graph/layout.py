@@ -27,6 +27,7 @@ from forescale.spec.strategy import (
     Routing,
     Strategy,
     TensorKind,
+    expert_shards,
     inner_ranks,
 )
 from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, Workload, narrow_bytes
@@ -92,7 +93,7 @@ class Degrees(Struct, frozen=True, kw_only=True):
     @property
     def expert_shards(self) -> Numeric:
         """Ranks that the states of expert parameters are sharded over: their replicas within one `dp_shard`."""
-        return self.tp * self.cp * self.dp_shard / (self.ep * self.etp)
+        return expert_shards(self)
 
 
 NODE = 8
@@ -156,14 +157,6 @@ def several(*, degree: Numeric) -> Numeric:
 def head_split(*, tp: Numeric, num_kv_heads: Numeric) -> Numeric:
     """min(tp, num_kv_heads)."""
     return smaller(tp, num_kv_heads)
-
-
-def state_shards(degrees: Degrees, tp_kind: TensorKind) -> Numeric:
-    """Return the ranks that the states of non-expert parameters are sharded over.
-
-    Context ranks hold copies of all weights, but of none on the grid of SUMMA.
-    """
-    return degrees.dp_shard if tp_kind == "summa" else degrees.dp_shard * degrees.cp
 
 
 @formula(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.errors import ReaderError, refuse_misspelt
+from forescale.errors import ReaderError, SpecError, refuse_misspelt, shown
 from forescale.files import parse_json, place_of, read_text
 from forescale.limits import whole_of
 from forescale.positions import says_lines
@@ -31,6 +31,19 @@ PLAN = "a TOML or YAML file (.toml, .yaml)"
 def is_written(path: str | Path) -> bool:
     """Say whether a file has the ending of a plan that people write."""
     return Path(path).suffix.lower() in (".toml", ".yaml", ".yml")
+
+
+def toml_file(path: object) -> Path:
+    """Return the file that a plan is written to.
+
+    Raises
+    ------
+    SpecError
+        If its name does not end as plans in TOML do, and so would not be read as one.
+    """
+    if not isinstance(path, str | Path) or Path(path).suffix.lower() != ".toml":
+        raise SpecError(f"a plan is written in TOML: give a name that ends in .toml; got {shown(str(path))}")
+    return Path(path)
 
 
 def numbered(text: str | Path) -> tuple[Path, int | None]:

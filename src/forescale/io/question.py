@@ -45,7 +45,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNam
 from forescale.files import check_plain, parse_json, read_text
 from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
-from forescale.io.document import PLAN, is_document, is_written, read_asked
+from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import (
     build,
@@ -57,7 +57,7 @@ from forescale.io.named import (
     named_cluster,
     named_model,
 )
-from forescale.io.reading import check_names, in_todays_words, spelt_out, uncontradicted
+from forescale.io.reading import check_names, in_todays_words, names_of, spelt_out, uncontradicted
 from forescale.limits import DEVICES, within
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
@@ -132,7 +132,7 @@ def changed_keys(values: Mapping[str, Any], written: Mapping[str, Any]) -> froze
 
 
 def write_question(question: Question, path: str | Path) -> None:
-    """Write a question as a plan file that `read_question` turns into an equal one.
+    """Write a question as a plan file in TOML that `read_question` turns into an equal one.
 
     Raises
     ------
@@ -142,10 +142,10 @@ def write_question(question: Question, path: str | Path) -> None:
     """
     if not isinstance(question, Question):
         raise SpecError(f"write_question takes a Question, as fs.ask makes it; got {shown(question)}")
-    values = question_values(question)
+    file, values = toml_file(path), question_values(question)
     if build_question(values, where=str(path)) != question:
         raise SpecError(f"{path}: the question cannot be written so that it is read back equal")
-    write_text(Path(path), dump_toml(values))
+    write_text(file, dump_toml(values))
 
 
 @says_lines
@@ -471,7 +471,7 @@ def _space(values: Mapping[str, Any], where: str) -> Space:
         name: [None if each == _UNCHANGED else each for each in value] if isinstance(value, list) else value
         for name, value in values.items()
     }
-    rules = tuple(_rule(str(name)) for name in given.pop("rules", None) or ())
+    rules = tuple(map(_rule, names_of(given.pop("rules", None), f"{where}, space: rules")))
     return replace(build(Space, given, where=f"{where}, space"), rules=rules)
 
 

@@ -62,8 +62,11 @@ def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ReaderError
-        If a type is given twice, or a word of recompute goes with another granularity.
+        If a key has no value, a type is given twice, or a word of recompute goes with another granularity.
     """
+    for key, value in values.items():
+        if value is None:
+            raise ReaderError(path, f"{key} has no value; give it one, or leave the key out")
     top, inner, layout = (values.get(name) for name in ("precision", "workload", "strategy"))
     nested = inner.get("precision") if isinstance(inner, dict) else None
     if isinstance(top, dict) and isinstance(nested, dict) and (twice := sorted(top.keys() & nested.keys())):
@@ -101,6 +104,21 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
         for name, value in table.items() if isinstance(table, Mapping) else ():
             if isinstance(value, Mapping | list):
                 raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
+
+
+def names_of(given: object, where: str) -> list[str]:
+    """Return a list of names, none where nothing is given; refuse what is no list of text.
+
+    Raises
+    ------
+    SpecError
+        If it is something else.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise SpecError(f"{where} must be a list of names, got {shown(given)}")
+    return list(given)
 
 
 IN_PRODUCT, APART = "accumulate_in_product", "sums_gradients_apart"
@@ -147,7 +165,7 @@ def _with_length(values: dict[str, Any]) -> dict[str, Any]:
     work = values.get("workload")
     if not isinstance(work, dict):
         return values
-    given = work.get("seq_len")
-    if not isinstance(given, str) or given.isdecimal() or (length := length_of(given)) is None:
-        return values
-    return {**values, "workload": {**work, "seq_len": length}}
+    given = {name: work[name] for name in ("seq_len", "document_len") if isinstance(work.get(name), str)}
+    lengths = {name: None if text.isdecimal() else length_of(text) for name, text in given.items()}
+    known = {name: length for name, length in lengths.items() if length is not None}
+    return {**values, "workload": {**work, **known}} if known else values

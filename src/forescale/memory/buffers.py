@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forescale.files import packaged
 from forescale.formula import formula, total
-from forescale.graph.layout import Choices, several, state_shards
+from forescale.graph.layout import Choices, several
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
@@ -12,7 +12,7 @@ from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, Sharded,
 from forescale.numeric import Numeric, chosen, smaller, summed
 from forescale.spec.cluster import Device
 from forescale.spec.model import FullAttention, LatentAttention
-from forescale.spec.strategy import Kernels, Reshard
+from forescale.spec.strategy import Kernels, Reshard, state_shards
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from forescale.formula import formula
 from forescale.graph.counts import own_parameters
-from forescale.graph.layout import state_shards
 from forescale.graph.operator import Parameter, ParameterGroup
 from forescale.graph.stages import over_stages
 from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, standing_buffers
@@ -21,7 +20,7 @@ from forescale.memory.parameters import Elements, Sharded, gathered_bytes
 from forescale.numeric import Numeric, chosen, larger
 from forescale.spec.cluster import Device
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels, Offload
+from forescale.spec.strategy import Kernels, Offload, state_shards
 from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, Trainable, narrow_bytes
 from forescale.struct import Struct
 

@@ -18,6 +18,7 @@ from forescale.numeric import divisors
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
+    SUMMA_NEIGHBOURS,
     exchanged_heads_divide,
     inner_widths,
     panels_fit,
@@ -249,6 +250,8 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
     """Return the choices of a space that are crossed with every row."""
     if "summa" in space.tp_kind and (reason := summa_refusal(model)) is not None:
         raise SpecError(reason)
+    if "summa" in space.tp_kind and 3 in space.zero and isinstance(space.base.reshard, int):
+        raise SpecError(f"{SUMMA_NEIGHBOURS}, not {space.base.reshard}")
     return tuple(
         Variant(
             recompute=recompute,

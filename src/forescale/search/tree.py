@@ -28,7 +28,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import Proposal, inner_widths, legal
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space
-from forescale.spec.strategy import Kernels
+from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -139,7 +139,7 @@ def _possible(model: Model, cluster: Cluster, workload: Workload, space: Space, 
     least = {**dict.fromkeys(DEGREE_NAMES, 1), "zero": 3, "sp": 0}
     columns = {name: np.full_like(given["tp"], value) for name, value in least.items()} | given
     columns["dp_shard"] = cluster.num_devices // (columns["tp"] * columns["cp"] * columns["pp"])
-    degrees = _Degrees(columns, space.base.kernels, any_schedule=True)
+    degrees = _Degrees(columns, Strategy(kernels=space.base.kernels), any_schedule=True)
     question = Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees)
     mask, _ = legal(question, given["tp"].shape, waived=space.waived)
     return {name: values[mask] for name, values in columns.items()}
@@ -251,7 +251,7 @@ class _Block:
             names = {"expert": ("ep", "etp"), "shard": SHARDING}.get(name, (name,))
             for column, each in zip(names, np.atleast_2d(values.T), strict=True):
                 columns[column] = each.reshape(along)
-        return _Degrees(columns, space.base.kernels, any_schedule=space.schedule != (None,))
+        return _Degrees(columns, space.base, any_schedule=space.schedule != (None,))
 
     def add_to(self, found: _Found) -> None:
         """Add the cells of the block; their shardings share flags where these depend on the experts alone."""
@@ -320,8 +320,8 @@ def _sequence_parallel(space: Space, model: Model, tp: int) -> list[int]:
 class _Degrees:
     """Columns seen as attributes, for the constraints; rules of one schedule do not bind where any may run."""
 
-    def __init__(self, columns: Columns, kernels: Kernels, *, any_schedule: bool) -> None:
-        self.kernels = kernels
+    def __init__(self, columns: Columns, base: Strategy, *, any_schedule: bool) -> None:
+        self.kernels, self.reshard = base.kernels, base.reshard
         self.schedule = "any" if any_schedule else None
         self.__dict__.update(columns)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import (
@@ -19,8 +19,10 @@ from forescale.spec.strategy import (
     ContextParallel,
     Share,
     Strategy,
+    expert_shards,
     halves_evenly,
     inner_ranks,
+    state_shards,
 )
 from forescale.spec.workload import (
     ALL_LINEAR,
@@ -340,12 +342,44 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: getattr(q.degrees, "offload", None) is not None and q.degrees.offload.parameters,
     ),
     Constraint(
+        name="reshard divides the shards",
+        holds=lambda q: _neighbours_divide(q.degrees, q.degrees.reshard, is_moe=q.model.is_moe),
+        message=lambda q: _undivided(q),  # noqa: PLW0108
+        applies=lambda q: (
+            isinstance(getattr(q.degrees, "reshard", None), int)
+            and getattr(q.degrees, "tp_kind", "1d") == "1d"
+        ),
+    ),
+    Constraint(
         name="placement",
         holds=lambda q: not _misplaced(q),
         message=lambda q: _misplaced(q),  # noqa: PLW0108
         applies=lambda q: bool(_placement(q)),
     ),
 )
+
+
+def _neighbours_divide(degrees: Values, count: int, *, is_moe: bool) -> Values:
+    """Return where `count` neighbours are a part of those that share weights under stage 3; experts have fewer.
+
+    Source: PyTorch FSDP2, fully_shard: reshard_after_forward as a number must be a factor of the ranks that shard.
+    """
+    shards, experts = np.asarray(state_shards(degrees, "1d")), np.asarray(expert_shards(degrees))
+    inner = np.minimum(count, np.maximum(experts, 1))
+    parts = (shards == 1) | (np.remainder(shards, count) == 0)
+    return (np.asarray(degrees.zero) < 3) | (parts & ((not is_moe) | (np.remainder(experts, inner) == 0)))
+
+
+def _undivided(q: Proposal) -> str:
+    """Return what numbers of neighbours there are to share weights after forward."""
+    d = q.degrees
+    shards, experts = int(state_shards(d, "1d")), float(expert_shards(d))
+    parts = divisors(shards)[1:]
+    fit = [f", {count}" for count in parts if _neighbours_divide(d, count, is_moe=q.model.is_moe)]
+    over = f"the {counted(shards, 'rank')} that share weights"
+    if q.model.is_moe and experts != shards:
+        over += f", or the {experts:g} that share those of experts"
+    return f"reshard {d.reshard} does not divide {over}; it takes always, never{''.join(fit)}"
 
 
 def _parts(model: Model) -> tuple[FrozenPart, ...]:
@@ -471,6 +505,9 @@ def summa_refusal(model: Model) -> str | None:
     return f"tp_kind summa lays out dense models with full attention; {model.name} has {' and '.join(found)}"
 
 
+SUMMA_NEIGHBOURS = (
+    "tp_kind summa shares weights among all ranks or none after forward: reshard is always or never"
+)
 SUMMA: tuple[Constraint, ...] = (
     Constraint(
         name="summa: models",
@@ -493,6 +530,12 @@ SUMMA: tuple[Constraint, ...] = (
         message=lambda q: (
             f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}"
         ),
+    ),
+    Constraint(
+        name="summa: reshard",
+        holds=lambda q: q.degrees.zero < 3,
+        message=lambda q: f"{SUMMA_NEIGHBOURS}, not {q.degrees.reshard}",
+        applies=lambda q: isinstance(q.degrees.reshard, int),
     ),
     Constraint(
         name="summa: panels",

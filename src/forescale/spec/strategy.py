@@ -76,6 +76,21 @@ def inner_ranks(*, cp: Values, tp: Values, wanted: int | None, domain: int) -> V
     return inner_context(cp=cp, wanted=float(wanted))
 
 
+def state_shards(degrees: Values, tp_kind: TensorKind) -> Numeric:
+    """Return the ranks that the states of non-expert parameters are sharded over.
+
+    Context ranks hold copies of all weights, but of none on the grid of SUMMA.
+    """
+    shards: Numeric = degrees.dp_shard
+    return shards if tp_kind == "summa" else shards * degrees.cp
+
+
+def expert_shards(degrees: Values) -> Numeric:
+    """Return the ranks that the states of expert parameters are sharded over: their replicas within one `dp_shard`."""
+    shards: Numeric = degrees.tp * degrees.cp * degrees.dp_shard / (degrees.ep * degrees.etp)
+    return shards
+
+
 def halves_evenly(cp: Values, inner: Values) -> Values:
     """Return where hierarchical context parallelism has whole groups: `inner` divides cp, or is no less."""
     return (np.asarray(cp) <= inner) | (np.remainder(cp, inner) == 0)
@@ -528,7 +543,8 @@ class Strategy(Given, frozen=True, kw_only=True):
     reshard: Reshard = "default"
     """Stage 3: whether parameters are sharded again after forward; never gathers them once and keeps them whole through
     the step, and with them the unreduced gradients, as under stage 2. The default is never with pipeline stages, else
-    always (torchtitan). A number shards them over that many neighbours until backward (FSDP2, ZeRO++ hpZ)."""
+    always (torchtitan). A number, a divisor of the ranks that share them, shards them over that many neighbours until
+    backward (FSDP2, ZeRO++ hpZ)."""
     software: str | None = None
     """Software stack whose fitted losses apply: a key of the run calibration's `software`, which may be of a release
     ("megatron-core@25.02"). None is what the device is usually trained with: XLA on TPUs and Trainium, Megatron-Core

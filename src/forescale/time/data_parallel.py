@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from forescale.cost.mesh import innermost, ranks_per_node
 from forescale.formula import formula, value_of
-from forescale.graph.layout import state_shards
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
 from forescale.graph.parts import Parts
 from forescale.graph.stages import over_stages
@@ -18,6 +17,7 @@ from forescale.memory.parameters import Holding, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric, chosen, larger, smaller, some, summed
 from forescale.spec.model import Model
+from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.struct import Struct
 from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction

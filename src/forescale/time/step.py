@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from forescale.cost.calibration import RunFactors
 from forescale.formula import total
-from forescale.graph.layout import state_shards
 from forescale.graph.ops import Collective
 from forescale.graph.parts import ByPolicy, Parts, message_bytes
 from forescale.graph.stages import Picker, StageSums, sum_over_stages
@@ -18,6 +17,7 @@ from forescale.memory.inputs import Resident, Setting
 from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Cluster
+from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds

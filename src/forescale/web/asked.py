@@ -123,14 +123,19 @@ def told(query: Query) -> Query:
     Raises
     ------
     SpecError
-        If there is too much of it, or a name that no field has.
+        If there is too much of it, a name that no field has, or a field with two values.
     """
     if len(query) > 2 * MOST_FIELDS:
         raise SpecError(f"{WHERE}: {len(query)} parameters are more than the {2 * MOST_FIELDS} that are read")
     said = [(name, value.strip()) for name, value in query if value.strip()]
+    first = dict(reversed(said))
     for name, value in said:
         if name not in NAMES:
             raise UnknownNameError("parameter", name[:80], NAMES)
+        if name != "set" and value != first[name]:
+            raise SpecError(
+                f"{WHERE}: {name} is given twice, as {first[name][:80]} and {value[:80]}; give it once"
+            )
         if len(value) > LONGEST_VALUE:
             raise SpecError(
                 f"{WHERE}: {name} has {len(value):,} characters; at most {LONGEST_VALUE:,} are read"

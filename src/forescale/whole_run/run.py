@@ -27,6 +27,7 @@ from forescale.goodput.operations import (
     Saving,
     case_of,
     drawn,
+    expected_parts,
     rates_of,
     sources_of,
     spread,
@@ -279,12 +280,14 @@ def project_run(
     Raises
     ------
     SpecError
-        If there is no phase, or a checkpoint cannot be written between two failures.
+        If there is no phase, one never ends, or a checkpoint cannot be written between two failures.
     """
     if not phases:
         raise SpecError("a run has at least one phase")
     told, operations = prices or Prices(), operations or Operations()
     cases = [each.case(operations) for each in phases]
+    for case, _ in cases:
+        expected_parts(case)  # no simulation of what never ends
     devices = np.array([each.projection.cluster.num_devices for each in phases], dtype=np.float64)
     drawn = _drawn(phases, [case for case, _ in cases], operations, draws, seed)
     days = drawn.wall / SECONDS_PER_DAY

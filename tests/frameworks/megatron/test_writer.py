@@ -51,8 +51,8 @@ def test_clamped_experts_and_scaled_positions_of_gpt_oss_are_written(model: str)
     assert [each for each in OSS if each not in text] == []
     assert "--swiglu" not in text
     assert "--position-embedding-type rope" not in text
-    assert [each.word for each in found.unsaid] == ["model.layers.ffn.router_bias"]
-    assert found.read_back.step_time_s == pytest.approx(found.projection.step_time_s, rel=1e-3)
+    assert not found.unsaid
+    assert found.read_back.model.layers == asked.model.layers
 
 
 def test_a_clamp_of_another_model_is_not_known() -> None:
@@ -66,7 +66,7 @@ def test_a_clamp_of_another_model_is_not_known() -> None:
 def test_gpt_oss_for_what_wraps_megatron(to: str) -> None:
     found = export(oss(to))
     text = found.texts[found.main]
-    assert [each.word for each in found.unsaid] == ["model.layers.ffn.router_bias"]
+    assert not found.unsaid
     given = (
         ("quick_geglu: true", "activation_func_clamp_value: 7.0", "rotary_scaling_factor: 32.0")
         if to == "primus"

@@ -283,6 +283,7 @@ def _routed_ffn(settings: Settings, dense: DenseFfn) -> MoeFfn:
         latent_size=settings.count("moe_latent_size", 0),
         shared_ffn_hidden_size=settings.count("moe_shared_expert_intermediate_size", 0),
         shared_gate=settings.flag("moe_shared_expert_gate"),
+        router_bias=dense.bias,  # Megatron-Core: transformer/moe/router.py, where linears have biases
         score_bias=settings.flag("moe_router_enable_expert_bias"),
         **_weights(settings, top_k),
         num_groups=settings.count("moe_router_num_groups", 0),

@@ -66,7 +66,8 @@ backward: times cosines, half negated, halves joined, times sines, added, joined
 2 + 2 + 3 + 2); times each (2 + 2), half negated, halves joined, both added (1 + 2 + 3), and the gradient of that empty
 part, zeros that are added (1 + 3) (Megatron-LM, rope_utils.py: _apply_rotary_pos_emb_bshd)."""
 STEPWISE_KERNELS = 12.0
-"""Kernels of these for queries and keys; backward has two more."""
+"""Kernels of these: six for queries and six for keys. Backward has seven each; it is priced with these, too. Those that
+make sines and cosines, which are small, are left out."""
 
 
 def rotary(b: Builder, *, queries: float = 1.0, keys: float = 1.0, stepwise: bool = False) -> None:
