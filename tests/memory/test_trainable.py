@@ -140,6 +140,34 @@ def test_a_gather_takes_products_numbers():
     ]
 
 
+KEPT_NARROW = [  # in which weights are kept and multiplied, bytes that travel of those of products, and of others
+    ({"compute": "fp8", "recipe": "delayed", "parameters": "fp8"}, 1.0, 2.0),
+    ({"compute": "fp8", "recipe": "blockwise", "parameters": "fp8"}, 1.0, 2.0),
+    ({"compute": "mxfp8", "parameters": "fp8"}, 2.0, 2.0),  # both of its copies are made of 16 bits
+    ({"compute": "fp8", "recipe": "delayed"}, 2.0, 2.0),
+]
+
+
+@pytest.mark.parametrize(("types", "narrow", "wide"), KEPT_NARROW)
+def test_weights_kept_in_8_bits_travel_in_8_but_embeddings_and_norms_do_not(types, narrow, wide):
+    """Megatron-LM, distributed/param_and_grad_buffer.py: a buffer of uint8 for quantised storage but MXFP8's."""
+    precision = Precision(**types)
+    for model in (dense(), moe()):
+        work = Workload(seq_len=256, global_batch_size=8, precision=precision)
+        parts = holdings(build_blocks(model, Layout.of(work, *split_strategy(Strategy()))))
+        for each in (*parts.layers, parts.embedding, parts.head):
+            of_products = each.narrow_trained
+            sent, size = each.sent(precision), gathered_bytes(precision)
+            for group in ("dense", "expert"):
+                own, all_of = getattr(of_products, group), getattr(each, group)
+                assert getattr(sent, group) * size == pytest.approx(narrow * own + wide * (all_of - own))
+            assert sent.vocabulary == each.vocabulary
+        last = parts.layers[-1]
+        assert parts.embedding.narrow_trained.dense == 0.0
+        assert 0.0 < last.narrow_trained.dense < last.dense
+        assert last.narrow_trained.expert == last.expert
+
+
 def test_what_is_trained_alone_has_moments_gradients_and_tensors():
     """Norms alone: two moments of each under Muon, two tensors a layer; the matrices have neither."""
     model = replace(dense(), tied_embeddings=False)

@@ -180,17 +180,19 @@ DENSE = (2 * 1000 + 50000, 1000 + 3 * 2000 + 30 + 49000 + 2 * 3000 + 50000)
 EXPERT = (0, 3 * 24000 + 2 * 24000)
 
 
-def traffic(strategy=SPREAD, *, tied=False, compute="bf16", plan=PLAN, **kernels):
+def traffic(
+    strategy=SPREAD, *, tied=False, compute="bf16", plan=PLAN, parts=None, parameters="bf16", **kernels
+):
     degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
     pricing = Messages(groups(degrees, strategy.axis_order))
     setting = Setting(
         model=predicting(tied=tied),
         cluster=cluster(16),
-        workload=replace(workload(), precision=Precision(compute=compute)),
+        workload=replace(workload(), precision=Precision(compute=compute, parameters=parameters)),
         choices=choices,
         run=RunFactors(),
     )
-    return data_traffic(setting, sharded(strategy, plan, tied=tied), pricing)
+    return data_traffic(setting, sharded(strategy, plan, tied=tied, parts=parts or PARTS), pricing)
 
 
 def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
@@ -211,8 +213,8 @@ def predicting(*, tied):
     return replace(dense(), num_mtp_layers=2, tied_embeddings=tied)
 
 
-def sharded(strategy, plan=PLAN, *, tied=False):
-    return Sharded.of(predicting(tied=tied), PARTS, stack_plans([plan]), split_strategy(strategy)[0])
+def sharded(strategy, plan=PLAN, *, tied=False, parts=PARTS):
+    return Sharded.of(predicting(tied=tied), parts, stack_plans([plan]), split_strategy(strategy)[0])
 
 
 SHARDS, COPIES = 3 * 18, 5 * 18
@@ -253,6 +255,22 @@ def test_messages_of_whole_stages():
     assert columns(found.reduce_scatter) == both(1.0)
     assert columns(found.all_reduce) == both(2.0)
     assert columns(found.all_gather) == both(1.5, size=2.0)
+    kept = {"compute": "fp8", "parameters": "fp8", "messages_in_turn": True}
+    narrow = replace(
+        PARTS,
+        layers=(
+            replace(LAYERS[0], narrow_trained=Elements(dense=800.0, expert=0.0)),
+            replace(LAYERS[1], narrow_trained=Elements(dense=1600.0, expert=24000.0)),
+        ),
+        mtp=replace(PREDICTS, narrow_trained=Elements(dense=2400.0, expert=24000.0)),
+    )
+    less = (2 * 800 / 2, (800 + 3 * 1600 + 2 * 2400) / 2), (0, (3 + 2) * 24000 / 2)
+    sent = (
+        [one - each for one, each in zip(*both, strict=True)]
+        for both in zip((DENSE, EXPERT), less, strict=True)
+    )
+    assert columns(traffic(parts=narrow, **kept).all_gather) == both(1.5, *sent, size=2.0)
+    assert columns(traffic(parts=narrow, **{**kept, "compute": "bf16"}).all_gather) == both(1.5, size=2.0)
     assert columns(found.replicas) == pytest.approx([7 * 2 + 2 * 4 * held / 18 for held in DENSE])
     assert found.ties == 11 * 2 + 2 * 4 * 49000
     assert columns(found.statistics) == [13 * 72, 13 * 72 + 2 * 4 * (3 * 9 + 2 * 9)]  # fp32 counts of 9

@@ -32,7 +32,7 @@ from forescale.graph.ops import (
 from forescale.graph.parts import Parts, build_blocks, message_bytes
 from forescale.inputs import wire
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
-from forescale.memory.parameters import gathered_bytes, holdings
+from forescale.memory.parameters import Elements, gathered_bytes, holdings
 from forescale.question import Question
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import stage_3_bytes
@@ -207,12 +207,15 @@ def _of_weights(question: Question) -> Iterator[Message]:
                 yield "all_gather", float(cast("float", size)), ranks
                 yield "reduce_scatter", float(cast("float", of_gradients)), ranks
         return
-    kinds: dict[CollectiveKind, float] = {"reduce_scatter": gradient, "all_gather": weight}
+    kinds: dict[CollectiveKind, tuple[float, Elements]] = {
+        "reduce_scatter": (gradient, inputs.trained),
+        "all_gather": (weight, inputs.updates(precision)),
+    }
     if not layout.zero:
-        kinds = {"all_reduce": gradient}
-    for elements, ranks in zip((inputs.trained.dense, inputs.trained.expert), groups, strict=True):
-        for kind, size in kinds.items():
-            yield from ((kind, size * each, ranks) for each in np.unique(elements).tolist())
+        kinds = {"all_reduce": (gradient, inputs.trained)}
+    for kind, (size, elements) in kinds.items():
+        for own, ranks in zip((elements.dense, elements.expert), groups, strict=True):
+            yield from ((kind, size * each, ranks) for each in np.unique(own).tolist())
 
 
 def kernel_row(op: Compute, found: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from msgspec import field
+from msgspec.structs import replace
 
 from forescale.formula import formula, named, total
 from forescale.graph.layer import VOCABULARY_WEIGHT
@@ -25,6 +26,15 @@ SCORE_BIAS = "moe.score_bias"
 def gathered_bytes(precision: Precision) -> float:
     """Return bytes of a parameter that travels: 16 bits, but 32 where products take them so."""
     return 4.0 if precision.compute in ("fp32", "tf32") else 2.0
+
+
+def narrow_gathered_bytes(precision: Precision) -> float:
+    """Return the same of weights of products that are kept in 8 bits: 8, but 16 in MXFP8.
+
+    MXFP8 has scales of its own along rows and along columns, so both copies are made where 16 bits arrive (Megatron-LM,
+    distributed/param_and_grad_buffer.py).
+    """
+    return 1.0 if precision.parameters == "fp8" and precision.compute == "fp8" else gathered_bytes(precision)
 
 
 class Elements(Struct, frozen=True, kw_only=True):
@@ -48,6 +58,22 @@ class Weights(Elements, frozen=True, kw_only=True):
     quantised: Elements | None = None
     """Those that are not, in less."""
 
+    def in_narrow(self) -> Elements:
+        """Return those trained whose products run in the compute type however narrow."""
+        return NO_ELEMENTS
+
+    def updates(self, precision: Precision) -> Elements:
+        """Return how many numbers travel for the parameters that are trained: narrow ones are parts of one."""
+        saved = 1.0 - narrow_gathered_bytes(precision) / gathered_bytes(precision)
+        if not saved:
+            return self.trained
+        narrow, trained = self.in_narrow(), self.trained
+        return replace(
+            trained,
+            dense=trained.dense - saved * narrow.dense,
+            expert=trained.expert - saved * narrow.expert,
+        )
+
     def not_trained(self, precision: Precision) -> tuple[tuple[Elements, float], ...]:
         """Return the parameters that are frozen, each kind with its bytes per element."""
         narrow = QUANTISED_BYTES.get(precision.frozen or "", 0.0)
@@ -56,7 +82,8 @@ class Weights(Elements, frozen=True, kw_only=True):
 
     def sent(self, precision: Precision) -> Elements:
         """Return how many numbers travel for the parameters: frozen ones are sent as they are kept."""
-        dense, expert, vocabulary = self.trained.dense, self.trained.expert, self.trained.vocabulary
+        trained = self.updates(precision)
+        dense, expert, vocabulary = trained.dense, trained.expert, trained.vocabulary
         for elements, size in self.not_trained(precision):
             share = min(size / gathered_bytes(precision), 1.0)
             dense = dense + share * elements.dense
@@ -74,6 +101,8 @@ class Holding(Weights, frozen=True, kw_only=True):
     """Of `dense`, biases and weights of norms."""
     narrow: Numeric = 0.0
     """Of `dense` and `expert`, weights whose products run in the compute type however narrow."""
+    narrow_trained: Elements = NO_ELEMENTS
+    """Of these, those that are trained."""
     largest: Elements = NO_ELEMENTS
     """The largest weight of each group: of experts that of all of a device's."""
     largest_trained: Elements = NO_ELEMENTS
@@ -88,6 +117,10 @@ class Holding(Weights, frozen=True, kw_only=True):
     """Of `tensors`, biases and weights of norms."""
     num_experts: float = 0.0
     """Experts, each of which has its own of those."""
+
+    def in_narrow(self) -> Elements:
+        """Return those trained whose products run in the compute type however narrow."""
+        return self.narrow_trained
 
 
 def holdings(blocks: Parts[Block]) -> Parts[Holding]:
@@ -111,6 +144,7 @@ def _holding(block: Block) -> Holding:
         products=product_elements(block),
         vectors=_elements([each for each in others if not each.matrix], "dense"),
         narrow=_narrow_elements(others),
+        narrow_trained=_of([each for each in trained if each.narrow]),
         largest=_largest(others),
         largest_trained=_largest([each for each in others if not each.frozen]),
         score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
@@ -192,6 +226,17 @@ class Sharded(Weights, frozen=True, kw_only=True):
     stages: Stages
     held: Parts[Holding]
     """Parameters of every block on one device."""
+    num_mtp: int = 0
+    """Layers of multi-token prediction."""
+
+    def in_narrow(self) -> Elements:
+        """Return those trained whose products run in the compute type however narrow, on every stage."""
+
+        def over(part: str) -> Numeric:
+            read = attrgetter(f"narrow_trained.{part}")
+            return over_stages(self.stages, self.held, read, num_mtp=self.num_mtp)
+
+        return Elements(dense=over("dense"), expert=over("expert"))
 
     @classmethod
     def of(cls, model: Model, held: Parts[Holding], stages: Stages, degrees: Degrees) -> Sharded:
@@ -217,6 +262,7 @@ class Sharded(Weights, frozen=True, kw_only=True):
             degrees=degrees,
             stages=stages,
             held=held,
+            num_mtp=num_mtp,
             dense=whole.dense,
             expert=whole.expert,
             trained=trained or NO_ELEMENTS,

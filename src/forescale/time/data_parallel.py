@@ -165,9 +165,9 @@ def in_turn(*, owners: Numeric, one: Numeric, transfer: Numeric, sharing: Numeri
 
 def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
-    trained = sharded.trained
+    updates = sharded.updates(setting.workload.precision)
     weight = gathered_bytes(setting.workload.precision)
-    weights = (trained.dense * weight, trained.expert * weight)
+    weights = (updates.dense * weight, updates.expert * weight)
     if not setting.choices.kernels.broadcasts_updates:
         return each("all_gather", *weights)
     matrices = _summed(setting, sharded, lambda block: block.tensors - block.vector_tensors)
