@@ -365,12 +365,12 @@ def measured_question(bench: BenchArtifact, target: Question, *, where: str, fol
 
 
 def _each_layer(model: Model) -> tuple[int, frozenset[Layer]]:
-    """Return the width of a model and its kinds of layers, whatever the number of experts."""
+    """Return the width of a model and its kinds of layers, whatever the number of experts and what costs nothing."""
     kinds = (
         replace(layer, ffn=replace(layer.ffn, num_experts=layer.ffn.top_k, num_groups=0, top_groups=0))
         if isinstance(layer.ffn, MoeFfn)
         else layer
-        for layer in model.layer_kinds
+        for layer in model.shape.layer_kinds
     )
     return model.hidden_size, frozenset(kinds)
 

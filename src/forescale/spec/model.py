@@ -246,6 +246,8 @@ def _shaped(layer: Layer) -> Layer:
     mixer, ffn = layer.attention, layer.ffn
     if isinstance(mixer, FullAttention | LatentAttention):
         mixer = replace(mixer, rope=PLAIN_ROPE)
+    if isinstance(mixer, LatentAttention) and mixer.indexer is not None:
+        mixer = replace(mixer, indexer=replace(mixer.indexer, interleaved_rotary=False))
     if isinstance(ffn, MoeFfn):
         ffn = replace(ffn, score="softmax", normalised=True, weight_scale=1.0)
     return replace(layer, attention=mixer, ffn=ffn)
