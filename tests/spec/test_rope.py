@@ -40,8 +40,8 @@ def test_equal_weights_leave_sines_and_cosines_as_they_are():
         ),
         ({"scaling": "yarn", "factor": 8.0}, "the scaling yarn of a rope needs original_seq_len"),
         (
-            {"scaling": "llama3", "factor": 8.0, "original_seq_len": 8192, "low_freq_factor": 4.0},
-            "low_freq_factor 4 of a rope must be less than high_freq_factor 4",
+            {"scaling": "llama3", "factor": 8.0, "original_seq_len": 8192, "low_freq_factor": 5.0},
+            "low_freq_factor 5 of a rope must be at most high_freq_factor 4",
         ),
         (
             {"scaling": "yarn", "factor": 8.0, "original_seq_len": 8192, "beta_fast": 0.5},

@@ -65,8 +65,8 @@ class Rope(Given, frozen=True, kw_only=True):
         if "original_seq_len" in TUNED[self.scaling] and not self.original_seq_len:
             raise SpecError(f"the scaling {self.scaling} of a rope needs original_seq_len, in tokens")
         low, high = self.low_freq_factor, self.high_freq_factor
-        if self.scaling == "llama3" and low >= high:
-            raise SpecError(f"low_freq_factor {low:g} of a rope must be less than high_freq_factor {high:g}")
+        if self.scaling == "llama3" and low > high:
+            raise SpecError(f"low_freq_factor {low:g} of a rope must be at most high_freq_factor {high:g}")
         if self.scaling == "yarn" and self.beta_slow > self.beta_fast:
             msg = f"beta_slow {self.beta_slow:g} of a rope must be at most beta_fast {self.beta_fast:g}"
             raise SpecError(msg)
