@@ -313,6 +313,10 @@ def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
     assert fs.read_question(path, overrides="strategy.tp=2").strategy.tp == 2
     with pytest.raises(SpecError, match=r"the override 3 must look like section.key=value"):
         fs.read_question(path, overrides=[3])
+    with pytest.raises(SpecError, match=r"the override 3 must look like section.key=value"):
+        fs.read_question(path, overrides=3)
+    with pytest.raises(SpecError, match=r"read_question takes the name of a file; got 3"):
+        fs.read_question(3)
     with pytest.raises(
         SpecError, match=r"write_question takes a Question, as fs.ask makes it; got Projection"
     ):

@@ -27,6 +27,12 @@ name = "a"
 [[case]]
 name = "b"
 flops . bf16 = "x2"
+[case.device]
+hbm_bytes = 1
+[[case.tiers]]
+[[case.tiers]]
+[case.tiers.link]
+latency = 2
 
 [model.rope]
 base = 1
@@ -47,7 +53,9 @@ base = 1
         (("case", 1, "name"), 18),
         (("case", 1, "flops", "bf16"), 19),
         (("case", 2, "name"), None),
-        (("model", "rope", "base"), 22),
+        (("case", 1, "device", "hbm_bytes"), 21),
+        (("case", 1, "tiers", 1, "link", "latency"), 25),
+        (("model", "rope", "base"), 28),
         (("absent",), None),
     ],
 )

@@ -100,7 +100,8 @@ def ask(
 ) -> Question:
     """Return the question of one layout: a whole one as it is, or what names, values and keywords make.
 
-    Data parallel follows from `devices`: what the other degrees leave.
+    Data parallel follows from `devices`: what the other degrees leave. A cluster of another number gets that many,
+    as `--devices` says it over a cluster file.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from forescale.errors import ReaderError, nearest, shown
+from forescale.errors import ReaderError, SpecError, nearest, shown
 from forescale.struct import Struct
 
 TEXT_BYTES = 64 * 2**20
@@ -39,6 +39,19 @@ INTEGER = 2**63
 def place_of(text: str | Path) -> Path:
     """Return the path that `text` is; ~ is the home folder, where there is one of that name."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 (pathlib raises for an unknown user)
+
+
+def file_of(given: object, function: str) -> Path:
+    """Return the file that a function of Python is given by its name.
+
+    Raises
+    ------
+    SpecError
+        If it is no name.
+    """
+    if not isinstance(given, (str, os.PathLike)):
+        raise SpecError(f"{function} takes the name of a file; got {shown(given)}")
+    return Path(given)
 
 
 def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> str:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import read_text
 from forescale.synonyms import meant
 from forescale.syntax import yaml_nodes
 
+KeyPath: TypeAlias = tuple[str | int, ...]
 T = TypeVar("T")
 P = TypeVar("P")
 Rest = ParamSpec("Rest")
@@ -191,22 +192,34 @@ def _keys_of_json(text: str) -> Iterator[tuple[str, int]]:
             line += mark.count("\n")
 
 
-def _keys_of_toml(text: str) -> Iterator[tuple[tuple[str | int, ...], int]]:
+def _keys_of_toml(text: str) -> Iterator[tuple[KeyPath, int]]:
     """Yield every key and header with its line; tables of a list are counted."""
-    table: tuple[str | int, ...] = ()
-    counts: dict[tuple[str | int, ...], int] = {}
+    table: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
-            table = _parts(header[2])
+            *around, own = _parts(header[2])
+            table = (*_numbered(around, counts), own)
             if header[1]:
                 counts[table] = counts.get(table, -1) + 1
+            if table in counts:
                 table = (*table, counts[table])
             yield table, number
         elif key := _KEY.match(line):
             yield (*table, *_parts(key[1])), number
 
 
-def _parts(text: str) -> tuple[str | int, ...]:
+def _numbered(parts: Sequence[str | int], counts: Mapping[KeyPath, int]) -> KeyPath:
+    """Return the path of a table within lists of tables: of each list the last item so far is meant."""
+    path: KeyPath = ()
+    for part in parts:
+        path = (*path, part)
+        if path in counts:
+            path = (*path, counts[path])
+    return path
+
+
+def _parts(text: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in _PART.findall(text))
 
 

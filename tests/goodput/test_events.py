@@ -55,6 +55,28 @@ def test_events_agree_with_kokolis_where_little_is_lost(mttf, restart, interval)
     assert abs(simulated(case) - kokolis_goodput(mttf=mttf, restart=restart, interval=interval)) < 0.01
 
 
+@pytest.mark.parametrize("more", [{}, {"spares": 3, "repair": 20_000.0, "fatal": 0.02}])
+def test_of_runs_that_nearly_never_end_a_part_is_simulated_and_stands_for_all(more):
+    class Counted:
+        def __init__(self):
+            self.rng, self.asked = np.random.default_rng(0), 0
+
+        def exponential(self, mean):
+            self.asked += 1
+            return self.rng.exponential(mean)
+
+        def random(self):
+            return self.rng.random()
+
+    case = Case(work=4e8, interval=30.0, blocking=1.0, written=5.0, restart=300.0, mttf=400.0, **more)
+    rng = Counted()
+    found, told = simulate(case, rng), expected(case)
+    assert rng.asked < 20_000
+    assert found.wall == pytest.approx(float(sum(told.values())), rel=0.1)
+    assert found.parts["goodput"] == pytest.approx(case.work)
+    assert found.failures > 500_000
+
+
 def test_dalys_interval_loses_least():
     best = float(daly_interval(blocking=60.0, mttf=6480.0))
     told = {"blocking": 60.0, "restart": 300.0, "mttf": 6480.0}

@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 import pytest
 from tests.small import cluster, dense, moe, workload
 
+import forescale as fs
 from forescale.catalogue.frameworks import load_framework
+from forescale.errors import InfeasibleError
 from forescale.project import project
 from forescale.question import Question
 from forescale.search import pareto_search, search
@@ -175,3 +177,9 @@ def test_types_that_were_told_stay_whatever_is_sharded():
     question, _ = as_told("nemo", Precision(compute="fp8", moments="bf16"))
     assert {each.space.zero for each in scenarios(question)} == {(0,), (1,)}
     assert {each.workload.precision.moments for each in scenarios(question)} == {"bf16"}
+
+
+def test_a_search_that_no_keys_can_be_picked_in_says_so():
+    words = {"devices": 32, "seq_len": 4096, "global_batch_size": 32, "cp": 2, "cp_kind": "ring"}
+    with pytest.raises(InfeasibleError, match="cp_kind of what reads picked keys is all_gather, not ring"):
+        fs.search("deepseek-v3.2", "h100-sxm", **words)

@@ -39,6 +39,14 @@ def test_equal_weights_leave_sines_and_cosines_as_they_are():
             "beta_fast 16.0 says nothing of a rope whose scaling is llama3",
         ),
         ({"scaling": "yarn", "factor": 8.0}, "the scaling yarn of a rope needs original_seq_len"),
+        (
+            {"scaling": "llama3", "factor": 8.0, "original_seq_len": 8192, "low_freq_factor": 5.0},
+            "low_freq_factor 5 of a rope must be at most high_freq_factor 4",
+        ),
+        (
+            {"scaling": "yarn", "factor": 8.0, "original_seq_len": 8192, "beta_fast": 0.5},
+            "beta_slow 1 of a rope must be at most beta_fast 0.5",
+        ),
     ],
 )
 def test_what_a_scaling_does_not_go_by_is_refused(words, text):

@@ -45,6 +45,7 @@ CASES = [
     ("[vary]\ndevices = [8]\n[search]\nobjetive = 1", 3, "unknown key 'objetive'", "objective"),
     ("[vary]\ndevices = [8]\n[search]\nobjective = 'mfu'", 3, "step_time or peak_memory", ""),
     ("[vary]\ndevices = [8]\n[search]\nmax_memory = 'lots'", 3, "max_memory", "'x0.9'"),
+    ("[vary]\ndevices = [8]\n[search]\nprice_per_device_hour = -2", 3, "must be 0 or more, got -2", ""),
     ("[vary]\ndevices = { from = 8, to = 64 }\n[sample]\npoints = 0", 3, "points", "1 or more"),
     ("[vary]\ndevices = [8]\n[cost]\ncompute = 'exact'", 3, "'roofline'", "'exact'"),
     ("[vary]\ndevices = [8]\n[cost]\nmeasurements = ['a.json']", 3, "a sweep changes it", ""),

@@ -84,8 +84,7 @@ def check(question: Question) -> None:
         With what they do not do.
     """
     model, _, layout, workload = question.parts
-    types = workload.precision
-    split = layout.tp > 1
+    split, types = layout.tp > 1, workload.precision
     plain, narrow = layout.flash_attention and all(map(_sees_all, model.layers)), multiplies_narrow(question)
     latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
     reasons = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.goodput.expected import PARTS, Case
+from forescale.goodput.expected import PARTS, Case, expected
 from forescale.struct import Struct
 
 SAVE, WASTED = "unproductive_checkpoint_save_time", "wasted_progress_from_disruption"
@@ -17,6 +18,10 @@ INTERVALS = np.exp2(np.arange(-8.0, 9.0) / 4.0)
 """Checkpoint intervals tried, over the best in closed form."""
 FAILURES = 500
 """Failures on which they are tried."""
+LONGEST = 3_000
+"""Expected interruptions of a run, failed restarts among them, that are simulated; of more these stand for all."""
+REPAIRS = 50
+"""Times that nodes are repaired which a shortened run lasts at least, so that as many are away as in all of it."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -45,12 +50,24 @@ def simulate(case: Case, rng: np.random.Generator) -> Outcome:
     may itself be interrupted. A failed node that needs repair is replaced by a spare; without one the run waits, or
     goes on with the nodes that are left.
     """
-    run = _Run(case, rng)
+    share = _simulated_share(case)
+    run = _Run(case if share == 1.0 else replace(case, work=share * float(case.work)), rng)
     while run.done < run.work:
         run.next()
     for name, seconds in case.divided(run.done).items():
         run.parts[name] += float(seconds)
-    return Outcome(parts=run.parts, failures=run.failures, planned=run.planned)
+    parts = {name: seconds / share for name, seconds in run.parts.items()}
+    return Outcome(parts=parts, failures=round(run.failures / share), planned=round(run.planned / share))
+
+
+def _simulated_share(case: Case) -> float:
+    """Return the share of a run's work that is simulated: all of it but where far too much happens to it."""
+    wall = sum(map(float, expected(case).values()))
+    events = wall / float(case.mttf)
+    if not events > LONGEST:
+        return 1.0
+    least = REPAIRS * float(case.repair) / wall if case.spares is not None else 0.0
+    return min(1.0, max(LONGEST / events, least))
 
 
 def best_interval_by_events(case: Case, seed: int = 0) -> float:
@@ -85,7 +102,8 @@ class _Run:
     def next(self) -> None:
         """Train until something happens, and deal with it."""
         case = self.case
-        speed = float(case.speed(self._missing))
+        missing = self._missing
+        speed = float(case.speed(missing)) if missing else 1.0
         events = {
             "end": self._until_done() / speed if speed else np.inf,
             "failure": self._drawn(self.mttf),
@@ -144,11 +162,11 @@ class _Run:
     def _until_done(self) -> float:
         """Return the seconds that the rest takes without failures; none is saved at the end."""
         left = self.work - self.done
-        return left + self.case.blocking * max(0, int(np.ceil(left / self.interval)) - 1)
+        return left + self.case.blocking * max(0, math.ceil(left / self.interval) - 1)
 
     def _spend(self, part: str, seconds: float) -> None:
         self.parts[part] += seconds
         self.clock += seconds
 
     def _drawn(self, mean: float) -> float:
-        return float(self.rng.exponential(mean)) if np.isfinite(mean) else np.inf
+        return float(self.rng.exponential(mean)) if math.isfinite(mean) else math.inf

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import check_plain, parse_json, read_text
+from forescale.files import check_plain, file_of, parse_json, read_text
 from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
@@ -118,8 +118,7 @@ def read_question(path: str | Path, *, overrides: Iterable[str] = ()) -> Questio
     SpecError
         If anything in it is unknown, missing, of the wrong type or impossible.
     """
-    file = Path(path)
-    written = read_plan_values(file)
+    written = read_plan_values(file := file_of(path, "read_question"))
     values = with_overrides(written, overrides)
     with located(file, changed_keys(values, written)):
         return build_question(values, where=str(file), folder=file.parent)
@@ -178,13 +177,14 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     as in `cluster.device.hbm_bytes=96 GiB` over `cluster = "h100-sxm"`, becomes the base of a table.
     """
     changed = dict(values)
-    for override in (overrides,) if isinstance(overrides, str) else overrides:
+    several = isinstance(overrides, Iterable) and not isinstance(overrides, str)
+    for override in overrides if several else (overrides,):
         path, equals, text = str(override).partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
-            msg = f"the override {override!r} must look like section.key=value, such as strategy.tp=4"
-            raise SpecError(msg)
-        _set(changed, keys, _literal(text.strip()), override)
+            like = "section.key=value, such as strategy.tp=4"
+            raise SpecError(f"the override {override!r} must look like {like}")
+        _set(changed, keys, _literal(text.strip()), str(override))
     return spelt_out(changed)
 
 

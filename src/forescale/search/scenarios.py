@@ -24,6 +24,7 @@ from forescale.search.bounds import promising_cells
 from forescale.search.incumbent import SMALLEST, Goal
 from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, enumerate_cells
+from forescale.spec.constraints import picks_keys
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
 from forescale.spec.workload import Workload
@@ -187,6 +188,9 @@ def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleErro
     rows = [(name, count) for name, count in refused.items() if count]
     cluster = question.cluster
     msg = f"no legal layout of {question.model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
+    space = question.space
+    if picks_keys(question.model) and "all_gather" not in space.cp_kind and 1 not in (space.cp or (1,)):
+        msg += f": cp_kind of what reads picked keys is all_gather, not {' or '.join(space.cp_kind)}"
     return InfeasibleError(msg, rows)
 
 

@@ -56,7 +56,7 @@ class Rope(Given, frozen=True, kw_only=True):
     """The ramp between both betas begins and ends at whole pairs (yarn; `truncate`)."""
 
     def __post_init__(self) -> None:
-        """Refuse what a scaling does not go by, and one without the sequence that it goes by."""
+        """Refuse what a scaling does not go by, one without the sequence that it goes by, and ramps the wrong way."""
         usual = dict(zip(self.__struct_fields__[1:], self.__struct_defaults__, strict=True))
         for name in dict.fromkeys((*TUNED["llama3"], *TUNED["yarn"])):
             if name not in TUNED[self.scaling] and getattr(self, name) != usual[name]:
@@ -64,6 +64,12 @@ class Rope(Given, frozen=True, kw_only=True):
                 raise SpecError(msg)
         if "original_seq_len" in TUNED[self.scaling] and not self.original_seq_len:
             raise SpecError(f"the scaling {self.scaling} of a rope needs original_seq_len, in tokens")
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if self.scaling == "llama3" and low > high:
+            raise SpecError(f"low_freq_factor {low:g} of a rope must be at most high_freq_factor {high:g}")
+        if self.scaling == "yarn" and self.beta_slow > self.beta_fast:
+            msg = f"beta_slow {self.beta_slow:g} of a rope must be at most beta_fast {self.beta_fast:g}"
+            raise SpecError(msg)
 
     @property
     def concentration(self) -> float:

@@ -159,7 +159,12 @@ def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
 def read_price(source: Source) -> tuple[Setting, ...]:
     """Return the price of a device and hour, where the file says one."""
     price = source.section("search").get(PRICE)
-    return () if price is None else (_setting(source, PRICE, price, ("search", PRICE)),)
+    if price is None:
+        return ()
+    kind, value = _setting(source, PRICE, price, ("search", PRICE))
+    if isinstance(value, (int, float)) and value < 0:
+        raise SpecError(f"{source.at('search', PRICE)}: {PRICE} must be 0 or more, got {price}")
+    return ((kind, value),)
 
 
 def read_objective(source: Source) -> Objective:

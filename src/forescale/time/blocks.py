@@ -86,8 +86,7 @@ def block_seconds(
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
     weight_kernels: Numeric = 0.0
-    shared = overlap.shared_experts and not overlap.expert
-    covers = Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared)
+    covers = _covers(priced, overlap, split=split)
     for own in priced.operators.values():
         forward_kernels = forward_kernels + own.forward_kernels
         backward_kernels = backward_kernels + own.backward_kernels
@@ -98,8 +97,7 @@ def block_seconds(
         for into in (backward, weight):
             covers.add(into, own, own.backward_weight, cover)
         flops = flops + own.flops
-    for operator in chain.from_iterable(replays):
-        own = priced.operators[operator.name]
+    for own in (priced.operators[each.name] for each in chain.from_iterable(replays)):
         covers.add(backward, own, own.forward, covers.of_forward(own), part="recompute")
         flops = flops + own.forward_flops
         backward_kernels = backward_kernels + own.forward_kernels
@@ -121,6 +119,12 @@ def block_seconds(
         launches=(forward_kernels + backward_kernels) * priced.pricing.models.run.kernel_interval_s,
         flops=flops,
     )
+
+
+def _covers(priced: PricedBlock, overlap: Overlap, *, split: bool) -> Covers:
+    """Return what hides communication of a block within its own passes."""
+    shared = overlap.shared_experts and not overlap.expert
+    return Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared)
 
 
 def _checkpoints(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> Numeric:

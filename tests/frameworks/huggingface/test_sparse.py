@@ -63,6 +63,8 @@ def test_layers_that_share_keys_however_they_are_listed(told):
         ),
         ({"indexer_types": ["full"] * 3}, "'indexer_types' lists 3 layers, but there are 12"),
         ({"indexer_types": ["half"] * 12}, "'indexer_types' takes full, shared; got 'half'"),
+        ({"indexer_types": ["shared"] * 12}, "'indexer_types' begins with full"),
+        ({"index_topk_pattern": "S" * 12}, "'index_topk_pattern' begins with full"),
     ],
 )
 def test_what_cannot_be_read_is_said(keys, text):

@@ -661,6 +661,9 @@ def test_precision(more, precision):
     assert read(more).workload.precision == precision
 
 
+GROUPS = f"{PP}2 --num-virtual-stages-per-pipeline-rank 2 --microbatch-group-size-per-virtual-pipeline-stage "
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -682,10 +685,21 @@ def test_precision(more, precision):
             PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 6",
             "3 micro-batches are no multiple of pp",
         ),
+        (GROUPS + "1 --global-batch-size 8", "1 must be at least pp 2 and at most the 4 micro-batches"),
+        (GROUPS + "6 --global-batch-size 8", "6 must be at least pp 2 and at most the 4 micro-batches"),
+        (GROUPS + "3 --global-batch-size 8", "3 leaves 1 of 4 micro-batches over, fewer than pp 2"),
     ],
 )
 def test_impossible_runs(more, text):
     refused(text, more, 4)
+
+
+def test_groups_of_other_sizes_are_told():
+    told = "4 is projected as pp 2: groups of other sizes are not laid out"
+    assert any(told in note for note in read(GROUPS + "4 --global-batch-size 8", devices=4).notes)
+    assert not any(
+        "projected as pp" in note for note in read(GROUPS + "2 --global-batch-size 8", devices=4).notes
+    )
 
 
 def test_keys_are_used_or_ignored():

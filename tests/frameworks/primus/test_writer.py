@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.export.laws import check_writer
 from tests.plans import plans
 
+import forescale as fs
+from forescale.errors import SpecError
 from forescale.spec import Recompute
 
 OWN = {
@@ -24,3 +27,9 @@ def test_what_primus_has_beside_megatron_is_said() -> None:
     texts = "".join(result.texts[result.main] for result in written)
     for word in ("pp_algorithm", "use_turbo_deepep: true", "recompute_layer_ids: [0, 1]"):
         assert word in texts
+
+
+def test_hybrids_are_refused_by_name() -> None:
+    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 8}
+    with pytest.raises(SpecError, match="nemotron-3-nano-30b-a3b is a hybrid, for which no experiment"):
+        fs.export("nemotron-3-nano-30b-a3b", "mi300x", **words, to="primus")

@@ -54,19 +54,29 @@ def sparse(keys: Keys) -> LatentAttention:
 
 def _picks(keys: Keys) -> list[bool]:
     """Return which layers pick: as `indexer_types` or `index_topk_pattern` lists them, or every so many."""
-    layers, pattern = num_layers(keys), keys.get("index_topk_pattern")
-    listed = keys.words("indexer_types", layers, tuple(LETTERS.values()))
+    layers, key = num_layers(keys), "indexer_types"
+    listed, pattern = keys.words(key, layers, tuple(LETTERS.values())), _pattern(keys, layers)
     every, first = keys.size("index_topk_freq", default=1), keys.count("index_skip_topk_offset")
-    if listed is None and isinstance(pattern, str):
-        if len(pattern) != layers or set(pattern) - set(LETTERS):
-            allowed = f"one of {', '.join(LETTERS)} for each of {layers} layers"
-            raise ReaderError(keys.where, f"the key 'index_topk_pattern' takes {allowed}; got {pattern!r}")
-        listed = [LETTERS[letter] for letter in pattern]
-    elif listed is None and pattern is not None:
-        listed = keys.words("index_topk_pattern", layers, tuple(LETTERS.values()))
-    if listed is not None:
-        return [kind == "full" for kind in listed]
-    return list(picking_layers(layers, every=every, first=first))
+    if listed is None:
+        key, listed = "index_topk_pattern", pattern
+    if listed is None:
+        return list(picking_layers(layers, every=every, first=first))
+    if listed[0] != "full":
+        raise ReaderError(
+            keys.where, f"the key {key!r} begins with full: nothing is picked before the first layer"
+        )
+    return [kind == "full" for kind in listed]
+
+
+def _pattern(keys: Keys, layers: int) -> Sequence[str] | None:
+    """Return what `index_topk_pattern` says of each layer, in letters or words; None where it is absent."""
+    pattern = keys.get("index_topk_pattern")
+    if pattern is None or not isinstance(pattern, str):
+        return keys.words("index_topk_pattern", layers, tuple(LETTERS.values()))
+    if len(pattern) != layers or set(pattern) - set(LETTERS):
+        allowed = f"one of {', '.join(LETTERS)} for each of {layers} layers"
+        raise ReaderError(keys.where, f"the key 'index_topk_pattern' takes {allowed}; got {pattern!r}")
+    return [LETTERS[letter] for letter in pattern]
 
 
 SPARSE: Mapping[str, Callable[[Keys], Model]] = named(

@@ -251,9 +251,21 @@ def _check_interleaving(settings: Settings, strategy: Strategy, num_microbatches
         settings.refuse(
             f"{num_microbatches} micro-batches are no multiple of pp {strategy.pp}, as virtual stages need"
         )
-    if group is not None and group < strategy.pp:
-        name = settings.spell("microbatch_group_size_per_vp_stage")
-        settings.refuse(f"{name} {group} must be at least pp {strategy.pp}")
+    if group is None:
+        return
+    name, rest = settings.spell("microbatch_group_size_per_vp_stage"), num_microbatches % max(group, 1)
+    if not strategy.pp <= group <= num_microbatches:
+        settings.refuse(
+            f"{name} {group} must be at least pp {strategy.pp} and at most the {num_microbatches} micro-batches"
+        )
+    if 0 < rest < strategy.pp:
+        settings.refuse(
+            f"{name} {group} leaves {rest} of {num_microbatches} micro-batches over, fewer than pp {strategy.pp}"
+        )
+    if group != strategy.pp:
+        settings.note(
+            f"{name} {group} is projected as pp {strategy.pp}: groups of other sizes are not laid out"
+        )
 
 
 def _tokens(settings: Settings, seq_len: int, batch: int) -> float | None:

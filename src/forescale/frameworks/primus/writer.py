@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from forescale.errors import SpecError
 from forescale.frameworks.megatron.laws import check_laws
-from forescale.frameworks.megatron.write_layout import Settings
+from forescale.frameworks.megatron.write_layout import Settings, hybrid_pattern
 from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled
@@ -35,6 +36,8 @@ class PrimusWriter:
     def write(self, question: Question) -> Files:
         """Return the experiment; what its keys have no word for is left out."""
         check_laws(question)
+        if hybrid_pattern(question.model):
+            raise SpecError(f"primus: {question.model.name} is a hybrid, for which no experiment is written")
         cluster = question.cluster
         each = min(cluster.devices_per_node, cluster.num_devices)
         text = ""
