@@ -81,7 +81,9 @@ def test_a_scaling_that_is_not_described_is_listed():
     config = {"model_type": "llama", **SIZES, "rope_scaling": {"type": "longrope", "long_factor": [1.0]}}
     read = read_huggingface(config, name="x", where="config.json")
     assert read.model.ropes[0] == Rope(base=1e4)
-    assert read.ignored == ("rope_scaling.long_factor",)
+    assert read.ignored == ("rope_scaling.long_factor", "rope_scaling.type")
+    plain = {"model_type": "llama", **SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    assert read_huggingface(plain, name="x", where="config.json").ignored == ()
 
 
 @pytest.mark.parametrize("value", [0, -1, "10k", True])

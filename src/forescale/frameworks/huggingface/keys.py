@@ -47,6 +47,10 @@ class Keys:
                 raise ReaderError(self.where, f"{said}, which mean the same; leave one of them out")
         return given.get(first)
 
+    def leave(self, *names: str) -> None:
+        """Count keys as unread after all: what they say is not described."""
+        self._used.difference_update(names)
+
     def spelt(self, *names: str) -> str:
         """Return the name that is given of several, in quotes."""
         return repr(next((name for name in names if self._data.get(name) is not None), names[0]))
@@ -217,6 +221,8 @@ CLASSES: Final = packaged("huggingface", "classes")
 EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 """What architectures call the term that norms add to the variance."""
 SHARES = ("partial_rotary_factor", "rotary_pct")
+PLAIN_TYPES: Final = ("", "default", "mrope")
+"""Words for positions that are not scaled."""
 ROPE_TYPES: Final = {
     "linear": {"factor": "factor"},
     "llama3": {
@@ -339,7 +345,11 @@ def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> R
             found["mscale"], found["mscale_all_dim"] = _weight(table), None
         found["rounded"] = table.flag("truncate", default=True)
     told = {name: value for name, value in found.items() if value is not None}
-    return replace(rope, scaling=scaling, **told) if fields else rope
+    if fields:
+        return replace(rope, scaling=scaling, **told)
+    if scaling not in PLAIN_TYPES:
+        table.leave("rope_type", "type")
+    return rope
 
 
 def _weight(table: Keys) -> float | None:
