@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 from forescale.graph.adapters import adapters, parts_of
 from forescale.graph.layout import Extent, Layout
@@ -206,7 +207,7 @@ def product(
         sent = lay.sent_input_bytes if narrow else lay.element_bytes
         passes = panel_passes(lay, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
     else:
-        passes = _passes(lay, rows=rows, k=k, n=n, dtype=dtype)
+        passes = passes_of(lay, rows=rows, k=k, n=n, dtype=dtype)
     joined = flat_gradient(b, k * n)
     buffers: Names = ()
     if passes.steps is not None:
@@ -258,7 +259,7 @@ def _frozen_product(
     dtype: str,
 ) -> None:
     """Append a product by a frozen weight, and that of its input's gradient; a quantised one is made wide for each."""
-    passes = _passes(b.layout, rows=rows, k=k, n=n, dtype=dtype)
+    passes = passes_of(b.layout, rows=rows, k=k, n=n, dtype=dtype)
     widened, wide = widening(b, name, k * n)
     b.operator(
         name,
@@ -282,14 +283,16 @@ def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0
     return (Elementwise(bytes_moved=moved, family="cast", kernels=kernels),), (wide,)
 
 
-def _passes(layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str) -> Passes:
-    """Return the three products of a linear layer on one device."""
-    beyond, summed = summing(layout, n * k)
-    made = Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=beyond)
+def passes_of(
+    layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str, batch: Numeric = 1.0
+) -> Passes:
+    """Return the three products of a linear layer on one device, or of `batch` of them, one for each head."""
+    of = partial(Gemm, batch=batch, dtype=dtype)
+    beyond, summed = summing(layout, n * k * batch)
     return Passes(
-        forward=(*casts(layout, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
-        backward_input=(*casts(layout, rows * n, dtype), Gemm(m=rows, n=k, k=n, dtype=dtype)),
-        backward_weight=(made, *summed),
+        forward=(*casts(layout, rows * k * batch, dtype), of(m=rows, n=n, k=k)),
+        backward_input=(*casts(layout, rows * n * batch, dtype), of(m=rows, n=k, k=n)),
+        backward_weight=(of(m=n, n=k, k=rows, accumulate_bytes=beyond), *summed),
     )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from forescale.graph.attention.core import QKV, CoreShape, attention_core, core_pairs, rotary
 from forescale.graph.layout import Extent
-from forescale.graph.modules import casts, elementwise, flat_gradient, summing
+from forescale.graph.modules import elementwise, flat_gradient, passes_of
 from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.numeric import Numeric, smaller
@@ -67,18 +67,12 @@ def sparse_core(b: Builder, spec: LatentAttention, *, query: str, gathered: str)
 def _per_head(b: Builder, name: str, *, source: str, result: str, heads: Numeric, k: float, n: float) -> None:
     """Append a product of every head's rows by its own k x n part of a weight, in 16 bits."""
     lay, rows = b.layout, b.layout.tokens("sequence")
-    of = partial(Gemm, batch=heads, dtype=lay.wide_type)
-    elements = heads * k * n
-    beyond, summed = summing(lay, elements)
-    weight: Work = (
-        of(m=n, n=k, k=rows, accumulate_bytes=beyond),
-        *summed,
-        *flat_gradient(b, elements),
-    )
+    passes = passes_of(lay, rows=rows, k=k, n=n, dtype=lay.wide_type, batch=heads)
+    weight: Work = (*passes.backward_weight, *flat_gradient(b, heads * k * n))
     b.operator(
         name,
-        forward=(of(m=rows, n=n, k=k),),
-        backward_input=(of(m=rows, n=k, k=n),),
+        forward=passes.forward,
+        backward_input=passes.backward_input,
         backward_weight=() if b.frozen else weight,
         reads=(source,),
         writes=(result,),
@@ -124,14 +118,13 @@ def indexer(
 
 def _projection(b: Builder, name: str, *, inputs: Names, k: float, n: float, learns: bool) -> None:
     """Append a product on all tokens of a rank of context parallelism, without a gradient of its input."""
-    lay, rows, dtype = b.layout, b.layout.tokens("sequence"), b.layout.narrow_type
+    lay, rows = b.layout, b.layout.tokens("sequence")
     result = b.tensor(name, rows * n, differentiable=False)
-    beyond, summed = summing(lay, k * n)
-    of_weight: Work = (Gemm(m=n, n=k, k=rows, dtype=dtype, accumulate_bytes=beyond), *summed)
+    passes = passes_of(lay, rows=rows, k=k, n=n, dtype=lay.narrow_type)
     b.operator(
         name,
-        forward=(*casts(lay, rows * k, dtype), Gemm(m=rows, n=n, k=k, dtype=dtype)),
-        backward_weight=(*of_weight, *flat_gradient(b, k * n)) if learns else (),
+        forward=passes.forward,
+        backward_weight=(*passes.backward_weight, *flat_gradient(b, k * n)) if learns else (),
         reads=inputs,
         writes=(result,),
         saves=inputs if learns else (),
