@@ -7,7 +7,7 @@ Every field is a fact about the architecture, never about its layout on devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -239,6 +239,18 @@ class Layer(Given, frozen=True, kw_only=True):
     """Norms over the hidden size: 2 (pre-norm), 4 (Gemma 2/3: also post-norms), 1 (parallel blocks)."""
     parallel: bool = False
     """Attention and feed-forward read the same norm and are added together (Falcon, Phi-2)."""
+
+
+def predicting_layer(layers: Sequence[Layer]) -> Layer | None:
+    """Return what predicts further tokens where that is not the last layer: one that picks keys for itself.
+
+    The last one may read those that a layer before it picked (GLM-5.2).
+    """
+    latent = [each.attention for each in layers if isinstance(each.attention, LatentAttention)]
+    picking = next((each for each in latent if each.indexer is not None), None)
+    if picking is None or layers[-1].attention != replace(picking, indexer=None):
+        return None
+    return replace(layers[-1], attention=picking)
 
 
 def _shaped(layer: Layer) -> Layer:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forescale.errors import ReaderError
 from forescale.frameworks.huggingface.decoders import deepseek_ffn, latent_attention
 from forescale.frameworks.huggingface.keys import Keys, decoder, named, num_layers
-from forescale.spec.model import Indexer, LatentAttention, Layer, Model, picking_layers
+from forescale.spec.model import Indexer, LatentAttention, Model, picking_layers, predicting_layer
 
 LETTERS: Final[Mapping[str, str]] = {"F": "full", "S": "shared"}
 """What `index_topk_pattern` says of each layer."""
@@ -35,16 +35,10 @@ def _sparse(keys: Keys, picks: Sequence[bool]) -> Model:
         head_dim=keys.size("index_head_dim"),
         interleaved_rotary=glm and keys.flag("indexer_rope_interleave", default=True),
     )
-    picking, ffn = replace(shared, indexer=own), deepseek_ffn(keys, score_bias=True)
+    attention = tuple(replace(shared, indexer=own) if each else shared for each in picks)
     depth = keys.count("num_nextn_predict_layers")
-    return decoder(
-        keys,
-        tuple(picking if each else shared for each in picks),
-        ffn,
-        tied=False,
-        num_mtp_layers=depth,
-        mtp_layer=None if not depth or picks[-1] else Layer(attention=picking, ffn=ffn[-1]),
-    )
+    model = decoder(keys, attention, deepseek_ffn(keys, score_bias=True), tied=False, num_mtp_layers=depth)
+    return replace(model, mtp_layer=predicting_layer(model.layers) if depth else None)
 
 
 def sparse(keys: Keys) -> LatentAttention:

@@ -32,6 +32,7 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
     picking_layers,
+    predicting_layer,
 )
 from forescale.spec.rope import PLAIN_ROPE
 
@@ -48,6 +49,8 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
     layers = _layers(settings, hidden, hybrid_segments(settings))
     ahead = hybrid_ahead(settings)
     padded = settings.count("padded_vocab_size")
+    depth = len(ahead) or settings.count("mtp_num_layers", 0)
+    predicting = joined(_layers(settings, hidden, ahead[:1])) if ahead else predicting_layer(layers)
     text = Model(
         name=name,
         hidden_size=hidden,
@@ -58,8 +61,8 @@ def read_model(settings: Settings, *, name: str, options: Options | None = None)
         norm="rms" if settings.choice("normalization", "LayerNorm", NORMS) == "rms" else "layer",
         norm_eps=settings.number("layernorm_epsilon") or USUAL_EPS,
         learned_positions=_learned_positions(settings),
-        num_mtp_layers=len(ahead) or settings.count("mtp_num_layers", 0),
-        mtp_layer=joined(_layers(settings, hidden, ahead[:1])) if ahead else _ahead(settings, layers),
+        num_mtp_layers=depth,
+        mtp_layer=predicting if depth else None,
         max_seq_len=settings.count("max_position_embeddings", 0),
         source=settings.where,
     )
@@ -179,13 +182,6 @@ def _sparse(settings: Settings, latent: Attention, num_layers: int) -> Sequence[
     )
     picking = replace(shared, indexer=indexer)
     return [picking if picks else shared for picks in picking_layers(num_layers, every=every, first=first)]
-
-
-def _ahead(settings: Settings, layers: tuple[Layer, ...]) -> Layer | None:
-    """Return what predicts further where that is not the last layer: one that picks keys for itself."""
-    last, first = layers[-1].attention, layers[0].attention
-    shares = isinstance(last, LatentAttention) and last.top_k and last.indexer is None
-    return replace(layers[-1], attention=first) if shares and settings.count("mtp_num_layers", 0) else None
 
 
 def _softmax_attention(settings: Settings, hidden: int) -> Attention:
