@@ -14,6 +14,7 @@ from forescale.memory.timeline import (
     Sized,
     StageLoad,
     Standing,
+    block_loads,
     build_timeline,
     schedule_of,
     stage_loads,
@@ -114,6 +115,27 @@ def test_interleaving_agrees_with_the_closed_form(vpp):
         timeline.ranks, project(DENSE, CLUSTER, layout, WORKLOAD).memory.stages, strict=True
     ):
         assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (4, 2)])
+def test_a_forward_that_crosses_a_backward_stands_beside_it(pp, vpp):
+    """The next micro-batch's first layer, whole, while the backward of this one's last layer has freed nothing."""
+    alone = Strategy(pp=pp, vpp=vpp, dp_shard=16 // pp, ep=4)
+    crossed = replace(alone, overlap=replace(alone.overlap, expert=True))
+    whole, both = (project(MOE, CLUSTER, each, WORKLOAD).memory.stages[0] for each in (alone, crossed))
+    (layer,) = block_loads(MOE, alone, WORKLOAD).layers
+    if pp > 1:  # else the loss is what lasts
+        beside = both.activations_bytes - whole.activations_bytes
+        assert beside == pytest.approx(total_bytes(layer.forward), rel=1e-12)
+    timeline = memory_timeline(MOE, CLUSTER, crossed, WORKLOAD).ranks[0]
+    assert timeline.peak.allocated_bytes == pytest.approx(both.allocated_bytes, rel=1e-4)
+
+
+def test_one_micro_batch_crosses_no_other():
+    alone = Strategy(dp_shard=16, ep=4, micro_batch_size=4)
+    crossed = replace(alone, overlap=replace(alone.overlap, expert=True))
+    one, other = (project(MOE, CLUSTER, each, WORKLOAD).memory for each in (alone, crossed))
+    assert one == other
 
 
 @pytest.mark.parametrize(

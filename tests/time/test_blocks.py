@@ -113,7 +113,19 @@ def test_graphs_of_the_router_leave_the_rest_to_the_host():
 
 def test_exchanges_beside_another_micro_batch_cost_the_host_more():
     plain = priced(kernel_interval_s=0.002, interleaving=1.5)
-    assert cost(plain, overlap=Overlap(expert=True)).forward == pytest.approx(1.5 * cost(plain).forward)
+    crossed = cost(plain, overlap=Overlap(expert=True))
+    assert crossed.launches == pytest.approx(1.5 * cost(plain).launches)
+    assert crossed.forward == pytest.approx(1.5 * cost(plain).forward)
+
+
+def test_the_host_launches_a_pass_while_the_device_is_at_the_one_that_crosses_it():
+    """Alone, forward waits for the host; beside it backward, of longer kernels, gives the host that time."""
+    busy = cost(priced())
+    plain = priced(kernel_interval_s=1.1 * busy.forward / 11)
+    alone, crossed = cost(plain), cost(plain, overlap=Overlap(expert=True))
+    assert alone.forward_parts["overhead"] == pytest.approx(0.1 * busy.forward)
+    assert alone.backward == crossed.backward == busy.backward
+    assert crossed.forward == busy.forward
 
 
 def test_every_checkpoint_costs_the_host_time_of_its_own():

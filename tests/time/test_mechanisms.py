@@ -188,6 +188,14 @@ def test_an_engine_that_runs_ahead_delays_only_a_device_that_has_no_lead():
     assert engine_seconds(Kernels(runs_ahead=True, blocking_launches=True), **passes) == 6.0
 
 
+def test_what_prepares_two_chunks_that_cross_delays_only_a_device_that_has_no_lead():
+    passes = {"overhead": 3.0, "crossing": 5.0, "vpp": 2.0, "busy": 10.0, "launches": 6.0}
+    assert engine_seconds(Kernels(), **passes) == 6.0 + (10.0 - 4.0)
+    assert engine_seconds(Kernels(), **{**passes, "busy": 100.0}) == 6.0
+    assert engine_seconds(Kernels(runs_ahead=True), **passes) == 16.0 - 4.0
+    assert engine_seconds(Kernels(blocking_launches=True), **passes) == 16.0
+
+
 def test_an_engine_that_runs_ahead_hides_behind_large_kernels():
     waiting, ahead = (
         seconds(Strategy(dp_shard=8, kernels=Kernels(runs_ahead=on)), seq_len=16384) for on in (False, True)

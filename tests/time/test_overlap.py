@@ -10,7 +10,7 @@ from tests import toy
 from forescale.project import project
 from forescale.spec import DenseFfn, Layer, Model, Strategy, Workload
 from forescale.spec.strategy import Overlap
-from forescale.time.overlap import Covers, hide_experts
+from forescale.time.overlap import Covers
 
 TOKENS, HIDDEN = 2 * 512, 512
 
@@ -118,12 +118,6 @@ def test_only_a_reshard_is_pipelined_with_the_product_before_it():
     for _, own in (exchange, first):
         assert covers.of_forward(own) == (0.5, 0.0)
         assert covers.of_backward_input(own) == (0.25, 0.0)
-
-
-def test_another_micro_batch_hides_messages_of_experts_behind_all_that_computes():
-    seconds = {"attention": 2.0, "expert_comm": 7.0, "moe": 3.0, "tensor_comm": 11.0}
-    hide_experts(seconds, 0.0)
-    assert seconds == {"attention": 2.0, "expert_comm": 2.0, "moe": 3.0, "tensor_comm": 11.0}
 
 
 @pytest.mark.parametrize(

@@ -507,6 +507,14 @@ def test_hops_that_fill_and_drain(pp, vpp, seconds):
     assert found == seconds
 
 
+def test_gradients_of_chunks_that_cross_leave_once_both_are_over():
+    """Forward alone hides: of 2 · 3 · 5 s per micro-batch 9 s could, but activations take 3 · 2."""
+    found = exposed_pipeline_time(
+        hop=2.0, slowest_stage_time=9.0, microbatches=7.0, pp=4.0, vpp=3.0, overlapped=True, crossed=True
+    )
+    assert found == 2 * 3 * 2 + 7 * (12 - 6)
+
+
 def test_waits_of_a_pipeline():
     """Of five stages' 30 s all but the slowest's 8, by chunks; nothing on one stage."""
     assert bubble_time(total_stage_time=30.0, slowest_stage_time=8.0, pp=5.0, vpp=2.0) == 11.0

@@ -246,6 +246,8 @@ class RunFactors(Struct, frozen=True, kw_only=True):
     """The same of what data-parallel ranks send."""
     interleaving: Numeric = 1.0
     """What the next grows by where exchanges of experts run beside another micro-batch's compute."""
+    crossing: Numeric = 0.0
+    """Calls of the host for a chunk's forward beside another's backward, apart from those of their operators."""
     kernel_interval_s: Numeric = 0.0
     """Seconds from one launch to the next: the host sets the pace of kernels shorter than this."""
     step_overhead_s: Numeric = 0.0

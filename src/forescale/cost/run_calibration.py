@@ -62,6 +62,9 @@ class SharedFactors(Struct, frozen=True, kw_only=True):
     interleaving: Factor = 1.0
     """Time of the host per launch where exchanges of experts run beside another micro-batch's compute, over that where
     they do not: each layer is then several nodes with streams and events of their own."""
+    crossing: Measure = 0.0
+    """Calls of the host for a chunk's forward that runs beside another's backward: a plan of both, streams and events,
+    messages in their midst."""
     straggler: Measure = 0.0
     """Relative standard deviation of one device's step."""
     immaturity: Measure = 0.0
@@ -201,6 +204,7 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
             contention=shared.contention,
             data_contention=stack.contention,
             interleaving=shared.interleaving,
+            crossing=shared.crossing,
             kernel_interval_s=stack.kernel_interval_s * device.host_pace,
             microbatch_overhead_s=stack.microbatch_overhead_s,
             step_overhead_s=stack.step_overhead_s,

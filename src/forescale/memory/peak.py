@@ -66,7 +66,9 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
 
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
-    forward, backward = (part * each for each in _working_sets(setting, inputs))
+    forward, backward, beside = (part * each for each in _working_sets(setting, inputs))
+    if setting.choices.overlap.expert and setting.choices.schedule is None:
+        backward = crossing_bytes(backward=backward, forward=beside, microbatches=count)
     held = Holding(whole=most, waiting=awaited, work=(forward, backward))
     saved, beside_loss = in_flight.most(degrees, stages, count, held)
     loss = part * (stages.last * largest(first=head.forward, second=head.backward))
@@ -140,8 +142,21 @@ def _with_losses(saved: Numeric, inputs: Resident) -> Numeric:
     return most
 
 
-def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]:
-    """Return what the fullest block of each stage needs in its forward and its backward beyond what it keeps."""
+@formula(
+    unit="byte",
+    source="Megatron-LM, models/common/model_chunk_schedule_plan.py: the first layer's forward runs while the last one's "
+    "backward has freed nothing",
+)
+def crossing_bytes(*, backward: Numeric, forward: Numeric, microbatches: Numeric) -> Numeric:
+    """Backward + forward: a block's whole forward of the next micro-batch stands beside a backward, if there is one."""
+    return backward + forward * several(degree=microbatches)
+
+
+def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric, Numeric]:
+    """Return what the fullest block of each stage needs in its forward and its backward beyond what it keeps.
+
+    Also what its forward needs with what it keeps.
+    """
     stages, policy = inputs.stages, setting.choices.recompute
     present: list[tuple[Numeric, BlockBytes, Numeric]] = []
     for kind, block in enumerate(inputs.blocks.layers):
@@ -152,11 +167,12 @@ def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]
             present.append((others, block.left, 0.0))
     present += [(stages.first, tower.taken, 0.0) for _, tower in inputs.blocks.vision]
     forward: Numeric = 0.0 * stages.first
-    backward = forward
+    backward = whole = forward
     for here, own, beside in present:
         forward = largest(first=forward, second=here * (own.forward - own.kept))
         backward = largest(first=backward, second=here * (own.backward - own.kept + beside))
-    return forward, backward
+        whole = largest(first=whole, second=here * own.forward)
+    return forward, backward, whole
 
 
 @formula(

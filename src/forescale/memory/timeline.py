@@ -36,7 +36,7 @@ from forescale.schedule.model import Placement, Schedule
 from forescale.schedule.program import Flat
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
-from forescale.spec.workload import Workload
+from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.axes import SERIES, value_axis
@@ -150,7 +150,7 @@ def stage_loads(
                 kept=tuple(kept),
                 awaited=tuple(late),
                 forward=_fullest("forward", works, head),
-                backward=_fullest("backward", works, head),
+                backward=_fullest("backward", works, head, _crossing(works, strategy, workload)),
                 between=blocks.head.kept if head else (),
                 afterwards=blocks.head.afterwards if head else (),
             )
@@ -229,11 +229,25 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
     return tuple(tensor for tensor in (*rest, *freed) if tensor.num_bytes)
 
 
-def _fullest(name: str, works: Sequence[BlockLoad], head: Sequence[BlockLoad]) -> tuple[Sized, ...]:
+def _crossing(works: Sequence[BlockLoad], strategy: Strategy, workload: Workload) -> tuple[Sized, ...]:
+    """Return what a block's forward of the next micro-batch takes beside the backward that it crosses, if it does."""
+    count = num_microbatches(
+        global_batch_size=workload.global_batch_size,
+        dp=strategy.dp,
+        micro_batch_size=strategy.micro_batch_size,
+    )
+    if not strategy.overlap.expert or count < 2 or (strategy.schedule is not None and strategy.pp > 1):
+        return ()
+    return max((each.forward for each in works), key=total_bytes, default=())
+
+
+def _fullest(
+    name: str, works: Sequence[BlockLoad], head: Sequence[BlockLoad], beside: tuple[Sized, ...] = ()
+) -> tuple[Sized, ...]:
     """Return the largest working set of a pass: one block is replayed, or one head runs, at a time."""
     alone = [getattr(each, name) for each in head]
     held = [tensor for each in head for tensor in each.afterwards if tensor in each.kept]
-    beyond = [(*_beyond(getattr(each, name), each), *held) for each in works]
+    beyond = [(*_beyond(getattr(each, name), each), *held, *beside) for each in works]
     return max([*beyond, *alone, ()], key=total_bytes)
 
 

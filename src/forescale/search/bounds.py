@@ -62,6 +62,7 @@ from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
 from forescale.struct import Struct
 from forescale.time.blocks import block_seconds
+from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
 from forescale.time.step import straggler_share
@@ -152,17 +153,21 @@ class WorkBounds:
                 pairs = np.flatnonzero(kinds == kind)
                 own, at = np.unique(cells[pairs], return_inverse=True)
                 among = experts.map(_at(np.searchsorted(some, own)))
-                blocks = self.dense[kind].map(_at(self.where[own])).zipped(among, np.add)
-                bounds[pairs] = self._of_kind(rows[pairs], cells[pairs], blocks, at)
+                seconds, hidden = (among.map(_column(column)) for column in (0, 1))
+                blocks = self.dense[kind].map(_at(self.where[own])).zipped(seconds, np.add)
+                bounds[pairs] = self._of_kind(rows[pairs], cells[pairs], blocks, hidden, at)
         return bounds
 
-    def _of_kind(self, rows: Rows, cells: Rows, blocks: Parts[Array], at: Rows) -> Array:
-        """Return the bounds of pairs of one list, whose blocks are the ones `at`."""
+    def _of_kind(
+        self, rows: Rows, cells: Rows, blocks: Parts[Array], hidden: Parts[Array], at: Rows
+    ) -> Array:
+        """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
         bounds, model = np.empty(len(rows)), self._of_model(blocks)
         for row in np.unique(rows).tolist():
             own = np.flatnonzero(rows == row)
             slowest = self._slowest(row, cells[own], model[at[own]], blocks, at[own])
-            bounds[own] = self._step(row, cells[own], model[at[own]], slowest)
+            least = 0.0 if self.apart else self._least_on_stage(row, cells[own], hidden, at[own])
+            bounds[own] = self._step(row, cells[own], model[at[own]], slowest, least)
         return bounds
 
     def _of_model(self, blocks: Parts[Array]) -> Array:
@@ -174,17 +179,33 @@ class WorkBounds:
 
     def _slowest(self, row: int, cells: Rows, model: Array, blocks: Parts[Array], at: Rows) -> Array:
         """Return the seconds of the slowest stage; of the mean one where a named schedule says what stands on each."""
-        columns = {name: self.whole.columns[name][cells] for name in ("pp", "vpp")}
         if self.branches[row].first.schedule is not None:
-            return model / columns["pp"]
-        found = stages_of(self.question.model, columns)
+            return model / self.whole.columns["pp"][cells]
+        seconds, present = self._on_stages(cells, blocks, at)
+        return np.asarray(np.max(np.where(present, seconds, 0.0), axis=0))
+
+    def _least_on_stage(self, row: int, cells: Rows, blocks: Parts[Array], at: Rows) -> Numeric:
+        """Return the least seconds of any stage; 0 where a named schedule says what stands on each."""
+        if self.branches[row].first.schedule is not None:
+            return 0.0
+        seconds, present = self._on_stages(cells, blocks, at)
+        return np.asarray(np.min(np.where(present, seconds, np.inf), axis=0))
+
+    def _on_stages(self, cells: Rows, blocks: Parts[Array], at: Rows) -> tuple[Array, Array]:
+        """Return (stages, cells) seconds, and which of the stages there are."""
+        found = stages_of(
+            self.question.model, {name: self.whole.columns[name][cells] for name in ("pp", "vpp")}
+        )
         stages = found.plans.picked(taking(found.plan))  # moments do not matter
         num_mtp = self.question.model.num_mtp_layers
         seconds = np.asarray(over_stages(stages, blocks.map(_at(at)), _own, num_mtp=num_mtp))
-        return np.asarray(np.max(np.where(stages.multiplicity > 0, seconds, 0.0), axis=0))
+        return seconds, np.asarray(stages.multiplicity > 0)
 
-    def _step(self, row: int, cells: Rows, model: Array, slowest: Array) -> Array:
-        """Return the seconds of a step from those of one micro-batch, through the model and its slowest stage."""
+    def _step(self, row: int, cells: Rows, model: Array, slowest: Array, hidden: Numeric = 0.0) -> Array:
+        """Return the seconds of a step from those of one micro-batch, through the model and its slowest stage.
+
+        `hidden` is what a stage hides at least of exchanges of experts where passes cross.
+        """
         columns = {
             name: self.whole.columns[name][cells].astype(float)
             for name in ("tp", "cp", "pp", "vpp", "micro_batch_size")
@@ -196,13 +217,14 @@ class WorkBounds:
             engine = engine_time(overhead=self.question.run.microbatch_overhead_s, vpp=vpp)
             model, slowest = model + pp * engine, slowest + engine
         dp = self.question.cluster.num_devices / (columns["tp"] * columns["cp"] * pp)
+        count = float(self.question.workload.global_batch_size) / (dp * columns["micro_batch_size"])
         seconds = least_step_seconds(
             slowest_seconds=slowest,
             model_seconds=model if closed else slowest,
-            num_microbatches=float(self.question.workload.global_batch_size)
-            / (dp * columns["micro_batch_size"]),
+            num_microbatches=count,
             vpp=vpp,
         )
+        seconds = seconds + uncrossed_time(hidden=hidden, pp=pp, microbatches=count)
         if (anchor := self.question.costs.anchor) is not None:
             seconds = anchor.of_step(seconds)
         return np.asarray(
@@ -233,7 +255,7 @@ class WorkBounds:
         return self._priced({name: columns[name] for name in names}, cells, choices, without=without)
 
     def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Parts[Array]:
-        """Return the seconds of experts, and of sending tokens to them and back."""
+        """Return (cells, 2): seconds of experts and of sending tokens to them and back; what they hide of that."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
         found = self._priced(
@@ -275,7 +297,8 @@ class WorkBounds:
                     for name, value in parts.items()
                     if name not in without and (within is None or name in within)
                 ]
-                return np.asarray(sum(named)) + 0.0 * np.asarray(tp)
+                numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
+                return numbers if within is None else np.stack([numbers, own.hidden + 0.0 * numbers], axis=1)
 
             found.append(price_blocks(blocks, pricing).map(seconds))
         return reduce(_joined, found)
@@ -296,6 +319,10 @@ def promising_cells(question: Question, space: Space, cutoff: float) -> tuple[Ce
 
 def _own(seconds: Array) -> Numeric:
     return seconds
+
+
+def _column(nth: int) -> Callable[[Array], Array]:
+    return lambda values: values[:, nth]
 
 
 def _at(rows: Rows) -> Callable[[Array], Array]:

@@ -7,6 +7,7 @@ prices each distinct combination once and gathers.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -28,7 +29,8 @@ from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
 from forescale.struct import Struct
-from forescale.time.overlap import Covers, hide_experts
+from forescale.time.crossing import EXCHANGES, crosses, crossing_of, passes_of
+from forescale.time.overlap import Covers
 from forescale.time.price import (
     COMMUNICATION_PART,
     PricedBlock,
@@ -57,6 +59,8 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     """Parts of forward and backward whose work at a token grows with its place; 0 where they were not asked for."""
     launches: Numeric
     """What the host needs to launch forward and backward."""
+    hidden: Numeric = 0.0
+    """What exchanges of experts take longer where no other micro-batch's pass runs beside them."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
 
@@ -86,7 +90,8 @@ def block_seconds(
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
     weight_kernels: Numeric = 0.0
-    covers = _covers(priced, overlap, split=split)
+    crossed = overlap.expert and crosses(priced)
+    covers = _covers(priced, overlap, split=split, elsewhere=EXCHANGES if crossed else ())
     for own in priced.operators.values():
         forward_kernels = forward_kernels + own.forward_kernels
         backward_kernels = backward_kernels + own.backward_kernels
@@ -102,11 +107,14 @@ def block_seconds(
         flops = flops + own.forward_flops
         backward_kernels = backward_kernels + own.forward_kernels
     backward_kernels = backward_kernels + _checkpoints(priced, replays)
-    for seconds, kernels in ((forward, forward_kernels), (backward, backward_kernels)):
-        if overlap.expert:
-            hide_experts(seconds, priced.pricing.models.run.contention)
-        apart = (weight, weight_kernels) if split and seconds is backward else None
-        _add_gaps(seconds, kernels, priced, apart, interleaved=overlap.expert)
+    hidden = _cross(forward, backward, priced, replays) if crossed else 0.0
+    run = priced.pricing.models.run
+    interval = run.kernel_interval_s * run.interleaving if overlap.expert else run.kernel_interval_s
+    if not isinstance(interval, float) or interval:
+        gap = functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)
+        apart = (weight, weight_kernels) if split else None
+        passes = (forward, forward_kernels), (backward, backward_kernels)
+        _add_gaps(*passes, apart, gap, crossed=overlap.expert)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockSeconds(
@@ -116,15 +124,30 @@ def block_seconds(
         backward=total(backward, name="block_time", unit="s"),
         weight=total(weight, name=f"{name} weight gradients", unit="s"),
         causal=_causal(priced, replays) if by_place else (0.0, 0.0),
-        launches=(forward_kernels + backward_kernels) * priced.pricing.models.run.kernel_interval_s,
+        launches=(forward_kernels + backward_kernels) * interval,
+        hidden=hidden,
         flops=flops,
     )
 
 
-def _covers(priced: PricedBlock, overlap: Overlap, *, split: bool) -> Covers:
+def _covers(
+    priced: PricedBlock, overlap: Overlap, *, split: bool, elsewhere: tuple[str, ...] = ()
+) -> Covers:
     """Return what hides communication of a block within its own passes."""
     shared = overlap.shared_experts and not overlap.expert
-    return Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared)
+    return Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared, elsewhere=elsewhere)
+
+
+def _cross(
+    forward: Seconds, backward: Seconds, priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]
+) -> Numeric:
+    """Add what shows of exchanges of experts where passes of two micro-batches cross, and return what they hide."""
+    crossing = crossing_of(
+        *passes_of(priced, chain.from_iterable(replays)), priced.pricing.models.run.contention
+    )
+    for into, shown in ((forward, crossing.forward), (backward, crossing.backward)):
+        into["expert_comm"] = into.get("expert_comm", 0.0) + shown
+    return crossing.hidden
 
 
 def _checkpoints(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> Numeric:
@@ -150,30 +173,33 @@ def _causal(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> t
     return forward, backward
 
 
+Launched: TypeAlias = tuple[Seconds, Numeric]
+"""A pass, and what its launches cost the host, in calls."""
+
+
 def _add_gaps(
-    into: Seconds,
-    kernels: Numeric,
-    priced: PricedBlock,
-    apart: tuple[Seconds, Numeric] | None,
-    *,
-    interleaved: bool,
+    forward: Launched, backward: Launched, apart: Launched | None, gap: Callable[..., Numeric], *, crossed: bool
 ) -> None:
-    """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves."""
-    run = priced.pricing.models.run
-    interval = run.kernel_interval_s * run.interleaving if interleaved else run.kernel_interval_s
-    if isinstance(interval, float) and interval == 0.0:
-        return
-    busy, gap = (
-        summed(into.values()),
-        functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking),
-    )
-    if apart is None:
-        into["overhead"] = gap(kernels=kernels, busy=busy)
-        return
-    weight, few = apart
-    spent = summed(weight.values())
-    weight["overhead"] = gap(kernels=few, busy=spent)
-    into["overhead"] = gap(kernels=kernels - few, busy=busy - spent) + weight["overhead"]
+    """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves.
+
+    Of passes that cross the host launches one while the device is at the other.
+    """
+    (first, few), (second, more) = forward, backward
+    busy, rest = summed(first.values()), summed(second.values())
+    if apart is not None:
+        weight, some = apart
+        spent = summed(weight.values())
+        weight["overhead"] = gap(kernels=some, busy=spent)
+        more, rest = more - some, rest - spent
+    first["overhead"] = gap(kernels=few, busy=busy)
+    if crossed:
+        both = gap(kernels=few + more, busy=busy + rest)
+        first["overhead"] = smaller(first["overhead"], both)
+        second["overhead"] = both - first["overhead"]
+    else:
+        second["overhead"] = gap(kernels=more, busy=rest)
+    if apart is not None:
+        second["overhead"] = second["overhead"] + apart[0]["overhead"]
 
 
 def _titled(seconds: Seconds, title: str) -> Seconds:

@@ -129,11 +129,18 @@ for the other one before either exchange, and gathers over etp come before the a
 class Covers:
     """What compute each operator's communication may hide behind, and what shows of it.
 
-    `shared` is whether shared experts run beside dispatch and combine.
+    `shared` is whether shared experts run beside dispatch and combine; `elsewhere` names operators whose messages
+    are accounted for elsewhere.
     """
 
     def __init__(
-        self, priced: PricedBlock, *, asynchronous: bool, split: bool = False, shared: bool = False
+        self,
+        priced: PricedBlock,
+        *,
+        asynchronous: bool,
+        split: bool = False,
+        shared: bool = False,
+        elsewhere: tuple[str, ...] = (),
     ) -> None:
         self.operators, self.contention, self.split = (
             priced.operators,
@@ -150,6 +157,7 @@ class Covers:
             if own.forward[1] == {}
         }
         self.beside = BESIDE_SHARED if shared else {}
+        self.elsewhere = elsewhere
 
     def _beside(self, own: PricedOperator) -> list[PricedOperator]:
         """Return what of the shared experts runs beside this exchange."""
@@ -206,6 +214,8 @@ class Covers:
         if not isinstance(compute, float) or compute:
             name = part or operator.part
             into[name] = into.get(name, 0.0) + compute
+        if operator.name in self.elsewhere:
+            return
         if operator.panels is not None:
             shown = panelled(compute, communication, operator.panels, self.contention)
             into["tensor_comm"] = into.get("tensor_comm", 0.0) + shown
@@ -221,12 +231,3 @@ class Covers:
                     communication=shown, cover=chunked, chunks=CHUNKS, contention=self.contention
                 )
             into[name] = into.get(name, 0.0) + shown
-
-
-def hide_experts(seconds: Seconds, contention: Numeric) -> None:
-    """Run dispatch and combine of one pass behind a block's own compute, which then belongs to another micro-batch."""
-    if "expert_comm" in seconds:
-        cover = summed(value for name, value in seconds.items() if not name.endswith("_comm"))
-        seconds["expert_comm"] = exposed_time(
-            communication=seconds["expert_comm"], cover=cover, contention=contention
-        )

@@ -311,10 +311,16 @@ def exposed_pipeline_time(
     pp: Numeric,
     vpp: Numeric,
     overlapped: bool,
+    crossed: bool = False,
 ) -> Numeric:
-    """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides."""
+    """2(p−1) hops to fill and drain, and 2·v·hop per micro-batch in between less what compute hides.
+
+    Where a chunk's forward and another's backward cross, gradients leave once both are over, and the next two wait for
+    them (Megatron-LM, models/common/model_chunk_schedule_plan.py: post_backward).
+    """
     traffic = 2.0 * vpp * hop
-    hidden = chosen((vpp > 1) & overlapped, smaller(slowest_stage_time, traffic), 0.0)
+    behind = 0.5 * traffic if crossed else traffic
+    hidden = chosen((vpp > 1) & overlapped, smaller(slowest_stage_time, behind), 0.0)
     busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
     return chosen(pp > 1, busy, 0.0)
 
@@ -340,17 +346,33 @@ def engine_gap(*, overhead: Numeric, busy: Numeric, launches: Numeric) -> Numeri
     return larger(overhead - (busy - launches), 0.0)
 
 
+@formula(unit="s", source="run calibration: calls of the host for two passes of chunks that cross")
+def crossing_time(*, calls: Numeric, interval: Numeric) -> Numeric:
+    """Calls · interval: plans of both passes, their streams, events and messages."""
+    return calls * interval
+
+
 def engine_seconds(
-    kernels: Kernels, *, overhead: Numeric, vpp: Numeric, busy: Numeric, launches: Numeric
+    kernels: Kernels,
+    *,
+    overhead: Numeric,
+    vpp: Numeric,
+    busy: Numeric,
+    launches: Numeric,
+    crossing: Numeric | None = None,
 ) -> Numeric:
     """Return what the pipeline engine adds to a micro-batch's passes, which keep the device busy so long.
 
-    An engine that runs ahead works while the device does, unless every launch waits for its kernel.
+    An engine that runs ahead works while the device does, unless every launch waits for its kernel. So does what
+    prepares the `crossing` of two chunks' passes; None is where none cross.
     """
     own = engine_time(overhead=overhead, vpp=vpp)
-    if kernels.blocking_launches or not kernels.runs_ahead:
-        return own
-    return engine_gap(overhead=own, busy=busy, launches=launches)
+    ahead = 0.0 if crossing is None else engine_time(overhead=crossing, vpp=vpp)
+    if kernels.blocking_launches:
+        return own + ahead
+    if kernels.runs_ahead:
+        return engine_gap(overhead=own + ahead, busy=busy, launches=launches)
+    return own if crossing is None else own + engine_gap(overhead=ahead, busy=busy, launches=launches)
 
 
 Shape = tuple[int, int, int]

@@ -21,6 +21,7 @@ from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
+from forescale.time.crossing import uncrossed_time
 from forescale.time.data_parallel import DataTraffic, Passes, ShardTraffic, exposed_block, exposed_once
 from forescale.time.overlap import exposed_ends, largest_share, stage_waits
 from forescale.time.pipeline import (
@@ -29,6 +30,7 @@ from forescale.time.pipeline import (
     Simulated,
     beyond,
     bubble_time,
+    crossing_time,
     engine_seconds,
     exposed_pipeline_time,
     least_makespan,
@@ -112,6 +114,13 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     slowest = sums.on(stages.picked(at), copies=sums.copies)
     parts = {name: count * value for name, value in _parts(inputs, slowest).items()}
     parts.update(_pipeline(setting, inputs, sums, exposed, stage_time, count))
+    if setting.choices.overlapped.expert and inputs.pipeline.in_closed_form:
+        alone = uncrossed_time(
+            hidden=slowest.total(inputs.seconds, attrgetter("hidden")),
+            pp=inputs.degrees.pp,
+            microbatches=count,
+        )
+        parts["expert_comm"] = parts.get("expert_comm", 0.0) + alone
     _add_once(parts, setting, inputs, exposed, at, count)
     if (anchor := inputs.pricing.models.anchor) is not None:
         parts = {name: anchor.of_step(seconds) for name, seconds in parts.items()}
@@ -184,13 +193,15 @@ def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) ->
     kernels = setting.choices.kernels
     if isinstance(inputs.pipeline, Simulated):
         kernels = replace(kernels, runs_ahead=False)
-    launches = sums.total(inputs.seconds, attrgetter("launches")) if kernels.runs_ahead else 0.0
+    run, crossed = setting.run, setting.choices.overlapped.expert
+    leads = kernels.runs_ahead or crossed
     return engine_seconds(
         kernels,
-        overhead=setting.run.microbatch_overhead_s,
+        overhead=run.microbatch_overhead_s,
+        crossing=crossing_time(calls=run.crossing, interval=run.kernel_interval_s) if crossed else None,
         vpp=inputs.degrees.vpp,
         busy=busy,
-        launches=launches,
+        launches=sums.total(inputs.seconds, attrgetter("launches")) if leads else 0.0,
     )
 
 
@@ -285,6 +296,7 @@ def _pipeline(
         pp=degrees.pp,
         vpp=degrees.vpp,
         overlapped=setting.choices.overlap.pipeline,
+        crossed=setting.choices.overlapped.expert,
     )
     return {"bubble": bubble, "pipeline_comm": messages}
 

@@ -1,0 +1,124 @@
+"""Exchanges of experts behind the passes of another micro-batch, worked out by hand and against a simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import toy
+from tests.small import moe
+
+from forescale.project import project
+from forescale.spec import Strategy, Workload
+from forescale.spec.strategy import Overlap
+from forescale.time.crossing import COMBINE, DISPATCH, crosses, crossing_of, passes_of, uncrossed_time
+
+SECONDS = st.floats(0.0, 10.0)
+PASS = st.builds(
+    lambda *values: dict(zip(("around", "experts", DISPATCH, COMBINE), values, strict=True)), *(SECONDS,) * 4
+)
+
+
+def block(*operators):
+    """Operators by name, each with seconds of (forward, input gradient, weight gradient) and those of messages."""
+    found = {}
+    for name, compute, sent in operators:
+        forward, first, second = (({}, {"expert_comm": sent})[bool(sent)] for _ in range(3))
+        found[name] = SimpleNamespace(
+            operator=SimpleNamespace(name=name),
+            forward=(compute[0], forward),
+            backward_input=(compute[1], first),
+            backward_weight=(compute[2], second if name == "up" else {}),
+        )
+    return SimpleNamespace(operators=found)
+
+
+LAYER = block(
+    ("attention", (1.0, 2.0, 3.0), 0.0),
+    ("moe.count", (0.0, 0.0, 0.0), 0.25),
+    (DISPATCH, (0.0, 0.0, 0.0), 7.0),
+    ("moe.up", (10.0, 20.0, 30.0), 0.0),
+    (COMBINE, (0.0, 0.0, 0.0), 11.0),
+    ("shared.up", (0.1, 0.2, 0.3), 0.0),
+)
+
+
+def test_a_pass_is_cut_where_tokens_leave_and_where_they_are_back():
+    """Shared experts are computed beside the router; counts of tokens are no exchange."""
+    forward, backward = passes_of(LAYER, (LAYER.operators["attention"].operator,))
+    assert forward == {"around": 1.1, "experts": 10.0, DISPATCH: 7.0, COMBINE: 11.0}
+    assert backward == pytest.approx({"around": 5.5 + 1.0, "experts": 50.0, DISPATCH: 7.0, COMBINE: 11.0})
+    assert crosses(LAYER)
+    assert not crosses(block(("attention", (1.0, 2.0, 3.0), 0.0)))
+
+
+def test_an_exchange_that_is_replayed_is_one_of_backward():
+    backward = passes_of(LAYER, (LAYER.operators[DISPATCH].operator,))[1]
+    assert backward[DISPATCH] == 14.0
+
+
+def test_each_exchange_hides_behind_one_part_of_the_other_pass():
+    """Combine of backward beside attention, both dispatches beside experts, combine of forward beside attention."""
+    forward = {"around": 1.0, "experts": 4.0, DISPATCH: 5.0, COMBINE: 9.0}
+    backward = {"around": 2.0, "experts": 8.0, DISPATCH: 6.0, COMBINE: 10.0}
+    found = crossing_of(forward, backward, 0.0)
+    assert (found.forward, found.backward) == (0.0 + (9.0 - 2.0), (10.0 - 1.0) + (6.0 - 4.0))
+    assert found.hidden == 30.0 - 18.0
+    slowed = crossing_of(forward, backward, 0.5)
+    assert slowed.forward == 0.5 * 5.0 + 7.0
+
+
+def two_queues(forward, backward, layers):
+    """Return when both queues of so many equal layers are done: entries start in order and wait for each other."""
+    compute = exchange = 0.0
+    for _ in range(layers):
+        for own, sent in (
+            (forward["around"], backward[COMBINE]),
+            (backward["experts"], forward[DISPATCH]),
+            (forward["experts"], backward[DISPATCH]),
+            (backward["around"], forward[COMBINE]),
+        ):
+            start = max(compute, exchange)  # of the entry before it in the other queue, and in its own
+            compute, exchange = start + own, start + sent
+    return max(compute, exchange)
+
+
+@given(PASS, PASS)
+def test_what_shows_is_what_two_queues_take_beyond_compute(forward, backward):
+    found = crossing_of(forward, backward, 0.0)
+    compute = sum(each[name] for each in (forward, backward) for name in ("around", "experts"))
+    assert 3 * (compute + found.forward + found.backward) == pytest.approx(two_queues(forward, backward, 3))
+
+
+@given(PASS, PASS, st.floats(0.0, 1.0))
+def test_no_more_shows_than_is_sent_and_no_less_than_nothing(forward, backward, contention):
+    found = crossing_of(forward, backward, contention)
+    sent = [each[DISPATCH] + each[COMBINE] for each in (forward, backward)]
+    assert 0.0 <= found.forward <= sent[0] * (1 + 1e-12)
+    assert 0.0 <= found.backward <= sent[1] * (1 + 1e-12)
+    assert found.hidden == pytest.approx(sum(sent) - found.forward - found.backward)
+
+
+def test_the_first_forward_and_the_last_backward_of_a_stage_cross_nothing():
+    assert uncrossed_time(hidden=3.0, pp=1.0, microbatches=8.0) == 3.0
+    assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=2.0) == 6.0
+
+
+def test_more_micro_batches_hide_more_of_their_exchanges():
+    """What shows of a step beside m equal micro-batches is what one hides: first forward and last backward."""
+    layout = Strategy(ep=8, dp_shard=8, graphs="full", overlap=Overlap(expert=True))
+
+    def exchanged(batch):
+        work = Workload(seq_len=512, global_batch_size=batch)
+        return project(moe(), toy.cluster(8), layout, work, costs=toy.costs()).time_s["expert_comm"]
+
+    alone, two, three = (exchanged(8 * count) for count in (1, 2, 3))
+    assert three - two == pytest.approx(two - alone)
+    whole = replace(layout, overlap=Overlap())
+    shown = project(
+        moe(), toy.cluster(8), whole, Workload(seq_len=512, global_batch_size=8), costs=toy.costs()
+    ).time_s["expert_comm"]
+    assert alone == pytest.approx(shown)  # one micro-batch crosses no other
