@@ -215,7 +215,7 @@ class Overlap(Given, frozen=True, kw_only=True):
     pipeline: bool = True
     """Stage-to-stage sends behind compute (interleaved schedules only, as in Megatron)."""
     expert: bool = False
-    """Expert dispatch and combine behind other compute."""
+    """Expert dispatch and combine behind the pass of another micro-batch in the other direction."""
     shared_experts: bool = False
     """Expert dispatch and combine behind the shared experts of the same layer."""
     bubbles: bool = False
