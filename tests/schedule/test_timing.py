@@ -143,6 +143,18 @@ def test_overlapped_blocks_hide_the_shorter_pass():
     assert compile_schedule(schedule).time(hidden).makespan < 60.0
 
 
+def test_a_block_of_two_stages_hides_half_of_what_each_hides():
+    """Forward of stage 1 beside backward of stage 0; passes that run alone last as long as without."""
+    schedule = from_actions([["0F0", "1F0", "0F1", "1B0", "(1F1;0B0)OVERLAP_F_B", "1B1", "0B1"]])
+    whole, hidden = (
+        compile_schedule(schedule).time(
+            StageTimes(forward=np.array([5.0, 7.0]), input_grad=4.0, weight_grad=4.0, hidden=each)
+        )
+        for each in (0.0, np.array([1.0, 3.0]))
+    )
+    assert whole.makespan - hidden.makespan == pytest.approx(0.5 * (1.0 + 3.0))
+
+
 def test_unequal_stages_bound_the_makespan_by_the_slowest():
     forward = np.array([1.0, 1.0, 3.0, 1.0])
     times = StageTimes(forward=forward, input_grad=forward, weight_grad=forward)

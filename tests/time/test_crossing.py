@@ -14,7 +14,15 @@ from tests.small import moe
 from forescale.project import project
 from forescale.spec import Strategy, Workload
 from forescale.spec.strategy import Overlap
-from forescale.time.crossing import COMBINE, DISPATCH, crosses, crossing_of, passes_of, uncrossed_time
+from forescale.time.crossing import (
+    COMBINE,
+    DISPATCH,
+    crosses,
+    crossing_of,
+    halves_of,
+    passes_of,
+    uncrossed_time,
+)
 
 SECONDS = st.floats(0.0, 10.0)
 PASS = st.builds(
@@ -66,7 +74,7 @@ def test_each_exchange_hides_behind_one_part_of_the_other_pass():
     backward = {"around": 2.0, "experts": 8.0, DISPATCH: 6.0, COMBINE: 10.0}
     found = crossing_of(forward, backward, 0.0)
     assert (found.forward, found.backward) == (0.0 + (9.0 - 2.0), (10.0 - 1.0) + (6.0 - 4.0))
-    assert found.hidden == 30.0 - 18.0
+    assert found.hidden == (14.0 - 7.0, 16.0 - 11.0)
     slowed = crossing_of(forward, backward, 0.5)
     assert slowed.forward == 0.5 * 5.0 + 7.0
 
@@ -99,7 +107,40 @@ def test_no_more_shows_than_is_sent_and_no_less_than_nothing(forward, backward, 
     sent = [each[DISPATCH] + each[COMBINE] for each in (forward, backward)]
     assert 0.0 <= found.forward <= sent[0] * (1 + 1e-12)
     assert 0.0 <= found.backward <= sent[1] * (1 + 1e-12)
-    assert found.hidden == pytest.approx(sum(sent) - found.forward - found.backward)
+    assert found.hidden == pytest.approx((sent[0] - found.forward, sent[1] - found.backward))
+
+
+def test_halves_of_a_pass_hide_each_other_s_exchanges():
+    """Dispatch beside the other half's experts, combine beside its attention, forward and backward by themselves."""
+    forward = {"around": 1.0, "experts": 4.0, DISPATCH: 5.0, COMBINE: 9.0}
+    backward = {"around": 2.0, "experts": 8.0, DISPATCH: 6.0, COMBINE: 10.0}
+    found = halves_of(forward, backward, 0.0)
+    assert (found.forward, found.backward) == ((5.0 - 4.0) + (9.0 - 1.0), 0.0 + (10.0 - 2.0))
+    assert found.hidden == (0.0, 0.0)
+
+
+def exchanged(layout, batch=8, devices=8):
+    """Return what shows of a step's exchanges; of a pipeline, how long the step is."""
+    work = Workload(seq_len=512, global_batch_size=batch)
+    return project(moe(), toy.cluster(devices), layout, work, costs=toy.costs())
+
+
+def test_halves_hide_exchanges_of_a_single_micro_batch():
+    layout = Strategy(ep=8, dp_shard=8, graphs="full", micro_batch_size=4)
+    crossed = replace(layout, overlap=Overlap(expert=True))
+    halved = replace(crossed, kernels=replace(crossed.kernels, halves_cross=True))
+    whole, alone, half = (exchanged(each, 32).time_s["expert_comm"] for each in (layout, crossed, halved))
+    assert half < alone == pytest.approx(whole)
+
+
+def test_a_schedule_with_overlapped_blocks_hides_exchanges_in_those_alone():
+    """DualPipe fills and drains with passes that run alone."""
+    layout = Strategy(pp=2, ep=4, dp_shard=4, graphs="full", schedule="dualpipe", micro_batch_size=2)
+    crossed = replace(layout, overlap=Overlap(expert=True))
+    few, many = (
+        exchanged(layout, batch).step_time_s - exchanged(crossed, batch).step_time_s for batch in (64, 128)
+    )
+    assert 0.0 < few < many - few  # all of further micro-batches cross
 
 
 def test_the_first_forward_and_the_last_backward_of_a_stage_cross_nothing():
@@ -110,15 +151,7 @@ def test_the_first_forward_and_the_last_backward_of_a_stage_cross_nothing():
 def test_more_micro_batches_hide_more_of_their_exchanges():
     """What shows of a step beside m equal micro-batches is what one hides: first forward and last backward."""
     layout = Strategy(ep=8, dp_shard=8, graphs="full", overlap=Overlap(expert=True))
-
-    def exchanged(batch):
-        work = Workload(seq_len=512, global_batch_size=batch)
-        return project(moe(), toy.cluster(8), layout, work, costs=toy.costs()).time_s["expert_comm"]
-
-    alone, two, three = (exchanged(8 * count) for count in (1, 2, 3))
+    alone, two, three = (exchanged(layout, 8 * count).time_s["expert_comm"] for count in (1, 2, 3))
     assert three - two == pytest.approx(two - alone)
-    whole = replace(layout, overlap=Overlap())
-    shown = project(
-        moe(), toy.cluster(8), whole, Workload(seq_len=512, global_batch_size=8), costs=toy.costs()
-    ).time_s["expert_comm"]
-    assert alone == pytest.approx(shown)  # one micro-batch crosses no other
+    whole = exchanged(replace(layout, overlap=Overlap())).time_s["expert_comm"]
+    assert alone == pytest.approx(whole)  # one micro-batch crosses no other

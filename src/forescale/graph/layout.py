@@ -134,6 +134,11 @@ class Choices(Struct, frozen=True, kw_only=True):
         """
         return self.overlap if self.sp else replace(self.overlap, tensor=False)
 
+    @property
+    def crosses(self) -> bool:
+        """Whether a forward runs beside the backward of another micro-batch, to hide exchanges of experts."""
+        return self.overlap.expert and not self.kernels.halves_cross
+
 
 def split_strategy(strategy: Strategy, *, domain: int = NODE) -> tuple[Degrees, Choices]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.

@@ -66,9 +66,7 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
 
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
-    forward, backward, beside = (part * each for each in _working_sets(setting, inputs))
-    if setting.choices.overlap.expert and setting.choices.schedule is None:
-        backward = crossing_bytes(backward=backward, forward=beside, microbatches=count)
+    forward, backward = (part * each for each in _working_sets(setting, inputs))
     held = Holding(whole=most, waiting=awaited, work=(forward, backward))
     saved, beside_loss = in_flight.most(degrees, stages, count, held)
     loss = part * (stages.last * largest(first=head.forward, second=head.backward))
@@ -144,18 +142,18 @@ def _with_losses(saved: Numeric, inputs: Resident) -> Numeric:
 
 @formula(
     unit="byte",
-    source="Megatron-LM, models/common/model_chunk_schedule_plan.py: the first layer's forward runs while the last one's "
-    "backward has freed nothing",
+    source="Megatron-LM, models/common/model_chunk_schedule_plan.py: the first layer's forward runs while the last "
+    "one's backward has freed nothing",
 )
 def crossing_bytes(*, backward: Numeric, forward: Numeric, microbatches: Numeric) -> Numeric:
     """Backward + forward: a block's whole forward of the next micro-batch stands beside a backward, if there is one."""
     return backward + forward * several(degree=microbatches)
 
 
-def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric, Numeric]:
+def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]:
     """Return what the fullest block of each stage needs in its forward and its backward beyond what it keeps.
 
-    Also what its forward needs with what it keeps.
+    Where a forward crosses a backward, its own stands beside: in 1F1B; other schedules hold all of it before.
     """
     stages, policy = inputs.stages, setting.choices.recompute
     present: list[tuple[Numeric, BlockBytes, Numeric]] = []
@@ -172,7 +170,10 @@ def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric,
         forward = largest(first=forward, second=here * (own.forward - own.kept))
         backward = largest(first=backward, second=here * (own.backward - own.kept + beside))
         whole = largest(first=whole, second=here * own.forward)
-    return forward, backward, whole
+    if setting.choices.crosses and setting.choices.schedule is None:
+        count = setting.num_microbatches(inputs.degrees)
+        backward = crossing_bytes(backward=backward, forward=whole, microbatches=count)
+    return forward, backward
 
 
 @formula(

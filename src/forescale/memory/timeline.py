@@ -231,12 +231,10 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
 
 def _crossing(works: Sequence[BlockLoad], strategy: Strategy, workload: Workload) -> tuple[Sized, ...]:
     """Return what a block's forward of the next micro-batch takes beside the backward that it crosses, if it does."""
-    count = num_microbatches(
-        global_batch_size=workload.global_batch_size,
-        dp=strategy.dp,
-        micro_batch_size=strategy.micro_batch_size,
-    )
-    if not strategy.overlap.expert or count < 2 or (strategy.schedule is not None and strategy.pp > 1):
+    batch, size = workload.global_batch_size, strategy.micro_batch_size
+    several = num_microbatches(global_batch_size=batch, dp=strategy.dp, micro_batch_size=size) > 1
+    choices = split_strategy(strategy)[1]
+    if not several or not choices.crosses or choices.schedule is not None:
         return ()
     return max((each.forward for each in works), key=total_bytes, default=())
 

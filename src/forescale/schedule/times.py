@@ -74,6 +74,8 @@ class StageTimes(Struct, frozen=True, kw_only=True, eq=False):
     reload: Numeric = 0.0
     overlap_saving: Numeric = 0.0
     """Part of the shorter of F and B that an overlapped F+B block hides; 0 runs them one after the other."""
+    hidden: Numeric = 0.0
+    """What a stage's F and B together are shorter in overlapped blocks; a block of two stages saves half of each."""
     split_shares: tuple[float, ...] | None = None
     """Part of a sequence's tokens in each piece; None is equal parts."""
     causal_forward: Numeric = 0.0
@@ -90,7 +92,7 @@ class StageTimes(Struct, frozen=True, kw_only=True, eq=False):
     def by_candidate(self) -> bool:
         """Whether any duration differs by candidate."""
         passes = (self.forward, self.input_grad, self.weight_grad, self.recompute, self.offload, self.reload)
-        others = (self.causal_forward, self.causal_backward, self.apart, self.host)
+        others = (self.causal_forward, self.causal_backward, self.apart, self.host, self.hidden)
         return any(np.ndim(each) == 2 for each in (*passes, *others))
 
     def table(self, num_stages: int) -> Array:
@@ -235,6 +237,9 @@ def lay_out(
     late = _spread(latency, np.ones_like(shares), replicas)
     forward, backward = passes[blocks[:, 0]], passes[blocks[:, 1]]
     joined = forward + backward - times.overlap_saving * np.minimum(forward, backward)
+    if np.any(times.hidden):
+        hidden = _spread(_hidden(times, stages), shares, replicas)
+        joined = joined - 0.5 * (hidden[blocks[:, 0]] + hidden[blocks[:, 1]])
     if early:
         joined = joined - forward
     delay = late + sent if passing else late
@@ -252,6 +257,12 @@ def lay_out(
     if times.by_candidate or links.by_candidate:
         return Durations(nodes=nodes, delays=delays, host=host)
     return Durations(nodes=nodes[:, 0], delays=delays[:, 0], host=None if host is None else host[:, 0])
+
+
+def _hidden(times: StageTimes, num_stages: int) -> Array:
+    """Return what passes of a stage hide in overlapped blocks, by kind as `StageTimes.table`."""
+    column = _column(times.hidden, num_stages, "hidden", "stage")
+    return np.broadcast_to(column, (NUM_KINDS, *column.shape))
 
 
 def _host(schedule: Schedule, times: StageTimes, links: LinkTimes) -> Array | None:

@@ -290,7 +290,8 @@ class WorkBounds:
                 blocks = blocks.map(partial(_only, operators))
 
             def seconds(priced: PricedBlock, tp: Numeric = degrees.tp) -> Array:
-                own = block_seconds(priced, (), overlap=choices.overlapped)
+                halves = choices.kernels.halves_cross
+                own = block_seconds(priced, (), overlap=choices.overlapped, halves=halves)
                 named = [
                     value
                     for parts in (own.forward_parts, own.backward_parts)
@@ -298,7 +299,11 @@ class WorkBounds:
                     if name not in without and (within is None or name in within)
                 ]
                 numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
-                return numbers if within is None else np.stack([numbers, own.hidden + 0.0 * numbers], axis=1)
+                return (
+                    numbers
+                    if within is None
+                    else np.stack([numbers, sum(own.hidden) + 0.0 * numbers], axis=1)
+                )
 
             found.append(price_blocks(blocks, pricing).map(seconds))
         return reduce(_joined, found)

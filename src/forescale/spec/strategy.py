@@ -215,7 +215,8 @@ class Overlap(Given, frozen=True, kw_only=True):
     pipeline: bool = True
     """Stage-to-stage sends behind compute (interleaved schedules only, as in Megatron)."""
     expert: bool = False
-    """Expert dispatch and combine behind the pass of another micro-batch in the other direction."""
+    """Expert dispatch and combine behind the pass of another micro-batch in the other direction, or behind the other
+    half of the same (`kernels.halves_cross`)."""
     shared_experts: bool = False
     """Expert dispatch and combine behind the shared experts of the same layer."""
     bubbles: bool = False
@@ -375,6 +376,9 @@ class Kernels(Given, frozen=True, kw_only=True):
     """Layers whose forward the host has launched when the device begins the first. So many stay reserved of the tensors
     that sums over tp read last: their memory is had again once the stream of messages is through with them (PyTorch's
     record_stream). 0 has them at once."""
+    halves_cross: bool = False
+    """What `overlap.expert` hides runs behind the other half of the micro-batch (MaxText, use_batch_split_schedule);
+    False behind another micro-batch's pass in the other direction (Megatron-LM, DualPipe)."""
     runs_ahead: bool = False
     """The pipeline engine queues its messages and goes on (DeepSpeed); False waits for each exchange with a
     neighbouring stage, so that nothing hides what the engine itself does (Megatron-LM synchronises after it)."""

@@ -7,7 +7,6 @@ prices each distinct combination once and gathers.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -29,7 +28,7 @@ from forescale.schedule import cuts_sequences, splits_backward
 from forescale.spec.model import Model
 from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
 from forescale.struct import Struct
-from forescale.time.crossing import EXCHANGES, crosses, crossing_of, passes_of
+from forescale.time.crossing import EXCHANGES, crosses, crossing_of, halves_of, passes_of
 from forescale.time.overlap import Covers
 from forescale.time.price import (
     COMMUNICATION_PART,
@@ -59,8 +58,8 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     """Parts of forward and backward whose work at a token grows with its place; 0 where they were not asked for."""
     launches: Numeric
     """What the host needs to launch forward and backward."""
-    hidden: Numeric = 0.0
-    """What exchanges of experts take longer where no other micro-batch's pass runs beside them."""
+    hidden: tuple[Numeric, Numeric] = (0.0, 0.0)
+    """What forward and backward show more of exchanges of experts where each runs alone."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
 
@@ -77,11 +76,13 @@ def block_seconds(
     overlap: Overlap = NO_OVERLAP,
     by_place: bool = False,
     split: bool = False,
+    halves: bool = False,
 ) -> BlockSeconds:
     """Return the seconds of a block that replays groups of operators, of communication what nothing hides.
 
     `split` is of schedules that run weight gradients apart, which then hide nothing of the input's gradient.
-    `by_place` asks for the part that grows with a token's place in its sequence.
+    `by_place` asks for the part that grows with a token's place in its sequence. With `halves` exchanges of experts
+    hide behind the other half of their pass, else, where they do, behind a pass in the other direction.
     """
     forward: Seconds = {}
     backward: Seconds = {}
@@ -90,8 +91,7 @@ def block_seconds(
     forward_kernels: Numeric = 0.0
     backward_kernels: Numeric = 0.0
     weight_kernels: Numeric = 0.0
-    crossed = overlap.expert and crosses(priced)
-    covers = _covers(priced, overlap, split=split, elsewhere=EXCHANGES if crossed else ())
+    covers = _covers(priced, overlap, split=split)
     for own in priced.operators.values():
         forward_kernels = forward_kernels + own.forward_kernels
         backward_kernels = backward_kernels + own.backward_kernels
@@ -107,14 +107,10 @@ def block_seconds(
         flops = flops + own.forward_flops
         backward_kernels = backward_kernels + own.forward_kernels
     backward_kernels = backward_kernels + _checkpoints(priced, replays)
-    hidden = _cross(forward, backward, priced, replays) if crossed else 0.0
-    run = priced.pricing.models.run
-    interval = run.kernel_interval_s * run.interleaving if overlap.expert else run.kernel_interval_s
-    if not isinstance(interval, float) or interval:
-        gap = functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)
-        apart = (weight, weight_kernels) if split else None
-        passes = (forward, forward_kernels), (backward, backward_kernels)
-        _add_gaps(*passes, apart, gap, crossed=overlap.expert)
+    hidden = _cross(forward, backward, priced, replays, halves=halves) if overlap.expert else (0.0, 0.0)
+    passes = (forward, forward_kernels), (backward, backward_kernels)
+    apart = (weight, weight_kernels) if split else None
+    _add_gaps(*passes, apart, priced, overlap, crossed=overlap.expert and not halves)
     name = priced.block.name
     forward, backward = _titled(forward, f"{name} forward"), _titled(backward, f"{name} backward")
     return BlockSeconds(
@@ -124,27 +120,38 @@ def block_seconds(
         backward=total(backward, name="block_time", unit="s"),
         weight=total(weight, name=f"{name} weight gradients", unit="s"),
         causal=_causal(priced, replays) if by_place else (0.0, 0.0),
-        launches=(forward_kernels + backward_kernels) * interval,
+        launches=(forward_kernels + backward_kernels) * _interval(priced, overlap),
         hidden=hidden,
         flops=flops,
     )
 
 
-def _covers(
-    priced: PricedBlock, overlap: Overlap, *, split: bool, elsewhere: tuple[str, ...] = ()
-) -> Covers:
+def _covers(priced: PricedBlock, overlap: Overlap, *, split: bool) -> Covers:
     """Return what hides communication of a block within its own passes."""
     shared = overlap.shared_experts and not overlap.expert
+    elsewhere = EXCHANGES if overlap.expert else ()
     return Covers(priced, asynchronous=overlap.tensor, split=split, shared=shared, elsewhere=elsewhere)
 
 
+def _interval(priced: PricedBlock, overlap: Overlap) -> Numeric:
+    """Return the seconds from one launch to the next."""
+    run = priced.pricing.models.run
+    return run.kernel_interval_s * run.interleaving if overlap.expert else run.kernel_interval_s
+
+
 def _cross(
-    forward: Seconds, backward: Seconds, priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]
-) -> Numeric:
-    """Add what shows of exchanges of experts where passes of two micro-batches cross, and return what they hide."""
-    crossing = crossing_of(
-        *passes_of(priced, chain.from_iterable(replays)), priced.pricing.models.run.contention
-    )
+    forward: Seconds,
+    backward: Seconds,
+    priced: PricedBlock,
+    replays: tuple[tuple[Operator, ...], ...],
+    *,
+    halves: bool,
+) -> tuple[Numeric, Numeric]:
+    """Add what shows of exchanges of experts where passes, or their halves, cross, and return what passes hide."""
+    if not crosses(priced):
+        return 0.0, 0.0
+    passes = passes_of(priced, chain.from_iterable(replays))
+    crossing = (halves_of if halves else crossing_of)(*passes, priced.pricing.models.run.contention)
     for into, shown in ((forward, crossing.forward), (backward, crossing.backward)):
         into["expert_comm"] = into.get("expert_comm", 0.0) + shown
     return crossing.hidden
@@ -178,12 +185,22 @@ Launched: TypeAlias = tuple[Seconds, Numeric]
 
 
 def _add_gaps(
-    forward: Launched, backward: Launched, apart: Launched | None, gap: Callable[..., Numeric], *, crossed: bool
+    forward: Launched,
+    backward: Launched,
+    apart: Launched | None,
+    priced: PricedBlock,
+    overlap: Overlap,
+    *,
+    crossed: bool,
 ) -> None:
     """Add the time that the device waits for the host, of weight gradients that run `apart` by themselves.
 
     Of passes that cross the host launches one while the device is at the other.
     """
+    interval = _interval(priced, overlap)
+    if isinstance(interval, float) and interval == 0.0:
+        return
+    gap = functools.partial(launch_gap, interval=interval, blocking=priced.pricing.blocking)
     (first, few), (second, more) = forward, backward
     busy, rest = summed(first.values()), summed(second.values())
     if apart is not None:
@@ -275,6 +292,7 @@ class PricedModel:
                 overlap=choices.overlapped,
                 by_place=cuts_sequences(choices.schedule),
                 split=split,
+                halves=choices.kernels.halves_cross,
             )
             offloaded, captured = choices.offload.modules, choices.graphs == "partial"
             held = block_bytes(

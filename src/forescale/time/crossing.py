@@ -36,8 +36,8 @@ class Crossing(Struct, frozen=True, kw_only=True):
     forward: Numeric
     """What shows of the forward's."""
     backward: Numeric
-    hidden: Numeric
-    """What both show more of where each runs alone."""
+    hidden: tuple[Numeric, Numeric]
+    """What forward and backward show more of where each runs alone."""
 
 
 def crosses(priced: PricedBlock) -> bool:
@@ -47,7 +47,8 @@ def crosses(priced: PricedBlock) -> bool:
 
 def passes_of(priced: PricedBlock, replayed: Iterable[Operator]) -> tuple[Pass, Pass]:
     """Return forward and backward of a block, the latter with what it replays."""
-    forward, backward = (dict.fromkeys((AROUND, EXPERTS, *EXCHANGES), 0.0) for _ in range(2))
+    forward: Pass = dict.fromkeys((AROUND, EXPERTS, *EXCHANGES), 0.0)
+    backward = dict(forward)
     names = list(priced.operators)
     inside = {*names[names.index(DISPATCH) : names.index(COMBINE)]}
 
@@ -70,18 +71,30 @@ def passes_of(priced: PricedBlock, replayed: Iterable[Operator]) -> tuple[Pass, 
 def crossing_of(forward: Pass, backward: Pass, contention: Numeric) -> Crossing:
     """Return what shows of the exchanges of two passes that cross."""
 
-    def shown(sent: Pass, exchange: str, behind: Pass, compute: str) -> Numeric:
-        return exposed_time(communication=sent[exchange], cover=behind[compute], contention=contention)
+    def shown(own: Pass, other: Pass) -> Numeric:
+        """Dispatch beside the other's experts, combine beside what is around them."""
+        return summed(
+            exposed_time(communication=own[exchange], cover=other[compute], contention=contention)
+            for exchange, compute in ((DISPATCH, EXPERTS), (COMBINE, AROUND))
+        )
 
-    before = shown(backward, COMBINE, forward, AROUND)
-    dispatched = shown(forward, DISPATCH, backward, EXPERTS)
-    back = shown(backward, DISPATCH, forward, EXPERTS)
-    after = shown(forward, COMBINE, backward, AROUND)
-    sent = summed(each[name] for each in (forward, backward) for name in EXCHANGES)
+    first, second = shown(forward, backward), shown(backward, forward)
     return Crossing(
-        forward=dispatched + after,
-        backward=before + back,
-        hidden=sent - (before + dispatched + back + after),
+        forward=first,
+        backward=second,
+        hidden=(
+            forward[DISPATCH] + forward[COMBINE] - first,
+            backward[DISPATCH] + backward[COMBINE] - second,
+        ),
+    )
+
+
+def halves_of(forward: Pass, backward: Pass, contention: Numeric) -> Crossing:
+    """Return the same where both halves of each pass cross: they have half of everything, and no pass is alone."""
+    return Crossing(
+        forward=crossing_of(forward, forward, contention).forward,
+        backward=crossing_of(backward, backward, contention).backward,
+        hidden=(0.0, 0.0),
     )
 
 

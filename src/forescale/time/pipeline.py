@@ -116,13 +116,19 @@ class Simulated(Pipeline, frozen=True, kw_only=True, eq=False):
         copied: Numeric,
         hop: Numeric,
         causal: tuple[Numeric, Numeric] = (0.0, 0.0),
+        hidden: tuple[Numeric, Numeric] = (0.0, 0.0),
     ) -> tuple[Numeric, Numeric]:
         """Return the makespan with and without the stages' messages.
 
         Durations are (virtual stages, candidates), the hop (candidates,); `copied` is that of moving a stage's
         activations to the host or back, for schedules that do; `causal` is the part of forward and of input
-        gradient that grows with a token's place, for schedules that cut sequences.
+        gradient that grows with a token's place, for schedules that cut sequences. `hidden` is what a forward and a
+        backward last longer where they are no overlapped block, of schedules that have such.
         """
+        if len(self.compiled.program.blocks):
+            forward, input_grad = forward + hidden[0], input_grad + hidden[1]
+        else:
+            hidden = (0.0, 0.0)
         passes = [np.asarray(value_of(each)) for each in (forward, input_grad, weight_grad, copied)]
         growing, shrinking = (value_of(each) for each in causal)
         message = np.atleast_1d(value_of(hop))
@@ -137,6 +143,7 @@ class Simulated(Pipeline, frozen=True, kw_only=True, eq=False):
             reload=moved,
             causal_forward=growing,
             causal_backward=shrinking,
+            hidden=value_of(sum(hidden)),
         )
         links = LinkTimes(transfer=np.broadcast_to(message, (stages - 1, width)))
         return self.compiled.time(times, links).makespan, self.compiled.time(times).makespan
@@ -348,7 +355,7 @@ def engine_gap(*, overhead: Numeric, busy: Numeric, launches: Numeric) -> Numeri
 
 @formula(unit="s", source="run calibration: calls of the host for two passes of chunks that cross")
 def crossing_time(*, calls: Numeric, interval: Numeric) -> Numeric:
-    """Calls · interval: plans of both passes, their streams, events and messages."""
+    """Host time: calls · interval, for plans of both passes, their streams, events and messages."""
     return calls * interval
 
 

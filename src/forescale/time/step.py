@@ -114,9 +114,9 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     slowest = sums.on(stages.picked(at), copies=sums.copies)
     parts = {name: count * value for name, value in _parts(inputs, slowest).items()}
     parts.update(_pipeline(setting, inputs, sums, exposed, stage_time, count))
-    if setting.choices.overlapped.expert and inputs.pipeline.in_closed_form:
+    if setting.choices.crosses and inputs.pipeline.in_closed_form:
         alone = uncrossed_time(
-            hidden=slowest.total(inputs.seconds, attrgetter("hidden")),
+            hidden=sum(_hidden(inputs, slowest)),
             pp=inputs.degrees.pp,
             microbatches=count,
         )
@@ -185,6 +185,14 @@ def _seconds_of(inputs: Inputs, sums: StageSums) -> Passes:
     return sums.total(inputs.seconds, FORWARD), backward - weight, weight
 
 
+def _hidden(inputs: Inputs, sums: StageSums) -> tuple[Numeric, Numeric]:
+    """Return what forward and backward of a micro-batch show more of exchanges of experts where each runs alone."""
+    return (
+        sums.total(inputs.seconds, lambda cost: cost.hidden[0]),
+        sums.total(inputs.seconds, lambda cost: cost.hidden[1]),
+    )
+
+
 def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) -> Numeric:
     """Return what the pipeline engine adds to a micro-batch's passes on every stage.
 
@@ -193,7 +201,7 @@ def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) ->
     kernels = setting.choices.kernels
     if isinstance(inputs.pipeline, Simulated):
         kernels = replace(kernels, runs_ahead=False)
-    run, crossed = setting.run, setting.choices.overlapped.expert
+    run, crossed = setting.run, setting.choices.crosses
     leads = kernels.runs_ahead or crossed
     return engine_seconds(
         kernels,
@@ -296,7 +304,7 @@ def _pipeline(
         pp=degrees.pp,
         vpp=degrees.vpp,
         overlapped=setting.choices.overlap.pipeline,
-        crossed=setting.choices.overlapped.expert,
+        crossed=setting.choices.crosses,
     )
     return {"bubble": bubble, "pipeline_comm": messages}
 
@@ -331,6 +339,7 @@ def _simulated_waiting(
         copied=kept / link_bandwidth(setting),
         hop=hop,
         causal=growing,
+        hidden=_hidden(inputs, chunks) if setting.choices.crosses else (0.0, 0.0),
     )
     return {
         "bubble": beyond(makespan=alone, work=work),
