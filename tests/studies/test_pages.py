@@ -72,7 +72,8 @@ def test_playbook():
 
 def test_deepseek():
     told = {cell[0]: cell[1:] for cell in rows("deepseek-v3", "DeepSeek-V3")}
-    layer, step = (number(told[name][1]) for name in ("a layer, forward and backward", "step"))
+    names = ("a layer, forward and backward", "step", "step, ends in the place of layers")
+    layer, step, balanced = (number(told[name][1]) for name in names)
     dispatch, combine = (number(told[f"{name} by DeepEP's own table"][1]) for name in ("dispatch", "combine"))
     dense = told["dense products, forward, replay and input gradients"]
     ranks = {}
@@ -88,7 +89,8 @@ def test_deepseek():
         "deepseek-v3",
         f"{whole} of 80 GiB where gradients stay whole until a stage's last backward, {reduced} where",
         f"{activations} are the activations of the fullest stage",
-        f"are 19.9 s a step; {step:.2f} s are projected",
+        f"are 19.9 s a step; {step:.2f} s are projected, {step / 19.91 - 1.0:.1%} more".replace("%", " %"),
+        f"in the place of a layer each, {balanced:.2f} s are projected",
         f"32.1 ms a layer. {layer:.1f} ms are projected",
         f"({number(dense[0]):.1f} against {number(dense[1]):.1f} ms)",
         f"{dispatch:.1f} and {combine:.1f} ms are projected",
