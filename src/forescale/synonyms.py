@@ -22,6 +22,11 @@ _WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "num_virtual_stages num_chunks chunks",
         ("vpp",),
     ),
+    (
+        "microbatch_group_size_per_vp_stage microbatch_group_size_per_virtual_pipeline_stage microbatch_group_size "
+        "group_size",
+        ("microbatch_group",),
+    ),
     ("dp data_parallel data_parallel_shard data_parallelism", ("dp_shard",)),
     ("ddp data_parallel_replicate", ("dp_replicate",)),
     ("fsdp zero_stage zero_optimization use_distributed_optimizer sharding", ("zero",)),

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT = "layout"
 EXPORTED, SHORTEST = 64, 4
-"""Micro-batches that a file holds, at least so many per pipeline rank; (interleaved) 1F1B repeats itself."""
+"""Micro-batches that a file holds, at least so many per pipeline rank, or groups of them; (interleaved) 1F1B repeats
+itself."""
 
 
 class DefaultGroup(Group):
@@ -150,7 +151,8 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     strategy = question.layout
     timeline = memory_timeline(question)
     if options.export is not None:
-        enough = strategy.pp * max(SHORTEST, -(-EXPORTED // strategy.pp))
+        group = strategy.group or strategy.pp
+        enough = group * max(SHORTEST, -(-EXPORTED // group)) + timeline.schedule.num_microbatches % group
         written = timeline
         if strategy.schedule is None and timeline.schedule.num_microbatches > enough:
             written = memory_timeline(question, most_microbatches=enough)

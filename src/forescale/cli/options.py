@@ -425,6 +425,9 @@ class LayoutOptions:
     schedule: str | None = _layout(
         "Pipeline schedule, a name of `pipeline list`; by default 1F1B, interleaved where vpp > 1.", "NAME"
     )
+    microbatch_group: int | None = _stages(
+        "Micro-batches that a chunk takes in a row, pp or more (vpp 2 or more); pp unless given."
+    )
     sequence_pieces: int | None = _stages("Pieces of a sequence, for schedules that cut them (seq1f1b).")
     dp_replicate: int | None = _layout("Data parallel replicas; by default derived.")
     dp_shard: int | None = _layout("Ranks that share states; by default derived.")

@@ -46,6 +46,7 @@ WORKS_UNDER: Mapping[str, Condition] = {
     "cp_balanced": Condition("cp", _several, "cp of 2 or more"),
     "cp_inner": Condition("cp_kind", lambda kind: kind == "hierarchical", "cp_kind hierarchical"),
     "cp_kind": Condition("cp", _several, "cp of 2 or more"),
+    "microbatch_group": Condition("vpp", _several, "vpp of 2 or more"),
     "reshard": Condition("zero", lambda stage: stage >= 2, "zero 2 or 3"),
     "sequence_pieces": Condition(
         "schedule", cuts_sequences, "a schedule that cuts sequences, such as seq1f1b"

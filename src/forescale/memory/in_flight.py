@@ -29,9 +29,11 @@ class Holding(Struct, frozen=True, kw_only=True):
 
 
 @formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
-def in_flight(*, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
-    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaving."""
-    return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+def in_flight(
+    *, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric, group: Numeric | None = None
+) -> Numeric:
+    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaving, in groups or of p."""
+    return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
 
 
 @formula(
@@ -70,6 +72,8 @@ def idle_bytes(*, at_work: Numeric, most_at_work: Numeric) -> Numeric:
 class InFlight(Struct, frozen=True, kw_only=True, eq=False):
     """What ranks hold at once under (interleaved) 1F1B, in closed form."""
 
+    group: float | None = None
+    """Micro-batches that a chunk takes in a row; None is as many as there are ranks."""
     num_splits: int = 1
     """Pieces that each sequence is cut into."""
     copies: int = 1
@@ -79,9 +83,14 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
     other_losses: float = 0.0
     """Most micro-batches whose loss waits beside another's."""
 
+    def grouped(self, **others: Numeric) -> dict[str, Numeric]:
+        """Return the group, and what else a formula then takes: nothing where there is none."""
+        return {} if self.group is None else {"group": self.group, **others}
+
     def shares(self, degrees: Degrees, stages: Stages, count: Numeric) -> Numeric:
         """Return the most of `count` micro-batches that each stage holds at once, of a device's full share."""
-        return in_flight(stage=stages.index, pp=degrees.pp, vpp=degrees.vpp, num_microbatches=count)
+        ranks = {"pp": degrees.pp, "vpp": degrees.vpp}
+        return in_flight(stage=stages.index, **ranks, num_microbatches=count, **self.grouped())
 
     def most(
         self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
@@ -96,7 +105,7 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
         if not stages.moments:
             return plain, plain
         first, *others = map(held.whole, stages.moments)
-        vpp, rounds = degrees.vpp, count / degrees.pp
+        vpp, rounds = degrees.vpp, count / (self.group or degrees.pp)
         most = held_bytes(plain=plain, few=first, many=_most(others), vpp=vpp, rounds=rounds)
         return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
 

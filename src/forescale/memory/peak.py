@@ -187,19 +187,15 @@ def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Num
 
 
 def message_buffers(setting: Setting, inputs: Resident) -> Numeric:
-    """Return the gradients between pipeline stages that a rank holds throughout forward and backward."""
-    degrees, stages = inputs.degrees, inputs.stages
+    """Return the messages between pipeline stages that a rank holds throughout forward and backward."""
+    degrees, stages, group = inputs.degrees, inputs.stages, inputs.in_flight.group
     received: Numeric = 1.0
     if setting.choices.kernels.receives_ahead:
         received = setting.num_microbatches(degrees) * degrees.vpp
-    return gradient_message_bytes(
-        message_bytes=message_bytes(setting.model, setting.layout(degrees)),
-        received=received,
-        first=stages.first,
-        last=stages.last,
-        pp=degrees.pp,
-        vpp=degrees.vpp,
-    )
+    message = message_bytes(setting.model, setting.layout(degrees))
+    ends = {"first": stages.first, "last": stages.last, "pp": degrees.pp, "vpp": degrees.vpp}
+    held = gradient_message_bytes(message_bytes=message, received=received, **ends)
+    return held if group is None else held + waiting_message_bytes(message_bytes=message, group=group, **ends)
 
 
 @formula(
@@ -217,6 +213,21 @@ def gradient_message_bytes(
     looped = vpp > 1
     held = received * chosen(looped, 1.0, 1.0 - last) + chosen(looped, 1.0, 1.0 - first)
     return message_bytes * held * smaller(pp - 1.0, 1.0)
+
+
+@formula(
+    unit="byte",
+    source="Megatron-LM core/pipeline_parallel/schedules.py: fwd_recv_buffer_size of the first rank, "
+    "bwd_recv_buffer_size of the last",
+)
+def waiting_message_bytes(
+    *, message_bytes: Numeric, group: Numeric, first: Numeric, last: Numeric, pp: Numeric, vpp: Numeric
+) -> Numeric:
+    """Message × (N − p): outputs of the last rank that the first has before it goes on to their chunk, in groups of N.
+
+    Of gradients the last rank has as many of the first one's.
+    """
+    return chosen((vpp > 1) & (pp > 1), message_bytes * (group - pp) * (first + last), 0.0)
 
 
 def pool_bytes(setting: Setting, inputs: Resident) -> Numeric:

@@ -396,7 +396,12 @@ def schedule_of(strategy: Strategy, num_microbatches: int, weight_part: float = 
     pp, vpp, pieces = strategy.pp, strategy.vpp, strategy.sequence_pieces
     name = (strategy.schedule if pp > 1 else None) or ("interleaved-1f1b" if vpp > 1 else "1f1b")
     request = Request(
-        pp=pp, vpp=vpp, num_microbatches=num_microbatches, num_splits=pieces, weight_part=weight_part
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=num_microbatches,
+        num_splits=pieces,
+        group_size=strategy.group,
+        weight_part=weight_part,
     )
     return build_schedule(name, request, vpp=vpp)
 

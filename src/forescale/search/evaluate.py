@@ -15,8 +15,9 @@ from forescale.evaluate import evaluate
 from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, counted_weight_part
-from forescale.graph.stages import EVERY_LAYER, Stages, stack_plans
+from forescale.graph.stages import EVERY_LAYER, StagePlan, Stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
+from forescale.memory.in_flight import InFlight
 from forescale.memory.inputs import Setting, StateBytes
 from forescale.memory.parameters import Holding, Sharded, holdings
 from forescale.memory.peak import highest_peak
@@ -42,7 +43,14 @@ from forescale.spec.strategy import Recompute, Strategy, TensorKind
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel
 from forescale.time.data_parallel import DataTraffic, data_traffic
-from forescale.time.pipeline import Pipeline, Shape, floor_of, interleaved_stages, pipeline_of
+from forescale.time.pipeline import (
+    Pipeline,
+    Shape,
+    floor_of,
+    interleaved,
+    interleaved_stages,
+    pipeline_of,
+)
 from forescale.time.price import price_blocks
 from forescale.time.step import Inputs
 
@@ -248,12 +256,26 @@ class _Batches:
             own = replace(choices, schedule=name)
             batch = replace(whole.take(np.flatnonzero(schedule == which)), choices=own)
             if name is None:
-                yield batch
+                yield from self._in_turn(batch)
             else:
                 yield from self._scheduled(batch)
 
+    def _in_turn(self, batch: Batch) -> Iterator[Batch]:
+        """Yield what (interleaved) 1F1B runs in one batch; what has a short last group of micro-batches by shape."""
+        group = self.candidates.base.microbatch_group
+        if group is None:
+            yield batch
+            return
+        short = self.candidates.num_microbatches[batch.rows] % group > 0
+        short &= self.candidates.columns["vpp"][batch.rows] > 1
+        if not short.all():
+            pipeline = Pipeline(in_flight=InFlight(group=float(group)))
+            yield replace(batch.take(np.flatnonzero(~short)), pipeline=pipeline)
+        if short.any():
+            yield from self._scheduled(batch.take(np.flatnonzero(short)))
+
     def _scheduled(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the batches of a named schedule: one per shape, or one under bounds of all shapes."""
+        """Yield one batch per shape, or of a named schedule one under bounds of all shapes."""
         shapes = {name: self.candidates.columns[name][batch.rows] for name in ("pp", "vpp")}
         shapes["count"] = self.candidates.num_microbatches[batch.rows]
         shapes["selection"] = self.selection[batch.variant]
@@ -261,7 +283,7 @@ class _Batches:
         pp, vpp, count, selection = (table.columns[name].tolist() for name in SHAPE)
         of_shape = tuple(zip(pp, vpp, count, strict=True))
         recompute = [self.selections[which] for which in selection]
-        if self.bounded:
+        if self.bounded and batch.choices.schedule is not None:
             yield self._under_floor(batch, of_shape, table.where, recompute)
             return
         for index, shape in enumerate(of_shape):
@@ -269,8 +291,20 @@ class _Batches:
             yield self._built(own, shape, recompute[index])
 
     def _built(self, batch: Batch, shape: Shape, recompute: Recompute) -> Batch:
-        """Return a batch of one shape with its simulated pipeline."""
+        """Return a batch of one shape with its pipeline, simulated if it has a name."""
         pp, vpp, count = shape
+        base = self.candidates.base
+        if batch.choices.schedule is None:
+            ranks, counted = interleaved(
+                self.model,
+                pp=pp,
+                vpp=vpp,
+                num_microbatches=count,
+                group=base.microbatch_group,
+                recompute=recompute,
+                stage_layers=base.stage_layers,
+            )
+            return _of_pipeline(batch, ranks, counted)
         pipeline = pipeline_of(
             self.model,
             str(batch.choices.schedule),
@@ -278,12 +312,11 @@ class _Batches:
             vpp,
             count,
             recompute=recompute,
-            stage_layers=self.candidates.base.stage_layers,
-            num_splits=self.candidates.base.sequence_pieces,
+            stage_layers=base.stage_layers,
+            num_splits=base.sequence_pieces,
             weight_part=counted_weight_part(self.model, self.question.workload.seq_len),
         )
-        stages = StagesOf(stack_plans([pipeline.ranks]), np.zeros(len(batch.rows), dtype=np.int64))
-        return replace(batch, stages=stages, pipeline=pipeline)
+        return _of_pipeline(batch, pipeline.ranks, pipeline)
 
     def _under_floor(
         self, batch: Batch, of_shape: Sequence[Shape], where: Rows, recompute: Sequence[Recompute]
@@ -297,7 +330,10 @@ class _Batches:
         """Return the stage plans of pairs under 1F1B."""
         columns = {name: self.candidates.columns[name][rows] for name in ("pp", "vpp")}
         selected = {**columns, "selection": self.selection[variant]}
-        return stages_of(self.model, selected, self.selections, self.candidates.base.stage_layers)
+        base = self.candidates.base
+        return stages_of(
+            self.model, selected, self.selections, base.stage_layers, group=base.microbatch_group
+        )
 
     def _ranks(self, variant: Rows, rows: Rows) -> Ranks:
         if self.relaxed is not None:
@@ -307,18 +343,34 @@ class _Batches:
         )
 
 
+def _of_pipeline(batch: Batch, ranks: StagePlan, pipeline: Pipeline) -> Batch:
+    """Return a batch whose pairs all have the same plan of ranks, and pipeline."""
+    stages = StagesOf(stack_plans([ranks]), np.zeros(len(batch.rows), dtype=np.int64))
+    return replace(batch, stages=stages, pipeline=pipeline)
+
+
 def stages_of(
     model: Model,
     columns: Columns,
     selections: Sequence[Recompute] = (EVERY_LAYER,),
     stage_layers: tuple[int, ...] | None = None,
+    *,
+    group: int | None = None,
 ) -> StagesOf:
-    """Return the compressed stage plans of rows by pp, vpp and, where there are several, selection of layers."""
+    """Return the compressed stage plans of rows by pp, vpp and, where there are several, selection of layers.
+
+    In equal groups of micro-batches.
+    """
     names = tuple(name for name in ("pp", "vpp", "selection") if name in columns)
     table = distinct(columns, names)
     plans = [
         interleaved_stages(
-            model, pp=pp, vpp=vpp, stage_layers=stage_layers, recompute=selections[sum(others)]
+            model,
+            pp=pp,
+            vpp=vpp,
+            group=group if vpp > 1 else None,
+            stage_layers=stage_layers,
+            recompute=selections[sum(others)],
         ).compressed()
         for pp, vpp, *others in zip(*(table.columns[name].tolist() for name in names), strict=True)
     ]

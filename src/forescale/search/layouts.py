@@ -20,6 +20,7 @@ from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
     SUMMA_NEIGHBOURS,
     exchanged_heads_divide,
+    groups_fit,
     inner_widths,
     panels_fit,
     sees_picked,
@@ -185,14 +186,16 @@ class Candidates(Struct, frozen=True, kw_only=True):
     def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
         """Return which rows a schedule can run; without a pipeline only the first schedule counts."""
         pp, vpp, count = self.columns["pp"], self.columns["vpp"], self.num_microbatches
+        group = self.base.microbatch_group
         if schedule is None:
-            return np.asarray(((pp > 1) | is_first) & ((vpp == 1) | (count % pp == 0)), dtype=bool)
+            return np.asarray(((pp > 1) | is_first) & groups_fit(pp, vpp, count, group), dtype=bool)
         shapes = np.stack([pp, vpp, count])
         distinct, where = np.unique(shapes, axis=1, return_inverse=True)
         possible = np.array(
             [p > 1 and not refusal(schedule, p, v, m) for p, v, m in distinct.T.tolist()], dtype=bool
         )
-        return np.asarray(possible[where.reshape(-1)] | ((pp == 1) & is_first), dtype=bool)
+        possible = possible[where.reshape(-1)] & ((vpp == 1) | (group is None))
+        return np.asarray(possible | ((pp == 1) & is_first), dtype=bool)
 
     @property
     def num_microbatches(self) -> Rows:

@@ -323,6 +323,7 @@ class _Degrees:
     def __init__(self, columns: Columns, base: Strategy, *, any_schedule: bool) -> None:
         self.kernels, self.reshard = base.kernels, base.reshard
         self.schedule = "any" if any_schedule else None
+        self.microbatch_group = None if any_schedule else base.microbatch_group
         self.__dict__.update(columns)
 
 

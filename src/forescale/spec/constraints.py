@@ -287,7 +287,22 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         message=lambda q: (
             f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}"
         ),
-        applies=lambda q: getattr(q.degrees, "schedule", None) is None,
+        applies=lambda q: getattr(q.degrees, "schedule", None) is None and _group(q) is None,
+    ),
+    Constraint(
+        name="microbatch_group without a named schedule",
+        holds=lambda q: q.degrees.vpp == 1,
+        message=lambda q: (
+            f"microbatch_group {_group(q)} is of interleaved 1F1B: leave schedule {q.degrees.schedule} out, or "
+            "microbatch_group"
+        ),
+        applies=lambda q: getattr(q.degrees, "schedule", None) is not None and _group(q) is not None,
+    ),
+    Constraint(
+        name="microbatch_group fits",
+        holds=lambda q: groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q)),
+        message=lambda q: _misfit(q),  # noqa: PLW0108
+        applies=lambda q: getattr(q.degrees, "schedule", None) is None and _group(q) is not None,
     ),
     Constraint(
         name="tied matrices are frozen together",
@@ -357,6 +372,42 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: bool(_placement(q)),
     ),
 )
+
+
+def _group(q: Proposal) -> int | None:
+    return getattr(q.degrees, "microbatch_group", None)
+
+
+def groups_fit(pp: Values, vpp: Values, count: Values, group: Values | None) -> Values:
+    """Return where chunks can take `count` micro-batches in turn, `group` at a time: a rank has one, or all get enough.
+
+    Groups have from pp to all of them, and the last one pp or more; without `group` all have pp.
+    Source: Megatron-LM, pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
+    """
+    if group is None:
+        return (vpp == 1) | _divides(pp, count)
+    rest = count % group
+    return (vpp == 1) | ((pp <= group) & (group <= count) & ((rest == 0) | (rest >= pp)))
+
+
+NEAR = 4096
+"""Micro-batches within which another size of groups is looked for; all of a step always fit."""
+
+
+def _misfit(q: Proposal) -> str:
+    """Return what is wrong with a group of micro-batches, and the nearest that fits."""
+    pp, count, group = q.degrees.pp, int(_microbatches(q)), _group(q) or 1
+    if count < pp:
+        return f"interleaved 1F1B needs pp {pp} micro-batches or more; num_microbatches is {count}"
+    middle = min(max(group, pp), count)
+    some = np.append(np.arange(max(pp, middle - NEAR), min(count, middle + NEAR)), count)
+    fit = some[groups_fit(pp, 2, count, some)]
+    near = f"the nearest that fits is {fit[np.argmin(np.abs(fit - group))]}"
+    if not pp <= group <= count:
+        return (
+            f"microbatch_group {group} must be at least pp {pp} and at most the {count} micro-batches: {near}"
+        )
+    return f"microbatch_group {group} leaves {count % group} of {count} micro-batches over, fewer than pp {pp}: {near}"
 
 
 def _neighbours_divide(degrees: Values, count: int, *, is_moe: bool) -> Values:

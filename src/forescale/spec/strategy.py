@@ -524,6 +524,10 @@ class Strategy(Given, frozen=True, kw_only=True):
     """Model chunks (virtual stages) per pipeline rank."""
     schedule: str | None = None
     """Pipeline schedule, a name of the schedule library; None is 1F1B, interleaved where vpp > 1."""
+    microbatch_group: Degree | None = None
+    """Micro-batches that a chunk takes in a row before its rank goes on to the next chunk, where vpp > 1: from pp to all
+    of a step, pp or more in the last group (Megatron-Core's microbatch_group_size_per_vp_stage). None is pp, of which a
+    step then has a multiple."""
     sequence_pieces: Degree = 2
     """Pieces of equal length that schedules on parts of sequences (seq1f1b) cut each sequence into."""
     dp_replicate: Degree = 1
@@ -581,6 +585,11 @@ class Strategy(Given, frozen=True, kw_only=True):
         """Decoder layers of each pipeline rank, where `stage_layers` gives them."""
         given = self.stage_layers
         return given and tuple(sum(given[rank :: self.pp]) for rank in range(self.pp))
+
+    @property
+    def group(self) -> int | None:
+        """`microbatch_group` where a rank has several chunks that take turns."""
+        return self.microbatch_group if self.vpp > 1 else None
 
     @property
     def dp(self) -> int:

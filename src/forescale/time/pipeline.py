@@ -239,20 +239,21 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
     """
     if strategy.schedule is not None:
         family(strategy.schedule)  # of one stage, too, there is none of another name
-    if strategy.schedule is None or strategy.pp == 1:
-        plan = interleaved_stages(
-            model,
-            pp=strategy.pp,
-            vpp=strategy.vpp,
-            stage_layers=strategy.stage_layers,
-            recompute=strategy.recompute,
-        )
-        return plan, Pipeline()
     count = num_microbatches(
         global_batch_size=workload.global_batch_size,
         dp=strategy.dp,
         micro_batch_size=strategy.micro_batch_size,
     )
+    if strategy.schedule is None or strategy.pp == 1:
+        return interleaved(
+            model,
+            pp=strategy.pp,
+            vpp=strategy.vpp,
+            num_microbatches=int(count),
+            group=strategy.group,
+            stage_layers=strategy.stage_layers,
+            recompute=strategy.recompute,
+        )
     pieces = strategy.sequence_pieces
     if cuts_sequences(strategy.schedule) and workload.seq_len % pieces:
         msg = f"sequence_pieces must divide the {workload.seq_len} tokens of a sequence; got {pieces}"
@@ -284,16 +285,75 @@ def interleaved_stages(
     *,
     pp: int,
     vpp: int,
+    group: int | None = None,
     stage_layers: tuple[int, ...] | None = None,
     recompute: Recompute = EVERY_LAYER,
 ) -> StagePlan:
-    """Return the plan of ranks under (interleaved) 1F1B, with what their chunks hold; errors as `plan_stages`."""
+    """Return the plan of ranks under (interleaved) 1F1B, with what their chunks hold; errors as `plan_stages`.
+
+    Chunks take `group` micro-batches in a row, else pp, which a step has a multiple of.
+    """
     plan = plan_stages(model, pp=pp, vpp=vpp, stage_layers=stage_layers, recompute=recompute)
     if vpp == 1:
         return plan
     ranks = tuple(range(pp)) * vpp
     chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
-    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp)[None], apart=1)
+    return with_moments(plan, chunks, stages_of_ranks(ranks), live_chunks(pp, vpp, group)[None], apart=1)
+
+
+def interleaved(
+    model: Model,
+    *,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    group: int | None,
+    stage_layers: tuple[int, ...] | None = None,
+    recompute: Recompute = EVERY_LAYER,
+) -> tuple[StagePlan, Pipeline]:
+    """Return the plan of ranks, and the pipeline, of (interleaved) 1F1B in groups of micro-batches; None is of pp.
+
+    Errors as `plan_stages`. Where the last group is short, what chunks hold is counted along the schedule.
+    """
+    how: dict[str, Any] = {"pp": pp, "vpp": vpp, "stage_layers": stage_layers, "recompute": recompute}
+    if group is not None and num_microbatches % group:
+        return _counted(model, fewest_groups(num_microbatches, group), group, **how)
+    in_flight = InFlight(group=None if group is None else float(group))
+    return interleaved_stages(model, group=group, **how), Pipeline(in_flight=in_flight)
+
+
+def fewest_groups(num_microbatches: int, group: int) -> int:
+    """Return the fewest micro-batches of whose chunks a rank holds as much at once: further whole groups repeat."""
+    whole, rest = divmod(num_microbatches, group)
+    return min(whole, 2) * group + rest
+
+
+@lru_cache(maxsize=256)
+def _counted(
+    model: Model,
+    num_microbatches: int,
+    group: int,
+    *,
+    pp: int,
+    vpp: int,
+    stage_layers: tuple[int, ...] | None,
+    recompute: Recompute,
+) -> tuple[StagePlan, Pipeline]:
+    """Return the same, counted along the order of interleaved 1F1B."""
+    request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches, group_size=group)
+    built = build_schedule("interleaved-1f1b", request, vpp=vpp)
+    plan = plan_stages(model, pp=pp, vpp=vpp, stage_layers=stage_layers, recompute=recompute)
+    ranks = built.placement.rank_of_stage
+    chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
+    live, _ = live_passes(built)
+    beside, others = losses_beside(built)
+    counted = Counted(
+        group=float(group),
+        held=peak_activations(built)[:, None],
+        losses_beside=beside,
+        other_losses=others,
+    )
+    return with_moments(plan, chunks, stages_of_ranks(ranks), live[:1]), Pipeline(in_flight=counted)
 
 
 @formula(

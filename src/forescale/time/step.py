@@ -119,6 +119,7 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
             hidden=sum(_hidden(inputs, slowest)),
             pp=inputs.degrees.pp,
             microbatches=count,
+            **inputs.in_flight.grouped(vpp=inputs.degrees.vpp),
         )
         parts["expert_comm"] = parts.get("expert_comm", 0.0) + alone
     _add_once(parts, setting, inputs, exposed, at, count)
