@@ -32,7 +32,7 @@ class Holding(Struct, frozen=True, kw_only=True):
 def in_flight(
     *, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric, group: Numeric | None = None
 ) -> Numeric:
-    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaving, in groups or of p."""
+    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaved groups, else of p."""
     return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
 
 

@@ -324,7 +324,7 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
     ]
     choices: Column[Projection] = Column(
         "choices",
-        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, order of axes",
+        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, groups, order of axes",
         lambda one: _choices(one.strategy),
         "left",
     )
@@ -346,6 +346,7 @@ def _choices(layout: Strategy) -> str:
         _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
         "no sp" if layout.tp > 1 and not layout.sp else None,
         layout.schedule if layout.pp > 1 else None,
+        None if layout.group is None else f"groups of {layout.group}",
         layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
     ]
     return ", ".join(filter(None, found))

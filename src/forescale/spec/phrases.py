@@ -48,6 +48,8 @@ def variants(strategy: Strategy) -> str:
         words.append(f"{strategy.cp_kind} cp")
     if strategy.schedule is not None and strategy.pp > 1:
         words.append(strategy.schedule)
+    if strategy.group is not None:
+        words.append(f"groups of {strategy.group}")
     if strategy.placement is not None or strategy.axis_order != DEFAULT_AXIS_ORDER:
         words.append(strategy.rank_order)
     if strategy.dispatcher != "all_to_all":

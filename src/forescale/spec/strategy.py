@@ -525,9 +525,9 @@ class Strategy(Given, frozen=True, kw_only=True):
     schedule: str | None = None
     """Pipeline schedule, a name of the schedule library; None is 1F1B, interleaved where vpp > 1."""
     microbatch_group: Degree | None = None
-    """Micro-batches that a chunk takes in a row before its rank goes on to the next chunk, where vpp > 1: from pp to all
-    of a step, pp or more in the last group (Megatron-Core's microbatch_group_size_per_vp_stage). None is pp, of which a
-    step then has a multiple."""
+    """Micro-batches that a chunk takes in a row before its rank goes on to the next chunk, where vpp > 1: from pp to
+    all of a step, pp or more in the last group (Megatron-Core's microbatch_group_size_per_vp_stage). None is pp, of
+    which a step then has a multiple."""
     sequence_pieces: Degree = 2
     """Pieces of equal length that schedules on parts of sequences (seq1f1b) cut each sequence into."""
     dp_replicate: Degree = 1

@@ -75,6 +75,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
         etp=etp,
         pp=pp,
         vpp=split.vpp,
+        microbatch_group=split.group,
         dp_replicate=replicate,
         dp_shard=dp // replicate,
         zero=zero,

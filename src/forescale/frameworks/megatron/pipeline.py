@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from forescale.errors import shown
 from forescale.frameworks.megatron.model import hybrid_segments
+from forescale.frameworks.megatron.run import GROUP
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
 from forescale.struct import Struct
@@ -28,6 +31,8 @@ class Split(Struct, frozen=True, kw_only=True):
     vpp: int = 1
     stage_layers: tuple[int, ...] | None = None
     """One count per rank, or per virtual stage in the order of the model."""
+    group: int | None = None
+    """Micro-batches that a chunk takes in a row, where that is not pp."""
 
 
 def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
@@ -43,7 +48,8 @@ def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
         settings.refuse(
             f"{key} {stated} is not the {split.vpp} virtual stages that the rest of the file makes"
         )
-    return split
+    group = settings.count(GROUP)
+    return replace(split, group=None if split.vpp == 1 or group == pp else group)
 
 
 def _split(settings: Settings, num_layers: int, pp: int) -> Split:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
+from forescale.spec.constraints import groups_fit
 from forescale.spec.model import DenseFfn, FullAttention, Images, Layer, Model, Patches, Vision
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import (
@@ -26,6 +27,7 @@ from forescale.spec.workload import (
 SHUFFLED: Final = 2
 """Patches along each side that --pixel-shuffle puts side by side."""
 CHANNELS: Final = 3
+GROUP: Final = "microbatch_group_size_per_vp_stage"
 
 
 def has_tower(settings: Settings) -> bool:
@@ -244,28 +246,22 @@ def read_workload(settings: Settings, strategy: Strategy) -> Workload:
 
 
 def _check_interleaving(settings: Settings, strategy: Strategy, num_microbatches: int) -> None:
-    group = settings.count("microbatch_group_size_per_vp_stage")
-    if strategy.vpp == 1:
-        return
-    if group is None and num_microbatches % strategy.pp:
+    """Refuse micro-batches that virtual stages cannot take in turn, group by group."""
+    group, pp, name = strategy.group, strategy.pp, settings.spell(GROUP)
+    if group is not None and not pp <= group <= num_microbatches:
         settings.refuse(
-            f"{num_microbatches} micro-batches are no multiple of pp {strategy.pp}, as virtual stages need"
+            f"{name} {group} must be at least pp {pp} and at most the {num_microbatches} micro-batches"
         )
+    if groups_fit(pp, strategy.vpp, num_microbatches, group):
+        return
     if group is None:
-        return
-    name, rest = settings.spell("microbatch_group_size_per_vp_stage"), num_microbatches % max(group, 1)
-    if not strategy.pp <= group <= num_microbatches:
         settings.refuse(
-            f"{name} {group} must be at least pp {strategy.pp} and at most the {num_microbatches} micro-batches"
+            f"{num_microbatches} micro-batches are no multiple of pp {pp}, as virtual stages need"
         )
-    if 0 < rest < strategy.pp:
-        settings.refuse(
-            f"{name} {group} leaves {rest} of {num_microbatches} micro-batches over, fewer than pp {strategy.pp}"
-        )
-    if group != strategy.pp:
-        settings.note(
-            f"{name} {group} is projected as pp {strategy.pp}: groups of other sizes are not laid out"
-        )
+    rest = num_microbatches % group
+    settings.refuse(
+        f"{name} {group} leaves {rest} of {num_microbatches} micro-batches over, fewer than pp {pp}"
+    )
 
 
 def _tokens(settings: Settings, seq_len: int, batch: int) -> float | None:

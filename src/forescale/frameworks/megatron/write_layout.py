@@ -11,7 +11,7 @@ from forescale.errors import SpecError
 from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.rope import rope_settings
-from forescale.frameworks.megatron.run import OPTIMIZERS, RECIPES
+from forescale.frameworks.megatron.run import GROUP, OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
 from forescale.spec.model import (
@@ -45,6 +45,7 @@ def layout_settings(question: Question) -> Settings:
         "sequence_parallel": strategy.sp and strategy.tp > 1,
         "pipeline_model_parallel_size": strategy.pp,
         **_stages(model, strategy),
+        GROUP: strategy.group,
         "context_parallel_size": strategy.cp,
         "cp_comm_type": _key_of(CP_KINDS, strategy.cp_kind),
         "hierarchical_context_parallel_sizes": [inner, strategy.cp // inner] if hierarchical else None,
