@@ -55,6 +55,16 @@ def test_interleaving_holds_p_plus_p_minus_1_over_v():
     assert in_flight_microbatches(stage=0, pp=8, vpp=4, num_microbatches=32) == 9.75
 
 
+def test_groups_hold_what_all_chunks_but_one_take_of_them():
+    """Of 2 ranks with 2 chunks in groups of 3, the first runs F0 F0 F0 F1 F1 and one more before it frees anything."""
+    assert in_flight_microbatches(stage=0, pp=2, vpp=2, num_microbatches=9, group=3) == 3.0
+    assert in_flight_microbatches(stage=1, pp=2, vpp=2, num_microbatches=9, group=3) == 2.0
+    assert in_flight_microbatches(stage=0, pp=2, vpp=1, num_microbatches=9, group=3) == 2.0
+    usual, of_pp = (live_chunks(3, 2, group) for group in (None, 3))
+    np.testing.assert_array_equal(usual, of_pp)
+    assert live_chunks(2, 2, 3)[0].tolist() == [[3, 3], [3, 1]]
+
+
 def test_in_flight_takes_arrays():
     found = in_flight_microbatches(stage=np.arange(4), pp=4, vpp=1, num_microbatches=3)
     np.testing.assert_array_equal(found, [3, 3, 2, 1])

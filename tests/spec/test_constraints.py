@@ -18,6 +18,7 @@ from forescale.spec.constraints import (
     Proposal,
     check,
     exchanged_heads_divide,
+    groups_fit,
     legal,
     sees_picked,
 )
@@ -79,6 +80,66 @@ def test_weights_are_shared_over_a_part_of_the_ranks_that_hold_them():
 def test_experts_are_shared_over_fewer_neighbours_where_there_are_fewer():
     experts = replace(moe(), layers=moe().layers[:2])
     assert [n for n in range(2, 20) if not fits(experts, n, ep=4, dp_shard=16)] == [2, 4, 8, 16]
+
+
+GROUPED = {"pp": 4, "vpp": 2}
+
+
+@pytest.mark.parametrize("group", [None, 4, 5, 6, 8, 10])
+def test_groups_of_micro_batches_that_fit(group):
+    """Of 10, the last group of 6 has 4, of 8 it has 2; without groups 10 are no multiple of 4."""
+    layout = Strategy(**GROUPED, microbatch_group=group)
+    work = Workload(seq_len=512, global_batch_size=10)
+    if group in (5, 6, 10):
+        check(dense(8), cluster(4), layout, work)
+    else:
+        with pytest.raises(SpecError, match=r"micro-?batch"):
+            check(dense(8), cluster(4), layout, work)
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "told"),
+    [
+        (8, {"microbatch_group": 3}, "microbatch_group 3 must be at least pp 4 and at most the 8 micro-batches: the "
+         "nearest that fits is 4"),
+        (8, {"microbatch_group": 9}, "microbatch_group 9 must be at least pp 4 and at most the 8 micro-batches: the "
+         "nearest that fits is 8"),
+        (10, {"microbatch_group": 8}, "microbatch_group 8 leaves 2 of 10 micro-batches over, fewer than pp 4: the nearest "
+         "that fits is 6"),
+        (3, {"microbatch_group": 4}, "interleaved 1F1B needs pp 4 micro-batches or more; num_microbatches is 3"),
+        (8, {"microbatch_group": 4, "schedule": "interleaved-1f1b"}, "microbatch_group 4 is of interleaved 1F1B: leave "
+         "schedule interleaved-1f1b out, or microbatch_group"),
+        (10, {}, "interleaved 1F1B needs num_microbatches (10) divisible by pp 4"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_groups_of_micro_batches(count, changes, told):
+    with pytest.raises(SpecError) as caught:
+        check(
+            dense(8),
+            cluster(4),
+            Strategy(**GROUPED, **changes),
+            Workload(seq_len=512, global_batch_size=count),
+        )
+    assert str(caught.value) == told
+
+
+def test_the_nearest_group_is_found_among_any_number_of_micro_batches():
+    layout = Strategy(**GROUPED, microbatch_group=799_999_998)
+    with pytest.raises(SpecError, match="the nearest that fits is 799999996"):
+        check(dense(8), cluster(4), layout, Workload(seq_len=512, global_batch_size=800_000_000))
+
+
+def test_one_chunk_takes_micro_batches_in_no_groups():
+    work = Workload(seq_len=512, global_batch_size=10)
+    for schedule in (None, "1f1b"):
+        check(dense(8), cluster(4), Strategy(pp=4, microbatch_group=3, schedule=schedule), work)
+
+
+def test_groups_fit_arrays_as_they_fit_numbers():
+    pp, vpp, count, group = np.meshgrid([2, 4], [1, 2], [4, 9, 10], [2, 4, 5, 8], indexing="ij")
+    every = groups_fit(pp, vpp, count, group)
+    alone = [groups_fit(*each) for each in zip(*map(np.ravel, (pp, vpp, count, group)), strict=True)]
+    assert every.ravel().tolist() == [bool(each) for each in alone]
 
 
 def test_summa_has_no_neighbours():

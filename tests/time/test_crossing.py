@@ -146,6 +146,9 @@ def test_a_schedule_with_overlapped_blocks_hides_exchanges_in_those_alone():
 def test_the_first_forward_and_the_last_backward_of_a_stage_cross_nothing():
     assert uncrossed_time(hidden=3.0, pp=1.0, microbatches=8.0) == 3.0
     assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=2.0) == 6.0
+    # the last of 4 ranks runs 6 of chunk 0 ahead in groups of 6, as 4 of pp: half a micro-batch each
+    assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=12.0, vpp=2.0, group=6.0) == 3.0 * 5.0
+    assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=12.0, vpp=2.0, group=4.0) == 3.0 * 4.0
 
 
 def test_more_micro_batches_hide_more_of_their_exchanges():
