@@ -197,6 +197,9 @@ def _multiplies(cluster: Cluster, precision: Precision) -> bool:
 
 
 def _microbatches(pick: Pick, strategy: Strategy) -> int:
+    if strategy.group is not None and strategy.schedule is None:
+        group = strategy.group
+        return group * pick((1, 2, 4)) + pick((0, strategy.pp if strategy.pp < group else 0))
     return strategy.pp * pick((1, 1, 2, 4)) if strategy.vpp > 1 else pick((1, 2, 4, 8, 12))
 
 
@@ -221,6 +224,7 @@ def _degrees(pick: Pick, model: Model) -> Strategy:
         dp_replicate=replicas,
         dp_shard=dp // replicas,
         schedule=family.name if family is not None else None,
+        microbatch_group=pick((None, pp, pp + 1, 2 * pp)) if vpp > 1 and family is None else None,
         sequence_pieces=pick((2, 4)),
         zero=pick((0, 1, 1, 2, 3, 3)),
         micro_batch_size=pick((1, 1, 2)),

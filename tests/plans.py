@@ -115,7 +115,8 @@ def _plan(
     devices = strategy.num_devices
     if devices > MOST_DEVICES:
         return None
-    micro = strategy.micro_batch_size * strategy.dp * strategy.pp * pick((1, 2, 4))
+    rounds = pick((1, 2, 4))
+    micro = strategy.micro_batch_size * strategy.dp * (strategy.group or strategy.pp) * rounds
     words = {
         name: getattr(strategy, name)
         for name in Strategy.__dataclass_fields__
@@ -153,6 +154,7 @@ def _layout(
         "sp": (True, True, False),
         "etp": (1, 1, tp) if model.is_moe else (1,),
         "vpp": (vpp,),
+        "microbatch_group": (None, 2 * pp) if vpp > 1 else (None,),
         "cp_kind": ("all_gather", "ring"),
         "recompute": RECOMPUTE,
         "micro_batch_size": (1, 1, 2),
@@ -170,6 +172,8 @@ def _layout(
     replicas = 1 if found["zero"] == 0 else replicas if found["zero"] == 3 else pick((1, 1, replicas))
     if pp == 1:
         found["schedule"] = None
+    if found.get("schedule") is not None:
+        found["microbatch_group"] = None
     return replace(DEFAULTS, tp=tp, cp=cp, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **found)
 
 

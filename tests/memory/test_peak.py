@@ -136,6 +136,28 @@ def test_gradients_that_are_received_ahead_have_a_buffer_for_every_microbatch():
     assert of(chunks, "buffers") == [message * (2 * 3 + 1)] * 3
 
 
+IN_TURN = replace(PIPELINE, vpp=2, microbatch_group=6)
+
+
+def test_groups_of_micro_batches_hold_all_of_a_chunk_and_the_warm_up():
+    """2 (p - 1 - r) + 6 + 1 passes of a layer each, not 2 (p - 1 - r) + 3 + 1; ids are of 6 in the first chunk anyway."""
+    work = replace(WORK, global_batch_size=60)
+    usual, grouped = (
+        of(stages(replace(IN_TURN, microbatch_group=group), work=work), "activations") for group in (None, 6)
+    )
+    more = [one - other for one, other in zip(grouped, usual, strict=True)]
+    assert more == pytest.approx([3 * KEPT] * 3)
+
+
+@pytest.mark.parametrize(("group", "waiting"), [(None, 0), (3, 0), (6, 3)])
+def test_what_comes_before_its_chunk_has_its_turn_waits(group, waiting):
+    """Outputs of the last of three ranks on the first, and gradients of the first on the last: 6 - 3 of either."""
+    layout = replace(IN_TURN, microbatch_group=group, kernels=Kernels(dummy_gradients=False))
+    found = stages(layout, work=replace(WORK, global_batch_size=60))
+    message = 2 * TOKENS * HIDDEN
+    assert of(found, "buffers") == [message * each for each in (2 + waiting, 2, 2 + waiting)]
+
+
 def test_buffers_of_sharded_parameters():
     """At the loss: the root's weights and the last block's; kept whole: weights, and gradients beyond their shards."""
     alone = Strategy(dp_shard=5, zero=3, micro_batch_size=2)

@@ -117,6 +117,20 @@ def test_interleaving_agrees_with_the_closed_form(vpp):
         assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-4)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full", "of two layers"])
+@pytest.mark.parametrize(
+    ("group", "count"), [(4, 32), (16, 32), (32, 32), (5, 34), (6, 34), (8, 36), (24, 32)]
+)
+def test_groups_of_micro_batches_agree_with_the_timeline(group, count, recompute):
+    """Those of 5, 6, 8 and 24 leave 4 or 8 micro-batches for the last one."""
+    layout = replace(LAYOUT, vpp=2, microbatch_group=group, recompute=RECOMPUTE[recompute])
+    work = replace(WORKLOAD, global_batch_size=2 * count)
+    timeline = memory_timeline(DENSE, CLUSTER, layout, work)
+    projected = project(DENSE, CLUSTER, layout, work).memory.stages
+    for rank, stage in zip(timeline.ranks, projected, strict=True):
+        assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-12)
+
+
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (4, 2)])
 def test_a_forward_that_crosses_a_backward_stands_beside_it(pp, vpp):
     """The next micro-batch's first layer, whole, while the backward of this one's last layer has freed nothing."""

@@ -112,7 +112,17 @@ def space(**changes) -> Space:
     return Space(**{**usual, "base": Strategy(**base), **changes})
 
 
-BASE = ("cp_inner", "sequence_pieces", "overlap", "offload", "kernels", "reshard", "graphs", "dispatcher")
+BASE = (
+    "cp_inner",
+    "microbatch_group",
+    "sequence_pieces",
+    "overlap",
+    "offload",
+    "kernels",
+    "reshard",
+    "graphs",
+    "dispatcher",
+)
 ALONE = {"tp": (1,), "cp": (1,)}
 APART = {**ALONE, "pp": (1,), "kernels": Kernels(gathers_ends_apart=True), "zero": (3,)}
 DENSE = uniform()
@@ -318,6 +328,13 @@ CASES = {
         asked(replace(DENSE, vocab_size=128000), swift(4), workload(32768, 16)),
         space(**ALONE, pp=(2, 4), micro_batch_size=(1,), schedule=("seq1f1b",), sequence_pieces=4),
     ),
+    **{
+        f"groups of {group} micro-batches": (
+            asked(replace(DENSE, vocab_size=128000), swift(4), workload(8192, 16)),
+            space(**ALONE, pp=(2, 4), vpp=(2,), micro_batch_size=(1,), microbatch_group=group),
+        )
+        for group in (6, 8)
+    },
     "one stage of a split backward": (
         asked(DENSE, nodes(8, bandwidth=2e9)),
         space(tp=(2, 8), cp=(1,), pp=(1, 2), schedule=("zb-h1",)),
@@ -402,6 +419,8 @@ FLOORS = {
     "graphs": (0.477, 0.477, 0.858, 0.858, 1.000, 1.000, 1.000),
     "at the upper end": (0.802, 0.802, 0.983, 0.983, 1.000, 1.000, 1.000),
     "pieces of sequences": (0.734, 0.734, 0.982, 0.982, 0.758, 0.758, 0.758),
+    "groups of 6 micro-batches": (0.979, 0.979, 0.991, 0.991, 0.999, 0.999, 0.999),
+    "groups of 8 micro-batches": (0.979, 0.979, 0.991, 0.991, 0.999, 0.999, 0.999),
     "one stage of a split backward": (0.640, 0.640, 0.706, 0.706, 1.000, 1.000, 1.000),
     "zb-h1 of few micro-batches": (0.617, 0.617, 0.938, 0.938, 1.000, 1.000, 1.000),
     "zb-h2 of few micro-batches": (0.609, 0.609, 0.927, 0.927, 1.000, 1.000, 1.000),

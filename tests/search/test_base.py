@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.small import cluster, dense, workload
 
 from forescale.errors import SpecError
+from forescale.project import project
 from forescale.search import search
 from forescale.spec import Strategy
 from forescale.spec.space import Space
@@ -28,6 +31,36 @@ def test_what_is_found_shares_weights_over_a_part_of_its_ranks(count, shards):
     space = Space(tp=(1, 16), cp=(1,), pp=(1,), zero=(0, 3), base=Strategy(reshard=count))
     found = [one.strategy for one in search(dense(), cluster(16), workload(), top=1000, space=space).best]
     assert {one.dp_shard for one in found if one.zero == 3} == shards
+
+
+@pytest.mark.parametrize(
+    ("group", "vpp"), [(None, {1, 2}), (3, {1}), (4, {1, 2}), (6, {1, 2}), (12, {1, 2}), (13, {1})]
+)
+def test_what_is_found_takes_micro_batches_in_the_groups_of_its_base(group, vpp):
+    """12 micro-batches on 4 ranks: groups of 3 and 13 fit no layout of several chunks; with 10 the last of 6 has 4."""
+    space = Space(tp=(1,), cp=(1,), pp=(4,), vpp=(1, 2), micro_batch_size=(1,), zero=(1,), sp=(True,))
+    for batch in (12, 10):
+        work = replace(workload(), global_batch_size=batch)
+        own = replace(space, base=Strategy(microbatch_group=group))
+        found = search(dense(8), cluster(4), work, space=own, top=1000)
+        if batch == 12:
+            assert {one.strategy.vpp for one in found.best} == vpp
+        else:
+            assert {one.strategy.vpp for one in found.best} == ({1, 2} if group == 6 else {1})
+        assert {one.strategy.microbatch_group for one in found.best} == {group}
+        for one in found.best:
+            alone = project(dense(8), cluster(4), one.strategy, work)
+            assert (alone.step_time_s, alone.memory.peak_bytes) == (one.step_time_s, one.memory.peak_bytes)
+
+
+def test_groups_leave_named_schedules_of_several_chunks_out():
+    named = ("interleaved-1f1b", "1f1b")
+    space = Space(pp=(4,), vpp=(1, 2), schedule=(None, *named), base=Strategy(microbatch_group=6))
+    found = search(
+        dense(8), cluster(4), replace(workload(), global_batch_size=12), space=space, top=1000
+    ).best
+    assert {one.strategy.schedule for one in found if one.strategy.vpp == 2} == {None}
+    assert "1f1b" in {one.strategy.schedule for one in found if one.strategy.vpp == 1}
 
 
 def test_no_search_has_neighbours_under_summa():

@@ -14,10 +14,10 @@ from forescale.errors import SpecError
 from forescale.graph.parts import counted_weight_part
 from forescale.project import project
 from forescale.schedule import Request, build_schedule
-from forescale.schedule.memory import peak_activations
+from forescale.schedule.memory import losses_beside, peak_activations
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
 from forescale.spec.strategy import Overlap
-from forescale.time.pipeline import interleaved_stages, lay_out, pipeline_of
+from forescale.time.pipeline import interleaved, interleaved_stages, lay_out, pipeline_of
 
 
 def seconds(name, pp, count, *, hop=0.0, vpp=1, model=None, **passes):
@@ -276,6 +276,46 @@ def test_ranks_of_interleaved_1f1b_hold_their_warm_up_and_one_pass_more():
     assert not interleaved_stages(dense(8), pp=2, vpp=1).moments, (
         "all layers of a rank are in flight equally often"
     )
+
+
+@pytest.mark.parametrize(("group", "count"), [(3, 9), (4, 8), (8, 8), (3, 8), (5, 12)])
+def test_groups_of_micro_batches_hold_what_a_simulated_schedule_does(group, count):
+    """Chunk by chunk, at the fullest moment; whether the last group is as long as the others or not."""
+    plan, pipeline = interleaved(dense(8), pp=2, vpp=2, num_microbatches=count, group=group)
+    built = build_schedule(
+        "interleaved-1f1b", Request(pp=2, vpp=2, num_microbatches=count, group_size=group), vpp=2
+    )
+    held = np.max([each.counts.sum(axis=1) for each in plan.moments], axis=0)
+    assert held[np.argsort(plan.index)] == pytest.approx(2 * 2 * peak_activations(built))
+    beside, others = losses_beside(built)
+    assert (pipeline.in_flight.losses_beside, pipeline.in_flight.other_losses) == (beside, others)
+    assert (others > 0) == (count % group > 0)
+
+
+def test_a_step_in_groups_is_as_long_as_one_of_pp():
+    """The bubble and the messages that fill and drain are the same; of pp, micro-batches are a multiple."""
+    layout, work = Strategy(pp=2, vpp=2), replace(WORK, global_batch_size=24)
+    steps = {
+        group: project(
+            MODEL, toy.cluster(2), replace(layout, microbatch_group=group), work, costs=toy.costs()
+        )
+        for group in (None, 2, 3, 5, 12, 24)
+    }
+    assert {each.step_time_s for each in steps.values()} == {steps[None].step_time_s}
+    held = [each.memory.stages[0].activations_bytes for each in steps.values()]
+    assert held[0] == held[1]
+    assert held[1:] == sorted(held[1:])
+    assert held[1] < held[-1]
+
+
+def test_micro_batches_of_groups_need_not_be_a_multiple_of_pp():
+    layout, work = Strategy(pp=2, vpp=2, microbatch_group=3), replace(WORK, global_batch_size=11)
+    short = project(MODEL, toy.cluster(2), layout, work, costs=toy.costs())
+    whole = project(MODEL, toy.cluster(2), layout, replace(work, global_batch_size=12), costs=toy.costs())
+    once = whole.step_time_s - short.step_time_s
+    assert once == pytest.approx(max(each.forward_s + each.backward_s for each in short.stage_times))
+    with pytest.raises(SpecError, match="divisible by pp 2"):
+        project(MODEL, toy.cluster(2), replace(layout, microbatch_group=None), work, costs=toy.costs())
 
 
 @pytest.mark.parametrize("recompute", [Recompute(), Recompute(granularity="full")])
