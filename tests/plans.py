@@ -143,6 +143,10 @@ def _plan(
         return None
 
 
+GROUPED = ("megatron-core", "megatron-bridge", "nemo", "primus")
+"""Frameworks that can be told groups of micro-batches."""
+
+
 def _layout(
     framework: Framework, pick: Pick, model: Model, pp: int, vpp: int, choices: dict[str, Sequence[Any]]
 ) -> Strategy:
@@ -154,7 +158,7 @@ def _layout(
         "sp": (True, True, False),
         "etp": (1, 1, tp) if model.is_moe else (1,),
         "vpp": (vpp,),
-        "microbatch_group": (None, 2 * pp) if vpp > 1 else (None,),
+        "microbatch_group": (None, 2 * pp) if vpp > 1 and framework.name in GROUPED else (None,),
         "cp_kind": ("all_gather", "ring"),
         "recompute": RECOMPUTE,
         "micro_batch_size": (1, 1, 2),

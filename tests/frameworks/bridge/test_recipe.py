@@ -1,11 +1,13 @@
 """Files of Megatron-Bridge with several recipes: one is read, and which is asked."""
 
 import pytest
-from tests.frameworks.bridge.checkout import checkout, read, read_file
+from tests.frameworks.bridge.checkout import START, checkout, read, read_file
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.errors import ReaderError, UnknownNameError
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.reading import Options, Variables
+from forescale.project import project
 
 RECIPES = """from megatron.bridge.training.config import ConfigContainer
 
@@ -128,3 +130,45 @@ def test_what_a_function_that_is_not_read_may_set_is_noted(tmp_path):
     start = "from megatron.bridge.recipes.family import small_base_config\nfrom elsewhere import tune\n"
     (note,) = (each for each in read(tmp_path, "tune(cfg)", start=start).notes if "tune" in each)
     assert "mine.py, line 7) is not read" in note
+
+
+LAYOUT = "Et|t||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|ttttmL"
+GROUPS = f"""cfg.model = AutoBridge.from_hf_pretrained("zai-org/GLM-5.2").to_megatron_provider(load_weights=False)
+    cfg.model.seq_length = cfg.dataset.seq_length = 4096
+    cfg.model.pipeline_model_parallel_size = 13
+    cfg.model.virtual_pipeline_model_parallel_size = 2
+    cfg.model.pipeline_model_parallel_layout = "{LAYOUT}"
+    cfg.model.expert_model_parallel_size = 32
+    cfg.train.micro_batch_size = 1
+    cfg.train.global_batch_size = 1024
+    cfg.model.microbatch_group_size_per_vp_stage = """
+
+
+def grouped(folder, group):
+    return read(
+        folder, GROUPS + group, start=f"from megatron.bridge import AutoBridge\n{START}", num_devices=416
+    )
+
+
+def test_micro_batches_of_groups_are_no_multiple_of_the_stages(tmp_path):
+    """As recipes/glm/h100/glm5.py has GLM-5.2: 32 micro-batches on 13 ranks of 2 chunks, 16 at a time."""
+    found = grouped(tmp_path, "16")
+    assert (found.strategy.pp, found.strategy.vpp, found.strategy.microbatch_group) == (13, 2, 16)
+    result = project(found.model, load_cluster("h100-sxm", 416), found.strategy, found.workload)
+    assert result.num_microbatches == 32
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("None", "32 micro-batches are no multiple of pp 13, as virtual stages need"),
+        ("13", "32 micro-batches are no multiple of pp 13, as virtual stages need"),
+        (
+            "20",
+            r"model.microbatch_group_size_per_vp_stage 20 leaves 12 of 32 micro-batches over, fewer than pp 13",
+        ),
+    ],
+)
+def test_groups_that_megatron_refuses_are_refused_by_the_field(group, said, tmp_path):
+    with pytest.raises(ReaderError, match=said):
+        grouped(tmp_path, group)

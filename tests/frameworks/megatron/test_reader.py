@@ -694,12 +694,21 @@ def test_impossible_runs(more, text):
     refused(text, more, 4)
 
 
-def test_groups_of_other_sizes_are_told():
-    told = "4 is projected as pp 2: groups of other sizes are not laid out"
-    assert any(told in note for note in read(GROUPS + "4 --global-batch-size 8", devices=4).notes)
-    assert not any(
-        "projected as pp" in note for note in read(GROUPS + "2 --global-batch-size 8", devices=4).notes
-    )
+@pytest.mark.parametrize(
+    ("more", "group"),
+    [
+        (GROUPS + "4 --global-batch-size 8", 4),
+        (GROUPS + "3 --global-batch-size 10", 3),  # 5 micro-batches, 2 in the last group
+        (GROUPS + "2 --global-batch-size 8", None),  # as many as there are ranks
+        (PP + "2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 8", None),
+        (PP + "2 --microbatch-group-size-per-virtual-pipeline-stage 9 --global-batch-size 8", None),
+    ],
+)
+def test_groups_of_micro_batches(more, group):
+    found = read(more, devices=4)
+    assert found.strategy.microbatch_group == group
+    assert not any("group" in str(note) for note in found.notes)
+    assert not any("group" in key for key in found.ignored)
 
 
 def test_keys_are_used_or_ignored():

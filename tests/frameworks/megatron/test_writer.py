@@ -84,3 +84,22 @@ def test_gpt_oss_for_what_wraps_megatron(to: str) -> None:
         )
     )
     assert [each for each in given if each not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("to", "cluster", "line"),
+    [
+        ("megatron-core", "h100-sxm", "--microbatch-group-size-per-virtual-pipeline-stage 6"),
+        ("megatron-bridge", "h100-sxm", "cfg.model.microbatch_group_size_per_vp_stage = 6"),
+        ("primus", "mi300x", "microbatch_group_size_per_vp_stage: 6"),
+    ],
+)
+def test_groups_of_micro_batches_are_written_and_read_back(to: str, cluster: str, line: str) -> None:
+    """11 micro-batches on 4 ranks of 2 chunks, 5 of them in the last group."""
+    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 22, "pp": 4, "vpp": 2, "microbatch_group": 6}
+    result = export(ask("llama-2-7b", cluster, **words, framework=to))
+    assert line in result.texts[result.main]
+    assert result.unsaid == ()
+    assert result.read_back.strategy.microbatch_group == 6
+    one_chunk = ask("llama-2-7b", cluster, **{**words, "vpp": 1}, framework=to)
+    assert line.split(maxsplit=1)[0] not in export(one_chunk).texts[result.main]
