@@ -5,7 +5,18 @@ import pytest
 from forescale.errors import UnknownKeyError, nearest
 from forescale.synonyms import _WORDS, meant
 
-FIELDS = ("tp", "pp", "vpp", "dp_shard", "dp_replicate", "zero", "seq_len", "global_batch_size", "devices")
+FIELDS = (
+    "tp",
+    "pp",
+    "vpp",
+    "microbatch_group",
+    "dp_shard",
+    "dp_replicate",
+    "zero",
+    "seq_len",
+    "global_batch_size",
+    "devices",
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +26,8 @@ FIELDS = ("tp", "pp", "vpp", "dp_shard", "dp_replicate", "zero", "seq_len", "glo
         ("--tensor-parallel-degree", "tp"),
         ("pipeline_parallel", "pp"),
         ("num_gpus", "devices"),
+        ("--microbatch-group-size-per-virtual-pipeline-stage", "microbatch_group"),
+        ("microbatch_group_size_per_vp_stage", "microbatch_group"),
         ("dp", "dp_shard"),
         ("batch_size", "global_batch_size"),
         ("context_length", "seq_len"),

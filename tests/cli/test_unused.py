@@ -16,6 +16,7 @@ IDLE = [
     (("--set", "strategy.cp_balanced=false"), "cp of 2 or more", ("--cp", 2)),
     (("--reshard", "never"), "zero 2 or 3", ("--zero", 3)),
     (("--reshard", "always"), "zero 2 or 3", ("--zero", 2)),
+    (("--microbatch-group", 2), "vpp of 2 or more", ("--pp", 2, "--vpp", 2)),
     (("--summa-panels", 2), "tp_kind summa", ("--tp-kind", "summa", "--cp", 2)),
     (("--fp8-recipe", "delayed"), "--precision fp8", ("--precision", "fp8")),
     (("--set", "precision.recipe=delayed"), "--precision fp8", ("--precision", "fp8")),

@@ -85,6 +85,8 @@ CASES = [
         ),
     ),
     (moe(), Strategy(tp=2, ep=4, pp=2, dp_shard=4)),
+    (moe(), Strategy(pp=4, vpp=2, microbatch_group=8, ep=4, dp_shard=4)),
+    (dense(), Strategy(pp=4, vpp=2, microbatch_group=12, dp_shard=4)),
 ]
 
 

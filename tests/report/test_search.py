@@ -10,7 +10,7 @@ from forescale.report.document import Table
 from forescale.report.layouts import search_report
 from forescale.search import search
 from forescale.search.rank import score_all, slowest_of
-from forescale.spec import Workload
+from forescale.spec import Strategy, Workload
 from forescale.spec.phrases import layout
 from forescale.spec.space import Space
 
@@ -81,3 +81,15 @@ def test_columns_that_say_nothing_are_left_out(report):
     headings = {heading.text for heading in table(report, "Layouts by").headings}
     assert not headings & {"ep", "etp", "vpp"}
     assert {"step(s)", "MFU%", "bottleneck"} <= headings
+
+
+@pytest.mark.parametrize(("vpp", "said"), [(2, "groups of 6"), (1, "")])
+def test_groups_of_micro_batches_are_a_choice_where_chunks_take_turns(vpp, said):
+    """12 micro-batches on 4 ranks."""
+    space = Space(pp=(4,), vpp=(vpp,), tp=(1,), micro_batch_size=(1,), base=Strategy(microbatch_group=6))
+    asked = Workload(seq_len=4096, global_batch_size=12)
+    found = search(load_model("llama-3.1-8b"), load_cluster("h100-sxm", 4), asked, space=space, top=2)
+    assert all(("groups of 6" in layout(one.strategy)) == bool(said) for one in found.best)
+    shown = table(search_report(found, (), num_detailed=1), "Layouts by")
+    at = {heading.text: index for index, heading in enumerate(shown.headings)}
+    assert [row[at["choices"]] if "choices" in at else "" for row in shown.rows] == [said] * len(found.best)
