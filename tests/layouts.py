@@ -26,6 +26,7 @@ from forescale.spec import (
     Strategy,
     Workload,
 )
+from forescale.spec.groups import group_of
 from forescale.spec.strategy import Offload, Routing
 
 Pick = Callable[[Sequence[Any]], Any]
@@ -197,8 +198,8 @@ def _multiplies(cluster: Cluster, precision: Precision) -> bool:
 
 
 def _microbatches(pick: Pick, strategy: Strategy) -> int:
-    if strategy.group is not None and strategy.schedule is None:
-        group = strategy.group
+    if group_of(strategy) is not None and strategy.schedule is None:
+        group = group_of(strategy)
         return group * pick((1, 2, 4)) + pick((0, strategy.pp if strategy.pp < group else 0))
     return strategy.pp * pick((1, 1, 2, 4)) if strategy.vpp > 1 else pick((1, 2, 4, 8, 12))
 

@@ -24,6 +24,7 @@ from forescale.question import Question, question_of
 from forescale.spec import Model, Overlap, Precision, Recompute, Strategy, Workload
 from forescale.spec.constraints import Proposal
 from forescale.spec.framework import RULES, Framework
+from forescale.spec.groups import group_of
 from forescale.spec.model import MoeFfn
 
 Pick = Callable[[Sequence[Any]], Any]
@@ -116,7 +117,7 @@ def _plan(
     if devices > MOST_DEVICES:
         return None
     rounds = pick((1, 2, 4))
-    micro = strategy.micro_batch_size * strategy.dp * (strategy.group or strategy.pp) * rounds
+    micro = strategy.micro_batch_size * strategy.dp * (group_of(strategy) or strategy.pp) * rounds
     words = {
         name: getattr(strategy, name)
         for name in Strategy.__dataclass_fields__

@@ -18,7 +18,6 @@ from forescale.spec.constraints import (
     Proposal,
     check,
     exchanged_heads_divide,
-    groups_fit,
     legal,
     sees_picked,
 )
@@ -133,13 +132,6 @@ def test_one_chunk_takes_micro_batches_in_no_groups():
     work = Workload(seq_len=512, global_batch_size=10)
     for schedule in (None, "1f1b"):
         check(dense(8), cluster(4), Strategy(pp=4, microbatch_group=3, schedule=schedule), work)
-
-
-def test_groups_fit_arrays_as_they_fit_numbers():
-    pp, vpp, count, group = np.meshgrid([2, 4], [1, 2], [4, 9, 10], [2, 4, 5, 8], indexing="ij")
-    every = groups_fit(pp, vpp, count, group)
-    alone = [groups_fit(*each) for each in zip(*map(np.ravel, (pp, vpp, count, group)), strict=True)]
-    assert every.ravel().tolist() == [bool(each) for each in alone]
 
 
 def test_summa_has_no_neighbours():

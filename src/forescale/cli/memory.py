@@ -146,12 +146,13 @@ def _anchored(question: Question, result: Projection) -> AnchoredMemory:
 def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     from forescale.io.step_memory import write_timeline
     from forescale.project import memory_timeline
+    from forescale.spec.groups import group_of
 
     refuse_presets(question, "--timeline")
     strategy = question.layout
     timeline = memory_timeline(question)
     if options.export is not None:
-        group = strategy.group or strategy.pp
+        group = group_of(strategy) or strategy.pp
         enough = group * max(SHORTEST, -(-EXPORTED // group)) + timeline.schedule.num_microbatches % group
         written = timeline
         if strategy.schedule is None and timeline.schedule.num_microbatches > enough:

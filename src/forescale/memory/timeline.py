@@ -34,6 +34,7 @@ from forescale.schedule.family import Request
 from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.model import Placement, Schedule
 from forescale.schedule.program import Flat
+from forescale.spec.groups import group_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
@@ -393,16 +394,10 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
 
 def schedule_of(strategy: Strategy, num_microbatches: int, weight_part: float = 1.0) -> Schedule:
     """Return the schedule that a layout runs: the one it names, else 1F1B, interleaved where vpp > 1."""
-    pp, vpp, pieces = strategy.pp, strategy.vpp, strategy.sequence_pieces
+    pp, vpp = strategy.pp, strategy.vpp
     name = (strategy.schedule if pp > 1 else None) or ("interleaved-1f1b" if vpp > 1 else "1f1b")
-    request = Request(
-        pp=pp,
-        vpp=vpp,
-        num_microbatches=num_microbatches,
-        num_splits=pieces,
-        group_size=strategy.group,
-        weight_part=weight_part,
-    )
+    parts: dict[str, Any] = {"num_splits": strategy.sequence_pieces, "group_size": group_of(strategy)}
+    request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches, weight_part=weight_part, **parts)
     return build_schedule(name, request, vpp=vpp)
 
 

@@ -25,6 +25,7 @@ from forescale.report.document import (
 from forescale.search.rank import SearchResult
 from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
+from forescale.spec.groups import group_of
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -346,7 +347,7 @@ def _choices(layout: Strategy) -> str:
         _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
         "no sp" if layout.tp > 1 and not layout.sp else None,
         layout.schedule if layout.pp > 1 else None,
-        None if layout.group is None else f"groups of {layout.group}",
+        None if group_of(layout) is None else f"groups of {group_of(layout)}",
         layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
     ]
     return ", ".join(filter(None, found))

@@ -18,14 +18,12 @@ from forescale.numeric import divisors
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import (
-    SUMMA_NEIGHBOURS,
     exchanged_heads_divide,
-    groups_fit,
     inner_widths,
     panels_fit,
     sees_picked,
-    summa_refusal,
 )
+from forescale.spec.groups import groups_fit
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.strategy import (
@@ -42,6 +40,7 @@ from forescale.spec.strategy import (
     inner_ranks,
     settled,
 )
+from forescale.spec.summa import SUMMA_NEIGHBOURS, summa_refusal
 from forescale.spec.workload import num_microbatches
 from forescale.struct import Struct
 from forescale.time.pipeline import refusal

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
+from forescale.spec.groups import groups_fit, misfit
 from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.strategy import (
     CONTEXT_KINDS,
@@ -24,6 +25,7 @@ from forescale.spec.strategy import (
     inner_ranks,
     state_shards,
 )
+from forescale.spec.summa import SUMMA_NEIGHBOURS, summa_refusal
 from forescale.spec.workload import (
     ALL_LINEAR,
     FROZEN_PARTS,
@@ -290,19 +292,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         applies=lambda q: getattr(q.degrees, "schedule", None) is None and _group(q) is None,
     ),
     Constraint(
-        name="microbatch_group without a named schedule",
-        holds=lambda q: q.degrees.vpp == 1,
-        message=lambda q: (
-            f"microbatch_group {_group(q)} is of interleaved 1F1B: leave schedule {q.degrees.schedule} out, or "
-            "microbatch_group"
+        name="groups of micro-batches",
+        holds=lambda q: (
+            groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q))
+            & ((q.degrees.vpp == 1) | (q.degrees.schedule is None))
         ),
-        applies=lambda q: getattr(q.degrees, "schedule", None) is not None and _group(q) is not None,
-    ),
-    Constraint(
-        name="microbatch_group fits",
-        holds=lambda q: groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q)),
-        message=lambda q: _misfit(q),  # noqa: PLW0108
-        applies=lambda q: getattr(q.degrees, "schedule", None) is None and _group(q) is not None,
+        message=lambda q: misfit(q.degrees.schedule, q.degrees.pp, int(_microbatches(q)), _group(q) or 1),
+        applies=lambda q: _group(q) is not None,
     ),
     Constraint(
         name="tied matrices are frozen together",
@@ -376,38 +372,6 @@ CONSTRAINTS: tuple[Constraint, ...] = (
 
 def _group(q: Proposal) -> int | None:
     return getattr(q.degrees, "microbatch_group", None)
-
-
-def groups_fit(pp: Values, vpp: Values, count: Values, group: Values | None) -> Values:
-    """Return where chunks can take `count` micro-batches in turn, `group` at a time: a rank has one, or all get enough.
-
-    Groups have from pp to all of them, and the last one pp or more; without `group` all have pp.
-    Source: Megatron-LM, pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
-    """
-    if group is None:
-        return (vpp == 1) | _divides(pp, count)
-    rest = count % group
-    return (vpp == 1) | ((pp <= group) & (group <= count) & ((rest == 0) | (rest >= pp)))
-
-
-NEAR = 4096
-"""Micro-batches within which another size of groups is looked for; all of a step always fit."""
-
-
-def _misfit(q: Proposal) -> str:
-    """Return what is wrong with a group of micro-batches, and the nearest that fits."""
-    pp, count, group = q.degrees.pp, int(_microbatches(q)), _group(q) or 1
-    if count < pp:
-        return f"interleaved 1F1B needs pp {pp} micro-batches or more; num_microbatches is {count}"
-    middle = min(max(group, pp), count)
-    some = np.append(np.arange(max(pp, middle - NEAR), min(count, middle + NEAR)), count)
-    fit = some[groups_fit(pp, 2, count, some)]
-    near = f"the nearest that fits is {fit[np.argmin(np.abs(fit - group))]}"
-    if not pp <= group <= count:
-        return (
-            f"microbatch_group {group} must be at least pp {pp} and at most the {count} micro-batches: {near}"
-        )
-    return f"microbatch_group {group} leaves {count % group} of {count} micro-batches over, fewer than pp {pp}: {near}"
 
 
 def _neighbours_divide(degrees: Values, count: int, *, is_moe: bool) -> Values:
@@ -537,28 +501,6 @@ def panels_fit(tp: Values, cp: Values, panels: int, widths: Sequence[int]) -> Va
     return _all([_divides(steps, width) for width in widths])
 
 
-def summa_refusal(model: Model) -> str | None:
-    """Return why a model has no layout by SUMMA, if it has none."""
-    kinds = model.layer_kinds
-    others = any(kind.attention and not isinstance(kind.attention, FullAttention) for kind in kinds)
-    reasons = {
-        "experts": model.is_moe,
-        "latent or linear attention": others,
-        "multi-token prediction": model.num_mtp_layers > 0,
-        "a vision tower": model.vision is not None,
-        "embeddings narrower than the hidden size": bool(
-            model.embedding_size and model.embedding_size != model.hidden_size
-        ),
-    }
-    found = [reason for reason, applies in reasons.items() if applies]
-    if not found:
-        return None
-    return f"tp_kind summa lays out dense models with full attention; {model.name} has {' and '.join(found)}"
-
-
-SUMMA_NEIGHBOURS = (
-    "tp_kind summa shares weights among all ranks or none after forward: reshard is always or never"
-)
 SUMMA: tuple[Constraint, ...] = (
     Constraint(
         name="summa: models",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forescale.spec.groups import group_of
 from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
 from forescale.units import counted
 
@@ -48,8 +49,8 @@ def variants(strategy: Strategy) -> str:
         words.append(f"{strategy.cp_kind} cp")
     if strategy.schedule is not None and strategy.pp > 1:
         words.append(strategy.schedule)
-    if strategy.group is not None:
-        words.append(f"groups of {strategy.group}")
+    if group_of(strategy) is not None:
+        words.append(f"groups of {group_of(strategy)}")
     if strategy.placement is not None or strategy.axis_order != DEFAULT_AXIS_ORDER:
         words.append(strategy.rank_order)
     if strategy.dispatcher != "all_to_all":

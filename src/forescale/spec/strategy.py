@@ -502,8 +502,7 @@ class Strategy(Given, frozen=True, kw_only=True):
     """1d splits weights over tp and copies them over cp (2D tensor parallelism, where cp > 1); summa splits every
     matrix over the grid of tp x cp, and its parts travel panel by panel (van de Geijn and Watts 1997)."""
     summa_panels: Degree = 1
-    """Panels of SUMMA that the longer side of the grid cuts its blocks into: a product takes lcm(tp, cp) times as
-    many steps."""
+    """Panels of SUMMA that the longer side of the grid cuts its blocks into: lcm(tp, cp) times as many steps."""
     sp: bool = True
     """Sequence parallelism: norms and residuals are split over tp along the sequence (needs tp > 1)."""
     cp: Degree = 1
@@ -525,9 +524,8 @@ class Strategy(Given, frozen=True, kw_only=True):
     schedule: str | None = None
     """Pipeline schedule, a name of the schedule library; None is 1F1B, interleaved where vpp > 1."""
     microbatch_group: Degree | None = None
-    """Micro-batches that a chunk takes in a row before its rank goes on to the next chunk, where vpp > 1: from pp to
-    all of a step, pp or more in the last group (Megatron-Core's microbatch_group_size_per_vp_stage). None is pp, of
-    which a step then has a multiple."""
+    """Micro-batches that a chunk takes in a row where vpp > 1: from pp to all of a step, pp or more in the last group
+    (Megatron-Core's microbatch_group_size_per_vp_stage). None is pp, of which a step then has a multiple."""
     sequence_pieces: Degree = 2
     """Pieces of equal length that schedules on parts of sequences (seq1f1b) cut each sequence into."""
     dp_replicate: Degree = 1
@@ -585,11 +583,6 @@ class Strategy(Given, frozen=True, kw_only=True):
         """Decoder layers of each pipeline rank, where `stage_layers` gives them."""
         given = self.stage_layers
         return given and tuple(sum(given[rank :: self.pp]) for rank in range(self.pp))
-
-    @property
-    def group(self) -> int | None:
-        """`microbatch_group` where a rank has several chunks that take turns."""
-        return self.microbatch_group if self.vpp > 1 else None
 
     @property
     def dp(self) -> int:

@@ -46,6 +46,7 @@ from forescale.schedule import (
 )
 from forescale.schedule.family import RankShape
 from forescale.schedule.memory import live_chunks, live_passes, losses_beside, peak_activations
+from forescale.spec.groups import group_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import Kernels, Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
@@ -250,7 +251,7 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
             pp=strategy.pp,
             vpp=strategy.vpp,
             num_microbatches=int(count),
-            group=strategy.group,
+            group=group_of(strategy),
             stage_layers=strategy.stage_layers,
             recompute=strategy.recompute,
         )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
-from forescale.spec.constraints import groups_fit
+from forescale.spec.groups import group_of, groups_fit
 from forescale.spec.model import DenseFfn, FullAttention, Images, Layer, Model, Patches, Vision
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import (
@@ -247,7 +247,7 @@ def read_workload(settings: Settings, strategy: Strategy) -> Workload:
 
 def _check_interleaving(settings: Settings, strategy: Strategy, num_microbatches: int) -> None:
     """Refuse micro-batches that virtual stages cannot take in turn, group by group."""
-    group, pp, name = strategy.group, strategy.pp, settings.spell(GROUP)
+    group, pp, name = group_of(strategy), strategy.pp, settings.spell(GROUP)
     if group is not None and not pp <= group <= num_microbatches:
         settings.refuse(
             f"{name} {group} must be at least pp {pp} and at most the {num_microbatches} micro-batches"

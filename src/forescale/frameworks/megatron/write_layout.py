@@ -14,6 +14,7 @@ from forescale.frameworks.megatron.rope import rope_settings
 from forescale.frameworks.megatron.run import GROUP, OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
+from forescale.spec.groups import group_of
 from forescale.spec.model import (
     DenseFfn,
     FullAttention,
@@ -45,7 +46,7 @@ def layout_settings(question: Question) -> Settings:
         "sequence_parallel": strategy.sp and strategy.tp > 1,
         "pipeline_model_parallel_size": strategy.pp,
         **_stages(model, strategy),
-        GROUP: strategy.group,
+        GROUP: group_of(strategy),
         "context_parallel_size": strategy.cp,
         "cp_comm_type": _key_of(CP_KINDS, strategy.cp_kind),
         "hierarchical_context_parallel_sizes": [inner, strategy.cp // inner] if hierarchical else None,
