@@ -71,7 +71,10 @@ def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
     return chosen(zero >= 1, sharded, otherwise)
 
 
-@formula(unit="s", source="DeepSpeed, runtime/bf16_optimizer.py: gradients are all-reduced, and only states sharded")
+@formula(
+    unit="s",
+    source="DeepSpeed, runtime/bf16_optimizer.py: gradients are all-reduced, and only states sharded",
+)
 def from_stage_2(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 2 (reduce-scatter), `otherwise` below it (all-reduce)."""
     return chosen(zero >= 2, sharded, otherwise)
