@@ -155,3 +155,10 @@ def test_another_model_is_named_though_no_figure_follows_from_it(model: str, to:
     (unsaid,) = (each for each in found.unsaid if each.word == f"model.{word}")
     assert (unsaid.step_time_s, unsaid.peak_bytes) == (0.0, 0.0)
     assert "changes neither" in found.texts[found.main]
+
+
+@pytest.mark.parametrize("to", ["maxtext", "megatron-core", "torchtitan"])
+def test_an_illegal_layout_is_refused_as_one_before_anything_is_written(to: str) -> None:
+    asked = ask("qwen2.5-0.5b", "h100-sxm", devices=256, seq_len=4096, global_batch_size=64, framework=to)
+    with pytest.raises(SpecError, match="global_batch_size 64 does not divide by dp 256"):
+        export(asked)

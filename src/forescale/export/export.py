@@ -201,11 +201,11 @@ def export(
     writer = writer_of(framework)
     asked = under(question, framework)
     _check(asked, framework, writer.no_vision)
+    projection = project(asked)  # writers take a layout to be legal
     files = writer.write(asked)
     found = read_back(files, asked)
     if name is not None and len(files.texts) == 1 and files.comment is not None and not slurm:
         files = files.renamed(name)
-    projection = project(asked)
     together = projection if found == asked else project(found)
     unsaid = tuple(_unsaid(asked, found, projection, together))
     texts = {**files.texts, **headed(files, asked, projection, unsaid, together)}
