@@ -248,8 +248,8 @@ def _check(question: Question, framework: Framework, no_vision: str) -> None:
         raise SpecError(msg)
     if question.model.vision is not None and no_vision:
         raise SpecError(
-            f"{framework.name}: {no_vision}, and {question.model.name} has one; images 0 writes the training of "
-            "the text alone (--images 0)"
+            f"{framework.name}: {no_vision}, and {question.model.name} has a vision tower; images 0 writes the "
+            "training of the text alone (--images 0)"
         )
     limits = framework.limits
     proposal = Proposal(
