@@ -20,6 +20,7 @@ import numpy as np
 from tests.layouts import Asked, question
 
 from forescale.errors import PhysicsError, SpecError
+from forescale.explain import Explainer
 from forescale.memory.timeline import total_bytes
 from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
@@ -337,6 +338,17 @@ def is_its_row_of_a_search(asked: Asked, result: Projection) -> Iterator[str]:
         yield f"a search has {found} for {result.step_time_s!r} s and {result.memory.peak_bytes!r} bytes"
 
 
+def is_explained(asked: Asked, result: Projection) -> Iterator[str]:
+    """The trees of the step and of the peak have the projected numbers at their roots."""
+    model, cluster, strategy, workload = asked.arguments
+    explainer = Explainer.of(Question(model=model, cluster=cluster, strategy=strategy, workload=workload))
+    said = {"step_time": result.step_time_s, "memory.peak": result.memory.peak_bytes}
+    for quantity, value in said.items():
+        found = explainer.node(quantity).value
+        if found != value:
+            yield f"{quantity} is explained as {found!r} instead of {value!r}"
+
+
 def space_of(asked: Asked, **more: Any) -> Space:
     """Return the space that holds one layout only, or more."""
     held = {name: (getattr(asked.strategy, name),) for name in NAMES if name != "placement"}
@@ -350,6 +362,7 @@ ALONE: Sequence[Callable[[Asked, Projection], Iterator[str]]] = (
     reads_back,
     seen_over_time,
     is_its_row_of_a_search,
+    is_explained,
 )
 
 

@@ -14,7 +14,7 @@ from forescale.formula import REGISTRY, Term, formula, total
 from forescale.presets import load_preset, project_as
 from forescale.project import project
 from forescale.projection.result import TIME_PARTS
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Kernels, Recompute, Strategy
 from forescale.spec.workload import Trainable
 
 N, BYTES = Term(4.0, name="n", unit="1"), Term(8.0, name="size", unit="byte")
@@ -87,6 +87,7 @@ CASES = [
     (moe(), Strategy(tp=2, ep=4, pp=2, dp_shard=4)),
     (moe(), Strategy(pp=4, vpp=2, microbatch_group=8, ep=4, dp_shard=4)),
     (dense(), Strategy(pp=4, vpp=2, microbatch_group=12, dp_shard=4)),
+    (dense(), Strategy(dp_shard=16, kernels=Kernels(keeps_product_gradients=True))),
 ]
 
 

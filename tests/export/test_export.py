@@ -155,3 +155,25 @@ def test_another_model_is_named_though_no_figure_follows_from_it(model: str, to:
     (unsaid,) = (each for each in found.unsaid if each.word == f"model.{word}")
     assert (unsaid.step_time_s, unsaid.peak_bytes) == (0.0, 0.0)
     assert "changes neither" in found.texts[found.main]
+
+
+@pytest.mark.parametrize("to", ["maxtext", "megatron-core", "torchtitan"])
+def test_an_illegal_layout_is_refused_as_one_before_anything_is_written(to: str) -> None:
+    asked = ask("qwen2.5-0.5b", "h100-sxm", devices=256, seq_len=4096, global_batch_size=64, framework=to)
+    with pytest.raises(SpecError, match="global_batch_size 64 does not divide by dp 256"):
+        export(asked)
+
+
+def test_the_line_that_reads_a_file_says_what_it_is_not_taken_for_by_itself() -> None:
+    """NeMo's recipes are Megatron-Bridge's, as which they are read; towers of the two are cut otherwise."""
+    words = {"devices": 64, "seq_len": 4096, "global_batch_size": 256, "tp": 4}
+    for to, said in (("nemo", "--framework nemo@25"), ("megatron-bridge", "")):
+        found = export(ask("ministral-3-3b", "h100-sxm", framework=to, **words))
+        (line,) = (each for each in found.texts[found.main].splitlines() if "this file:" in each)
+        assert line.partition("--devices 64 ")[2] == f"{said} --images 1".strip()
+
+
+def test_a_tower_that_cannot_be_written_is_called_one() -> None:
+    asked = ask("kimi-vl-a3b", "h100-sxm", devices=16, seq_len=4096, global_batch_size=64, framework="primus")
+    with pytest.raises(SpecError, match="kimi-vl-a3b has a vision tower; images 0 writes"):
+        export(asked)

@@ -179,6 +179,7 @@ CASES = {
     "a tower": (sees(), SMALL),
     "a tower that is replayed": (sees(), replace(SMALL, recompute=RECOMPUTE["full"])),
     "a tower that is not": (sees(), replace(SMALL, recompute=Recompute(granularity="full", towers=False))),
+    "a tower whose weight gradients wait": (sees(), replace(SMALL, schedule="zb-unlimited")),
     "two layers of prediction": (replace(moe(), num_mtp_layers=2), replace(SMALL, schedule="zb-h1")),
     "units": (dense(), replace(SMALL, schedule="zb-h1", recompute=RECOMPUTE["in units"])),
     "a limit": (dense(), replace(SMALL, schedule="zb-2p")),

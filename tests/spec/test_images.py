@@ -81,3 +81,8 @@ def test_a_tower_stands_on_the_first_stage_alone():
 def test_a_text_model_sees_no_images(images):
     with pytest.raises(SpecError, match=r"has no vision tower to see images; leave images out"):
         project(dense(), MACHINE, LAYOUT, asked(images))
+
+
+def test_no_images_have_no_size():
+    with pytest.raises(SpecError, match=r"images 0 are of no size; leave images\.size out"):
+        project(MODEL.text, MACHINE, LAYOUT, asked(Images(count=0, size=448)))

@@ -201,11 +201,11 @@ def export(
     writer = writer_of(framework)
     asked = under(question, framework)
     _check(asked, framework, writer.no_vision)
+    projection = project(asked)  # writers take a layout to be legal
     files = writer.write(asked)
     found = read_back(files, asked)
     if name is not None and len(files.texts) == 1 and files.comment is not None and not slurm:
         files = files.renamed(name)
-    projection = project(asked)
     together = projection if found == asked else project(found)
     unsaid = tuple(_unsaid(asked, found, projection, together))
     texts = {**files.texts, **headed(files, asked, projection, unsaid, together)}
@@ -248,8 +248,8 @@ def _check(question: Question, framework: Framework, no_vision: str) -> None:
         raise SpecError(msg)
     if question.model.vision is not None and no_vision:
         raise SpecError(
-            f"{framework.name}: {no_vision}, and {question.model.name} has one; images 0 writes the training of "
-            "the text alone (--images 0)"
+            f"{framework.name}: {no_vision}, and {question.model.name} has a vision tower; images 0 writes the "
+            "training of the text alone (--images 0)"
         )
     limits = framework.limits
     proposal = Proposal(

@@ -10,6 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from forescale.catalogue.frameworks import load_framework
+from forescale.frameworks.writers import writer_of
 from forescale.frameworks.writing import PLACEHOLDER, Files
 from forescale.io.line import project_line
 from forescale.projection.result import MemorySummary, Projection
@@ -133,7 +134,7 @@ def _reading(files: Files, question: Question) -> str:
     words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
     for name in files.beside:
         words += ["--config", name]
-    if load_framework(framework.name) != framework:
+    if load_framework(writer_of(framework).frameworks[0]) != framework:  # which its files are read as
         words += ["--framework", framework.label]
     for name in files.left:
         value = getattr(question.workload, name)

@@ -132,13 +132,14 @@ def stage_loads(
             *zip(blocks.layers, heads[stage], taken[stage], strict=True),
             *zip(plain.layers, others[stage], others[stage], strict=True),
         )
+        first = stage % placement.num_stages == 0
+        if first:
+            present += tuple((block, float(times), float(times)) for times, block in blocks.vision)
         kept = _together((tensor, inputs) for block, inputs, _ in present for tensor in block.kept)
         late = _together((tensor, count) for block, _, count in present for tensor in block.awaited)
         works = [block for block, _, count in present if count]
-        if stage % placement.num_stages == 0:
-            tower = ((tensor, float(times)) for times, block in blocks.vision for tensor in block.kept)
-            kept += [*blocks.embedding.kept, *_together(tower)]
-            works += [block for _, block in blocks.vision]
+        if first:
+            kept += blocks.embedding.kept
         if head := [blocks.head] if (stage + 1) % placement.num_stages == 0 else []:
             kept += _kept_of_mtp(model, strategy.recompute, blocks, plain)
             late += _awaited_at_the_end(model, blocks)

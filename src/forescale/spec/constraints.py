@@ -332,7 +332,11 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         name="images of a text model",
         holds=lambda q: q.workload.images.count <= 1 and q.workload.images.size is None,
-        message=lambda q: f"{q.model.name} has no vision tower to see images; leave images out (--images)",
+        message=lambda q: (
+            f"{q.model.name} has no vision tower to see images; leave images out (--images)"
+            if q.workload.images.count
+            else "images 0 are of no size; leave images.size out (--image-size)"
+        ),
         applies=lambda q: q.model.vision is None,
     ),
     Constraint(

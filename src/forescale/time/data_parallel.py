@@ -71,6 +71,15 @@ def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
     return chosen(zero >= 1, sharded, otherwise)
 
 
+@formula(
+    unit="s",
+    source="DeepSpeed, runtime/bf16_optimizer.py: gradients are all-reduced, and only states sharded",
+)
+def from_stage_2(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
+    """`sharded` from ZeRO stage 2 (reduce-scatter), `otherwise` below it (all-reduce)."""
+    return chosen(zero >= 2, sharded, otherwise)
+
+
 def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
     choices, held = setting.choices, sharded.held
@@ -94,7 +103,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     each, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
     scattered, whole = (each(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
     if choices.kernels.keeps_product_gradients:
-        scattered = chosen(value_of(sharded.degrees.zero) < 2, whole, scattered)
+        scattered = from_stage_2(zero=sharded.degrees.zero, sharded=scattered, otherwise=whole)
     shard = sums[0] / state_shards(sharded.degrees, choices.tp_kind)
     replicas = pricing.seconds(Collective(kind="all_reduce", axis="dp_replicate", num_bytes=shard))
     if choices.kernels.broadcasts_updates:  # once over all ranks, however few of them share the states
