@@ -119,15 +119,14 @@ def stage_loads(
     """Return the loads of all stages in the order of the model, replica after replica."""
     plain = block_loads(model, replace(strategy, recompute=NO_RECOMPUTE), workload)
     blocks = _in_units(block_loads(model, strategy, workload), plain, strategy.recompute.unit)
-    rank_of_stage = placement.rank_of_stage
-    of_stage, given = rank_of_stage[: placement.num_stages], strategy.stage_layers
+    of_stage, given = placement.rank_of_stage[: placement.num_stages], strategy.stage_layers
     plan = virtual_stages(model, of_stage, stage_layers=given, recompute=strategy.recompute)
     taken, heads, others = (
         np.tile(rows, (placement.num_replicas, 1)).tolist()
         for rows in (plan.replayed, plan.heads, plan.counts - plan.replayed)
     )
     loads = []
-    for stage, rank in enumerate(rank_of_stage):
+    for stage, rank in enumerate(placement.rank_of_stage):
         present = (
             *zip(blocks.layers, heads[stage], taken[stage], strict=True),
             *zip(plain.layers, others[stage], others[stage], strict=True),
