@@ -239,3 +239,10 @@ def test_a_space_file_with_degrees_that_leave_devices_idle_is_refused(forescale,
     ran = forescale("search", *SEARCH, "--space", tmp_path / "space.toml")
     assert (ran.code, ran.out) == (2, "")
     assert "the space has tp=3: the number of devices, 16, is no multiple of 3" in ran.err
+
+
+def test_a_dimension_that_is_held_twice_is_refused(forescale):
+    """The last one counted, and --allow of two schedules one after the other tried one of them."""
+    ran = forescale("search", *DENSE, "--allow", "schedule=zbv", "--allow", "schedule=dualpipe")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--allow schedule is given twice; give its values at once, as schedule=zbv,dualpipe" in ran.err

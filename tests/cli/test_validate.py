@@ -32,6 +32,18 @@ def test_it_prints_at_most_25_lines(invoke):
     assert len(result.output.splitlines()) <= 25
 
 
+def test_rows_that_are_skipped_say_why(invoke, tmp_path):
+    runs = tmp_path / "runs.csv"
+    lines = [f"r{devices},llama-3.1-8b,h100-sxm,{devices},4096,64,7" for devices in (8, 7, 9, 11, 13)]
+    lines = ["id,model,hardware,n_gpus,seq_len,global_batch,measured_step_s", *lines]
+    runs.write_text("\n".join(lines), encoding="utf-8")
+    printed = invoke(runs).output
+    assert "4 of 5 rows skipped" in printed
+    assert "  r7: a global batch of 64 sequences cannot be split over 7 data-parallel ranks" in printed
+    assert "r13" not in printed
+    assert "and 1 more (all with --json)" in printed
+
+
 def test_json_has_every_row(invoke):
     body = json.loads(invoke(EXCERPT, "--json").output)
     assert body["schema"] == "forescale.validation/1"

@@ -90,14 +90,20 @@ def test_what_fits_nowhere_says_how_much_is_missing():
     assert caught.value.rows
 
 
-def test_no_legal_layout_names_what_refused():
-    with pytest.raises(InfeasibleError, match="no legal layout"):
-        search(
-            dense(),
-            cluster(8),
-            workload(global_batch_size=3),
-            space=Space().fixed({"dp_shard": 8, "tp": 1, "pp": 1}),
-        )
+@pytest.mark.parametrize(
+    ("batch", "held", "refused"),
+    [
+        (3, {"dp_shard": 8, "tp": 1, "pp": 1}, "global batch"),
+        (64, {"micro_batch_size": 3}, "global batch"),
+        (64, {"vpp": 2, "pp": 1}, "vpp needs pp"),
+        (64, {"vpp": 3, "pp": 2}, "layers over pp × vpp"),
+    ],
+)
+def test_no_legal_layout_names_what_refused(batch, held, refused):
+    """What is not tried, as no divisor is, counts too."""
+    with pytest.raises(InfeasibleError, match="no legal layout") as caught:
+        search(dense(8), cluster(8), workload(global_batch_size=batch), space=Space().fixed(held))
+    assert dict(caught.value.rows)[refused] > 0
 
 
 def test_a_tighter_memory_limit_never_speeds_up_and_says_what_more_would_buy():

@@ -92,14 +92,25 @@ def framework_of(options: SpaceOptions) -> str | None:
 
 
 def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of every `name=value,value`."""
+    """Return the values of every `name=value,value`.
+
+    Raises
+    ------
+    SpecError
+        If a text is none, or names what another one has named: only one of them could hold.
+    """
     found: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
             raise SpecError(f"{option} takes NAME=VALUE, such as tp=8; got {text!r}")
-        found[name] = [value.strip() for value in values.split(";" if name == "placement" else ",")]
+        comma = ";" if name == "placement" else ","
+        given = [value.strip() for value in values.split(comma)]
+        if name in found:
+            both = comma.join((*found[name], *given))
+            raise SpecError(f"{option} {name} is given twice; give its values at once, as {name}={both}")
+        found[name] = given
     return found
 
 

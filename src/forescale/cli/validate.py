@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NUMBERS = ("rows", "median", "90 %", "bias", "naive", "naive 90 %", "memory")
 """Columns of the groups."""
+FEW_SKIPPED = 3
+"""Skipped rows that say why on the screen."""
 
 
 @grouped
@@ -111,6 +113,10 @@ def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
     screen.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
     skipped = f"{len(board.skipped)} of {counted(len(board.outcomes), 'row')} skipped"
     screen.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
+    for outcome in board.skipped[:FEW_SKIPPED]:
+        screen.print(f"  {outcome.case.id}: {outcome.skipped}", markup=False)
+    if len(board.skipped) > FEW_SKIPPED:
+        screen.print(f"  and {len(board.skipped) - FEW_SKIPPED} more (all with --json)")
     for outcome in board.refused:
         screen.print(
             f"{outcome.case.id} ran, and is said OOM; {outcome.case.doubt or 'its row is not doubtful'}",

@@ -137,8 +137,7 @@ def stage_loads(
         kept = _together((tensor, inputs) for block, inputs, _ in present for tensor in block.kept)
         late = _together((tensor, count) for block, _, count in present for tensor in block.awaited)
         works = [block for block, _, count in present if count]
-        if first:
-            kept += blocks.embedding.kept
+        kept += blocks.embedding.kept if first else ()
         if head := [blocks.head] if (stage + 1) % placement.num_stages == 0 else []:
             kept += _kept_of_mtp(model, strategy.recompute, blocks, plain)
             late += _awaited_at_the_end(model, blocks)

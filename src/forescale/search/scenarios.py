@@ -8,6 +8,7 @@ import struct
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
@@ -23,7 +24,7 @@ from forescale.question import Question
 from forescale.search.bounds import promising_cells
 from forescale.search.incumbent import SMALLEST, Goal
 from forescale.search.solve import Progress, Solver, Watch
-from forescale.search.tree import Cells, enumerate_cells
+from forescale.search.tree import Cells, enumerate_cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
@@ -185,8 +186,10 @@ def step_of_all(question: Question, step_time: float) -> float:
 
 def nothing_legal(question: Question, refused: dict[str, int]) -> InfeasibleError:
     """Return the error for a space without a legal layout: what refused how many."""
-    rows = [(name, count) for name, count in refused.items() if count]
     cluster = question.cluster
+    counts = Counter(refused)
+    counts.update(unlisted(question.model, cluster, question.workload, question.space))
+    rows = [(name, count) for name, count in counts.items() if count]
     msg = f"no legal layout of {question.model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
     space = question.space
     if picks_keys(question.model) and "all_gather" not in space.cp_kind and 1 not in (space.cp or (1,)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
@@ -155,6 +156,22 @@ def _inner(
         () if rest else options(space.micro_batch_size, divisors(share)),
         _sequence_parallel(space, model, tp),
     )
+
+
+def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -> dict[str, int]:
+    """Return how many layouts are not even tried, by the constraint that they would break: only divisors are."""
+    found: dict[str, int] = {}
+    for tp, cp, pp in _outer(model, cluster, space):
+        block = _Block(model, cluster, workload, space, tp, cp, pp)
+        sizes = dict(zip(block.lists, block.shape, strict=True))
+        if not sizes["micro_batch_size"]:
+            name = "global batch"
+        elif not sizes["vpp"]:
+            name = "layers over pp × vpp" if pp > 1 else "vpp needs pp"
+        else:
+            continue
+        found[name] = found.get(name, 0) + math.prod(max(size, 1) for size in block.shape)
+    return found
 
 
 def shapes_of(rows: Candidates) -> Shapes:
