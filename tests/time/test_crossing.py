@@ -21,6 +21,7 @@ from forescale.time.crossing import (
     crossing_of,
     halves_of,
     passes_of,
+    uncrossed_in_groups,
     uncrossed_time,
 )
 
@@ -147,8 +148,8 @@ def test_the_first_forward_and_the_last_backward_of_a_stage_cross_nothing():
     assert uncrossed_time(hidden=3.0, pp=1.0, microbatches=8.0) == 3.0
     assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=2.0) == 6.0
     # the last of 4 ranks runs 6 of chunk 0 ahead in groups of 6, as 4 of pp: half a micro-batch each
-    assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=12.0, vpp=2.0, group=6.0) == 3.0 * 5.0
-    assert uncrossed_time(hidden=3.0, pp=4.0, microbatches=12.0, vpp=2.0, group=4.0) == 3.0 * 4.0
+    assert uncrossed_in_groups(hidden=3.0, pp=4.0, microbatches=12.0, vpp=2.0, group=6.0) == 3.0 * 5.0
+    assert uncrossed_in_groups(hidden=3.0, pp=4.0, microbatches=12.0, vpp=2.0, group=4.0) == 3.0 * 4.0
 
 
 def test_more_micro_batches_hide_more_of_their_exchanges():
@@ -158,3 +159,18 @@ def test_more_micro_batches_hide_more_of_their_exchanges():
     assert three - two == pytest.approx(two - alone)
     whole = exchanged(replace(layout, overlap=Overlap())).time_s["expert_comm"]
     assert alone == pytest.approx(whole)  # one micro-batch crosses no other
+
+
+def test_more_runs_alone_in_longer_groups():
+    """Of 4 ranks of 2 chunks (4 + 8) / 2 micro-batches, not 4, hide nothing; all else of a step is the same."""
+    layout = Strategy(pp=4, vpp=2, ep=2, dp_shard=2, overlap=Overlap(expert=True))
+    usual, grouped, longer = (
+        exchanged(replace(layout, microbatch_group=group), batch=32) for group in (None, 4, 8)
+    )
+    hidden = usual.time_s["expert_comm"]
+    assert grouped.time_s["expert_comm"] == hidden
+    more = longer.time_s["expert_comm"] - hidden
+    assert more > 0.0
+    assert longer.step_time_s - usual.step_time_s == pytest.approx(more)
+    whole = exchanged(replace(layout, microbatch_group=16), batch=32).time_s["expert_comm"]
+    assert whole - hidden == pytest.approx(3.0 * more)  # (4 + 16) / 2 - 4 micro-batches

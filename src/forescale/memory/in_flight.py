@@ -29,10 +29,16 @@ class Holding(Struct, frozen=True, kw_only=True):
 
 
 @formula(unit="1", source="Narayanan et al. 2021, arXiv:2104.04473, section 2.2")
-def in_flight(
-    *, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric, group: Numeric | None = None
+def in_flight(*, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric) -> Numeric:
+    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaving."""
+    return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+
+
+@formula(unit="1", source="Megatron-LM, pipeline_parallel/schedules.py, get_pp_rank_microbatches")
+def in_flight_in_groups(
+    *, stage: Numeric, pp: Numeric, vpp: Numeric, num_microbatches: Numeric, group: Numeric
 ) -> Numeric:
-    """Micro-batches of a full share held at once: min(m, p−r); or the closed form of interleaved groups, else of p."""
+    """Micro-batches of a full share held at once: min(m, p−r); of v > 1 chunks min(m, (2(p−1−r) + (v−1)·N + 1) / v)."""
     return in_flight_microbatches(stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
 
 
@@ -83,14 +89,10 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
     other_losses: float = 0.0
     """Most micro-batches whose loss waits beside another's."""
 
-    def grouped(self, **others: Numeric) -> dict[str, Numeric]:
-        """Return the group, and what else a formula then takes: nothing where there is none."""
-        return {} if self.group is None else {"group": self.group, **others}
-
     def shares(self, degrees: Degrees, stages: Stages, count: Numeric) -> Numeric:
         """Return the most of `count` micro-batches that each stage holds at once, of a device's full share."""
-        ranks = {"pp": degrees.pp, "vpp": degrees.vpp}
-        return in_flight(stage=stages.index, **ranks, num_microbatches=count, **self.grouped())
+        how = {"stage": stages.index, "pp": degrees.pp, "vpp": degrees.vpp, "num_microbatches": count}
+        return in_flight(**how) if self.group is None else in_flight_in_groups(**how, group=self.group)
 
     def most(
         self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding

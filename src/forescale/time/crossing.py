@@ -103,17 +103,17 @@ def halves_of(forward: Pass, backward: Pass, contention: Numeric) -> Crossing:
     source="Megatron-LM, pipeline_parallel/schedules.py, get_pp_rank_microbatches: one pass more than without runs "
     "ahead, so that of pp · vpp chunks, fill and drain included, forward and backward run alone",
 )
-def uncrossed_time(
-    *,
-    hidden: Numeric,
-    pp: Numeric,
-    microbatches: Numeric,
-    vpp: Numeric | None = None,
-    group: Numeric | None = None,
-) -> Numeric:
-    """Hidden · min(pp, m): (2(p−1) + (v−1)·p + 1 − (p−1)) chunks of hidden / v each, at most all of them.
+def uncrossed_time(*, hidden: Numeric, pp: Numeric, microbatches: Numeric) -> Numeric:
+    """Hidden · min(pp, m): (2(p−1) + (v−1)·p + 1 − (p−1)) chunks of hidden / v each, at most all of them."""
+    return hidden * smaller(pp, microbatches)
 
-    In groups of N (v−1)·N of them, so that it is hidden · min((p + (v−1)·N) / v, m).
-    """
-    alone = pp if vpp is None or group is None else (pp + (vpp - 1.0) * group) / vpp
-    return hidden * smaller(alone, microbatches)
+
+@formula(
+    unit="s",
+    source="Megatron-LM, pipeline_parallel/schedules.py, get_pp_rank_microbatches: chunks take micro-batches in groups",
+)
+def uncrossed_in_groups(
+    *, hidden: Numeric, pp: Numeric, microbatches: Numeric, vpp: Numeric, group: Numeric
+) -> Numeric:
+    """Hidden · min((p + (v−1)·N) / v, m): (2(p−1) + (v−1)·N + 1 − (p−1)) chunks of hidden / v each, at most all."""
+    return hidden * smaller((pp + (vpp - 1.0) * group) / vpp, microbatches)

@@ -21,7 +21,7 @@ from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
-from forescale.time.crossing import uncrossed_time
+from forescale.time.crossing import uncrossed_in_groups, uncrossed_time
 from forescale.time.data_parallel import DataTraffic, Passes, ShardTraffic, exposed_block, exposed_once
 from forescale.time.overlap import exposed_ends, largest_share, stage_waits
 from forescale.time.pipeline import (
@@ -115,12 +115,7 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     parts = {name: count * value for name, value in _parts(inputs, slowest).items()}
     parts.update(_pipeline(setting, inputs, sums, exposed, stage_time, count))
     if setting.choices.crosses and inputs.pipeline.in_closed_form:
-        alone = uncrossed_time(
-            hidden=sum(_hidden(inputs, slowest)),
-            pp=inputs.degrees.pp,
-            microbatches=count,
-            **inputs.in_flight.grouped(vpp=inputs.degrees.vpp),
-        )
+        alone = _uncrossed(inputs, sum(_hidden(inputs, slowest)), count)
         parts["expert_comm"] = parts.get("expert_comm", 0.0) + alone
     _add_once(parts, setting, inputs, exposed, at, count)
     if (anchor := inputs.pricing.models.anchor) is not None:
@@ -184,6 +179,14 @@ def _seconds_of(inputs: Inputs, sums: StageSums) -> Passes:
     weight = sums.total(inputs.seconds, WEIGHT)
     backward = sums.total(inputs.seconds, BACKWARD)
     return sums.total(inputs.seconds, FORWARD), backward - weight, weight
+
+
+def _uncrossed(inputs: Inputs, hidden: Numeric, count: Numeric) -> Numeric:
+    """Return what passes that no other crosses show of the `hidden` exchanges of a micro-batch."""
+    degrees, group = inputs.degrees, inputs.in_flight.group
+    if group is None:
+        return uncrossed_time(hidden=hidden, pp=degrees.pp, microbatches=count)
+    return uncrossed_in_groups(hidden=hidden, pp=degrees.pp, microbatches=count, vpp=degrees.vpp, group=group)
 
 
 def _hidden(inputs: Inputs, sums: StageSums) -> tuple[Numeric, Numeric]:
