@@ -97,7 +97,7 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
     Raises
     ------
     SpecError
-        If a text is none, or names what another one has named: only one of them could hold.
+        If a text is none, or gives other values to what another one has named: only one of them could hold.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -107,7 +107,7 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
             raise SpecError(f"{option} takes NAME=VALUE, such as tp=8; got {text!r}")
         comma = ";" if name == "placement" else ","
         given = [value.strip() for value in values.split(comma)]
-        if name in found:
+        if found.get(name, given) != given:
             both = comma.join((*found[name], *given))
             raise SpecError(f"{option} {name} is given twice; give its values at once, as {name}={both}")
         found[name] = given
