@@ -36,11 +36,12 @@ from forescale.evidence.runs import (
     with_logs,
 )
 from forescale.evidence.spreads import Errors, spreads, unseen_of
-from forescale.evidence.tables import framework_name
 from forescale.numeric import Array
 
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
 PEAKS = Path("src/forescale/catalogue/calibrations/memory/spreads.json")
+UNNAMED = "megatron-core"
+"""The framework assumed where a source names none."""
 PRIORS = Path(__file__).with_name("priors.json")
 
 
@@ -132,7 +133,7 @@ def as_unnamed(run: Run, base: RunCalibration) -> Run:
     case = run.case
     if case.stated is None or case.model is None or case.cluster is None:
         return run
-    stated = replace(case.stated, framework=framework_name("", ""))
+    stated = replace(case.stated, framework=UNNAMED)
     try:
         strategy, workload = stated.trained(case.model, case.cluster)
         other = Run(case=replace(case, strategy=strategy, workload=workload), costs=run.costs)

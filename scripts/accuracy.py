@@ -1,6 +1,6 @@
 """Write the scoreboard of a corpus of measured runs as a page, with pictures beside it.
 
-    .venv/bin/python scripts/accuracy.py data/published/runs.csv data/published/megatron_ci.csv docs/accuracy.md
+    .venv/bin/python scripts/accuracy.py RUNS.csv MEGATRON_CI.csv docs/accuracy.md
 
 It asks llm-analysis too where that is installed: pip install --no-deps llm-analysis fire termcolor.
 """
@@ -33,10 +33,9 @@ from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.escaping import markdown as safe
 from forescale.escaping import printable
-from forescale.evidence.case import Case, projector_of
+from forescale.evidence.case import Case, InexpressibleError, projector_of
 from forescale.evidence.cases import load_cases
 from forescale.evidence.chart import PICTURES
-from forescale.evidence.corpus import InexpressibleError
 from forescale.evidence.metrics import ErrorSummary, coverage, summarise
 from forescale.evidence.peers import PeerGroup, compare_peers
 from forescale.evidence.scoreboard import (
@@ -398,7 +397,7 @@ def _doubtful(board: Scoreboard) -> str:
     return (
         "### Rows whose memory does not follow from what they say\n\n"
         "They are marked by what their source leaves out, a list made with their projections at hand "
-        "(`evidence/tables/doubtful.json`), and are in all figures above. Without them: "
+        "(`scripts/rows/tables/doubtful.json`), and are in all figures above. Without them: "
         f"median {_percent(_of(certain).median_abs)}, 90th percentile {_percent(_of(certain).p90_abs)} of "
         f"{_of(certain).count} rows.\n\n"
         + table(title, rows)
@@ -422,8 +421,8 @@ def _tests(tests: Scoreboard | None) -> str:
     return (
         "## Megatron-LM's own tests\n\n"
         f"{len(tests.outcomes)} golden values of Megatron-LM's continuous integration "
-        "(`data/published/megatron_ci.csv`): models of 12 layers and hidden size 512 on up to two nodes, each with "
-        f"all its flags; {len(tests.skipped)} could not be projected. Nothing is fitted to them. Their step is the "
+        "(`data/published/plans/megatron_ci.csv`): models of 12 layers and hidden size 512 on up to two nodes, each "
+        f"with all its flags; {len(tests.skipped)} could not be projected. Nothing is fitted to them. Their step is the "
         "host's time, much of it deterministic algorithms, so that their seconds say little of large runs; the peak is "
         "what the allocator of the last rank handed out. "
         f"{_percent(tests.total(core=False).coverage)} of the steps and {_inside(tests.outcomes)} of the peaks lie in "

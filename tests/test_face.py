@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripts import api
 from tests.small import cluster, dense, workload
 
 import forescale as fs
 from forescale import project as engine
 from forescale.errors import SpecError, UnknownKeyError
 from forescale.spec.space import Space
+from scripts import api
 
 WORDS = {"devices": 8, "seq_len": 2048, "global_batch_size": 64}
 FUNCTIONS = ("search", "project", "memory", "explain")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.cli.questions import DENSE, LAYOUT
 
-RUNS = Path(__file__).parent.parent / "data" / "runs" / "excerpt.csv"
+RUNS = Path(__file__).parent.parent / "data" / "runs" / "excerpt_plans.csv"
 
 
 def test_a_few_runs_move_the_calibration_towards_them(forescale, tmp_path):
@@ -105,10 +105,10 @@ def test_what_is_missing_is_one_sentence(forescale, tmp_path):
 
 def test_runs_that_were_not_used_are_named_with_the_reason(forescale, tmp_path):
     header, *rows = RUNS.read_text().splitlines()
-    kept = [line for line in rows if ",B200," in line][:3]
+    kept = [line for line in rows if ",b200," in line][:3]
     output = tmp_path / "own.json"
     own = tmp_path / "runs.csv"
-    own.write_text("\n".join([header, *kept[:2], kept[2].replace(",B200,", ",Q100,")]))
+    own.write_text("\n".join([header, *kept[:2], kept[2].replace(",b200,", ",Q100,")]))
     ran = forescale("calibrate", own, "--output", output, "--json")
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
@@ -117,7 +117,7 @@ def test_runs_that_were_not_used_are_named_with_the_reason(forescale, tmp_path):
         {"path": kept[2].split(",")[0], "rows": 1, "reason": document["left"][0]["reason"]}
     ]
     assert "'Q100'" in document["left"][0]["reason"]
-    own.write_text("\n".join([header, kept[2].replace(",B200,", ",Q100,")]))
+    own.write_text("\n".join([header, kept[2].replace(",b200,", ",Q100,")]))
     none = forescale("calibrate", own, "--output", output)
     assert none.code == 2
     assert "Q100" in none.err
@@ -128,7 +128,7 @@ def test_runs_are_of_the_cluster_that_is_given(forescale, tmp_path):
     header, *rows = RUNS.read_text().splitlines()
     own = tmp_path / "runs.csv"
     own.write_text(
-        "\n".join([header, *[line.replace(",B200,", ",ours,") for line in rows if ",B200," in line][:3]])
+        "\n".join([header, *[line.replace(",b200,", ",ours,") for line in rows if ",b200," in line][:3]])
     )
     machine = tmp_path / "ours.toml"
     machine.write_text('base = "b200"\nname = "ours"\n')

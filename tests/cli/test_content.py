@@ -13,8 +13,8 @@ from scripts.accuracy import main as scoreboard
 
 from forescale.view.page import text as script
 
-RUNS = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"
-TESTS = RUNS.parents[1] / "megatron_ci" / "excerpt.csv"
+RUNS = Path(__file__).parents[1] / "data" / "runs" / "excerpt_plans.csv"
+TESTS = RUNS.parents[1] / "megatron_ci" / "excerpt_plans.csv"
 MODEL = "[/]<script>alert(1)</script>|`x`\x1b[31m\u202e\x00=1 :smile: [bold]b[/bold]\n](http://evil)"
 CLUSTER = "=cmd|'/C calc'!A0\x1b]0;t\x07<b>&"
 PLAN = f"""
@@ -124,8 +124,8 @@ def test_names_stay_names_in_what_a_sweep_writes(forescale, tmp_path):
 def test_names_stay_names_on_the_page_of_measured_runs(tmp_path):
     with RUNS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))[:3]
-    rows[0]["id"] = rows[1]["model"] = MODEL.replace("\x00", "")
-    rows[2]["hardware"] = "<script>"
+    rows[0]["id"] = rows[1]["label"] = MODEL.replace("\x00", "")
+    rows[2]["hardware"] = rows[2]["cluster"] = "<script>"
     runs, page = tmp_path / "`<b>`.csv", tmp_path / "page.md"
     with runs.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

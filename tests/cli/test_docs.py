@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts import api, book, pages
 from tests.golden.documents import DOCUMENTS, GOLDEN
+
+from scripts import api, book, pages
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, SEARCH
 
-RUNS = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"
+RUNS = Path(__file__).parents[1] / "data" / "runs" / "excerpt_plans.csv"
 PIPELINE = ("--pp", 2, "--microbatches", 4)
 REPORT = (*SEARCH[:-2], "--fix", "tp=4", "--top", 1, "--details", 0, "--worst", 0, "--output")
 WRITE = {

@@ -55,8 +55,8 @@ QUESTIONS = {
     "compare": ("compare", "a.toml", "b.toml"),
     "explain": ("explain", DENSE[0], "mfu", *DENSE[1:]),
     "report": ("report", *SMALL, "--details", 1, "--worst", 1, "--output", "report.html"),
-    "validate": ("validate", DATA / "runs" / "excerpt.csv", "--chart", "chart.json"),
-    "calibrate": ("calibrate", DATA / "runs" / "excerpt.csv", "--device", "h100-sxm", "--output", "runs.json"),
+    "validate": ("validate", DATA / "runs" / "excerpt_plans.csv", "--chart", "chart.json"),
+    "calibrate": ("calibrate", DATA / "runs" / "excerpt_plans.csv", "--device", "h100-sxm", "--output", "runs.json"),
     "calibrate --kernels": ("calibrate", "--kernels", "kernels.json", "--device", "h100-sxm", "--output", "own.json"),
     "calibrate --collectives": (
         *("calibrate", "--collectives", DATA / "collectives" / "h100_2_nodes_all_reduce.txt"),

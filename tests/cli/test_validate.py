@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from forescale.cli.validate import validate_command
 from forescale.errors import ReaderError, UnknownNameError
 
-EXCERPT = Path(__file__).parents[1] / "data" / "runs" / "excerpt.csv"
+EXCERPT = Path(__file__).parents[1] / "data" / "runs" / "excerpt_plans.csv"
 
 
 @pytest.fixture
@@ -39,7 +39,8 @@ def test_rows_that_are_skipped_say_why(invoke, tmp_path):
     runs.write_text("\n".join(lines), encoding="utf-8")
     printed = invoke(runs).output
     assert "4 of 5 rows skipped" in printed
-    assert "  r7: a global batch of 64 sequences cannot be split over 7 data-parallel ranks" in printed
+    assert "  r7: " in printed
+    assert "global_batch_size" in printed
     assert "r13" not in printed
     assert "and 1 more (all with --json)" in printed
 

@@ -4,10 +4,10 @@ import csv
 from pathlib import Path
 
 import pytest
+from scripts.rows.cases import load_rows
 from tests.evidence.runs import own_columns_only
 
 from forescale.evidence.case import Case, Prediction
-from forescale.evidence.cases import load_cases
 from forescale.evidence.published import published_flops
 from forescale.files import Row
 
@@ -19,7 +19,7 @@ COLUMNS = tuple(next(csv.reader(EXCERPT.read_text(encoding="utf-8").splitlines()
 def cases() -> dict[str, Case]:
     """The excerpt, models built from the rows' own columns only."""
     with own_columns_only():
-        return {case.id: case for case in load_cases(EXCERPT)}
+        return {case.id: case for case in load_rows(EXCERPT)}
 
 
 @pytest.fixture

@@ -52,4 +52,4 @@ def run(layout, source="A", calibration=BASE, factor=1.0):
 
 def own_columns_only():
     """Build models from the columns of rows, whatever the catalogue has under their names."""
-    return mock.patch("forescale.evidence.model.catalogue_model", lambda _: None)
+    return mock.patch("scripts.rows.model.catalogue_model", lambda _: None)

@@ -1,126 +1,131 @@
+"""Tables of runs with explicit columns."""
+
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-from tests.evidence.runs import own_columns_only
 
-from forescale.evidence.cases import express, load_cases, source_of
-from forescale.evidence.corpus import InexpressibleError
-from forescale.spec import Recompute
+from forescale.errors import ReaderError
+from forescale.evidence.case import projector_of
+from forescale.evidence.cases import COLUMNS, load_cases
+from forescale.io.named import cluster_of
 
-from .conftest import EXCERPT
-
-
-def test_every_row_is_a_case_in_order():
-    with own_columns_only():
-        cases = load_cases(EXCERPT)
-    ids = [line.split(",")[0] for line in EXCERPT.read_text(encoding="utf-8").splitlines()[1:]]
-    assert [case.id for case in cases] == ids
+HEADER = "id,model,cluster,devices,seq_len,global_batch_size"
+RUN = "A-1,llama-3.1-8b,h100-sxm,16,8192,64"
 
 
-def test_the_excerpt_is_expressed_but_for_what_cannot_be(cases):
-    skipped = {case.id: case.skipped_reason for case in cases.values() if case.skipped_reason}
-    assert set(skipped) == {"BSGPT2-009", "MB260401-040"}
-    assert "the row counts" in skipped["BSGPT2-009"]
-    assert "shape of Nemotron-3-Super" in skipped["MB260401-040"]
+@pytest.fixture
+def cases(tmp_path):
+    def load(header, *rows, **options):
+        path = tmp_path / "runs.csv"
+        path.write_text("\n".join((header, *rows)) + "\n", encoding="utf-8")
+        return load_cases(path, **options)
+
+    return load
 
 
-def test_the_catalogue_completes_the_excerpt():
-    cases = {case.id: case for case in load_cases(EXCERPT)}
-    assert sum(case.skipped_reason is None for case in cases.values()) >= 36
+def test_a_row_is_a_plan(cases):
+    (case,) = cases(
+        f"{HEADER},tp,strategy.kernels.dropout,precision,measured_step_time_s", f"{RUN},2,y,fp8,5.21"
+    )
+    assert (case.strategy.tp, case.strategy.dp, case.strategy.kernels.dropout) == (2, 8, True)
+    assert (case.workload.seq_len, case.workload.precision.compute) == (8192, "fp8")
+    assert (case.measured.step_time_s, case.measured.step_time_from) == (5.21, "step time")
+    assert (case.source, case.skipped_reason) == ("A", None)
 
 
-def test_a_skipped_case_says_why_when_asked(row):
-    (case,) = express([row(dp=8)])
-    assert case.model is None
-    with pytest.raises(InexpressibleError, match="the row counts 16 devices"):
-        _ = case.question.parts
+def test_column_names_of_the_first_version_are_read(cases):
+    old = (
+        "id,model,hardware,n_gpus,tp,dp,seq_len,micro_batch,global_batch,compute_dtype,measured_step_s,notes"
+    )
+    (case,) = cases(old, "A-1,llama-3.1-8b,H100 SXM,16,2,8,8192,1,64,bf16,5.21,first run")
+    assert case.skipped_reason is None
+    assert (case.cluster.name, case.cluster.num_devices, case.strategy.dp) == ("h100-sxm", 16, 8)
+    assert (case.measured.step_time_s, case.remarks) == (5.21, "first run")
 
 
-def test_what_was_measured(cases):
-    case = cases["SMX-001"]
-    assert case.measured.step_time_s == 0.843
-    assert case.measured.peak_bytes == pytest.approx(71.46e9)
-    assert case.core
-    assert case.source == "SMX"
-    assert case.tokens_per_step == 16 * 4096
+def test_speeds_become_step_times(cases):
+    columns = "measured_tokens_per_s,measured_tflops,measured_mfu_percent,flops_attention,mfu_peak_tflops"
+    rows = [
+        f"A-{n},{RUN.split(',', 1)[1]},{cells}"
+        for n, cells in enumerate(("4096,,,,", ",400,,half,", ",,40,full,1000"))
+    ]
+    tokens, rate, mfu = cases(f"{HEADER},{columns}", *rows)
+    assert tokens.measured.step_time_s == pytest.approx(64 * 8192 / 16 / 4096)
+    assert [case.measured.step_time_from for case in (tokens, rate, mfu)] == ["tokens/s", "TFLOP/s", "MFU"]
+    assert rate.measured.step_time_s < mfu.measured.step_time_s < 1.2 * rate.measured.step_time_s
 
 
-@pytest.mark.parametrize(("source", "stage"), [("nanotron v0.5", "first"), ("torchtitan", "fullest")])
-def test_nanotrons_first_rank_writes_the_peak(row, source, stage):
-    (case,) = express([row(source=source, measured_peak_mem_gb=40)])
-    assert (case.measured.peak_measure, case.measured.peak_stage) == ("reserved", stage)
+@pytest.mark.parametrize(("column", "expected"), [("bytes", 5.0), ("gb", 5e9), ("gib", 5 * 2**30)])
+def test_peaks_have_units(cases, column, expected):
+    (case,) = cases(f"{HEADER},measured_peak_{column},peak_measure", f"{RUN},5,reserved")
+    assert (case.measured.peak_bytes, case.measured.peak_measure) == (expected, "reserved")
+
+
+def test_a_framework_is_named_or_assumed(cases):
+    named, assumed = cases(
+        f"{HEADER},framework,assumed", f"{RUN},torchtitan,", f'B-2,{RUN[4:]},torchtitan,"[""framework""]"'
+    )
+    assert named.question.framework.name == "torchtitan"
+    assert assumed.question.framework is None
+    assert named.strategy == assumed.strategy
+
+
+def test_another_cluster_for_all_rows(cases):
+    (case,) = cases(HEADER, RUN, cluster=cluster_of("h200-sxm"))
+    assert (case.cluster.name, case.cluster.num_devices) == ("h200-sxm", 16)
 
 
 @pytest.mark.parametrize(
-    ("identifier", "reference", "source"),
+    ("header", "cells", "reason"),
     [
-        ("SMX-001", "x", "SMX"),
-        ("MB260401-040", "x", "MB260401"),
-        ("my-lab-7", "x", "my-lab"),
-        ("run one", "our cluster", "our cluster"),
-        ("run one", "", "run one"),
+        ("tp", "3", "tp"),
+        ("strategy.kernels.dropuot", "true", "dropuot"),
+        ("dp", "3", "dp 3"),
+        ("zero", "4", "zero"),
     ],
 )
-def test_names_of_sources(identifier, reference, source):
-    assert source_of(identifier, reference) == source
-
-
-def test_published_rows_as_layouts(cases):
-    pipeline = cases["ZB-010"].strategy
-    assert (pipeline.pp, pipeline.vpp, sum(pipeline.stage_layers)) == (8, 3, 22)
-    assert pipeline.flash_attention is False
-    assert cases["TT-036"].strategy.recompute == Recompute(
-        granularity="full", layer_ids=tuple(range(0, 32, 2)), stops_early=True
-    )
-    assert cases["MB2511-027"].strategy.recompute == Recompute(granularity="full", num_layers=5)
-    assert cases["PRIMUS-026"].strategy.recompute == Recompute(granularity="full", num_layers=1)
-    assert len(cases["PRIMUS-027"].strategy.recompute.layer_ids) == 9
-    assert (cases["MAXV5E-002"].strategy.dp_replicate, cases["MAXV5E-002"].strategy.dp_shard) == (2, 256)
-    assert cases["IEVO-010"].strategy.dp_shard == 8
-    assert cases["TPUV6E-006"].strategy.micro_batch_size == 2
-    assert cases["MB260401-034"].workload.optimizer == "muon"
-    assert cases["MB260401-020"].strategy.overlap.expert
-    assert not cases["MBSK-020"].strategy.overlap.expert
-    assert cases["BLOOM-002"].cluster.tiers[-1].bandwidth == 6.25e9
+def test_a_row_that_cannot_be_projected_says_why(cases, header, cells, reason):
+    good, bad = cases(f"{HEADER},{header}", f"{RUN},", f"B-2,{RUN[4:]},{cells}")
+    assert good.skipped_reason is None
+    assert reason in bad.skipped_reason
 
 
 @pytest.mark.parametrize(
-    ("place", "num_bytes"),
-    [("Table 4", 61e9), ("Table 6", 61e3 * 2**20), ("Table 6 (ZB-2p* = half micro-batch)", 61e3 * 2**20)],
+    ("header", "row", "problem"),
+    [
+        ("id,model,clutser", "A,m,c", "clutser"),
+        ("id,tp,strategy.tp", "A,1,1", "strategy.tp"),
+        ("model", "m", "id"),
+        ("id,measured_step_time_s", "A,-1", "measured_step_time_s"),
+        ("id,measured_step_time_s", "A,nan", "measured_step_time_s"),
+        ("id,measured_peak_gb", "A,0", "measured_peak_gb"),
+        ("id,published", "A,strategy.tp", "published"),
+        ("id,core", "A,perhaps", "core"),
+        ("id,zero", "A,fsdp", "zero"),
+    ],
 )
-def test_peaks_are_in_what_their_table_counts_in(row, place, num_bytes):
-    """1F1B of table 6 on 16 devices: of two layers states, and what 15 micro-batches keep, are more than 61.5 GB."""
-    notes = f"{place}: published 3.38 samples/GPU/s, memory 61 GB (peak, GB as printed)"
-    (case,) = express([row(source="Qi et al., Zero Bubble", notes=notes, measured_peak_mem_gb=61)])
-    assert case.measured.peak_bytes == num_bytes
-    least = 2 * 12 * 4096**2 * 16 + 15 * 2 * (34 * 4096 + 5 * 32 * 1024) * 6 * 1024
-    assert 61.5e9 < least < 61e3 * 2**20
+def test_a_table_that_cannot_be_read_is_refused(cases, header, row, problem):
+    with pytest.raises(ReaderError) as caught:
+        cases(header, row)
+    assert problem in caught.value.problem
 
 
-def test_schedules_of_the_library_are_projected_and_others_noted(row):
-    (case,) = express([row(schedule="zero-bubble ZB-2p")])
-    assert (case.strategy.schedule, case.strategy.vpp) == ("zb-2p", 1)
-    (case,) = express([row(schedule="zero-bubble ZB-V")])
-    assert (case.strategy.schedule, case.strategy.vpp) == ("zbv", 2)
-    (case,) = express([row(schedule="spiral")])
-    assert case.strategy.schedule is None
-    assert "schedule 'spiral' projected as 1F1B" in case.notes
-    with own_columns_only():
-        (case,) = express([row(schedule="1f1b (DeepSpeed)")])
-    assert case.notes == ()
+def test_ids_are_unique_and_there_are_rows(cases):
+    with pytest.raises(ReaderError):
+        cases(HEADER)
+    with pytest.raises(ReaderError):
+        cases(HEADER, RUN, RUN)
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("ZB-1p", 4), ("ZB-V", 8)])
-def test_a_named_schedule_keeps_the_layers_that_its_stages_lack(row, schedule, chunks):
-    cells = {"layers": 4 * chunks - 2, "schedule": f"zero-bubble {schedule}", "pp": 4, "dp": 2}
-    with own_columns_only():
-        (case,) = express([row(**cells)])
-    assert case.strategy.stage_layers == (3, *[4] * (chunks - 2), 3)
+def test_the_page_lists_every_column():
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.MULTILINE)) == COLUMNS
 
 
-def test_a_skipped_case_keeps_what_the_row_prints(row):
-    (case,) = express([row(dp=8, measured_peak_mem_gb=3)])
-    assert (case.measured.step_time_s, case.measured.peak_bytes) == (5.0, 3e9)
-    (case,) = express([row(measured_step_s="soon")])
-    assert "measured_step_s" in case.skipped_reason
-    assert case.measured.step_time_s is None
+def test_a_case_is_projected(cases):
+    (case,) = cases(f"{HEADER},tp,measured_step_time_s", f"{RUN},2,5.21")
+    prediction = projector_of()(case)
+    assert prediction.low_s < prediction.step_time_s < prediction.high_s

@@ -49,7 +49,7 @@ def test_tools_stand_in_pairs(board):
 
 
 def test_nothing_measured_draws_nothing(row):
-    from forescale.evidence.cases import express
+    from scripts.rows.cases import express
 
     empty = score(express([row(dp=8)]), lambda case: Prediction(step_time_s=1.0))
     assert time_chart(empty) is None

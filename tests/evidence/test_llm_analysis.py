@@ -7,7 +7,7 @@ import pytest
 from scripts.accuracy import EFFICIENCY, llm_analysis_step
 
 from forescale.errors import ForescaleError
-from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.case import InexpressibleError
 from forescale.graph.counts import model_flops
 
 

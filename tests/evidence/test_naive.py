@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from scripts.rows.cases import express
 
-from forescale.evidence.cases import express
 from forescale.evidence.scoreboard import naive_rates, naive_seconds, naive_work
 
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from forescale.evidence.case import Prediction
-from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.case import InexpressibleError, Prediction
 from forescale.evidence.metrics import relative_error
 from forescale.evidence.peers import compare_peers
 from forescale.evidence.scoreboard import score

@@ -3,12 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from scripts.rows.cases import express
+from scripts.rows.columns import read_corpus
+from scripts.rows.measured import speed_of
+from scripts.rows.tables import all_matches
 from tests.evidence.runs import own_columns_only
 
-from forescale.evidence.cases import express
-from forescale.evidence.corpus import read_corpus
-from forescale.evidence.published import convention_peak, layer_flops, published_flops
-from forescale.evidence.tables import all_matches
+from forescale.evidence.published import layer_flops, published_flops
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -71,9 +72,7 @@ def test_nothing_published_is_no_step_time(row):
     ],
 )
 def test_printed_peaks(row, text, peak):
-    with own_columns_only():
-        (case,) = express([row()])
-    assert convention_peak(text, case.cluster, case.workload) == peak
+    assert speed_of(row(tflops_convention=text)).peak_tflops == peak / 1e12
 
 
 def test_megatron_flops_of_the_weak_scaling_study(row):

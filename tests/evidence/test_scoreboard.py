@@ -4,11 +4,11 @@ import json
 
 import pytest
 from scripts.accuracy import by_name_alone, markdown, table
+from scripts.rows.cases import express
 from tests.evidence.runs import own_columns_only
 
 from forescale.errors import InfeasibleError, UnknownNameError
 from forescale.evidence.case import Prediction
-from forescale.evidence.cases import express
 from forescale.evidence.report import document
 from forescale.evidence.scoreboard import DIMENSIONS, check_dimension, score
 

@@ -11,7 +11,7 @@ from forescale.evidence.cases import load_cases
 from forescale.evidence.metrics import ErrorSummary
 from forescale.evidence.scoreboard import DIMENSIONS, Scoreboard, group_of, headline_label, score
 
-SAMPLE = Path(__file__).parents[1] / "data" / "runs" / "sample.csv"
+SAMPLE = Path(__file__).parents[1] / "data" / "runs" / "sample_plans.csv"
 GROUPS: dict[str, Callable[[Case], str]] = {
     "all": lambda _: "all rows",
     "headline": headline_label,

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.cost.select import Costs
-from forescale.evidence.corpus import InexpressibleError
-from forescale.evidence.layout import Stated
-from forescale.evidence.published import StepSource
+from forescale.errors import ForescaleError
+from forescale.evidence.published import Speed, StepSource
 from forescale.files import packaged
 from forescale.presets import project_as
 from forescale.project import spread_of
 from forescale.projection.result import MemorySummary, Verdict
 from forescale.question import Question
 from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec.framework import laid_over
 from forescale.struct import Struct
 
 PeakMeasure: TypeAlias = Literal["allocated", "reserved", "device", "unstated"]
@@ -28,12 +28,36 @@ PeakStage: TypeAlias = Literal["fullest", "first", "last"]
 """The pipeline stage whose peak is published."""
 
 
+class InexpressibleError(ForescaleError):
+    """A row that cannot be turned into a model, cluster, layout and workload; its text is the reason."""
+
+
+class Stated(Struct, frozen=True, kw_only=True):
+    """The plan fields that a row gives; its framework supplies the others."""
+
+    framework: str
+    """Name of the framework's record, as `--framework` takes it."""
+    strategy: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    assumed: bool = False
+    """Whether the framework is assumed rather than named by the source."""
+
+    def trained(self, model: Model, cluster: Cluster) -> tuple[Strategy, Workload]:
+        """Return the layout and the workload with the framework's defaults filled in."""
+        framework = load_framework(self.framework)
+        layout, run = framework.completed(self.strategy, self.workload, model, cluster)
+        usual = Workload(seq_len=1, global_batch_size=1)
+        return laid_over(Strategy(), layout), laid_over(usual, run)
+
+
 class Measured(Struct, frozen=True, kw_only=True):
     """What the row measured, in SI units."""
 
     step_time_s: float | None = None
     step_time_from: StepSource = "none"
     """The published figure that the step time follows from."""
+    speed: Speed = Speed()
+    """The figures as published."""
     peak_bytes: float | None = None
     peak_measure: PeakMeasure = "device"
     peak_stage: PeakStage = "fullest"

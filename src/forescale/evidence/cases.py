@@ -1,192 +1,330 @@
-"""Rows of a table as cases: what they ask, with the schedule and the recompute that they do not spell out."""
+"""Tables of measured runs: one run per row, one explicit column per field of its plan, and what was measured.
+
+A column is a key of a plan file (`model`, `cluster`, `devices`, `framework`, `strategy.tp`, `workload.seq_len`), the
+last part of such a key (`tp`, `seq_len`), or one of `COLUMNS`. Cells are JSON; a cell that is not JSON is text.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.errors import ForescaleError
-from forescale.evidence.case import Case, Measured
-from forescale.evidence.cluster import cluster_of
-from forescale.evidence.corpus import Notes, read_corpus
-from forescale.evidence.layout import Stated, source_text, stage_layers, stated_of
-from forescale.evidence.megatron_ci import COLUMNS as CI_COLUMNS
-from forescale.evidence.megatron_ci import ci_cases
-from forescale.evidence.model import model_of
-from forescale.evidence.published import published_step_time
-from forescale.evidence.tables import doubt_of, first_match, sitting_of
-from forescale.files import Row, read_table
-from forescale.project import project
+from forescale.catalogue.clusters import cluster_names, hardware_cluster
+from forescale.errors import ForescaleError, ReaderError, UnknownNameError, nearest, shown
+from forescale.evidence.case import Case, InexpressibleError, Measured, Stated
+from forescale.evidence.published import Speed
+from forescale.files import FLAGS, Row, Table, parse_json, read_table
+from forescale.io.question import build_question
+from forescale.limits import AMOUNT, Interval, within
 from forescale.question import Question
-from forescale.schedule import family
-from forescale.spec import Cluster, Model, Strategy, Workload
-from forescale.spec.framework import told_of
-from forescale.spec.strategy import Recompute
-from forescale.time.pipeline import lay_out
-from forescale.units import GB, GIB, MIB
+from forescale.spec import Cluster, Strategy, Workload
+from forescale.units import GB, GIB
+
+COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "id": "unique name of the row; `SMX-001` belongs to the source SMX",
+        "group": "short name of the source, where the id does not begin with it",
+        "source": "where the run was published",
+        "label": "name of the model as published",
+        "hardware": "name of the hardware as published",
+        "family": "`dense` or `moe`",
+        "schedule_label": "pipeline schedule as published",
+        "core": "`true` if every field is known",
+        "doubt": "why the row does not determine its memory",
+        "session": "runs of one source are compared only within one session",
+        "remarks": "free text",
+        "assumptions": "list of what was assumed, approximated or looked up",
+        "skipped": "why the row cannot be projected",
+        "published": "list of the plan fields that the source publishes",
+        "derived": "plan fields derived from other facts, each with the derivation",
+        "assumed": "list of the plan fields that are assumed",
+        "typed": "list of the plan fields that a user would type",
+        "measured_step_time_s": "seconds per step",
+        "measured_tokens_per_s": "tokens per second and device",
+        "measured_tflops": "TFLOP/s per device",
+        "measured_mfu_percent": "model FLOPs utilisation in percent",
+        "measured_peak_bytes": "peak memory of a device in bytes",
+        "measured_peak_gb": "the same in 10⁹ bytes",
+        "measured_peak_gib": "the same in GiB",
+        "peak_measure": "`allocated`, `reserved`, `device` or `unstated`",
+        "peak_stage": "pipeline stage of the peak: `fullest`, `first` or `last`",
+        "flops_formula": "FLOPs counted by TFLOP/s and MFU: `parameters`, or empty for matrix products",
+        "flops_attention": "attention counted `full` or `half`",
+        "flops_recompute": "`true` if recomputed FLOPs count",
+        "mfu_peak_tflops": "peak that the MFU refers to, if it is not the device's",
+    }
+)
+"""Columns other than plan fields, and their meaning."""
+EARLIER = MappingProxyType(
+    {
+        "n_gpus": "devices", "micro_batch": "micro_batch_size", "global_batch": "global_batch_size",
+        "compute_dtype": "precision", "notes": "remarks", "measured_step_s": "measured_step_time_s",
+        "measured_tflops_per_gpu": "measured_tflops", "measured_mfu_pct": "measured_mfu_percent",
+        "measured_tokens_per_s_per_gpu": "measured_tokens_per_s", "measured_peak_mem_gb": "measured_peak_gb",
+    }
+)  # fmt: skip
+"""Column names of the first version, still accepted, and the present name."""
+SECTIONS = ("model", "cluster", "framework", "strategy", "workload", "precision", "devices", "nodes")
+"""First parts of the plan fields that a row may have."""
+SHORT: Mapping[str, str] = MappingProxyType(
+    {
+        **{field.name: f"workload.{field.name}" for field in fields(Workload)},
+        **{field.name: f"strategy.{field.name}" for field in fields(Strategy)},
+        "precision": "workload.precision.compute",
+        "recompute": "strategy.recompute.granularity",
+        "dp": "dp",
+    }
+)
+"""Plan fields by the last part of their keys; `dp` is checked against the degrees and devices."""
+WHOLE = frozenset(
+    {"devices", "nodes", "dp", "workload.seq_len", "workload.global_batch_size", "strategy.micro_batch_size"}
+    | {f"strategy.{name}" for name in ("tp", "cp", "pp", "vpp", "ep", "dp_replicate", "dp_shard", "zero")}
+)
+"""Plan fields that are whole numbers; a cell that is not refuses the table."""
+POSITIVE = Interval(gt=0, le=AMOUNT.le)
+YES_NO = frozenset({"y", "yes", "n", "no"})
+"""Texts of a cell that are true or false."""
 
 
 def load_cases(path: str | Path, *, cluster: Cluster | None = None) -> list[Case]:
-    """Return one case for every row of the CSV file at `path`, in its order; none is left out.
+    """Return one case for every row of the CSV file at `path`, in its order.
 
-    The file is a table of runs, or of the golden values of Megatron-LM's tests. All runs of a table were made on
-    `cluster` where it is given, whatever their rows call it.
+    All runs of the table were made on `cluster` if it is given, whatever the rows say.
 
     Raises
     ------
     ReaderError
-        If the file is neither. A row that cannot be expressed is a case with `skipped_reason`.
+        If the file cannot be read, has an unknown column, repeats an id, or has a measured figure that is not a
+        positive number. A row that cannot be projected is a case with `skipped_reason`.
     """
     table = read_table(path)
-    if set(CI_COLUMNS) <= set(table.columns):
-        return ci_cases(table)
-    return express(read_corpus(path).rows, cluster=cluster)
-
-
-def express(rows: Sequence[Row], *, cluster: Cluster | None = None) -> list[Case]:
-    """Return one case for every row, in order."""
-    return [_case(row, cluster) for row in rows]
+    keys = _plan_keys(table)
+    _check_ids(table)
+    for row, (column, key) in product(table.rows, keys.items()):
+        if key in WHOLE:
+            row.integer(column)
+    return [_case(row, keys, cluster) for row in table.rows]
 
 
 def source_of(identifier: str, reference: str) -> str:
-    """Return the short name of a source: an id "SMX-001" is from SMX; other ids name their reference."""
-    match = re.fullmatch(r"(.+?)-\d+", identifier)
-    return match[1] if match else reference or identifier
+    """Return the short name of a source: an id "SMX-001" belongs to SMX; other ids name their reference."""
+    head, dash, number = identifier.rpartition("-")
+    return head if dash and number.isdigit() else reference or identifier
 
 
-def _case(row: Row, own: Cluster | None) -> Case:
-    notes: list[str] = []
+def _plan_keys(table: Table) -> dict[str, str]:
+    """Return the plan field of each column that has one.
+
+    Raises
+    ------
+    ReaderError
+        If a column is unknown, or two columns name one field.
+    """
+    table.need(("id",), "table of runs")
+    known = (*COLUMNS, *EARLIER, *SHORT, *SECTIONS)
+    keys: dict[str, str] = {}
+    for column in table.columns:
+        name = EARLIER.get(column, column)
+        if name.startswith(("notes", "comment", "remark")) or name in COLUMNS:
+            continue
+        key = SHORT.get(name, name)
+        if key.split(".")[0] not in (*SECTIONS, "dp"):
+            close = nearest(column, known)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise ReaderError(table.path, f"unknown column {shown(column)}{hint}")
+        if key in keys.values():
+            raise ReaderError(table.path, f"two columns give {key}: {column} and {_column_of(keys, key)}")
+        keys[column] = key
+    return keys
+
+
+def _column_of(keys: Mapping[str, str], key: str) -> str:
+    return next(column for column, name in keys.items() if name == key)
+
+
+def _check_ids(table: Table) -> None:
+    if not table.rows:
+        raise ReaderError(table.path, "there are no runs below the header")
+    seen: dict[str, int] = {}
+    for row in table.rows:
+        if not row.id:
+            raise ReaderError(table.path, f"line {row.line} has no id")
+        if row.id in seen:
+            raise ReaderError(table.path, f"line {row.line} repeats the id {row.id!r} of line {seen[row.id]}")
+        seen[row.id] = row.line
+
+
+def _case(row: Row, keys: Mapping[str, str], own: Cluster | None) -> Case:
+    for name in ("published", "typed"):
+        _listed(row, name)
+    published = {name: row.text(name) for name in ("source", "hardware", "family", "doubt", "remarks")}
     case = Case(
         id=row.id,
-        source=source_of(row.id, row.text("source")),
-        reference=row.text("source"),
-        hardware=row.text("hardware"),
-        model_name=row.text("model"),
-        family=row.text("family") or ("moe" if row.text("num_experts") else "dense"),
-        schedule=row.text("schedule"),
-        core=row.text("core").lower() == "y",
-        remarks=row.text("notes"),
-        doubt=doubt_of(row),
-        sitting=sitting_of(row),
+        source=row.text("group") or source_of(row.id, published["source"]),
+        reference=published["source"],
+        hardware=published["hardware"] or row.text("cluster"),
+        model_name=row.text("label") or row.text("model"),
+        family=published["family"] or "dense",
+        schedule=row.text("schedule_label"),
+        core=bool(row.flag("core")),
+        remarks=published["remarks"] or row.text("notes"),
+        doubt=published["doubt"],
+        sitting=row.text("session"),
+        notes=tuple(_listed(row, "assumptions")),
+        measured=_printed(row),
+        skipped_reason=row.text("skipped") or None,
     )
+    if case.skipped_reason is not None:
+        return case
     try:
-        model = model_of(row, notes)
-        cluster = cluster_of(row, notes) if own is None else own.sized(row.integer("n_gpus") or 1)
-        stated = stated_of(row, model, notes)
-        first, workload = stated.trained(model, cluster)
-        strategy = _scheduled(row.text("schedule"), model, first, workload, notes)
-        strategy = with_needed_recompute(row, model, cluster, strategy, workload, notes)
-        measured = _measured(row, model, cluster, strategy, workload)
+        return _asked(case, row, keys, own)
     except ForescaleError as error:
-        return replace(case, skipped_reason=str(error), measured=_printed(row), notes=tuple(notes))
+        return replace(case, skipped_reason=str(error))
+
+
+def _asked(case: Case, row: Row, keys: Mapping[str, str], own: Cluster | None) -> Case:
+    """Return the case with its question, and the step time that follows from the published speed."""
+    values = plan_of(row, keys)
+    degree = values.pop("dp", None)
+    if own is not None:
+        values["cluster"] = own
+    try:
+        question = build_question(values, where=f"{row.path}, line {row.line}")
+    except UnknownNameError as error:
+        hint = " (--cluster sets the cluster of all rows)" if error.kind == "cluster" else ""
+        raise InexpressibleError(f"{error}{hint}") from error
+    model, cluster, strategy, workload = _parts(question)
+    if degree not in (None, strategy.dp):
+        raise InexpressibleError(
+            f"dp {degree} × tp × cp × pp = {strategy.num_devices // strategy.dp} is not {strategy.num_devices} devices"
+        )
+    step, origin = case.measured.speed.step_time(model, cluster, strategy, workload)
+    named = values.get("framework")
     return replace(
         case,
+        family=row.text("family") or ("moe" if model.is_moe else "dense"),
         model=model,
         cluster=cluster,
         strategy=strategy,
         workload=workload,
-        stated=_more_stated(stated, first, strategy),
-        measured=measured,
-        notes=tuple(notes),
+        stated=None
+        if named is None
+        else Stated(
+            framework=named,
+            assumed="framework" in _listed(row, "assumed"),
+            strategy=_tuples(values.get("strategy", {})),
+            workload=_tuples(values["workload"]),
+        ),
+        measured=replace(case.measured, step_time_s=step, step_time_from=origin),
     )
 
 
-def _more_stated(stated: Stated, first: Strategy, strategy: Strategy) -> Stated:
-    """Return what is stated with what was found out since `first`: a schedule, recompute that it needs."""
-    words = dict(stated.strategy)
-    for name, value in told_of(strategy, first).items():
-        below = words.get(name)
-        words[name] = {**below, **value} if isinstance(value, dict) and isinstance(below, dict) else value
-    return replace(stated, strategy=words)
+def _parts(question: Question) -> tuple[Any, Cluster, Strategy, Workload]:
+    if question.strategy is None:
+        raise InexpressibleError("the row has no layout")
+    return question.model, question.cluster, question.strategy, question.workload
 
 
-def _scheduled(text: str, model: Model, strategy: Strategy, workload: Workload, notes: list[str]) -> Strategy:
-    """Return the strategy with the schedule that a row names, where the library has it and it can run."""
-    if strategy.pp == 1 or text == "" or "1f1b" in text.lower():
-        return strategy
-    name = SCHEDULES.get(text.lower().removeprefix("zero-bubble").strip())
-    if name is not None:
-        chunks = family(name).fixed_vpp or strategy.vpp
-        layers = stage_layers(model, strategy.pp, chunks)
-        named = replace(strategy, schedule=name, vpp=chunks, stage_layers=layers)
-        try:
-            lay_out(model, named, workload)
-        except ForescaleError as error:
-            notes.append(str(error))
-        else:
-            return named
-    kind = "interleaved 1F1B" if strategy.vpp > 1 else "1F1B"
-    notes.append(f"schedule {text!r} projected as {kind}")
-    return strategy
+def plan_of(row: Row, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return the plan of a row: its filled cells as the nested values of a plan file."""
+    values: dict[str, Any] = {"strategy": {}, "workload": {}}
+    for column, key in keys.items():
+        if (text := row.text(column)) == "":
+            continue
+        *sections, last = key.split(".")
+        place: Any = values
+        for name in sections:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise row.refused(column, f"another column gives {name} as {shown(place)}")
+        place[last] = FLAGS[text.lower()] if text.lower() in YES_NO else cell(text)
+    if "cluster" not in values and row.text("hardware"):
+        values["cluster"] = _cluster_name(row.text("hardware"))
+    return values
 
 
-SCHEDULES = {
-    "": "zb-h1", "zb-1p": "zb-1p", "zb-2p": "zb-2p", "zb-v": "zbv", "zbv": "zbv", "zbv-formatted": "zbv",
-    "v-half": "v-half", "v-min": "v-min", "zbb": "zb-h1",
-}  # fmt: skip
-"""What rows call a schedule (without "zero-bubble"), and its name in the library."""
+def _cluster_name(hardware: str) -> str:
+    """Return the catalogue cluster of a hardware name that a table has in place of a cluster."""
+    if hardware in cluster_names():
+        return hardware
+    try:
+        return hardware_cluster(hardware)
+    except UnknownNameError:
+        return hardware
+
+
+def cell(text: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return the value of a cell: JSON, else the text itself."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return parse_json(text, "cell")
+
+
+def _listed(row: Row, column: str) -> list[str]:
+    """Return a column that is a JSON list of texts."""
+    text = row.text(column)
+    found = cell(text) if text else []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise row.refused(column, f"{shown(text)} must be a JSON list of texts")
+    return found
 
 
 def _printed(row: Row) -> Measured:
-    """Return the seconds and bytes that the row prints, without deriving any."""
-    try:
-        step, memory = row.number("measured_step_s"), row.number("measured_peak_mem_gb")
-    except ForescaleError:
-        return Measured()
+    """Return the published figures of a row; the step time is set only if it is published itself."""
+    speed = Speed(
+        step_time_s=_positive(row, "measured_step_time_s", "measured_step_s"),
+        tokens_per_s=_positive(row, "measured_tokens_per_s", "measured_tokens_per_s_per_gpu"),
+        tflops=_positive(row, "measured_tflops", "measured_tflops_per_gpu"),
+        mfu_percent=_positive(row, "measured_mfu_percent", "measured_mfu_pct"),
+        convention=_convention(row),
+        peak_tflops=_positive(row, "mfu_peak_tflops"),
+    )
+    units = {"bytes": 1.0, "gb": GB, "gib": GIB, "mem_gb": GB}
+    peaks = [
+        value * unit
+        for name, unit in units.items()
+        if (value := _positive(row, f"measured_peak_{name}")) is not None
+    ]
+    means = {name: row.text(name) for name in ("peak_measure", "peak_stage") if row.text(name)}
     return Measured(
-        step_time_s=step or None,
-        step_time_from="step time" if step else "none",
-        peak_bytes=None if memory is None else memory * GB,
+        step_time_s=speed.step_time_s,
+        step_time_from="step time" if speed.step_time_s else "none",
+        speed=speed,
+        peak_bytes=next(iter(peaks), None),
+        **means,  # type: ignore[arg-type]  (checked against the names below)
     )
 
 
-UNITS = {"GB": GB, "GiB": GIB, "1000 MiB": 1000 * MIB}
-"""Bytes of what sources of peaks count in."""
+def _positive(row: Row, *columns: str) -> float | None:
+    for column in columns:
+        if (value := row.number(column)) is not None:
+            if value <= 0:
+                raise row.refused(column, f"{shown(row.text(column))} must be greater than 0")
+            return within(value, POSITIVE, column)
+    return None
 
 
-def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Measured:
-    memory = row.number("measured_peak_mem_gb")
-    told = first_match("memories", row.text("notes"))
-    peak = None if memory is None else memory * UNITS[told.get("unit", "GB")]
-    step, origin = published_step_time(row, model, cluster, strategy, workload)
-    return Measured(step_time_s=step, step_time_from=origin, peak_bytes=peak, **_memory_convention(row))
+def _convention(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("formula", "attention"):
+        if text := row.text(f"flops_{name}"):
+            found[name] = text
+    if (counted := row.flag("flops_recompute")) is not None:
+        found["recompute"] = counted
+    return found
 
 
-def _memory_convention(row: Row) -> dict[str, Any]:
-    """Return what the row's source means by peak memory, or what the row itself says of it."""
-    told = {**first_match("measures", source_text(row)), **first_match("memories", row.text("notes"))}
-    return {name: told[name] for name in ("peak_measure", "peak_stage") if name in told}
-
-
-def with_needed_recompute(
-    row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, notes: Notes
-) -> Strategy:
-    """Return the strategy, recomputing as few whole layers of each stage as fit, where a row is silent.
-
-    A row that ran out of memory, or says that a policy of its framework applies, stays as it is.
-    """
-    silent = not row.text("recompute") and strategy.recompute == Recompute()
-    if not silent or re.search(r"\bOOM\b|out of memory", row.text("notes"), re.IGNORECASE):
-        return strategy
-
-    def with_layers(count: int) -> Strategy:
-        return replace(strategy, recompute=Recompute(granularity="full", num_layers=count))
-
-    def fits(layout: Strategy) -> bool:
-        asked = Question(model=model, cluster=cluster, workload=workload, strategy=layout)
-        return project(asked).memory.verdict != "OOM"
-
-    most = math.ceil(model.num_layers / (strategy.pp * strategy.vpp))
-    if fits(strategy) or not fits(with_layers(most)):
-        return strategy
-    few, enough = 0, most
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if fits(with_layers(middle)) else (middle, enough)
-    notes.append(f"without recompute it could not have run: {enough} layers of each stage recomputed")
-    return with_layers(enough)
+def _tuples(value: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return JSON with its lists as tuples, as a layout has them."""
+    if isinstance(value, Mapping):
+        return {name: _tuples(part) for name, part in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -22,7 +22,7 @@ from forescale.cost.timings import KernelBatch, KernelRow, batches
 from forescale.errors import SpecError
 from forescale.evidence.entries import FEWEST, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
-from forescale.evidence.tables import table
+from forescale.files import packaged
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.numeric import Array
 from forescale.spec import Device
@@ -43,7 +43,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
 
 def _parameters(family: str) -> tuple[Parameter, ...]:
-    rows = table("bounds")["kernels"][family].items()
+    rows = packaged("fit_bounds")["kernels"][family].items()
     return tuple(Parameter(name=name, start=start, low=low, high=high) for name, (start, low, high) in rows)
 
 

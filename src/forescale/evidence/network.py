@@ -20,14 +20,14 @@ from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, 
 from forescale.errors import SpecError
 from forescale.evidence.entries import FEWEST, Checked, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
-from forescale.evidence.tables import table
+from forescale.files import packaged
 from forescale.graph.ops import CollectiveKind
 from forescale.numeric import Array
 from forescale.spec import Cluster
 from forescale.struct import Struct
 from forescale.units import counted
 
-BOUNDS: Mapping[str, tuple[float, float]] = table("bounds")["links"]
+BOUNDS: Mapping[str, tuple[float, float]] = packaged("fit_bounds")["links"]
 """Physical bounds: no efficiency above 1, no time below what a launch or a hop takes."""
 
 

@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from forescale.evidence.case import Case
-from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.case import Case, InexpressibleError
 from forescale.evidence.metrics import ErrorSummary, relative_error, summarise
 from forescale.evidence.scoreboard import Outcome, Scoreboard
 from forescale.struct import Struct

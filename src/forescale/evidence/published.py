@@ -5,52 +5,57 @@ These FLOP counts invert other people's arithmetic; the projection's own counts 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from forescale.evidence.tables import all_matches
-from forescale.files import Row
 from forescale.spec import Cluster, Model, Strategy, Workload
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Layer
 from forescale.spec.workload import MATRIX_RATE
+from forescale.struct import Struct
 from forescale.units import TB
 
 StepSource: TypeAlias = Literal["step time", "tokens/s", "TFLOP/s", "MFU", "none"]
 
 
-def published_step_time(
-    row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
-) -> tuple[float | None, StepSource]:
-    """Return the measured seconds per step and the published figure they follow from.
+class Speed(Struct, frozen=True, kw_only=True):
+    """The speed of a run as it was published; each figure is of one device but the step time."""
 
-    The first that the row has: step time, tokens/s, TFLOP/s, MFU. A rate is turned into a time with the row's
-    batch and, for FLOP rates, the FLOPs that its `tflops_convention` counts.
-    """
-    step, tokens = row.number("measured_step_s"), row.number("measured_tokens_per_s_per_gpu")
-    if step:
-        return step, "step time"
-    per_device = workload.tokens_per_step / strategy.num_devices
-    if tokens:
-        return per_device / tokens, "tokens/s"
-    convention = all_matches("conventions", row.text("tflops_convention"))
-    rate, mfu = row.number("measured_tflops_per_gpu"), row.number("measured_mfu_pct")
-    flops = published_flops(model, workload.seq_len, strategy, convention)
-    if rate:
-        return per_device * flops / (rate * TB), "TFLOP/s"
-    if mfu:
-        peak = convention_peak(row.text("tflops_convention"), cluster, workload)
-        return (per_device * flops / (mfu / 100 * peak), "MFU") if peak else (None, "none")
-    return None, "none"
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    tflops: float | None = None
+    """10¹² FLOP/s."""
+    mfu_percent: float | None = None
+    convention: Mapping[str, Any] = {}
+    """What the FLOPs of `tflops` and `mfu_percent` count: see `published_flops`."""
+    peak_tflops: float | None = None
+    """The peak that `mfu_percent` is a percentage of; None is the device's own."""
 
+    def step_time(
+        self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
+    ) -> tuple[float | None, StepSource]:
+        """Return the measured seconds per step and the published figure that they follow from.
 
-def convention_peak(text: str, cluster: Cluster, workload: Workload) -> float | None:
-    """Return the peak in FLOP/s that an MFU was taken of: as printed, else the device's own."""
-    printed = re.search(r"denominator (\d+(?:\.\d+)?)|/ ?(\d{3,4}(?:\.\d+)?)\b", text)
-    if printed:
-        return float(printed[1] or printed[2]) * TB
-    rate: float | None = getattr(cluster.device.matrix_flops, MATRIX_RATE[workload.precision.compute])
-    return rate
+        The first available figure is used: step time, tokens/s, TFLOP/s, MFU. A rate becomes a time with the
+        batch of the run and, for FLOP rates, the FLOPs that the convention counts.
+        """
+        if self.step_time_s:
+            return self.step_time_s, "step time"
+        per_device = workload.tokens_per_step / strategy.num_devices
+        if self.tokens_per_s:
+            return per_device / self.tokens_per_s, "tokens/s"
+        flops = published_flops(model, workload.seq_len, strategy, self.convention)
+        if self.tflops:
+            return per_device * flops / (self.tflops * TB), "TFLOP/s"
+        if self.mfu_percent:
+            peak = self._peak(cluster, workload)
+            return (per_device * flops / (self.mfu_percent / 100 * peak), "MFU") if peak else (None, "none")
+        return None, "none"
+
+    def _peak(self, cluster: Cluster, workload: Workload) -> float | None:
+        if self.peak_tflops is not None:
+            return self.peak_tflops * TB
+        rate: float | None = getattr(cluster.device.matrix_flops, MATRIX_RATE[workload.precision.compute])
+        return rate
 
 
 def published_flops(model: Model, seq_len: int, strategy: Strategy, convention: Mapping[str, Any]) -> float:

@@ -32,6 +32,7 @@ from forescale.frameworks.primus.hardware import (
     is_hardware_config,
     read_hardware_config,
 )
+from forescale.limits import LAYERS, within
 from forescale.positions import says_lines
 from forescale.records import Units, Walk, required
 from forescale.spec import Cluster, Device, LinkParameters, MatrixRates, Model, Tier, Workload
@@ -158,7 +159,22 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
         values = {field.name: getattr(base_model, field.name) for field in fields(Model)} | values
     else:
         _refuse_name_alone(values, Model, model_names(), f"{where}, model")
+    if isinstance(values.get("layers"), (list, tuple)):
+        values["layers"] = _repeated(values["layers"], f"{where}, model")
     return build(Model, values, where=f"{where}, model")
+
+
+def _repeated(layers: Sequence[Any], where: str) -> list[Any]:
+    """Return one entry per layer, from entries that may have a `count` of equal layers in a row."""
+    found: list[Any] = []
+    for index, entry in enumerate(layers):
+        if not isinstance(entry, Mapping) or "count" not in entry:
+            found.append(entry)
+            continue
+        count = within(entry["count"], LAYERS, f"{where}: layers.{index}.count", whole=True)
+        found += [{key: value for key, value in entry.items() if key != "count"}] * count
+        within(len(found), LAYERS, f"{where}: number of layers", whole=True)
+    return found
 
 
 def cluster_given(given: object, where: str, folder: Path | None = None, *, config: object = None) -> Cluster:

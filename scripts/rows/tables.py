@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,8 +18,7 @@ from forescale.spec.framework import over
 @cache
 def table(name: str) -> Any:  # noqa: ANN401  (JSON)
     """Return the content of `tables/NAME.json`."""
-    text = (files("forescale.evidence") / "tables" / f"{name}.json").read_text(encoding="utf-8")
-    return json.loads(text)
+    return json.loads((Path(__file__).parent / "tables" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @cache
@@ -74,6 +73,22 @@ def words_of(row: Row) -> dict[str, Any]:
         said = {part: entry[part] for part in ("strategy", "workload") if part in entry}
         found = over(found, _with_tuples(said))
     return found
+
+
+def reasons_of(row: Row) -> dict[str, Any]:
+    """Return why cells of a row imply plan fields, by section, field and nested field."""
+    found: dict[str, Any] = {}
+    for entry in _of_row("words", row):
+        why = str(entry.get("why", "the row's columns"))
+        found = over(
+            found, _filled({part: entry[part] for part in ("strategy", "workload") if part in entry}, why)
+        )
+    return found
+
+
+def _filled(value: Any, text: str) -> Any:  # noqa: ANN401  (JSON)
+    """Return nested tables with `text` in place of every value."""
+    return {name: _filled(part, text) for name, part in value.items()} if isinstance(value, dict) else text
 
 
 def _with_tuples(value: Any) -> Any:  # noqa: ANN401  (JSON)

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from typing import Any
 
 from msgspec.structs import replace
+from scripts.rows.columns import Column, check_cells
+from scripts.rows.tables import table
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import vocabulary_of
 from forescale.errors import ForescaleError, ReaderError
-from forescale.evidence.case import Case, Measured
-from forescale.evidence.corpus import Column, InexpressibleError, check_cells
-from forescale.evidence.layout import Stated
-from forescale.evidence.tables import table
+from forescale.evidence.case import Case, InexpressibleError, Measured, Stated
+from forescale.evidence.published import Speed
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
 from forescale.frameworks.reading import Options, Reading
@@ -85,6 +85,7 @@ def _unread(row: Row) -> Case:
         family="moe" if row.text("experts") else "dense",
         schedule="",
         measured=Measured(
+            speed=Speed(step_time_s=step or None),
             step_time_s=step or None,
             step_time_from="step time" if step else "none",
             peak_bytes=memory or None,

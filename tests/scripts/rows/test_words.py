@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.evidence.test_layout import build
+from tests.scripts.rows.test_layout import build
 
 BRIDGE = "NVIDIA Megatron Bridge performance summary, {} NeMo container"
 MIXED = {

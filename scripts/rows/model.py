@@ -8,12 +8,13 @@ from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
+from scripts.rows.columns import Notes
+from scripts.rows.tables import all_matches, first_match
 
 from forescale.catalogue.models import load_model
 from forescale.errors import UnknownNameError
-from forescale.evidence.corpus import InexpressibleError, Notes
+from forescale.evidence.case import InexpressibleError
 from forescale.evidence.published import published_flops
-from forescale.evidence.tables import all_matches, first_match
 from forescale.files import Row
 from forescale.spec.model import (
     Attention,

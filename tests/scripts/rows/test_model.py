@@ -4,16 +4,16 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
+from scripts.rows.model import model_of
 
 from forescale.catalogue.models import load_model
-from forescale.evidence.corpus import InexpressibleError
-from forescale.evidence.model import model_of
+from forescale.evidence.case import InexpressibleError
 from forescale.spec import DenseFfn, FullAttention, LatentAttention, Layer, Model, MoeFfn
 
 
 def build(row, find=lambda _: None):
     notes: list[str] = []
-    with mock.patch("forescale.evidence.model.catalogue_model", find):
+    with mock.patch("scripts.rows.model.catalogue_model", find):
         return model_of(row, notes), notes
 
 

@@ -8,17 +8,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from scripts.rows.cases import load_rows
+from scripts.rows.tables import table
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.evidence.case import projector_of, published_peak
-from forescale.evidence.cases import load_cases
-from forescale.evidence.tables import table
 from forescale.io.named import named_cluster, named_model
 from forescale.io.question import build_question, read_question, write_question
 from forescale.project import project
 from forescale.syntax import dump_toml
 
-RUNS = Path(__file__).parents[2] / "data" / "published" / "runs.csv"
+RUNS = Path(__file__).parents[3] / "data" / "published" / "runs.csv"
 OF_ROWS = {
     "cross_entropy",
     "blocking_launches",
@@ -32,7 +32,7 @@ OF_ROWS = {
 
 @cache
 def runs():
-    return tuple(case for case in load_cases(RUNS) if case.skipped_reason is None)
+    return tuple(case for case in load_rows(RUNS) if case.skipped_reason is None)
 
 
 def plan_of(case):

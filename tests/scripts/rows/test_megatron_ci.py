@@ -4,18 +4,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripts.rows.cases import load_rows
 
 from forescale.errors import ReaderError
 from forescale.evidence.case import Measured, projector_of, published_peak
-from forescale.evidence.cases import load_cases
+from forescale.evidence.published import Speed
 from forescale.projection.result import MemorySummary, StageMemory
 
-EXCERPT = Path(__file__).parents[1] / "data" / "megatron_ci" / "excerpt.csv"
+EXCERPT = Path(__file__).parents[2] / "data" / "megatron_ci" / "excerpt.csv"
 
 
 @pytest.fixture(scope="module")
 def cases():
-    return {case.id: case for case in load_cases(EXCERPT)}
+    return {case.id: case for case in load_rows(EXCERPT)}
 
 
 def test_every_row_is_a_case_in_order(cases):
@@ -38,6 +39,7 @@ def test_flags_become_a_question(cases):
 def test_what_was_measured(cases):
     measured = cases["gpt3_mcore_te_tp2_pp2/dev_dgx_a100"].measured
     assert measured == Measured(
+        speed=Speed(step_time_s=0.2154),
         step_time_s=0.2154,
         step_time_from="step time",
         peak_bytes=1900158464.0,
@@ -68,7 +70,7 @@ def test_a_table_with_a_missing_cell_is_refused(tmp_path):
     file = tmp_path / "ci.csv"
     file.write_text("test_case,golden,platform,all_args\na,b\n", encoding="utf-8")
     with pytest.raises(ReaderError, match="line 2 has 2 cells, not as many as the 4 columns"):
-        load_cases(file)
+        load_rows(file)
 
 
 def _stage(index, allocated, overhead, fragmentation):

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from forescale.errors import ForescaleError, ReaderError, SpecError
-from forescale.evidence.tables import table
+from scripts.rows.tables import table
+
+from forescale.errors import ReaderError, SpecError
 from forescale.files import Row, Table, read_table
 from forescale.limits import AMOUNT, COUNT, DEVICES, EXTENT, LAYERS, Interval, within
 from forescale.struct import Struct
@@ -94,7 +95,3 @@ def _check_ids(path: str | Path, rows: tuple[Row, ...]) -> None:
         if row.id in seen:
             raise ReaderError(path, f"line {row.line} repeats the id {row.id!r} of line {seen[row.id]}")
         seen[row.id] = row.line
-
-
-class InexpressibleError(ForescaleError):
-    """A row that cannot be turned into a model, cluster, layout and workload; its text is the reason."""

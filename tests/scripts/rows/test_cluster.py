@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from scripts.rows.cluster import cluster_of
 
 from forescale.catalogue.clusters import load_cluster
-from forescale.evidence.cluster import cluster_of
-from forescale.evidence.corpus import InexpressibleError
+from forescale.evidence.case import InexpressibleError
 
 
 def build(row):

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from scripts.rows.columns import COLUMNS, read_corpus
 
 from forescale.errors import ReaderError
-from forescale.evidence.corpus import COLUMNS, read_corpus
 
 HEADER = "id,model,hardware,n_gpus"
 
@@ -42,7 +42,7 @@ def test_a_cell_that_its_column_cannot_hold_is_refused(tmp_path, column, text):
 
 
 def test_the_page_lists_every_column():
-    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "scripts" / "rows" / "README.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.MULTILINE))
     assert listed == {name: column.meaning for name, column in COLUMNS.items()}
 

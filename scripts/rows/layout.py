@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
+from scripts.rows.columns import Notes
+from scripts.rows.tables import first_match, framework_name, names_framework, words_of
+
 from forescale.catalogue.frameworks import load_framework
-from forescale.evidence.corpus import InexpressibleError, Notes
-from forescale.evidence.tables import first_match, framework_name, names_framework, words_of
+from forescale.evidence.case import InexpressibleError, Stated
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
-from forescale.spec import Cluster
-from forescale.spec.framework import Framework, laid_over, over, told_of
+from forescale.spec.framework import Framework, over, told_of
 from forescale.spec.model import Model
 from forescale.spec.strategy import (
     SENT_ONCE,
@@ -24,32 +25,13 @@ from forescale.spec.strategy import (
     Offload,
     OffloadName,
     Recompute,
-    Strategy,
 )
-from forescale.spec.workload import OptimizerName, Workload
+from forescale.spec.workload import OptimizerName
 from forescale.struct import Struct
 
 _DEFAULT_SEQ_LEN = 4096
 _DEFAULT_MICROBATCHES_PER_STAGE = 8
 """Micro-batches per pipeline stage where a row gives no batch: a bubble of 11 %, common in published runs."""
-
-
-class Stated(Struct, frozen=True, kw_only=True):
-    """What a row says of its run, in the words of a plan; its framework says the rest."""
-
-    framework: str
-    """Name of the framework's record, as `--framework` takes it."""
-    strategy: Mapping[str, Any]
-    workload: Mapping[str, Any]
-    assumed: bool = False
-    """Whether the row does not say which framework it is."""
-
-    def trained(self, model: Model, cluster: Cluster) -> tuple[Strategy, Workload]:
-        """Return the layout and the workload as the framework trains them."""
-        framework = load_framework(self.framework)
-        layout, run = framework.completed(self.strategy, self.workload, model, cluster)
-        usual = Workload(seq_len=1, global_batch_size=1)
-        return laid_over(Strategy(), layout), laid_over(usual, run)
 
 
 def source_text(row: Row) -> str:

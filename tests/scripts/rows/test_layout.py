@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from scripts.rows.cluster import cluster_of
+from scripts.rows.layout import stage_layers, stated_of
+from scripts.rows.model import model_of
 
 from forescale.catalogue.clusters import load_device
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import ForescaleError
-from forescale.evidence.cluster import cluster_of
-from forescale.evidence.corpus import InexpressibleError
-from forescale.evidence.layout import stage_layers, stated_of
-from forescale.evidence.model import model_of
+from forescale.evidence.case import InexpressibleError
 from forescale.spec import Recompute
 
 

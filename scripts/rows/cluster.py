@@ -7,11 +7,12 @@ import re
 from importlib.resources import files
 
 from msgspec.structs import replace
+from scripts.rows.columns import Notes
+from scripts.rows.tables import first_match
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster, load_cluster
 from forescale.errors import UnknownNameError, nearest
-from forescale.evidence.corpus import InexpressibleError, Notes
-from forescale.evidence.tables import first_match
+from forescale.evidence.case import InexpressibleError
 from forescale.files import Row
 from forescale.spec.cluster import Cluster
 from forescale.units import GB

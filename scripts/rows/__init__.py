@@ -1,0 +1,1 @@
+"""Conversion of tables of published runs to explicit columns."""
