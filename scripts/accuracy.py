@@ -422,9 +422,9 @@ def _tests(tests: Scoreboard | None) -> str:
         "## Megatron-LM's own tests\n\n"
         f"{len(tests.outcomes)} golden values of Megatron-LM's continuous integration "
         "(`data/published/plans/megatron_ci.csv`): models of 12 layers and hidden size 512 on up to two nodes, each "
-        f"with all its flags; {len(tests.skipped)} could not be projected. Nothing is fitted to them. Their step is the "
-        "host's time, much of it deterministic algorithms, so that their seconds say little of large runs; the peak is "
-        "what the allocator of the last rank handed out. "
+        f"with all its flags; {len(tests.skipped)} could not be projected. Nothing is fitted to them. Their step is "
+        "the host's time, much of it deterministic algorithms, so that their seconds say little of large runs; the "
+        "peak is what the allocator of the last rank handed out. "
         f"{_percent(tests.total(core=False).coverage)} of the steps and {_inside(tests.outcomes)} of the peaks lie in "
         "the stated intervals.\n\n"
         + table(title, rows)

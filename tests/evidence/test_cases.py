@@ -105,6 +105,7 @@ def test_a_row_that_cannot_be_projected_says_why(cases, header, cells, reason):
         ("id,published", "A,strategy.tp", "published"),
         ("id,core", "A,perhaps", "core"),
         ("id,zero", "A,fsdp", "zero"),
+        ("id,measured_peak_gb,peak_measure", "A,5,virtual", "peak_measure"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused(cases, header, row, problem):

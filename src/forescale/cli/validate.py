@@ -37,7 +37,7 @@ def validate_command(
         Path,
         typer.Argument(
             metavar="RUNS.csv",
-            help="Table of measured runs, one a row; or Megatron-LM's golden values.",
+            help="Table of measured runs, one per row (docs/runs.md).",
             show_default=False,
         ),
     ],

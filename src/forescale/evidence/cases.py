@@ -12,13 +12,13 @@ from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, nearest, shown
-from forescale.evidence.case import Case, InexpressibleError, Measured, Stated
+from forescale.evidence.case import Case, InexpressibleError, Measured, PeakMeasure, PeakStage, Stated
 from forescale.evidence.published import Speed
 from forescale.files import FLAGS, Row, Table, parse_json, read_table
 from forescale.io.question import build_question
@@ -71,6 +71,8 @@ EARLIER = MappingProxyType(
     }
 )  # fmt: skip
 """Column names of the first version, still accepted, and the present name."""
+MEANINGS = MappingProxyType({"peak_measure": PeakMeasure, "peak_stage": PeakStage})
+"""Columns that hold one of a few values."""
 SECTIONS = ("model", "cluster", "framework", "strategy", "workload", "precision", "devices", "nodes")
 """First parts of the plan fields that a row may have."""
 SHORT: Mapping[str, str] = MappingProxyType(
@@ -294,14 +296,21 @@ def _printed(row: Row) -> Measured:
         for name, unit in units.items()
         if (value := _positive(row, f"measured_peak_{name}")) is not None
     ]
-    means = {name: row.text(name) for name in ("peak_measure", "peak_stage") if row.text(name)}
+    means = {name: _one_of(row, name, hint) for name, hint in MEANINGS.items() if row.text(name)}
     return Measured(
         step_time_s=speed.step_time_s,
         step_time_from="step time" if speed.step_time_s else "none",
         speed=speed,
         peak_bytes=next(iter(peaks), None),
-        **means,  # type: ignore[arg-type]  (checked against the names below)
+        **means,
     )
+
+
+def _one_of(row: Row, column: str, hint: Any) -> Any:  # noqa: ANN401  (an alias of Literal)
+    """Return the text of a cell if it is one of the values of a Literal."""
+    if (text := row.text(column)) not in (allowed := get_args(hint)):
+        raise row.refused(column, f"{shown(text)} must be {', '.join(allowed)}")
+    return text
 
 
 def _positive(row: Row, *columns: str) -> float | None:
