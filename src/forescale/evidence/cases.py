@@ -318,7 +318,8 @@ def _positive(row: Row, *columns: str) -> float | None:
         if (value := row.number(column)) is not None:
             if value <= 0:
                 raise row.refused(column, f"{shown(row.text(column))} must be greater than 0")
-            return within(value, POSITIVE, column)
+            figure: float = within(value, POSITIVE, column)
+            return figure
     return None
 
 
