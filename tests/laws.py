@@ -270,6 +270,12 @@ def utilisation_is_a_share(_: Asked, result: Projection) -> Iterator[str]:
         yield f"HFU {result.hfu:.4f}"
 
 
+def unfused_attention_computes_all_pairs(asked: Asked, result: Projection) -> Iterator[str]:
+    """Only flash attention skips masked pairs: without it HFU counts all that full-attention MFU does, and more."""
+    if not asked.strategy.flash_attention and result.hfu < result.mfu_full_attention * (1.0 - CLOSE):
+        yield f"HFU {result.hfu:.6f}, MFU with full attention {result.mfu_full_attention:.6f}"
+
+
 def states_fit_the_peak(_: Asked, result: Projection) -> Iterator[str]:
     memory = result.memory
     for stage in memory.stages:
@@ -358,6 +364,7 @@ def space_of(asked: Asked, **more: Any) -> Space:
 ALONE: Sequence[Callable[[Asked, Projection], Iterator[str]]] = (
     parts_sum,
     utilisation_is_a_share,
+    unfused_attention_computes_all_pairs,
     states_fit_the_peak,
     reads_back,
     seen_over_time,

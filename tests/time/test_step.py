@@ -399,6 +399,22 @@ def test_flops_of_a_step():
     assert again.time_s["recompute"] == pytest.approx(COUNT * replayed)
 
 
+def test_flops_of_unfused_attention_are_those_of_all_pairs():
+    """Two products forward and four back of every query by every key; selective recompute repeats the first two."""
+    layout = replace(LAYOUT, flash_attention=False)
+    weights = 4 * (512 * (8 + 2 * 4) * 64 + 512 * 512 + 3 * 512 * 1536)
+    tokens, pairs = 24 * 512, 4 * 24 * 8 * 512 * 512
+    _, result = run(DENSE, layout, WORK)
+    products = 2 * tokens * (weights + 512 * 8000)
+    assert result.hardware_flops_per_step == pytest.approx(3 * products + 3 * 4 * 64 * pairs)
+    assert result.hardware_flops_per_step == pytest.approx(result.model_flops_full_attention_per_step)
+    assert result.hfu == pytest.approx(result.mfu_full_attention)
+    selective = replace(layout, recompute=Recompute(granularity="selective", modules=("core_attn",)))
+    _, again = run(DENSE, selective, WORK)
+    more = again.hardware_flops_per_step - result.hardware_flops_per_step
+    assert more == pytest.approx(4 * 64 * pairs)
+
+
 def test_a_busy_network_slows_every_message_and_dispatch_once_more():
     layout = Strategy(
         dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(grad_reduce=False, param_gather=False)
