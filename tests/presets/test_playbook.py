@@ -57,7 +57,12 @@ def test_memory_table(billions, plain, accumulated):
 def test_states_follow_their_types(precision, weights, gradients, optimizer):
     """The playbook's table of FP8 recipes: 16 bytes in bf16 and under Transformer Engine, 6 in nanotron's FP8."""
     each = bytes_per_parameter(precision)
-    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (weights, gradients, 0, optimizer)
+    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (
+        weights,
+        gradients,
+        0,
+        optimizer,
+    )
 
 
 @pytest.mark.parametrize("compute", ["fp32", "tf32"])

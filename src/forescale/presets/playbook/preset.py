@@ -240,8 +240,8 @@ def bytes_per_parameter(precision: Precision) -> BytesPerParameter:
     """Return the bytes of each state by its data type.
 
     fp32 training takes 4 + 4 + 8: the weights are their own master copy. Mixed precision takes the weights, gradients,
-    master weights and moments in their types, in bf16 2 + 2 + (4 + 8); fp32 gradients are a second copy, 4 more, next to
-    those in the type of the weights. The FP8 recipes follow from their types (table "FP8 pretraining").
+    master weights and moments in their types, in bf16 2 + 2 + (4 + 8); fp32 gradients are a second copy, 4 more, in
+    addition to those in the type of the weights. The FP8 recipes follow from their types (table "FP8 pretraining").
     """
     moments = 2.0 * STORAGE_BYTES[precision.moments]
     gradients = STORAGE_BYTES[precision.gradients]
@@ -362,8 +362,8 @@ def _activations(model: Model, strategy: Strategy, workload: Workload, count: in
 
 _LEFT_OUT = Note(
     topic="memory",
-    text="the playbook leaves out the CUDA context, temporary buffers, logits and fragmentation: a layout that fits by its "
-    "count is at risk",
+    text="the playbook leaves out the CUDA context, temporary buffers, logits and fragmentation: a layout that fits by "
+    "its count is at risk",
 )
 
 
