@@ -298,6 +298,8 @@ class WorkBounds:
                     for name, value in parts.items()
                     if name not in without and (within is None or name in within)
                 ]
+                if within is None and choices.deferred_head_gradients and priced.block.name == "head":
+                    named.append(-own.weight * (1.0 + question.model.num_mtp_layers))
                 numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
                 return (
                     numbers
@@ -489,7 +491,9 @@ def least_bytes(
     return Parts(
         layers=tuple(_of_all(_least(each)) for each in layers),
         embedding=_of_any(blocks.embedding, ()),
-        head=_of_any(blocks.head, (), split=splits_backward(choices.schedule)),
+        head=_of_any(
+            blocks.head, (), split=splits_backward(choices.schedule) or choices.deferred_head_gradients > 0
+        ),
         mtp=None
         if blocks.mtp is None
         else _of_all(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),

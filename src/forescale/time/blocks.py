@@ -300,7 +300,7 @@ class PricedModel:
                 kept,
                 offloaded=() if end else offloaded,
                 captured=captured and not end,
-                split=split,
+                split=split or (end and choices.deferred_head_gradients > 0),
             )
             self._known[key] = seconds, held
         return self._known[key]

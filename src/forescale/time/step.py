@@ -13,6 +13,7 @@ from forescale.graph.ops import Collective
 from forescale.graph.parts import ByPolicy, Parts, message_bytes
 from forescale.graph.stages import Picker, StageSums, sum_over_stages
 from forescale.memory.buffers import kept_whole
+from forescale.memory.deferred import deferred_of_step
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.states import at_stage_3
 from forescale.numeric import Numeric
@@ -32,6 +33,7 @@ from forescale.time.pipeline import (
     bubble_time,
     crossing_time,
     engine_seconds,
+    exposed_flush,
     exposed_pipeline_time,
     least_makespan,
 )
@@ -107,6 +109,8 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     )
     forward = sums.total(inputs.seconds, FORWARD)
     backward = sums.total(inputs.seconds, BACKWARD)
+    deferred = _deferred(setting, inputs, count)
+    backward = backward - stages.last * deferred / count
     exposed = _exposed(setting, inputs, sums, (forward, backward, 0.0))
     backward = backward + exposed.engine
     stage_time = forward + backward + exposed.waiting
@@ -117,6 +121,9 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     if setting.choices.crosses and inputs.pipeline.in_closed_form:
         alone = _uncrossed(inputs, sum(_hidden(inputs, slowest)), count)
         parts["expert_comm"] = parts.get("expert_comm", 0.0) + alone
+    if setting.choices.deferred_head_gradients:
+        shown = _exposed_flush(inputs, deferred, backward) - at(stages.last) * deferred
+        parts["head"] = parts.get("head", 0.0) + shown
     _add_once(parts, setting, inputs, exposed, at, count)
     if (anchor := inputs.pricing.models.anchor) is not None:
         parts = {name: anchor.of_step(seconds) for name, seconds in parts.items()}
@@ -127,6 +134,20 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
         backward=backward,
         flops=sum_over_stages(values=flops, multiplicity=stages.multiplicity),
     )
+
+
+def _deferred(setting: Setting, inputs: Inputs, count: Numeric) -> Numeric:
+    """Return the seconds of the weight gradients of the head that wait for the flush."""
+    if not setting.choices.deferred_head_gradients:
+        return 0.0
+    return deferred_of_step(setting, count) * inputs.seconds.head.taken.weight
+
+
+def _exposed_flush(inputs: Inputs, deferred: Numeric, backward: Numeric) -> Numeric:
+    """Return what shows of deferred weight gradients; the flush of several chunks is a chunk's backward per stage."""
+    stages = inputs.stages
+    drain = sum_over_stages(values=backward * (1.0 - stages.last), multiplicity=stages.multiplicity)
+    return exposed_flush(deferred=deferred, drain=drain / inputs.degrees.vpp)
 
 
 def _parts(inputs: Inputs, sums: StageSums) -> Seconds:
