@@ -77,6 +77,53 @@ def test_a_comma_is_not_taken_for_none(text, dimension, instead):
         parse(text, dimension)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (10 * 2**40, "10.00 TiB"),
+        (9 * 2**40, "9216.00 GiB"),
+        (2**30, "1.00 GiB"),
+        (2**30 - 2**20, "1023.00 MiB"),
+        (2**20, "1.00 MiB"),
+        (2**10, "1.00 KiB"),
+        (1023, "1023 B"),
+        (-(2**31), "-2.00 GiB"),
+    ],
+)
+def test_bytes_change_their_unit_at_powers_of_1024(value, text):
+    assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1.000 s"),
+        (999.0, "999.000 s"),
+        (1000.0, "1,000 s"),
+        (0.999, "999.000 ms"),
+        (1e-3, "1.000 ms"),
+        (1e-6, "1.000 µs"),
+        (5e-9, "5.0 ns"),
+        (0.0, "0 s"),
+    ],
+)
+def test_seconds_change_their_unit_at_thousands(value, text):
+    assert format_seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1e3, "1 K"), (999.0, "999"), (1e6, "1 M"), (2.5e12, "2.5 T"), (3e15, "3 P")]
+)
+def test_counts_change_their_unit_at_thousands(value, text):
+    assert format_count(value) == text
+
+
+def test_the_longest_quantity_has_60_characters():
+    assert parse("1" + " " * 57 + "GB", "byte") == 1e9
+    with pytest.raises(SpecError):
+        parse("1" + " " * 58 + "GB", "byte")
+
+
 def test_formats():
     assert format_bytes(80 * 2**30) == "80.00 GiB"
     assert format_seconds(12.34) == "12.340 s"
