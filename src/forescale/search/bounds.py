@@ -24,7 +24,7 @@ from forescale.memory.overhead import load_residual
 from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
-from forescale.numeric import Array, Numeric, mapped, smaller, taking
+from forescale.numeric import Array, Numeric, larger, mapped, smaller, taking
 from forescale.question import Question
 from forescale.schedule import splits_backward
 from forescale.search.evaluate import (
@@ -61,7 +61,7 @@ from forescale.search.tree import (
 from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
 from forescale.struct import Struct
-from forescale.time.blocks import block_seconds
+from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
@@ -299,7 +299,8 @@ class WorkBounds:
                     if name not in without and (within is None or name in within)
                 ]
                 if within is None and choices.deferred_head_gradients and priced.block.name == "head":
-                    named.append(-own.weight * (1.0 + question.model.num_mtp_layers))
+                    saved, _ = deferred_seconds(priced, own, choices)
+                    named.append(-larger(saved, 0.0) * (1.0 + question.model.num_mtp_layers))
                 numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
                 return (
                     numbers

@@ -16,7 +16,7 @@ from forescale.memory.buffers import kept_whole
 from forescale.memory.deferred import deferred_of_step
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES
@@ -109,8 +109,8 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     )
     forward = sums.total(inputs.seconds, FORWARD)
     backward = sums.total(inputs.seconds, BACKWARD)
-    deferred = _deferred(setting, inputs, count)
-    backward = backward - stages.last * deferred / count
+    saved, flush = _deferred(setting, inputs, count)
+    backward = backward - stages.last * saved / count
     exposed = _exposed(setting, inputs, sums, (forward, backward, 0.0))
     backward = backward + exposed.engine
     stage_time = forward + backward + exposed.waiting
@@ -122,8 +122,7 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
         alone = _uncrossed(inputs, sum(_hidden(inputs, slowest)), count)
         parts["expert_comm"] = parts.get("expert_comm", 0.0) + alone
     if setting.choices.deferred_head_gradients:
-        shown = _exposed_flush(inputs, deferred, backward) - at(stages.last) * deferred
-        parts["head"] = parts.get("head", 0.0) + shown
+        _defer(parts, at(stages.last) * saved, _exposed_flush(inputs, flush, backward))
     _add_once(parts, setting, inputs, exposed, at, count)
     if (anchor := inputs.pricing.models.anchor) is not None:
         parts = {name: anchor.of_step(seconds) for name, seconds in parts.items()}
@@ -136,11 +135,19 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     )
 
 
-def _deferred(setting: Setting, inputs: Inputs, count: Numeric) -> Numeric:
-    """Return the seconds of the weight gradients of the head that wait for the flush."""
+def _deferred(setting: Setting, inputs: Inputs, count: Numeric) -> tuple[Numeric, Numeric]:
+    """Return what deferred weight gradients of the head save in the last stage's passes and take in the flush."""
     if not setting.choices.deferred_head_gradients:
-        return 0.0
-    return deferred_of_step(setting, count) * inputs.seconds.head.taken.weight
+        return 0.0, 0.0
+    products, (saved, alone) = deferred_of_step(setting, count), inputs.seconds.head.taken.deferred
+    return products * saved, products * alone
+
+
+def _defer(parts: Seconds, saved: Numeric, shown: Numeric) -> None:
+    """Take what the slowest stage saves from its head, or from waiting for launches, and add what the flush shows."""
+    head, overhead = parts.get("head", 0.0), parts.get("overhead", 0.0)
+    busy = smaller(saved, head)
+    parts["head"], parts["overhead"] = head - busy + shown, overhead - (saved - busy)
 
 
 def _exposed_flush(inputs: Inputs, deferred: Numeric, backward: Numeric) -> Numeric:
