@@ -21,7 +21,14 @@ from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
 from forescale.spec.workload import Trainable
 from forescale.time import update
-from forescale.time.update import device_traffic, host_waits, update_gap, update_traffic
+from forescale.time.update import (
+    device_traffic,
+    flat_from,
+    host_waits,
+    update_gap,
+    update_traffic,
+    updated_tensors,
+)
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
 
@@ -35,6 +42,22 @@ def test_an_update_moves_states_gradients_and_weights(fused, passes):
     )
     states = StateBytes(weights=0.0, gradients=0.0, optimizer=12e6, updated=1e6, copied=3e5)
     assert device_traffic(setting, states) == passes * 12e6 + 2 * 1e6 + 2 * (1e6 + 3e5)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "tensors"),
+    [
+        (Kernels(), [0.0, 7.0, 7.0, 0.0]),
+        (Kernels(flat_update=True), [0.0, 0.0, 0.0, 0.0]),
+        (Kernels(flat_update=True, keeps_product_gradients=True), [0.0, 7.0, 0.0, 0.0]),
+    ],
+    ids=["tensor-by-tensor", "flat", "flat-with-product-gradients"],
+)
+def test_tensors_that_an_update_copies_one_by_one(kernels, tensors):
+    """Of zero 0 to 3: one kernel takes all tensors without a share of them, and from where they are one flat tensor."""
+    stages = range(4)
+    found = [float(updated_tensors(zero=zero, sharded=7.0, flat_from=flat_from(kernels))) for zero in stages]
+    assert found == tensors
 
 
 def test_traffic_of_an_update():
