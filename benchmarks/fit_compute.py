@@ -33,6 +33,7 @@ from forescale.spec import Device
 
 DATE = "2026-11-23"
 OUT = Path(__file__).parents[1] / "src/forescale/catalogue/calibrations"
+PRIORS = json.loads(Path(__file__).with_name("kernel_priors.json").read_text(encoding="utf-8"))
 MACHINES = {
     "V100 SXM2": "v100-sxm2-32gb",
     "A100-80GB SXM": "a100-sxm-80gb", "A100 SXM": "a100-sxm-80gb", "A100-80GB PCIe": "a100-pcie-80gb",
@@ -198,8 +199,25 @@ def older(model: fit.ModelOf, kind: str) -> fit.ModelOf:
     return lambda calibration, device: model(calibration.with_attention(kind), device)
 
 
+def with_priors(generation: str, step: Step) -> tuple[Step, str]:
+    """Return the step with what is known of its parameters beforehand, and a text that says so."""
+    section = PRIORS.get(generation, {}).get(step.entry.section, {})
+    keys = step.entry.keys or ("",)
+    known = {name: prior for key in keys for name, prior in section.get(key, {}).items()}
+    parameters = tuple(
+        replace(p, prior=known[p.name]["value"], spread=known[p.name]["spread"]) if p.name in known else p
+        for p in step.parameters
+    )
+    text = "".join(
+        f"; prior of {name}: {prior['value']:g} ± {prior['spread']:g} ({prior['source']})"
+        for name, prior in known.items()
+    )
+    return replace(step, parameters=parameters), text
+
+
 def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Calibration:
     calibration = started(calibration, step.kind) if step.kind else calibration
+    step, priors = with_priors(calibration.name, step)
 
     def fitted_to(train: Rows) -> fit.Fitted:
         batch = kernels.batches(train.of(rows))
@@ -227,7 +245,7 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
         logs = evaluate(fitted, check, rows, False, step.model)
         if logs.size:
             held.append(entries.residual(logs, source=check.text))
-    record = entries.fit_record(source=step.train.text, in_sample=own, held_out=held, interval=interval,
+    record = entries.fit_record(source=step.train.text + priors, in_sample=own, held_out=held, interval=interval,
                             machines=step.train.machines)  # fmt: skip
     show(calibration.name, step, fitted, own, held)
     return parted(aliased(rounded(step.entry.changed(fitted.calibration, {"fit": record}), step), step), step)

@@ -19,8 +19,12 @@ from typing import Any
 import numpy as np
 from tests.layouts import Asked, question
 
+from forescale.cost.roofline import attention_dtype, peak_rate
 from forescale.errors import PhysicsError, SpecError
 from forescale.explain import Explainer
+from forescale.graph.counts import executed_flops
+from forescale.graph.ops import AttentionCore, Collective, Elementwise, Gemm, GroupedGemm
+from forescale.inputs import wire
 from forescale.memory.timeline import total_bytes
 from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
@@ -29,8 +33,9 @@ from forescale.schedule import family
 from forescale.search.compare import compare
 from forescale.search.evaluate import score
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Cluster, MatrixRates
+from forescale.spec import Cluster, Device, MatrixRates
 from forescale.spec.space import NAMES, Space
+from forescale.spec.workload import STORAGE_BYTES
 
 CLOSE = 1e-9
 """Relative slack of sums in floating point."""
@@ -270,6 +275,47 @@ def utilisation_is_a_share(_: Asked, result: Projection) -> Iterator[str]:
         yield f"HFU {result.hfu:.4f}"
 
 
+def unfused_attention_computes_all_pairs(asked: Asked, result: Projection) -> Iterator[str]:
+    """Only flash attention skips masked pairs: without it HFU counts all that full-attention MFU does, and more."""
+    if not asked.strategy.flash_attention and result.hfu < result.mfu_full_attention * (1.0 - CLOSE):
+        yield f"HFU {result.hfu:.6f}, MFU with full attention {result.mfu_full_attention:.6f}"
+
+
+def kernels_stay_below_the_rates_of_the_device(asked: Asked, _: Projection) -> Iterator[str]:
+    """No product is faster than the peak at the device's clock, and no pass faster than its memory."""
+    model, cluster, strategy, workload = asked.arguments
+    prepared = wire(Question(model=model, cluster=cluster, strategy=strategy, workload=workload))
+    device, seconds_of = cluster.device, prepared.inputs.pricing.seconds
+    clock = device.clock_hz / device.peak_clock_hz
+    for priced in prepared.priced.priced.all():
+        for operator in priced.block.operators:
+            for op in operator.primitives:
+                if isinstance(op, Collective):
+                    continue
+                if isinstance(op, Elementwise):
+                    least = float(op.bytes_moved) / device.hbm_bandwidth
+                else:
+                    least = float(executed_flops(op)) / (peak_rate(device, rate_type(device, op)) * clock)
+                if float(seconds_of(op)) < least * (1.0 - CLOSE):
+                    yield f"{priced.block.name}, {operator.name}: {float(seconds_of(op)):.4g} s of at least {least:.4g} s"
+
+
+def rate_type(device: Device, op: Gemm | GroupedGemm | AttentionCore) -> str:
+    """Return the type that a product runs in; attention takes the other 16-bit type where a device lacks bf16."""
+    return attention_dtype(device, op.dtype) if isinstance(op, AttentionCore) else op.dtype
+
+
+def memory_holds_its_states(asked: Asked, result: Projection) -> Iterator[str]:
+    """All devices together hold each trained weight once at least, unless the host does."""
+    if asked.strategy.offload.parameters:
+        return
+    stages, ranks = result.memory.stages, asked.cluster.num_devices / asked.strategy.pp
+    held = sum(stage.weights_bytes for stage in stages) * ranks
+    narrowest = min(STORAGE_BYTES.values()) * result.params.trained
+    if held < narrowest * (1.0 - CLOSE):
+        yield f"weights take {held:.6g} bytes of all devices, less than {narrowest:.6g}"
+
+
 def states_fit_the_peak(_: Asked, result: Projection) -> Iterator[str]:
     memory = result.memory
     for stage in memory.stages:
@@ -358,6 +404,9 @@ def space_of(asked: Asked, **more: Any) -> Space:
 ALONE: Sequence[Callable[[Asked, Projection], Iterator[str]]] = (
     parts_sum,
     utilisation_is_a_share,
+    unfused_attention_computes_all_pairs,
+    kernels_stay_below_the_rates_of_the_device,
+    memory_holds_its_states,
     states_fit_the_peak,
     reads_back,
     seen_over_time,

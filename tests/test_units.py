@@ -14,6 +14,36 @@ from forescale.units import counted, format_bytes, format_count, format_seconds,
         ("450 GB/s", "byte/s", 450e9),
         ("400 Gb/s", "byte/s", 50e9),
         ("80 GiB", "byte", 80 * 2**30),
+        ("3 KiB", "byte", 3072.0),
+        ("3 MiB", "byte", 3 * 2**20),
+        ("2 TiB", "byte", 2 * 2**40),
+        ("5 kB", "byte", 5e3),
+        ("5 KB", "byte", 5e3),
+        ("5 PB", "byte", 5e15),
+        ("5 EB", "byte", 5e18),
+        ("3 GiB/s", "byte/s", 3 * 2**30),
+        ("3 TiB/s", "byte/s", 3 * 2**40),
+        ("3 TB/s", "byte/s", 3e12),
+        ("8 Mbit/s", "byte/s", 1e6),
+        ("2 PFLOP", "FLOP", 2e15),
+        ("2 min", "second", 120.0),
+        ("2 h", "second", 7200.0),
+        ("2 d", "second", 172800.0),
+        ("2 ms", "second", 2e-3),
+        ("2 µs", "second", 2e-6),
+        ("2 ns", "second", 2e-9),
+        ("1.98 GHz", "hertz", 1.98e9),
+        ("700 W", "watt", 700.0),
+        ("1.4 kW", "watt", 1400.0),
+        ("2K", "token", 2e3),
+        ("2M", "token", 2e6),
+        ("2B", "token", 2e9),
+        ("8k", "length", 8192.0),
+        ("8K", "length", 8192.0),
+        ("2M", "length", 2 * 2**20),
+        ("2.5B", "money", 2.5e9),
+        ("2.5M", "money", 2.5e6),
+        ("2.5K", "money", 2.5e3),
         ("2.5 us", "second", 2.5e-6),
         ("15T", "token", 15e12),
         ("1_000", "token", 1000.0),
@@ -45,6 +75,53 @@ def test_what_is_no_quantity_is_refused_with_the_units_allowed(text, dimension):
 def test_a_comma_is_not_taken_for_none(text, dimension, instead):
     with pytest.raises(SpecError, match=f"parts no thousands, such as .*{instead}"):
         parse(text, dimension)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (10 * 2**40, "10.00 TiB"),
+        (9 * 2**40, "9216.00 GiB"),
+        (2**30, "1.00 GiB"),
+        (2**30 - 2**20, "1023.00 MiB"),
+        (2**20, "1.00 MiB"),
+        (2**10, "1.00 KiB"),
+        (1023, "1023 B"),
+        (-(2**31), "-2.00 GiB"),
+    ],
+)
+def test_bytes_change_their_unit_at_powers_of_1024(value, text):
+    assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1.000 s"),
+        (999.0, "999.000 s"),
+        (1000.0, "1,000 s"),
+        (0.999, "999.000 ms"),
+        (1e-3, "1.000 ms"),
+        (1e-6, "1.000 µs"),
+        (5e-9, "5.0 ns"),
+        (0.0, "0 s"),
+    ],
+)
+def test_seconds_change_their_unit_at_thousands(value, text):
+    assert format_seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1e3, "1 K"), (999.0, "999"), (1e6, "1 M"), (2.5e12, "2.5 T"), (3e15, "3 P")]
+)
+def test_counts_change_their_unit_at_thousands(value, text):
+    assert format_count(value) == text
+
+
+def test_the_longest_quantity_has_60_characters():
+    assert parse("1" + " " * 57 + "GB", "byte") == 1e9
+    with pytest.raises(SpecError):
+        parse("1" + " " * 58 + "GB", "byte")
 
 
 def test_formats():

@@ -8,12 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.fit_compute import OUT, above_rating, document, read_rows, recipes, roofline, tile
+from benchmarks.fit_compute import (
+    OUT,
+    PRIORS,
+    Step,
+    above_rating,
+    document,
+    read_rows,
+    recipes,
+    roofline,
+    tile,
+    twins,
+    with_priors,
+)
 
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import calibration_of, inherited, read_calibration
 from forescale.cost.timings import batches
-from forescale.evidence.kernels import Fitted, errors
+from forescale.evidence.kernels import Fitted, errors, fit_entry
 from forescale.graph.ops import Gemm, GroupedGemm
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +68,46 @@ def test_a_fit_is_reproduced(name, rows):
             for content in (made, packaged)
         )
         assert np.max(np.abs(ours - theirs)) < 2e-3
+
+
+@pytest.mark.parametrize("section", ["attention", "tile_attention"])
+@pytest.mark.parametrize("key", ["forward", "backward"])
+def test_a_fit_to_one_head_width_does_not_depend_on_where_it_starts(section, key, rows):
+    """MI355X was timed at one head width: its rows tell the sum of products and softmax, the prior tells them apart."""
+    step = next(
+        with_priors("cdna4", twin)[0]
+        for single in recipes()["cdna4"][1]
+        for twin in twins(single)
+        if isinstance(twin, Step) and (twin.entry.section, twin.entry.keys) == (section, (key,))
+    )
+    assert {row.ops[0].qk_dim for row in step.train.of(rows)} == {128.0}
+    calibration = read_calibration("cdna4")
+    found = []
+    for share in (0.1, 0.9):
+        starts = tuple(replace(p, start=p.low + share * (p.high - p.low)) for p in step.parameters)
+        fitted = fit_entry(calibration, step.entry, batches(step.train.of(rows)), starts, step.model)
+        entry = getattr(fitted.calibration, section)[key]
+        found.append([getattr(entry, p.name) for p in step.parameters])
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
+def test_every_prior_has_a_source_and_a_parameter():
+    for generation, sections in PRIORS.items():
+        if generation in ("source", "date"):
+            continue
+        steps = [twin for single in recipes()[generation][1] for twin in twins(single)]
+        for section, keys in sections.items():
+            for key, priors in keys.items():
+                (step,) = [
+                    each
+                    for each in steps
+                    if isinstance(each, Step)
+                    and each.entry.section == section
+                    and key in (each.entry.keys or ("",))
+                ]
+                assert set(priors) <= {p.name for p in step.parameters}
+                assert all(prior["source"] and prior["spread"] > 0.0 for prior in priors.values())
+                assert "prior of" in with_priors(generation, step)[1]
 
 
 @pytest.mark.parametrize(("table", "kind", "bound"), [("SMGEMM", Gemm, 0.08), ("SMGROUP", GroupedGemm, 0.10)])

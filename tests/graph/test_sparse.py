@@ -56,6 +56,7 @@ def test_all_heads_read_one_latent_of_each_key_picked():
     assert (core.q_len, core.kv_len, core.pairs) == (SEQ, 64, SEQ * 64)
     filled = 64 * SEQ - 64 * 63 / 2
     assert core.flops == pytest.approx(2 * HEADS * filled * (LATENT + 32))
+    assert core.executed_flops == pytest.approx(2 * HEADS * SEQ * 64 * (LATENT + 32))  # empty places, too
     assert not core.grows
 
 

@@ -252,6 +252,27 @@ def test_whole_runs_wait_for_the_rank_with_the_last_queries():
     )  # executed on the mean rank
 
 
+@pytest.mark.parametrize("attention", [ATTENTION, replace(ATTENTION, window=50)], ids=["causal", "window"])
+def test_unfused_attention_computes_the_pairs_that_its_mask_hides(attention):
+    """Megatron-LM's DotProductAttention multiplies all queries by all keys and masks the scores: 2 products forward, 4 back."""
+    _, _, operator = core(flash_attention=False, attention=attention)
+    forward, backward = operator.forward[0], operator.backward_input[0]
+    assert forward.pairs < 462 * 462 == forward.computed_pairs
+    assert forward.executed_flops == 5 * HEADS * 462 * 462 * 2 * (SIZE + SIZE)
+    assert backward.executed_flops == 2 * forward.executed_flops
+    assert forward.flops / forward.executed_flops == pytest.approx(forward.pairs / 462**2)
+    _, _, flash = core(attention=attention)
+    assert flash.forward[0].executed_flops == flash.forward[0].flops == forward.flops
+
+
+def test_every_rank_of_unfused_context_parallelism_computes_all_keys():
+    """Whole runs of the sequence leave ranks with unequal masks, but unfused kernels compute them all the same."""
+    _, _, operator = core(cp=3, cp_balanced=False, cp_kind="all_gather", flash_attention=False)
+    (work,) = [each for each in operator.forward if hasattr(each, "pairs")]
+    assert work.busy < 1.0
+    assert work.executed_flops == pytest.approx(5 * HEADS * 462 / 3 * 462 * 4 * SIZE)
+
+
 def test_key_heads_are_copied_where_there_are_fewer_than_ranks():
     """Of 4 key heads over 6 ranks, each rank keeps one whole."""
     block = block_of(ATTENTION, None, tp=6)

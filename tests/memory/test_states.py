@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests import small
 
+from forescale.memory.inputs import StateBytes
 from forescale.memory.states import (
     gradient_bytes,
+    on_host,
     optimizer_bytes,
     optimizer_element_bytes,
+    received_bytes,
     update_bytes,
     update_element_bytes,
     weight_bytes,
 )
+from forescale.project import project
+from forescale.spec import Strategy
+from forescale.spec.strategy import Offload
 from forescale.spec.workload import Precision
 
 ZERO_PAPER = {0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}
@@ -57,3 +64,64 @@ def test_the_update_copies_gradients_kept_in_less_than_fp32() -> None:
     assert update_element_bytes(HALF) == 4.0
     assert update_element_bytes(Precision()) == 0.0
     assert update_element_bytes(Precision(gradients="bf16", master="none")) == 0.0
+
+
+HELD = StateBytes(
+    weights=20.0, gradients=40.0, optimizer=120.0, frozen=6.0, update=7.0, updated=10.0, received=3.0
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "left", "master"), [(0.0, 0.0, True), (0.25, 0.0, True), (1.0, 4.0, False)]
+)
+def test_states_that_the_host_updates_leave_the_device(share, left, master):
+    """Ten parameters with 12 bytes of states, of which `left` stay; the host adds fp32 gradients, and weights."""
+    offload = Offload(optimizer=share, master=master)
+    found = on_host(HELD, offload, np.array(1.0), left, 99.0)
+    moved = 120.0 - left * 10.0
+    assert (found.weights, found.gradients, found.frozen) == (20.0, 40.0, 6.0)
+    assert found.optimizer == 120.0 - share * moved
+    assert (found.update, found.updated) == (7.0 * (1 - share), 10.0 * (1 - share))
+    assert found.copied == (share * 10.0 if left else 0.0)
+    assert found.host == share * moved + (4.0 if master else 8.0) * share * 10.0
+    assert (found.host_updated, found.host_optimizer) == (share * 10.0, share * 120.0)
+    assert (found.host_weights, found.host_gradients) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("zero", "gone"), [(2.0, 0.0), (3.0, 1.0)])
+def test_offloaded_shards_of_stage_3_leave_the_device_whole(zero, gone):
+    found = on_host(HELD, Offload(parameters=True), np.array(zero), 0.0, 99.0)
+    kept = 1.0 - gone
+    assert (found.weights, found.frozen, found.gradients) == (20.0 * kept, 6.0 * kept, 40.0 * kept)
+    assert (found.optimizer, found.update, found.updated) == (120.0 * kept, 7.0 * kept, 10.0 * kept)
+    assert found.host == gone * (120.0 + 4.0 * 10.0 + 20.0)
+    assert (found.host_weights, found.host_gradients) == (gone * 99.0, gone * 40.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, 200.0),
+        ({"waits": True}, 100.0),  # two rounds of 40 parameters and more, one at a time
+        ({"waits": True, "bucket": 0.0}, 200.0),
+        ({"waits": True, "bucket": 1000.0}, 200.0),
+        ({"zero": 0.0}, 0.0),
+        ({"zero": 3.0}, 0.0),
+        ({"shards": 1.0}, 0.0),
+    ],
+)
+def test_parameters_that_are_received_in_flat_tensors(more, expected):
+    usual = {
+        "parameters": 100.0,
+        "element_bytes": 2.0,
+        "bucket": 40.0,
+        "zero": 1.0,
+        "shards": 4.0,
+        "waits": False,
+    }
+    assert received_bytes(**{**usual, **more}) == expected
+
+
+def test_nothing_is_frozen_where_all_is_trained():
+    result = project(small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload())
+    assert [stage.frozen_bytes for stage in result.memory.stages] == [0.0]

@@ -43,6 +43,34 @@ def test_memory_table(billions, plain, accumulated):
         assert billions * bytes_per_parameter(precision).total == gigabytes
 
 
+@pytest.mark.parametrize(
+    ("precision", "weights", "gradients", "optimizer"),
+    [
+        (Precision(gradients="bf16"), 2, 2, 4 + 4 + 4),
+        (Precision(compute="fp8", parameters="fp32"), 4, 4, 4 + 4),
+        (Precision(compute="fp8", parameters="fp8", gradients="fp8", master="bf16", moments="fp8"), 1, 1, 2 + 1 + 1),
+        (Precision(parameters="fp8", gradients="bf16", moments="bf16"), 1, 2, 4 + 2 + 2),
+        (Precision(gradients="bf16", master="none"), 2, 2, 4 + 4),
+    ],
+    ids=["bf16", "transformer-engine", "nanotron", "deepseek-v3", "no-master"],
+)  # fmt: skip
+def test_states_follow_their_types(precision, weights, gradients, optimizer):
+    """The playbook's table of FP8 recipes: 16 bytes in bf16 and under Transformer Engine, 6 in nanotron's FP8."""
+    each = bytes_per_parameter(precision)
+    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (
+        weights,
+        gradients,
+        0,
+        optimizer,
+    )
+
+
+@pytest.mark.parametrize("compute", ["fp32", "tf32"])
+def test_full_precision_takes_16_bytes_by_its_compute_type_alone(compute):
+    each = bytes_per_parameter(Precision(compute=compute))
+    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (4, 4, 0, 8)
+
+
 def test_bytes_of_every_part():
     each = bytes_per_parameter(ACCUMULATED)
     assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (2, 2, 4, 12)
@@ -115,6 +143,22 @@ def test_projection_of_a_llama():
     assert stage.optimizer_bytes == pytest.approx(12 * result.params.total / 2 / 4)
     assert stage.activations_bytes == pytest.approx(32 * 2 * 4096 * 4096 / 2)
     assert {"parameters", "activations", "data_comm", "tensor_comm"} <= {note.topic for note in result.notes}
+
+
+@pytest.mark.parametrize(("layers", "verdict"), [(8, "AT RISK"), (2000, "OOM")])
+def test_no_layout_is_said_to_fit(layers, verdict):
+    """The playbook leaves out the context, buffers, logits and fragmentation, and states no interval."""
+    question = asked(
+        small.dense(layers),
+        small.cluster(8),
+        Strategy(dp_shard=8),
+        Workload(seq_len=1024, global_batch_size=16),
+        preset="playbook",
+    )
+    memory = project_as(question).memory
+    assert memory.verdict == verdict
+    assert (memory.peak_bytes < memory.capacity_bytes) == (verdict == "AT RISK")
+    assert memory.peak_low_bytes == memory.peak_bytes == memory.peak_high_bytes
 
 
 def test_pipelines_hold_p_micro_batches():

@@ -292,6 +292,10 @@ CASES = {
             ),
         ),
     ),
+    "weight gradients of the head in the flush": (
+        asked(replace(DENSE, vocab_size=128000), cluster(4), SHORT),
+        space(**ALONE, kernels=Kernels(deferred_head_gradients=3), zero=(0, 1)),
+    ),
     "updates received, at the upper end": (
         asked(uniform(4), cluster(4), SHORT, safe=True),
         space(**ALONE, kernels=Kernels(flat_update=True, receives_copies=True), zero=(1, 2)),
@@ -409,6 +413,7 @@ FLOORS = {
     "frozen but for the head": (0.903, 0.903, 1.000, 1.000, 1.000, 1.000, 1.000),
     "an engine that waits": (0.938, 0.938, 0.986, 0.986, 1.000, 1.000, 1.000),
     "an engine that runs ahead": (0.558, 0.558, 0.895, 0.895, 1.000, 1.000, 1.000),
+    "weight gradients of the head in the flush": (0.667, 0.667, 0.852, 0.852, 1.000, 1.000, 1.000),
     "updates received, at the upper end": (0.607, 0.607, 0.896, 0.896, 0.993, 0.993, 0.993),
     "gathered in a stream of its own": (0.619, 0.619, 0.921, 0.921, 1.000, 1.000, 1.000),
     "gathered in a stream of its own, at the upper end": (0.619, 0.619, 0.921, 0.921, 0.997, 0.997, 0.997),

@@ -399,6 +399,22 @@ def test_flops_of_a_step():
     assert again.time_s["recompute"] == pytest.approx(COUNT * replayed)
 
 
+def test_flops_of_unfused_attention_are_those_of_all_pairs():
+    """Two products forward and four back of every query by every key; selective recompute repeats the first two."""
+    layout = replace(LAYOUT, flash_attention=False)
+    weights = 4 * (512 * (8 + 2 * 4) * 64 + 512 * 512 + 3 * 512 * 1536)
+    tokens, pairs = 24 * 512, 4 * 24 * 8 * 512 * 512
+    _, result = run(DENSE, layout, WORK)
+    products = 2 * tokens * (weights + 512 * 8000)
+    assert result.hardware_flops_per_step == pytest.approx(3 * products + 3 * 4 * 64 * pairs)
+    assert result.hardware_flops_per_step == pytest.approx(result.model_flops_full_attention_per_step)
+    assert result.hfu == pytest.approx(result.mfu_full_attention)
+    selective = replace(layout, recompute=Recompute(granularity="selective", modules=("core_attn",)))
+    _, again = run(DENSE, selective, WORK)
+    more = again.hardware_flops_per_step - result.hardware_flops_per_step
+    assert more == pytest.approx(4 * 64 * pairs)
+
+
 def test_a_busy_network_slows_every_message_and_dispatch_once_more():
     layout = Strategy(
         dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(grad_reduce=False, param_gather=False)
@@ -581,3 +597,38 @@ def test_an_engine_that_runs_ahead_works_while_the_device_computes_and_waits():
         (stage,) = result.stage_times
         spent.append(stage.forward_s + stage.backward_s + parts["data_comm"] / COUNT)
     assert spent[0] - spent[1] == pytest.approx(2 * (11 + 11 + 4) * 0.001)
+
+
+@pytest.mark.parametrize(("limit", "deferred"), [(0, 0), (1, 1), (3, 3), (99, 24)])
+def test_deferred_weight_gradients_of_the_head_run_in_the_flush(limit, deferred):
+    """While the first stage finishes its last backward; what takes longer shows. The last of 24 passes runs it all."""
+    work = Workload(seq_len=512, global_batch_size=24)
+    layout = Strategy(pp=2)
+    later = replace(layout, kernels=Kernels(deferred_head_gradients=limit))
+    engine = SoftwareFactors(step_overhead_s=0.125)
+    (_, plain), (_, found) = (run(DENSE, each, work, software=engine) for each in (layout, later))
+    weight = product(512, 512, 8000)[2]
+    first, last = found.stage_times
+    before = plain.stage_times
+    assert first == before[0]
+    assert last.backward_s == pytest.approx(before[1].backward_s - deferred * weight / 24)
+    slower = max(each.forward_s + each.backward_s for each in found.stage_times)
+    others = sum(each.forward_s + each.backward_s for each in found.stage_times) - slower
+    shown = max(0.0, deferred * weight - first.backward_s)
+    hop = 2 * 512 * 512 / 100e9
+    assert found.step_time_s == pytest.approx(
+        24 * slower + others + shown + 2 * hop + 24 * 2 * hop + found.time_s["optimizer"] + 0.125
+        + found.time_s["data_comm"]
+    )  # fmt: skip
+    assert found.hardware_flops_per_step == plain.hardware_flops_per_step
+    if limit == 99:
+        assert shown > 0.0
+
+
+def test_deferring_the_heads_weight_gradient_shortens_the_step_of_a_slow_last_stage():
+    work, layout = Workload(seq_len=512, global_batch_size=24), Strategy(pp=2)
+    times = [
+        run(DENSE, replace(layout, kernels=Kernels(deferred_head_gradients=limit)), work)[1].step_time_s
+        for limit in (0, 1, 2)
+    ]
+    assert times[0] > times[1] > times[2]

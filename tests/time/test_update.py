@@ -12,17 +12,65 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.cost.calibration import RunFactors
 from forescale.errors import SpecError
 from forescale.explain import explain
+from forescale.memory.inputs import StateBytes
 from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
 from forescale.search import search
-from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Strategy, Tier, Workload
+from forescale.spec import DenseFfn, Kernels, Layer, Model, MoeFfn, Precision, Strategy, Tier, Workload
 from forescale.spec.space import Space
 from forescale.spec.strategy import Offload, Recompute
 from forescale.spec.workload import Trainable
 from forescale.time import update
-from forescale.time.update import host_waits, update_gap
+from forescale.time.update import (
+    device_traffic,
+    flat_from,
+    host_waits,
+    update_gap,
+    update_traffic,
+    updated_tensors,
+)
 
 BASE = Strategy(dp_shard=8, micro_batch_size=4)
+
+
+@pytest.mark.parametrize(("fused", "passes"), [(True, 2.0), (False, 6.0)])
+def test_an_update_moves_states_gradients_and_weights(fused, passes):
+    """One kernel reads and writes each state once; a kernel for each step of AdamW reads or writes 18 fp32 numbers."""
+    setting = SimpleNamespace(
+        choices=SimpleNamespace(kernels=Kernels(fused_update=fused)),
+        workload=SimpleNamespace(precision=Precision(gradients="bf16")),
+    )
+    states = StateBytes(weights=0.0, gradients=0.0, optimizer=12e6, updated=1e6, copied=3e5)
+    assert device_traffic(setting, states) == passes * 12e6 + 2 * 1e6 + 2 * (1e6 + 3e5)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "tensors"),
+    [
+        (Kernels(), [0.0, 7.0, 7.0, 0.0]),
+        (Kernels(flat_update=True), [0.0, 0.0, 0.0, 0.0]),
+        (Kernels(flat_update=True, keeps_product_gradients=True), [0.0, 7.0, 0.0, 0.0]),
+    ],
+    ids=["tensor-by-tensor", "flat", "flat-with-product-gradients"],
+)
+def test_tensors_that_an_update_copies_one_by_one(kernels, tensors):
+    """Of zero 0 to 3: one kernel takes all tensors without a share of them, and from where they are one flat tensor."""
+    stages = range(4)
+    found = [float(updated_tensors(zero=zero, sharded=7.0, flat_from=flat_from(kernels))) for zero in stages]
+    assert found == tensors
+
+
+def test_traffic_of_an_update():
+    moved = update_traffic(states=100.0, passes=3.0, read=7.0, gradient=2.0, written=11.0, weight=5.0)
+    assert moved == 300.0 + 14.0 + 55.0
+
+
+def test_a_fused_update_is_the_shorter():
+    one, many = (
+        project(dense(), cluster(8), replace(BASE, kernels=Kernels(fused_update=fused)), workload())
+        for fused in (True, False)
+    )
+    assert many.time_s["optimizer"] > 2.0 * one.time_s["optimizer"]
 
 
 def run(offload, base=BASE, model=None, fabric=None):

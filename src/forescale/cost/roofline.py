@@ -265,7 +265,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
             batch=op.batch,
             heads=op.heads,
             q_len=op.q_len,
-            pairs=op.pairs,
+            pairs=op.computed_pairs,
             pair_flops=qk_products * op.qk_dim
             + v_products * padded(op, fitted.padding)
             + fitted.softmax_flops * slower,
@@ -289,7 +289,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         matmul = [self._head_product(op, k, calls, dtype) for k in products]
         per_score = op.score_bytes or (unfused.backward_bytes if op.backward else unfused.forward_bytes)
         scores = memory_bound_seconds(
-            num_bytes=calls * op.q_len * op.kv_len * per_score,
+            num_bytes=calls * op.computed_pairs * per_score,
             kernels=1.0,
             launch_s=unfused.launch_s,
             bandwidth=self._bandwidth(self.calibration.memory["softmax"].bandwidth)

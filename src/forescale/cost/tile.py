@@ -285,7 +285,7 @@ class TileModel(Roofline, frozen=True):
             / (fitted.l2_bytes_per_clock * self._clock),
             overlap=fitted.overlap,
         )
-        keys = op.pairs / op.q_len + (0.5 * fitted.block_q if op.causal else 0.0)
+        keys = op.computed_pairs / op.q_len + (0.5 * fitted.block_q if op.causal else 0.0)
         blocks = attention_blocks(
             calls=op.batch * op.heads,
             q_len=op.q_len,

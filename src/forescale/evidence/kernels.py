@@ -40,6 +40,10 @@ class Parameter(Struct, frozen=True, kw_only=True):
     start: float
     low: float
     high: float
+    prior: float | None = None
+    """What is known of it before the rows; None is nothing but the bounds."""
+    spread: float = 0.0
+    """Standard deviation of that."""
 
 
 def _parameters(family: str) -> tuple[Parameter, ...]:
@@ -94,6 +98,8 @@ def fit_entry(
 ) -> Fitted:
     """Return `calibration` with `entry` fitted to `rows`: least ln(predicted / measured), outliers linear.
 
+    A parameter one spread away from its prior counts as much as a row that is off by `scale`.
+
     Parameters
     ----------
     calls
@@ -116,8 +122,12 @@ def fit_entry(
     start = (np.array([item.start for item in free]) - lows) / spans
     held = len(parameters)
 
+    known = [(nth, item) for nth, item in enumerate(free) if item.prior is not None]
+
     def objective(position: Array) -> Array:
-        misfit = errors(rows, place(position), model)
+        values = lows + position * spans
+        away = [scale * (values[nth] - item.prior) / item.spread for nth, item in known]
+        misfit = np.concatenate([errors(rows, place(position), model), away])
         return np.concatenate([misfit, pull * (position - start)[:held]]) if pull else misfit
 
     return place(

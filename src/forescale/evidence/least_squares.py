@@ -61,16 +61,32 @@ def bounded_least_squares(matrix: Array, target: Array, lows: Array, highs: Arra
 
     The problem is strictly convex (priors make the matrix of full rank), so coordinates alone reach it.
     """
-    gram, right = matrix.T @ matrix, matrix.T @ target
-    position: Array = np.clip(np.linalg.solve(gram, right), lows, highs)
+    gram, right = _gram(matrix), np.sum(matrix * target[:, None], axis=0)
+    position: Array = np.clip(_solved(gram, right), lows, highs)
     for _ in range(500):
         before = position.copy()
         for index in range(len(position)):
-            slope = right[index] - gram[index] @ position
+            slope = right[index] - np.sum(gram[index] * position)
             position[index] = np.clip(position[index] + slope / gram[index, index], lows[index], highs[index])
         if np.max(np.abs(position - before)) < 1e-7:
             break
     return position
+
+
+def _gram(matrix: Array) -> Array:
+    """Return matrixᵀ matrix, summed row by row: BLAS adds in another order on other processors."""
+    return np.stack([np.sum(matrix * column[:, None], axis=0) for column in matrix.T])
+
+
+def _solved(gram: Array, right: Array) -> Array:
+    """Return the x with gram x = right, of a positive definite matrix, by Gauss' elimination without LAPACK."""
+    rows = np.concatenate([gram, right[:, None]], axis=1)
+    for index in range(len(rows)):
+        rows[index] /= rows[index, index]
+        others = rows[:, index].copy()
+        others[index] = 0.0
+        rows -= others[:, None] * rows[index]
+    return np.asarray(rows[:, -1])
 
 
 def _loss(errors: Array) -> float:

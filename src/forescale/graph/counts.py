@@ -121,7 +121,7 @@ BACKWARD_PER_FORWARD = 2.0
 
 
 class BlockFlops(Struct, frozen=True, kw_only=True):
-    """FLOP that one device executes for one block and micro-batch, without recompute."""
+    """FLOP of one block and micro-batch on one device by a convention, without recompute."""
 
     forward: Numeric
     backward: Numeric
@@ -152,6 +152,13 @@ def primitive_flops(primitive: Primitive, convention: Convention) -> Numeric:
     if convention == "full" and isinstance(primitive, AttentionCore):
         return replace(primitive, pairs=primitive.q_len * primitive.kv_len).flops
     return primitive.flops
+
+
+def executed_flops(primitive: Primitive) -> Numeric:
+    """Return the FLOP that the kernel of one primitive executes, on the mean rank."""
+    if isinstance(primitive, AttentionCore):
+        return primitive.executed_flops
+    return primitive_flops(primitive, "masked")
 
 
 @lru_cache(maxsize=256)

@@ -135,6 +135,11 @@ class Choices(Struct, frozen=True, kw_only=True):
         return self.overlap if self.sp else replace(self.overlap, tensor=False)
 
     @property
+    def deferred_head_gradients(self) -> int:
+        """Micro-batches whose head weight gradients are deferred; a named schedule places weight gradients itself."""
+        return self.kernels.deferred_head_gradients if self.schedule is None else 0
+
+    @property
     def crosses(self) -> bool:
         """Whether a forward runs beside the backward of another micro-batch, to hide exchanges of experts."""
         return self.overlap.expert and not self.kernels.halves_cross

@@ -106,6 +106,21 @@ class AttentionCore(Struct, frozen=True, kw_only=True):
     products; 0 is a kernel for each step."""
     busy: Numeric = 1.0
     """Pairs of the mean rank over `pairs`, where these are of the rank that the others wait for."""
+    picks: bool = False
+    """Whether the keys of each query are picked, and multiplied whether or not a place for one is filled."""
+
+    @property
+    def skips_masked(self) -> bool:
+        """Whether the kernel leaves out the pairs that the mask hides, as flash attention does.
+
+        Unfused attention computes the whole square and masks it afterwards.
+        """
+        return self.flash and not self.picks
+
+    @property
+    def computed_pairs(self) -> Numeric:
+        """Query-key pairs that the kernel multiplies, per sequence and head, on the rank that the others wait for."""
+        return self.pairs if self.skips_masked else self.q_len * self.kv_len
 
     @property
     def grows(self) -> bool:
@@ -118,11 +133,19 @@ class AttentionCore(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> Numeric:
-        """FLOP of the pairs that are left: 2·(qk_dim + v_dim) each.
+        """FLOP of the pairs that the mask leaves, on the mean rank: 2·(qk_dim + v_dim) each.
 
         Backward has 5 products for 2 with flash attention (scores are made again), 4 without.
         """
-        pairs = self.pairs * self.busy
+        return self._products_of(self.pairs * self.busy)
+
+    @property
+    def executed_flops(self) -> Numeric:
+        """FLOP of the pairs that the kernel computes, on the mean rank."""
+        pairs = self.computed_pairs
+        return self._products_of(pairs * self.busy if self.skips_masked else pairs)
+
+    def _products_of(self, pairs: Numeric) -> Numeric:
         forward = 2.0 * self.batch * self.heads * pairs * (self.qk_dim + self.v_dim)
         if not self.backward:
             return forward
@@ -173,7 +196,17 @@ EXTENTS: Mapping[type, tuple[str, ...]] = {
 FLAGS: Mapping[type, tuple[str, ...]] = {
     Gemm: ("__class__", "dtype", "accumulate_bytes"),
     GroupedGemm: ("__class__", "dtype", "contract", "accumulate_bytes", "together"),
-    AttentionCore: ("__class__", "backward", "flash", "causal", "chunked", "dtype", "kernel", "score_bytes"),
+    AttentionCore: (
+        "__class__",
+        "backward",
+        "flash",
+        "causal",
+        "chunked",
+        "dtype",
+        "kernel",
+        "score_bytes",
+        "picks",
+    ),
     Elementwise: ("__class__", "family", "called"),
 }
 """The rest, which operators that are priced together must share."""

@@ -6,6 +6,7 @@ from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.graph.layout import Choices, several
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
+from forescale.memory.deferred import drain_buffers
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, Sharded, head_copies
@@ -43,6 +44,8 @@ def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
         parts["buffer of scores"] = _score_buffer(setting, sharded)
     if kernels.gradient_sum == "in_product" and kernels.dummy_gradients:
         parts["dummy gradients"] = _dummy_gradients(setting, sharded)
+    if choices.deferred_head_gradients and choices.sp:
+        parts["inputs of deferred weight gradients"] = drain_buffers(setting, sharded)
     if kernels.replica_buckets:
         parts["buckets of replicas"] = replica_bucket_bytes(
             parameters=sharded.trained.dense + sharded.trained.expert,

@@ -12,6 +12,7 @@ from forescale.formula import formula, number_of, total, value_of
 from forescale.graph.layout import several
 from forescale.graph.parts import kept_message_bytes, message_bytes
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
+from forescale.memory.deferred import deferred_bytes
 from forescale.memory.in_flight import Holding
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockBytes, any_of, largest
@@ -69,12 +70,13 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
     forward, backward = (part * each for each in _working_sets(setting, inputs))
     held = Holding(whole=most, waiting=awaited, work=(forward, backward))
     saved, beside_loss = in_flight.most(degrees, stages, count, held)
+    late = deferred_bytes(setting, inputs, count)
     loss = part * (stages.last * largest(first=head.forward, second=head.backward))
-    other = stages.last * in_flight.other_losses * head.kept
     work = largest(first=forward, second=backward)
     if setting.choices.kernels.logged_losses:
         work = work + stages.last * head.held
-    at_layers, at_loss = _with_losses(saved, inputs) + work, beside_loss + loss + other
+    at_layers, beside_loss = _with_losses(saved, inputs) + work + late[0], beside_loss + late[1]
+    at_loss = beside_loss + loss + stages.last * in_flight.other_losses * head.kept
     activations: Numeric = largest(first=at_layers, second=at_loss)
     if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
         own = most(stages) / degrees.vpp - head.held - head.afterwards
@@ -84,8 +86,7 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
     if offloads:
         host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
-    if setting.choices.kernels.keeps_stage_outputs:
-        activations = activations + _stage_outputs(setting, inputs, count)
+    activations = activations + _stage_outputs(setting, inputs, count)
     return Working(activations=activations, gathered=beyond, stranded=stranded, host=host)
 
 
@@ -120,7 +121,9 @@ def stranded_bytes(*, freed: Numeric, loss: Numeric, ratio: float) -> Numeric:
 
 
 def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeric:
-    """Return the outputs of passes in flight, of all chunks but the last of the model."""
+    """Return the outputs of passes in flight, of all chunks but the last of the model, where stages keep them."""
+    if not setting.choices.kernels.keeps_stage_outputs:
+        return 0.0
     degrees, stages, in_flight = inputs.degrees, inputs.stages, inputs.in_flight
     outputs = stage_output_bytes(
         message_bytes=kept_message_bytes(setting.model, setting.layout(degrees)),

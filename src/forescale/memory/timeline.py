@@ -419,6 +419,8 @@ def build_timeline(
     if result.strategy.offload.activations:
         msg = "a memory timeline does not follow activations to the host; leave activations out of offload"
         raise SpecError(msg)
+    if split_strategy(result.strategy)[1].deferred_head_gradients:
+        raise SpecError("a memory timeline does not follow kernels.deferred_head_gradients; set it to 0")
     simulation = _simulated(result, schedule, loads)
     curves = _Curves(simulation, loads)
     update_s = result.time_s.get("optimizer", 0.0)

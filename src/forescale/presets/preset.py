@@ -94,8 +94,8 @@ class Account(Struct, frozen=True, kw_only=True):
 
     stages: Sequence[StageBytes]
     total_parameters: float
-    complete: bool = True
-    """Whether the account counts every part that fills a device; without, nothing can be said to fit."""
+    complete: bool
+    """Whether the account counts every part that fills a device. Otherwise no layout is said to fit."""
     tensor_kinds: tuple[TensorKind, ...] = ("1d",)
     """Kinds of tensor parallelism that the account knows."""
     notes: tuple[Note, ...] = ()

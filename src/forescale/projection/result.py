@@ -349,7 +349,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     mfu_full_attention: float
     """The same with attention counted as if nothing were masked."""
     hfu: float
-    """Executed FLOP, replay included, over peak."""
+    """FLOP that kernels execute, recompute and the masked pairs of unfused attention included, over peak."""
     model_flops_per_step: float
     model_flops_full_attention_per_step: float
     hardware_flops_per_step: float

@@ -434,7 +434,8 @@ def _memory(one: Projection) -> Table:
     rows = [(name, f"{getattr(stage, f'{name}_bytes') / GIB:.2f}", MEANINGS[name]) for name in MEMORY]
     room = memory.capacity_bytes / GIB
     low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
-    used = f"{memory.verdict}: {stage.peak_bytes / GIB / room:.0%} of {room:.1f} GiB; {low:.1f} to {high:.1f} expected"
+    expected = f"; {low:.1f} to {high:.1f} expected" if low < high else ""
+    used = f"{memory.verdict}: {stage.peak_bytes / GIB / room:.0%} of {room:.1f} GiB{expected}"
     rows.append(
         ("peak", f"{stage.peak_bytes / GIB:.2f}", f"{used}; stage {stage.stage} of {one.strategy.pp}")
     )

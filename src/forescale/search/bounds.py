@@ -24,7 +24,7 @@ from forescale.memory.overhead import load_residual
 from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
-from forescale.numeric import Array, Numeric, mapped, smaller, taking
+from forescale.numeric import Array, Numeric, larger, mapped, smaller, taking
 from forescale.question import Question
 from forescale.schedule import splits_backward
 from forescale.search.evaluate import (
@@ -61,7 +61,7 @@ from forescale.search.tree import (
 from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
 from forescale.struct import Struct
-from forescale.time.blocks import block_seconds
+from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
 from forescale.time.pipeline import engine_time
 from forescale.time.price import PricedBlock, price_blocks
@@ -298,6 +298,9 @@ class WorkBounds:
                     for name, value in parts.items()
                     if name not in without and (within is None or name in within)
                 ]
+                if within is None and choices.deferred_head_gradients and priced.block.name == "head":
+                    saved, _ = deferred_seconds(priced, own, choices)
+                    named.append(-larger(saved, 0.0) * (1.0 + question.model.num_mtp_layers))
                 numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
                 return (
                     numbers
@@ -489,7 +492,9 @@ def least_bytes(
     return Parts(
         layers=tuple(_of_all(_least(each)) for each in layers),
         embedding=_of_any(blocks.embedding, ()),
-        head=_of_any(blocks.head, (), split=splits_backward(choices.schedule)),
+        head=_of_any(
+            blocks.head, (), split=splits_backward(choices.schedule) or choices.deferred_head_gradients > 0
+        ),
         mtp=None
         if blocks.mtp is None
         else _of_all(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),

@@ -239,8 +239,7 @@ class Kernels(Given, frozen=True, kw_only=True):
     attention_kernel: Literal["", "flash-1", "flash-2"] = ""
     """FlashAttention of an older version than the software stack runs, where kernels of it were timed."""
     unpads_attention: bool = False
-    """Queries, keys and values are copied out of a padded batch, full or not, and attention's result back into it
-    (flash-attn's bert_padding around its kernels for varied lengths)."""
+    """Attention copies its inputs out of a padded batch and its result back into it (flash-attn's bert_padding)."""
     copies_keys_values: bool = False
     """Where each query head has its own, keys and values are copied once more before they are rotated; queries, a view
     of all three as the product left them, keep the first copy too (nanotron)."""
@@ -249,11 +248,9 @@ class Kernels(Given, frozen=True, kw_only=True):
     fused_activations: bool = True
     """Of fused kernels, those of gated activations; False keeps both factors of the gate (nanotron)."""
     fused_softmax: bool = True
-    """Of fused kernels, scale, mask and softmax of attention that keeps its scores (Megatron-LM, Transformer Engine);
-    False passes over the scores for each step (XLA)."""
+    """Scale, mask and softmax of unfused attention are one kernel; False passes over the scores for each step (XLA)."""
     score_buffer: bool = False
-    """Beside attention that keeps its scores stands a buffer of their size: an operand that their product does not read
-    (Megatron-LM since May 2022, matmul_input_buffer)."""
+    """Unfused attention has another buffer as large as its scores (Megatron-LM since May 2022: matmul_input_buffer)."""
     fused_norms: bool = False
     """Norms keep their inputs only where no other kernel is fused too (torchtitan's fused_rmsnorm of early 2024)."""
     weighted_activation: bool = True
@@ -344,6 +341,9 @@ class Kernels(Given, frozen=True, kw_only=True):
     keeps_output_shares: bool = False
     """Where it does, without sequence parallelism, each tensor-parallel rank keeps the share that it sent and gathers
     the others for backward (DeepSpeed)."""
+    deferred_head_gradients: OptionalExtent = 0
+    """Micro-batches whose weight gradient of the output layer runs in the pipeline flush of (interleaved) 1F1B; more
+    than a step has means all (Megatron-LM's defer_embedding_wgrad_compute and wgrad_deferral_limit)."""
     receives_ahead: bool = False
     """Gradients from the next pipeline stage have a buffer for every micro-batch of the step
     (torch.distributed.pipelining); False receives one at a time."""

@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from forescale.cost.mesh import Group
 from forescale.cost.select import CostModels
 from forescale.files import packaged
@@ -60,6 +62,8 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
     """What the host needs to launch forward and backward."""
     hidden: tuple[Numeric, Numeric] = (0.0, 0.0)
     """What forward and backward show more of exchanges of experts where each runs alone."""
+    deferred: tuple[Numeric, Numeric] = (0.0, 0.0)
+    """Of the head, what a backward without its weight gradients saves, and what these then take by themselves."""
     flops: Numeric
     """Executed FLOP, forward and backward, replay included."""
 
@@ -285,7 +289,7 @@ class PricedModel:
         key, choices = (id(block), policy), self.choices
         if key not in self._known:
             kept: Kept = keep(block.block, policy)
-            split = splits_backward(choices.schedule)
+            split, defers = splits_backward(choices.schedule), end and choices.deferred_head_gradients > 0
             seconds = block_seconds(
                 block,
                 kept.replays,
@@ -294,16 +298,28 @@ class PricedModel:
                 split=split,
                 halves=choices.kernels.halves_cross,
             )
+            if defers:
+                seconds = replace(seconds, deferred=deferred_seconds(block, seconds, choices))
             offloaded, captured = choices.offload.modules, choices.graphs == "partial"
             held = block_bytes(
                 block.block,
                 kept,
                 offloaded=() if end else offloaded,
                 captured=captured and not end,
-                split=split,
+                split=split or defers,
             )
             self._known[key] = seconds, held
         return self._known[key]
+
+
+def deferred_seconds(block: PricedBlock, whole: BlockSeconds, choices: Choices) -> tuple[Numeric, Numeric]:
+    """Return what the backward of an end saves without its weight gradients, and what they take by themselves.
+
+    A pass that waits for launches saves those of the weight gradients, not their seconds; and sums of the input's
+    gradient no longer hide behind them.
+    """
+    apart = block_seconds(block, (), overlap=choices.overlapped, split=True)
+    return whole.backward - apart.input_gradient, apart.weight
 
 
 def price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:

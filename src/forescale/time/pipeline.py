@@ -393,6 +393,16 @@ def exposed_pipeline_time(
     return chosen(pp > 1, busy, 0.0)
 
 
+@formula(
+    unit="s",
+    source="Megatron-LM @d98e8a64dd, core/pipeline_parallel/schedules.py, finish_embedding_wgrad_compute: the last "
+    "stage runs deferred weight gradients once its backward passes are over, while the others finish theirs",
+)
+def exposed_flush(*, deferred: Numeric, drain: Numeric) -> Numeric:
+    """max(0, deferred weight gradients − the backward passes of all stages before the last)."""
+    return larger(deferred - drain, 0.0)
+
+
 @formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
 def beyond(*, makespan: Numeric, work: Numeric) -> Numeric:
     """max(0, makespan − work)."""

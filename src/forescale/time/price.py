@@ -19,6 +19,7 @@ from forescale.cost.model import CollectiveModel, Priced, Prices, Provenance, Pr
 from forescale.cost.select import CostModels
 from forescale.files import packaged
 from forescale.formula import Term, formula, number_of, value_of
+from forescale.graph.counts import executed_flops
 from forescale.graph.layout import several
 from forescale.graph.moe import ROUTING
 from forescale.graph.operator import Block, Operator, Work
@@ -409,7 +410,8 @@ def _split(priced: Sequence[tuple[Primitive, Numeric]]) -> tuple[Numeric, Second
 
 
 def _flops(primitives: tuple[Primitive, ...]) -> Numeric:
-    return summed(getattr(primitive, "flops", 0.0) for primitive in primitives)
+    """Return the FLOP that kernels execute, masked query-key pairs included where their kernel computes them."""
+    return summed(map(executed_flops, primitives))
 
 
 def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:

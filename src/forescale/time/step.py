@@ -13,9 +13,10 @@ from forescale.graph.ops import Collective
 from forescale.graph.parts import ByPolicy, Parts, message_bytes
 from forescale.graph.stages import Picker, StageSums, sum_over_stages
 from forescale.memory.buffers import kept_whole
+from forescale.memory.deferred import deferred_of_step
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric
+from forescale.numeric import Numeric, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES
@@ -32,6 +33,7 @@ from forescale.time.pipeline import (
     bubble_time,
     crossing_time,
     engine_seconds,
+    exposed_flush,
     exposed_pipeline_time,
     least_makespan,
 )
@@ -107,6 +109,8 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     )
     forward = sums.total(inputs.seconds, FORWARD)
     backward = sums.total(inputs.seconds, BACKWARD)
+    saved, flush = _deferred(setting, inputs, count)
+    backward = backward - stages.last * saved / count
     exposed = _exposed(setting, inputs, sums, (forward, backward, 0.0))
     backward = backward + exposed.engine
     stage_time = forward + backward + exposed.waiting
@@ -117,6 +121,8 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     if setting.choices.crosses and inputs.pipeline.in_closed_form:
         alone = _uncrossed(inputs, sum(_hidden(inputs, slowest)), count)
         parts["expert_comm"] = parts.get("expert_comm", 0.0) + alone
+    if setting.choices.deferred_head_gradients:
+        _defer(parts, at(stages.last) * saved, _exposed_flush(inputs, flush, backward))
     _add_once(parts, setting, inputs, exposed, at, count)
     if (anchor := inputs.pricing.models.anchor) is not None:
         parts = {name: anchor.of_step(seconds) for name, seconds in parts.items()}
@@ -127,6 +133,28 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
         backward=backward,
         flops=sum_over_stages(values=flops, multiplicity=stages.multiplicity),
     )
+
+
+def _deferred(setting: Setting, inputs: Inputs, count: Numeric) -> tuple[Numeric, Numeric]:
+    """Return what deferred weight gradients of the head save in the last stage's passes and take in the flush."""
+    if not setting.choices.deferred_head_gradients:
+        return 0.0, 0.0
+    products, (saved, alone) = deferred_of_step(setting, count), inputs.seconds.head.taken.deferred
+    return products * saved, products * alone
+
+
+def _defer(parts: Seconds, saved: Numeric, shown: Numeric) -> None:
+    """Take what the slowest stage saves from its head, or from waiting for launches, and add what the flush shows."""
+    head, overhead = parts.get("head", 0.0), parts.get("overhead", 0.0)
+    busy = smaller(saved, head)
+    parts["head"], parts["overhead"] = head - busy + shown, overhead - (saved - busy)
+
+
+def _exposed_flush(inputs: Inputs, deferred: Numeric, backward: Numeric) -> Numeric:
+    """Return what shows of deferred weight gradients; the flush of several chunks is a chunk's backward per stage."""
+    stages = inputs.stages
+    drain = sum_over_stages(values=backward * (1.0 - stages.last), multiplicity=stages.multiplicity)
+    return exposed_flush(deferred=deferred, drain=drain / inputs.degrees.vpp)
 
 
 def _parts(inputs: Inputs, sums: StageSums) -> Seconds:

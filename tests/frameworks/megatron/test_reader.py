@@ -862,6 +862,28 @@ def test_kernels(more, expected):
     assert {name: getattr(kernels, name) for name in expected} == expected
 
 
+DEFER = "--defer-embedding-wgrad-compute"
+
+
+@pytest.mark.parametrize(
+    ("more", "deferred"),
+    [("", 0), ("--wgrad-deferral-limit 5", 0), (DEFER, 1_000_000), (f"{DEFER} --wgrad-deferral-limit 5", 5)],
+)
+def test_deferred_weight_gradients_of_the_head(more, deferred):
+    found = read(f"{PP}2 {more}", 2)
+    assert found.strategy.kernels.deferred_head_gradients == deferred
+    assert not [note for note in found.notes if "defer" in note]
+
+
+def test_deferred_weight_gradients_need_what_megatron_asks_for():
+    refused("--defer-embedding-wgrad-compute needs pipeline parallelism", DEFER)
+    refused(
+        "--defer-embedding-wgrad-compute needs gradient accumulation fusion",
+        f"{PP}2 {DEFER} --no-gradient-accumulation-fusion",
+        2,
+    )
+
+
 def test_a_rate_must_be_a_number():
     refused("--hidden-dropout must be a number, got 'often'", "--hidden-dropout often")
 

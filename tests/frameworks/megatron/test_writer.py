@@ -103,3 +103,28 @@ def test_groups_of_micro_batches_are_written_and_read_back(to: str, cluster: str
     assert result.read_back.strategy.microbatch_group == 6
     one_chunk = ask("llama-2-7b", cluster, **{**words, "vpp": 1}, framework=to)
     assert line.split(maxsplit=1)[0] not in export(one_chunk).texts[result.main]
+
+
+@pytest.mark.parametrize(
+    ("to", "cluster", "lines"),
+    [
+        ("megatron-core", "h100-sxm", ("--defer-embedding-wgrad-compute", "--wgrad-deferral-limit 5")),
+        (
+            "megatron-bridge",
+            "h100-sxm",
+            ("cfg.model.defer_embedding_wgrad_compute = True", "cfg.model.wgrad_deferral_limit = 5"),
+        ),
+        ("primus", "mi300x", ("defer_embedding_wgrad_compute: true", "wgrad_deferral_limit: 5")),
+    ],
+)
+@pytest.mark.parametrize("limit", [5, 1_000_000], ids=["some", "all"])
+def test_deferred_weight_gradients_of_the_head_are_written_and_read_back(
+    to: str, cluster: str, lines: tuple[str, ...], limit: int
+) -> None:
+    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 16, "pp": 4}
+    kernels = {"deferred_head_gradients": limit}
+    result = export(ask("llama-2-7b", cluster, **words, framework=to, kernels=kernels))
+    text = result.texts[result.main]
+    assert [line in text for line in lines] == [True, limit == 5]
+    assert result.unsaid == ()
+    assert result.read_back.strategy.kernels.deferred_head_gradients == limit

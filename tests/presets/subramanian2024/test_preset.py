@@ -66,7 +66,7 @@ def test_a_layout_costs_what_its_search_says(row, order):
     one = project_as(asked(*question(row, order), preset="subramanian2024"))
     assert one.step_time_s == pytest.approx(float(row["iter_time_s"]), rel=1e-9)
     assert one.memory.peak_bytes == pytest.approx(float(row["mem_gb"]) * 1e9, rel=1e-9)
-    assert one.memory.verdict == "FITS"
+    assert one.memory.verdict == "AT RISK"  # embedding, head, loss and buffers are left out
     assert sum(one.time_s.values()) == pytest.approx(one.step_time_s, rel=1e-9)
     for part, column in (("bubble", "t_bubble"), ("data_comm", "t_dp_comm"), ("pipeline_comm", "t_pp_comm")):
         assert one.time_s[part] == pytest.approx(float(row[column]), rel=1e-9, abs=1e-12)

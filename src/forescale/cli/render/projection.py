@@ -104,10 +104,10 @@ def restored_view(result: Projection) -> list[Table | str]:
 def memory_view(result: Projection) -> Group:
     """Return memory only."""
     memory = result.memory
-    low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
     on_device = format_count(result.params.per_device_max)
+    interval = _peak_interval(memory)
     lines = [
-        Text.assemble(_verdict(memory), f", {low:.1f} to {high:.1f} GiB in 8 cases of 10"),
+        Text.assemble(_verdict(memory), f", {interval} in 8 cases of 10" if interval else ""),
         Text(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
     ]
     stages = _memory_table(result.memory, most=MEMORY_STAGES)
@@ -140,10 +140,11 @@ def _times(result: Projection) -> Table:
 
 def _figures(result: Projection) -> Table:
     """Return the figures that people ask for."""
-    interval, memory = result.step_time, result.memory
-    low, high = memory.peak_low_bytes / GIB, memory.peak_high_bytes / GIB
+    step, memory = result.step_time, result.memory
+    interval = f" ({step.low:.3g} to {step.high:.3g})" if step.low < step.high else ""
+    peak = _peak_interval(memory)
     rows: list[tuple[str, str | Text]] = [
-        ("step time", f"{format_seconds(interval.expected)} ({interval.low:.3g} to {interval.high:.3g})"),
+        ("step time", f"{format_seconds(step.expected)}{interval}"),
         ("tokens/s/device", f"{result.tokens_per_s_per_device:,.0f}"),
         ("MFU", f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full"),
         ("HFU", f"{words.percent(result.hfu)} with recompute"),
@@ -153,7 +154,7 @@ def _figures(result: Projection) -> Table:
         *_tower(result),
         *_sites(result),
         ("memory", _verdict(memory)),
-        ("  range", f"{low:.1f} to {high:.1f} GiB"),
+        *([("  range", peak)] if peak else []),
     ]
     if result.training_days is not None:
         tokens = format_count(result.workload.tokens or 0.0)
@@ -199,6 +200,12 @@ def _tower(result: Projection) -> list[tuple[str, str]]:
     share = words.percent(tower.model_flops_per_step / result.model_flops_per_step)
     said = f"{format_count(tower.parameters)}, {share} of FLOPs, {tower.image_tokens:,} tokens"
     return [("vision tower", said)]
+
+
+def _peak_interval(memory: MemorySummary) -> str:
+    """Return the interval of the peak; "" for a preset, which states a single figure."""
+    low, high = memory.peak_low_bytes, memory.peak_high_bytes
+    return f"{low / GIB:.1f} to {high / GIB:.1f} GiB" if low < high else ""
 
 
 def _verdict(memory: MemorySummary) -> Text:

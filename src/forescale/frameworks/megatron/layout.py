@@ -427,6 +427,7 @@ def _kernels(settings: Settings) -> dict[str, Any]:
         "gradient_sum": "in_product"
         if settings.flag("gradient_accumulation_fusion", default=True)
         else "after_product",
+        "deferred_head_gradients": _deferred_head_gradients(settings),
         "fused_rotary": settings.flag("apply_rope_fusion", default=True)
         and settings.flag("enable_experimental"),
         "grouped_experts": settings.flag("moe_grouped_gemm"),
@@ -436,6 +437,28 @@ def _kernels(settings: Settings) -> dict[str, Any]:
         "dropout": any(dropouts),
         "attention_mask": settings.flag("create_attention_mask_in_dataloader"),
     }
+
+
+ALL_MICROBATCHES: Final = 1_000_000
+"""More micro-batches than any step has."""
+
+
+def _deferred_head_gradients(settings: Settings) -> int:
+    """Return how many micro-batches defer the weight gradient of the output layer; a limit of 0 defers all.
+
+    Megatron-LM refuses it without pipeline parallelism or gradient accumulation fusion (model_parallel_config.py).
+    """
+    if not settings.flag("defer_embedding_wgrad_compute"):
+        settings.get("wgrad_deferral_limit")
+        return 0
+    name = settings.spell("defer_embedding_wgrad_compute")
+    if settings.degree("pipeline_model_parallel_size") == 1:
+        settings.refuse(
+            f"{name} needs pipeline parallelism; {settings.spell('pipeline_model_parallel_size')} is 1"
+        )
+    if not settings.flag("gradient_accumulation_fusion", default=True):
+        settings.refuse(f"{name} needs gradient accumulation fusion")
+    return settings.count("wgrad_deferral_limit", 0) or ALL_MICROBATCHES
 
 
 def _rate(settings: Settings, key: str) -> float:

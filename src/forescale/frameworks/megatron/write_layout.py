@@ -8,7 +8,7 @@ from itertools import accumulate, groupby
 from typing import Any, Final, TypeAlias, TypeVar
 
 from forescale.errors import SpecError
-from forescale.frameworks.megatron.layout import CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
+from forescale.frameworks.megatron.layout import ALL_MICROBATCHES, CP_KINDS, FSDP_LEVELS, OFFLOADED, WORDS
 from forescale.frameworks.megatron.model import EXPANSION
 from forescale.frameworks.megatron.rope import rope_settings
 from forescale.frameworks.megatron.run import GROUP, OPTIMIZERS, RECIPES
@@ -229,11 +229,14 @@ def _kernels(strategy: Strategy) -> Settings:
     kernels = strategy.kernels
     fusion = {"fused": "te", "native": "native"}.get(kernels.cross_entropy)
     rate = 0.1 if kernels.dropout else 0.0
+    deferred = kernels.deferred_head_gradients if strategy.pp > 1 else 0
     return {
         "attention_backend": None if strategy.flash_attention else "unfused",
         "cross_entropy_loss_fusion": fusion is not None,
         "cross_entropy_fusion_impl": fusion,
         "gradient_accumulation_fusion": kernels.gradient_sum == "in_product",
+        "defer_embedding_wgrad_compute": deferred > 0,
+        "wgrad_deferral_limit": deferred % ALL_MICROBATCHES or None,
         "enable_experimental": kernels.fused_rotary,
         "deterministic_mode": kernels.deterministic,
         "attention_dropout": rate,

@@ -279,6 +279,7 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
         kernel=kernels.attention_kernel if flash else "",
         score_bytes=0.0 if flash else _score_bytes(kernels, backward=backward),
         causal=shape.causal and not shape.picks,
+        picks=shape.picks,
         backward=backward,
         dtype=lay.core_type,
     )

@@ -302,6 +302,7 @@ class Almodel(Struct, frozen=True, kw_only=True):
         return Account(
             stages=self._stages(model, strategy, workload, split_strategy(strategy)[0]),
             total_parameters=count_parameters(model).total,
+            complete=True,
             notes=_NOTES,
         )
 

@@ -228,7 +228,7 @@ class BytesPerParameter(Struct, frozen=True, kw_only=True):
     accumulated: float
     """A second copy of the gradients, in fp32."""
     optimizer: float
-    """fp32 weights and moments."""
+    """Master weights and two moments."""
 
     @property
     def total(self) -> float:
@@ -237,15 +237,29 @@ class BytesPerParameter(Struct, frozen=True, kw_only=True):
 
 
 def bytes_per_parameter(precision: Precision) -> BytesPerParameter:
-    """Return 4 + 4 + 8 in full precision, 2 + 2 + 12 mixed, and 4 more with fp32 gradients."""
-    weights = STORAGE_BYTES[precision.parameters]
-    mixed = precision.parameters != "fp32"
+    """Return the bytes of each state by its data type.
+
+    fp32 training takes 4 + 4 + 8: the weights are their own master copy. Mixed precision takes the weights, gradients,
+    master weights and moments in their types, in bf16 2 + 2 + (4 + 8); fp32 gradients are a second copy, 4 more, in
+    addition to those in the type of the weights. The FP8 recipes follow from their types (table "FP8 pretraining").
+    """
+    moments = 2.0 * STORAGE_BYTES[precision.moments]
+    gradients = STORAGE_BYTES[precision.gradients]
+    if _is_full(precision):
+        return BytesPerParameter(weights=4.0, gradients=gradients, accumulated=0.0, optimizer=moments)
+    weights, twice = STORAGE_BYTES[precision.parameters], precision.gradients == "fp32"
+    master = 0.0 if precision.master == "none" else STORAGE_BYTES[precision.master]
     return BytesPerParameter(
         weights=weights,
-        gradients=weights,
-        accumulated=4.0 if mixed and precision.gradients == "fp32" else 0.0,
-        optimizer=12.0 if mixed else 8.0,
+        gradients=weights if twice else gradients,
+        accumulated=gradients if twice else 0.0,
+        optimizer=master + moments,
     )
+
+
+def _is_full(precision: Precision) -> bool:
+    """Whether weights are fp32: products in fp32 or TF32 read fp32 weights, whatever `parameters` says."""
+    return precision.parameters == "fp32" or precision.compute in ("fp32", "tf32")
 
 
 class Playbook(Struct, frozen=True, kw_only=True):
@@ -283,8 +297,10 @@ class Playbook(Struct, frozen=True, kw_only=True):
         return Account(
             stages=stages,
             total_parameters=total,
+            complete=False,
             notes=(
                 _parameter_note(model, total),
+                _LEFT_OUT,
                 *gpt_note(model),
                 *(
                     Note(topic=each.part, text=f"{each.name}: ratio {each.value:.3g}")
@@ -342,6 +358,13 @@ def _activations(model: Model, strategy: Strategy, workload: Workload, count: in
     )
     held: Numeric = (kept + more["replayed"] * inputs) * more["in_flight"] / more["ranks"]
     return held
+
+
+_LEFT_OUT = Note(
+    topic="memory",
+    text="the playbook leaves out the CUDA context, temporary buffers, logits and fragmentation: a layout that fits by "
+    "its count is at risk",
+)
 
 
 def _parameter_note(model: Model, total: float) -> Note:

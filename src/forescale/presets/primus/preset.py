@@ -109,6 +109,7 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
         return Account(
             stages=stages,
             total_parameters=elements,
+            complete=False,
             notes=(
                 *self._notes(model, strategy, s),
                 *communication_notes(model, strategy, workload, Network.of(cluster), self.all_reduce),

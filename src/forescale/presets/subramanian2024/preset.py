@@ -61,6 +61,7 @@ class Subramanian2024Preset(Struct, frozen=True, kw_only=True):
         account = Account(
             stages=self.stages(question),
             total_parameters=_parameters(analysis),
+            complete=False,
             tensor_kinds=get_args(TensorKind),
             notes=(_LEFT_OUT,),
         )
