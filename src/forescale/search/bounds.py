@@ -48,17 +48,12 @@ from forescale.search.layouts import (
     distinct,
     first_rows,
 )
-from forescale.search.ranks import RelaxedPlacement, relaxed_placement
+from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import (
     Branch,
     Cells,
     Tree,
-    branches_of,
-    enumerate_cells,
-    possible_rows,
-    shapes_of,
 )
-from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
 from forescale.struct import Struct
 from forescale.time.blocks import block_seconds
@@ -307,19 +302,6 @@ class WorkBounds:
 
             found.append(price_blocks(blocks, pricing).map(seconds))
         return reduce(_joined, found)
-
-
-def promising_cells(question: Question, space: Space, cutoff: float) -> tuple[Cells, WorkBounds]:
-    """Return the cells whose work without experts may take no longer than a cutoff [s], and bounds of their work.
-
-    Refusals are not counted.
-    """
-    of = question.model, question.cluster, question.workload, space
-    rows = possible_rows(*of)
-    placement = relaxed_placement(rows, question.cluster, experts=False)
-    work = WorkBounds(question, rows, branches_of(rows.variants), placement)
-    promising = np.flatnonzero((work.coarse() <= cutoff).any(axis=0))
-    return enumerate_cells(*of, shapes_of(rows.take(promising))), work
 
 
 def _own(seconds: Array) -> Numeric:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import lcm, prod
 from typing import Any, TypeAlias
 
@@ -61,6 +61,8 @@ class Constraint(Struct, frozen=True, kw_only=True):
     holds: Callable[[Proposal], Any]
     message: Callable[[Proposal], str]
     applies: Callable[[Proposal], bool] = lambda _: True
+    choices: tuple[str, ...] = ()
+    """Fields of the layout other than degrees that it depends on and that a search chooses, such as cp_kind."""
 
 
 def _divides(part: Numeric, whole: Numeric) -> Values:
@@ -92,13 +94,12 @@ def sees_picked(model: Model, cp: Values, kind: ContextKind) -> Values:
 
 
 def _context(q: Proposal) -> ContextParallel:
-    return CONTEXT_KINDS[getattr(q.degrees, "cp_kind", "all_gather")]
+    return CONTEXT_KINDS[q.degrees.cp_kind]
 
 
 def _inner(q: Proposal) -> Values:
     d = q.degrees
-    wanted = getattr(d, "cp_inner", None)
-    return inner_ranks(cp=d.cp, tp=d.tp, wanted=wanted, domain=q.cluster.domain)
+    return inner_ranks(cp=d.cp, tp=d.tp, wanted=d.cp_inner, domain=q.cluster.domain)
 
 
 def _heads(model: Model) -> list[tuple[int, int]]:
@@ -139,6 +140,24 @@ def _microbatches(q: Proposal) -> Values:
         global_batch_size=q.workload.global_batch_size,
         dp=_dp(q.degrees),
         micro_batch_size=q.degrees.micro_batch_size,
+    )
+
+
+def _summa(
+    name: str,
+    holds: Callable[[Proposal], Any],
+    message: Callable[[Proposal], str],
+    *,
+    choices: tuple[str, ...] = (),
+    applies: Callable[[Proposal], bool] = lambda _: True,
+) -> Constraint:
+    """Return a condition on layouts by SUMMA alone."""
+    return Constraint(
+        name=f"summa: {name}",
+        choices=("tp_kind", *choices),
+        holds=holds,
+        message=message,
+        applies=lambda q: q.degrees.tp_kind == "summa" and applies(q),
     )
 
 
@@ -212,7 +231,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="layers over pp × vpp",
-        holds=lambda q: q.degrees.pp * q.degrees.vpp <= q.model.num_layers + 2 * (q.degrees.vpp > 1),
+        holds=lambda q: q.degrees.pp * q.degrees.vpp <= _most_stages(q.model, q.degrees.vpp),
         message=lambda q: (
             f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs about as many layers; {q.model.name} has "
             f"{q.model.num_layers}"
@@ -233,6 +252,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="heads over tp × cp",
+        choices=("cp_kind",),
         holds=lambda q: exchanged_heads_divide(
             q.model, q.degrees.tp, q.degrees.cp, q.degrees.cp_kind, _inner(q)
         ),
@@ -252,7 +272,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="picked keys over cp",
-        holds=lambda q: sees_picked(q.model, q.degrees.cp, getattr(q.degrees, "cp_kind", "all_gather")),
+        choices=("cp_kind",),
+        holds=lambda q: sees_picked(q.model, q.degrees.cp, q.degrees.cp_kind),
         message=lambda q: (
             f"{q.model.name} reads keys that an indexer picks of all: cp_kind is all_gather, not {q.degrees.cp_kind}"
         ),
@@ -269,6 +290,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="cp_inner divides cp",
+        choices=("cp_kind",),
         holds=lambda q: halves_evenly(q.degrees.cp, _inner(q)),
         message=lambda q: (
             f"cp {q.degrees.cp} does not divide into groups of cp_inner {_inner(q):.0f} (hierarchical)"
@@ -285,14 +307,16 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="interleaving needs m % pp = 0",
+        choices=("schedule",),
         holds=lambda q: (q.degrees.vpp == 1) | _divides(q.degrees.pp, _microbatches(q)),
         message=lambda q: (
             f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}"
         ),
-        applies=lambda q: getattr(q.degrees, "schedule", None) is None and _group(q) is None,
+        applies=lambda q: q.degrees.schedule is None and _group(q) is None,
     ),
     Constraint(
         name="groups of micro-batches",
+        choices=("schedule",),
         holds=lambda q: (
             groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q))
             & ((q.degrees.vpp == 1) | (q.degrees.schedule is None))
@@ -354,28 +378,81 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         message=lambda q: (
             f"offload.parameters keeps the shards of zero 3 on the host; zero is {q.degrees.zero}"
         ),
-        applies=lambda q: getattr(q.degrees, "offload", None) is not None and q.degrees.offload.parameters,
+        applies=lambda q: q.degrees.offload.parameters,
     ),
     Constraint(
         name="reshard divides the shards",
+        choices=("tp_kind",),
         holds=lambda q: _neighbours_divide(q.degrees, q.degrees.reshard, is_moe=q.model.is_moe),
         message=lambda q: _undivided(q),  # noqa: PLW0108
-        applies=lambda q: (
-            isinstance(getattr(q.degrees, "reshard", None), int)
-            and getattr(q.degrees, "tp_kind", "1d") == "1d"
-        ),
+        applies=lambda q: isinstance(q.degrees.reshard, int) and q.degrees.tp_kind == "1d",
     ),
     Constraint(
         name="placement",
-        holds=lambda q: not _misplaced(q),
+        choices=("placement",),
+        holds=lambda q: fills_tiers(_placement(q), q.cluster) & _all(_ranks_divide(q)),
         message=lambda q: _misplaced(q),  # noqa: PLW0108
         applies=lambda q: bool(_placement(q)),
     ),
+    Constraint(
+        name="recomputed layers",
+        choices=("recompute",),
+        holds=lambda q: max(q.degrees.recompute.layer_ids) < _num_layers(q.model),
+        message=lambda q: (
+            f"recompute lists layer {max(q.degrees.recompute.layer_ids)}, but {q.model.name} has layers 0 to "
+            f"{_num_layers(q.model) - 1}"
+        ),
+        applies=lambda q: bool(q.degrees.recompute.layer_ids),
+    ),
+    _summa("models", lambda q: summa_refusal(q.model) is None, lambda q: str(summa_refusal(q.model))),
+    _summa(
+        "what is trained",
+        lambda q: q.workload.trainable.is_all,
+        lambda _: "tp_kind summa trains all weights: leave trainable out, or tp_kind 1d",
+    ),
+    _summa(
+        "sequence parallelism",
+        lambda q: np.asarray(q.degrees.sp).astype(bool),
+        lambda _: "tp_kind summa splits all activations: leave sp true",
+    ),
+    _summa(
+        "keys and values",
+        lambda q: q.degrees.cp_kind == "all_gather",
+        lambda q: f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}",
+        choices=("cp_kind",),
+    ),
+    _summa(
+        "reshard",
+        lambda q: q.degrees.zero < 3,
+        lambda q: f"{SUMMA_NEIGHBOURS}, not {q.degrees.reshard}",
+        applies=lambda q: isinstance(q.degrees.reshard, int),
+    ),
+    _summa(
+        "panels",
+        lambda q: panels_fit(q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)),
+        lambda q: (
+            f"lcm(tp {q.degrees.tp}, cp {q.degrees.cp}) × summa_panels {q.degrees.summa_panels} must divide the "
+            f"widths {inner_widths(q.model)} of {q.model.name}"
+        ),
+        choices=("summa_panels",),
+    ),
 )
+"""Every condition on a layout but those of named pipeline schedules, which `schedule.legality` adds."""
+
+
+def _most_stages(model: Model, vpp: Values) -> Values:
+    """Return the most virtual stages that a pipeline has: with several on a rank, two may have no decoder layer."""
+    return model.num_layers + 2 * (vpp > 1)
+
+
+def virtual_stages(model: Model, pp: int) -> tuple[int, ...]:
+    """Return every number of virtual stages per rank that is legal for a pipeline of `pp` ranks."""
+    most = int(_most_stages(model, 2)) // pp if pp > 1 else 1
+    return tuple(range(1, max(most, 1) + 1))
 
 
 def _group(q: Proposal) -> int | None:
-    return getattr(q.degrees, "microbatch_group", None)
+    return q.degrees.microbatch_group
 
 
 def _neighbours_divide(degrees: Values, count: int, *, is_moe: bool) -> Values:
@@ -449,7 +526,28 @@ def _tower_widths(model: Model) -> tuple[int, ...]:
 
 
 def _placement(q: Proposal) -> tuple[Share, ...]:
-    return getattr(q.degrees, "placement", None) or ()
+    return q.degrees.placement or ()
+
+
+def fills_tiers(placement: Sequence[Share], cluster: Cluster) -> bool:
+    """Return whether every tier that a placement names exists and is filled by it."""
+    fill = cluster.tier_fill
+    return len(placement) <= len(fill) and all(
+        share.num_ranks == ranks for share, ranks in zip(placement, fill, strict=False)
+    )
+
+
+def _ranks_divide(q: Proposal) -> list[Values]:
+    """Return, for each axis, where its degree is a multiple of the ranks that the placement puts together."""
+    degrees = {"tp": q.degrees.tp, "cp": q.degrees.cp, "dp": _dp(q.degrees), "pp": q.degrees.pp}
+    return [
+        _divides(prod(getattr(share, axis) for share in _placement(q)), degree)
+        for axis, degree in degrees.items()
+    ]
+
+
+def _num_layers(model: Model) -> int:
+    return model.num_layers + model.num_mtp_layers
 
 
 def _misplaced(q: Proposal) -> str:
@@ -484,7 +582,7 @@ def _ffn_widths(model: Model) -> tuple[int, ...]:
 def _sequence_parts(q: Proposal) -> Values:
     """Return what must divide the sequence: a context rank's chunks, two in zig-zag, and tp parts under sp."""
     d, cp, tp = q.degrees, q.degrees.cp, q.degrees.tp
-    chunks = 2 if getattr(d, "cp_balanced", True) else 1
+    chunks = 2 if d.cp_balanced else 1
     if isinstance(cp, int):
         return lcm(chunks * cp if cp > 1 else 1, cp * tp if d.sp else 1)
     return np.lcm(np.where(cp > 1, chunks * cp, 1), np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
@@ -505,57 +603,30 @@ def panels_fit(tp: Values, cp: Values, panels: int, widths: Sequence[int]) -> Va
     return _all([_divides(steps, width) for width in widths])
 
 
-SUMMA: tuple[Constraint, ...] = (
-    Constraint(
-        name="summa: models",
-        holds=lambda q: summa_refusal(q.model) is None,
-        message=lambda q: str(summa_refusal(q.model)),
-    ),
-    Constraint(
-        name="summa: what is trained",
-        holds=lambda q: q.workload.trainable.is_all,
-        message=lambda _: "tp_kind summa trains all weights: leave trainable out, or tp_kind 1d",
-    ),
-    Constraint(
-        name="summa: sequence parallelism",
-        holds=lambda q: q.degrees.sp,
-        message=lambda _: "tp_kind summa splits all activations: leave sp true",
-    ),
-    Constraint(
-        name="summa: keys and values",
-        holds=lambda q: q.degrees.cp_kind == "all_gather",
-        message=lambda q: (
-            f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}"
-        ),
-    ),
-    Constraint(
-        name="summa: reshard",
-        holds=lambda q: q.degrees.zero < 3,
-        message=lambda q: f"{SUMMA_NEIGHBOURS}, not {q.degrees.reshard}",
-        applies=lambda q: isinstance(q.degrees.reshard, int),
-    ),
-    Constraint(
-        name="summa: panels",
-        holds=lambda q: panels_fit(q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)),
-        message=lambda q: (
-            f"lcm(tp {q.degrees.tp}, cp {q.degrees.cp}) × summa_panels {q.degrees.summa_panels} must divide the "
-            f"widths {inner_widths(q.model)} of {q.model.name}"
-        ),
-    ),
-)
-"""What a layout by SUMMA keeps to beyond the constraints of all."""
+class ManyLayouts:
+    """Layouts as arrays: some fields as columns that broadcast, all others as in one layout."""
+
+    def __init__(self, columns: Mapping[str, Values], layout: Strategy) -> None:
+        """Take the columns over the fields of `layout`."""
+        self.__dict__.update(columns)
+        self._layout = layout
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a field of a layout)
+        """Return a field that no column has."""
+        return getattr(self._layout, name)
 
 
-def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
+def check(
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+    rules: Sequence[Constraint] = CONSTRAINTS,
+) -> None:
     """Raise SpecError with every violated constraint of one layout."""
     proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=strategy)
-    if found := violated(proposal, constraints_of(strategy)):
+    if found := violated(proposal, rules):
         raise SpecError("; ".join(each.message(proposal) for each in found))
-
-
-def constraints_of(strategy: Strategy) -> tuple[Constraint, ...]:
-    """Return what a layout of its kind of tensor parallelism must keep to."""
-    return (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
 
 
 def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint]:
@@ -563,28 +634,35 @@ def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint
     return [each for each in rules if each.applies(proposal) and not _everywhere(each.holds(proposal))]
 
 
+def masks_of(proposal: Proposal, rules: Sequence[Constraint]) -> dict[str, Mask]:
+    """Return where each rule holds, by its name, in the shape of what it depends on."""
+    return {
+        each.name: np.asarray(each.holds(proposal), dtype=bool) for each in rules if each.applies(proposal)
+    }
+
+
 def legal(
     proposal: Proposal,
     shape: tuple[int, ...] | None = None,
     *,
-    rules: Sequence[Constraint] = (),
-    waived: Sequence[str] = (),
+    rules: Sequence[Constraint] = CONSTRAINTS,
 ) -> tuple[Mask, dict[str, int]]:
-    """Return the mask of legal candidates and how many each constraint refused: with `rules`, without `waived`.
+    """Return the mask of legal candidates and how many each of `rules` refused.
 
     Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination it needs.
     """
-    masks = {
-        c.name: np.asarray(c.holds(proposal), dtype=bool)
-        for c in (*CONSTRAINTS, *rules)
-        if c.name not in waived and c.applies(proposal)
-    }
+    masks = masks_of(proposal, rules)
     if shape is None:
         shape = np.broadcast_shapes(*(each.shape for each in masks.values()))
     mask: Mask = np.ones(shape, dtype=bool)
-    refused: dict[str, int] = {}
-    for name, holds in masks.items():
+    for holds in masks.values():
         mask &= holds
-        times = mask.size // max(holds.size, 1)
-        refused[name] = (holds.size - int(np.count_nonzero(holds))) * times
-    return mask, refused
+    return mask, refused_by(masks, mask.size)
+
+
+def refused_by(masks: Mapping[str, Mask], size: int) -> dict[str, int]:
+    """Return how many of `size` candidates each rule refused."""
+    return {
+        name: (holds.size - int(np.count_nonzero(holds))) * (size // max(holds.size, 1))
+        for name, holds in masks.items()
+    }

@@ -60,7 +60,8 @@ class Space(Given, frozen=True, kw_only=True):
     dp_shard: tuple[int, ...] | None = None
     zero: tuple[int, ...] = (0, 1, 2, 3)
     micro_batch_size: tuple[int, ...] | None = None
-    sp: tuple[bool, ...] = (True, False)
+    sp: tuple[bool, ...] | None = None
+    """None tries both, but for models with experts, whose layouts have it with tp (Megatron-LM asks for it)."""
     tp_kind: tuple[TensorKind, ...] = ("1d",)
     summa_panels: tuple[int, ...] = (1, 2, 4)
     """Tried under SUMMA only."""
