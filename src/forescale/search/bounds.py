@@ -68,7 +68,7 @@ MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 KEYS_AT_ONCE = 4096
 """Distinct blocks priced at once."""
-PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "vpp", "flagged", "plan")
+PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "flagged", "plan")
 """What the parameters of a stage and the ways to shard them depend on."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
 """What the work of everything but experts depends on, beside places."""
@@ -343,11 +343,12 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         """Return (stages, rows) bytes, of each stage and moment the least by itself."""
         rows = self.chosen[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
-        columns |= {"flagged": self.cells.flagged[rows], "plan": batch.stages.plan}
+        plans = batch.stages.held()
+        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan}
         table = distinct(columns, PLACE_KEY)
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
-        stages = batch.stages(first).take(owner)
+        stages = plans(first[owner])
         degrees, held = as_degrees(layouts.columns), batch.held(first[owner])
         sharded = Sharded.of(self.question.model, held, stages, degrees)
         setting = setting_of(self.question, batch.choices)

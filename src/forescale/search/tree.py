@@ -145,7 +145,7 @@ class Blocks:
             if own is None or own.any():
                 block.add_to(found, own)
             found.place += math.prod(block.shape)
-        return found.cells(*self._of, self.refused)
+        return found.cells(*self._of, {} if rows is not None else self.refused)
 
 
 def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
