@@ -309,7 +309,7 @@ class _Block:
         return columns
 
     def _parted(self, masks: Sequence[Mask]) -> tuple[Mask, Mask, Mask | None]:
-        """Return what is legal of (experts, shardings), of (chunks, micro-batches, sp), and of both where it is mixed."""
+        """Return what is legal of (experts, shardings), of (chunks, micro-batches, sp), and of all together."""
         sharding, rows = np.ones((2, 1, 1, 1, 1, 1), dtype=bool)
         mixed: Mask | None = None
         for each in masks:
