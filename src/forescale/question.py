@@ -13,10 +13,10 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Proposal
 from forescale.spec.framework import Framework
 from forescale.spec.model import Model
 from forescale.spec.operations import Operations
+from forescale.spec.proposal import Proposal
 from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload

@@ -9,7 +9,7 @@ from tests.small import cluster, dense, workload
 
 from forescale.project import project
 from forescale.search import search
-from forescale.spec import Strategy
+from forescale.spec import Recompute, Strategy
 from forescale.spec.space import Space
 from forescale.spec.strategy import Kernels
 
@@ -63,6 +63,17 @@ def test_groups_leave_named_schedules_of_several_chunks_out():
 
 
 def test_no_layout_found_has_neighbours_under_summa():
-    space = Space(tp_kind=("1d", "summa"), zero=(2, 3), base=Strategy(reshard=2))
-    found = [one.strategy for one in search(dense(), cluster(16), workload(), top=1000, space=space).best]
-    assert {(one.tp_kind, one.zero) for one in found} == {("1d", 2), ("1d", 3), ("summa", 2)}
+    held = {
+        "tp": (2,),
+        "cp": (1,),
+        "pp": (1,),
+        "micro_batch_size": (1,),
+        "sp": (True,),
+        "placement": ("orders",),
+    }
+    space = Space(
+        **held, tp_kind=("1d", "summa"), zero=(2, 3), recompute=(Recompute(),), base=Strategy(reshard=2)
+    )
+    found = search(dense(), cluster(16), workload(), top=1000, space=space, all_variants=True).best
+    kinds = {(one.strategy.tp_kind, one.strategy.zero) for one in found}
+    assert kinds == {("1d", 2), ("1d", 3), ("summa", 2)}

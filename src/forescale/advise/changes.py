@@ -15,9 +15,10 @@ from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.schedule.library import family
 from forescale.search.layouts import longest_chunk, options
-from forescale.spec.constraints import Constraint, Proposal, violated, virtual_stages
+from forescale.spec.constraints import virtual_stages
 from forescale.spec.framework import Words, choice_word, laid_over, replayed, searched
 from forescale.spec.model import DenseFfn, LatentAttention, Model
+from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.space import NAMES, Space, default_recompute
 from forescale.spec.strategy import ALL_LAYERS, Module, Recompute, Strategy
 from forescale.units import counted

@@ -8,8 +8,9 @@ import numpy as np
 
 from forescale.schedule import cuts_sequences, family
 from forescale.schedule.family import Request
-from forescale.spec.constraints import CONSTRAINTS, Constraint, Proposal
+from forescale.spec.constraints import CONSTRAINTS
 from forescale.spec.model import Model
+from forescale.spec.proposal import Constraint, Proposal
 from forescale.spec.workload import num_microbatches
 
 

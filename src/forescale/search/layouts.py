@@ -18,8 +18,9 @@ from forescale.numeric import divisors
 from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Constraint, ManyLayouts, Proposal, fills_tiers, legal
+from forescale.spec.constraints import fills_tiers, legal
 from forescale.spec.model import Model
+from forescale.spec.proposal import Constraint, ManyLayouts, Proposal
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.strategy import (
     DEFAULT_AXIS_ORDER,

@@ -28,15 +28,9 @@ from forescale.search.layouts import (
     variants_of,
 )
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import (
-    Constraint,
-    ManyLayouts,
-    Proposal,
-    masks_of,
-    refused_by,
-    virtual_stages,
-)
+from forescale.spec.constraints import virtual_stages
 from forescale.spec.model import Model
+from forescale.spec.proposal import Constraint, ManyLayouts, Proposal, masks_of, refused_by
 from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload

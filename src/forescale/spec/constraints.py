@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import lcm, prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
 from forescale.spec.groups import groups_fit, misfit
-from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.proposal import (
+    Constraint,
+    Degrees,
+    Mask,
+    Proposal,
+    Values,
+    masks_of,
+    refused_by,
+    violated,
+)
 from forescale.spec.strategy import (
     CONTEXT_KINDS,
     ContextKind,
@@ -25,7 +34,7 @@ from forescale.spec.strategy import (
     inner_ranks,
     state_shards,
 )
-from forescale.spec.summa import SUMMA_NEIGHBOURS, summa_refusal
+from forescale.spec.summa import SUMMA_NEIGHBOURS, ffn_widths, inner_widths, panels_fit, summa_refusal
 from forescale.spec.workload import (
     ALL_LINEAR,
     FROZEN_PARTS,
@@ -35,34 +44,7 @@ from forescale.spec.workload import (
     Workload,
     num_microbatches,
 )
-from forescale.struct import Struct
 from forescale.units import counted
-
-Mask: TypeAlias = NDArray[np.bool_]
-Values: TypeAlias = Any
-"""Degrees of one layout (int) or of many (integer array), and what comparing them gives."""
-Degrees: TypeAlias = Any
-"""Anything with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
-
-
-class Proposal(Struct, frozen=True, kw_only=True):
-    """What a constraint looks at: model, cluster and workload, and the degrees (numbers or arrays)."""
-
-    model: Model
-    cluster: Cluster
-    workload: Workload
-    degrees: Degrees
-
-
-class Constraint(Struct, frozen=True, kw_only=True):
-    """One condition: `holds` over arrays, `message` for one layout that breaks it."""
-
-    name: str
-    holds: Callable[[Proposal], Any]
-    message: Callable[[Proposal], str]
-    applies: Callable[[Proposal], bool] = lambda _: True
-    choices: tuple[str, ...] = ()
-    """Fields of the layout other than degrees that it depends on and that a search chooses, such as cp_kind."""
 
 
 def _divides(part: Numeric, whole: Numeric) -> Values:
@@ -111,10 +93,6 @@ def _all(masks: list[Values]) -> Values:
     for mask in masks:
         result = result & mask
     return result
-
-
-def _everywhere(holds: Values) -> bool:
-    return holds if isinstance(holds, bool) else bool(np.all(holds))
 
 
 def _dp(d: Degrees) -> Values:
@@ -189,9 +167,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="feed-forward over tp",
-        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _ffn_widths(q.model)]),
+        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in ffn_widths(q.model)]),
         message=lambda q: (
-            f"tp {q.degrees.tp} does not divide the feed-forward sizes {_ffn_widths(q.model)} of {q.model.name}"
+            f"tp {q.degrees.tp} does not divide the feed-forward sizes {ffn_widths(q.model)} of {q.model.name}"
         ),
     ),
     Constraint(
@@ -522,7 +500,7 @@ def _tower_widths(model: Model) -> tuple[int, ...]:
     inner = (model.vision.projector_ffn,) if model.vision.projector_ffn else ()
     split = (*model.vision.projector[:-1][::2], *inner)
     heads = (heads for pair in _heads(model.vision.encoder) for heads in pair)
-    return tuple(dict.fromkeys((*heads, *_ffn_widths(model.vision.encoder), *split)))
+    return tuple(dict.fromkeys((*heads, *ffn_widths(model.vision.encoder), *split)))
 
 
 def _placement(q: Proposal) -> tuple[Share, ...]:
@@ -569,16 +547,6 @@ def _misplaced(q: Proposal) -> str:
     return ""
 
 
-def _ffn_widths(model: Model) -> tuple[int, ...]:
-    widths: dict[int, None] = {}
-    for kind in model.layer_kinds:
-        if isinstance(kind.ffn, MoeFfn):
-            widths.update({kind.ffn.shared_ffn_hidden_size: None} if kind.ffn.shared_ffn_hidden_size else {})
-        elif kind.ffn is not None:
-            widths[kind.ffn.ffn_hidden_size] = None
-    return tuple(widths)
-
-
 def _sequence_parts(q: Proposal) -> Values:
     """Return what must divide the sequence: a context rank's chunks, two in zig-zag, and tp parts under sp."""
     d, cp, tp = q.degrees, q.degrees.cp, q.degrees.tp
@@ -586,34 +554,6 @@ def _sequence_parts(q: Proposal) -> Values:
     if isinstance(cp, int):
         return lcm(chunks * cp if cp > 1 else 1, cp * tp if d.sp else 1)
     return np.lcm(np.where(cp > 1, chunks * cp, 1), np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
-
-
-def inner_widths(model: Model) -> tuple[int, ...]:
-    """Return the widths that matrices contract over: what SUMMA cuts into panels."""
-    full = [kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)]
-    widths = [model.hidden_size, *_ffn_widths(model), *(each.num_heads * each.head_dim for each in full)]
-    if model.patches is not None:
-        widths.append(model.patches.patch_elements)
-    return tuple(dict.fromkeys(widths))
-
-
-def panels_fit(tp: Values, cp: Values, panels: int, widths: Sequence[int]) -> Values:
-    """Return whether every width can be cut into the panels of SUMMA."""
-    steps = np.lcm(tp, cp) * panels
-    return _all([_divides(steps, width) for width in widths])
-
-
-class ManyLayouts:
-    """Layouts as arrays: some fields as columns that broadcast, all others as in one layout."""
-
-    def __init__(self, columns: Mapping[str, Values], layout: Strategy) -> None:
-        """Take the columns over the fields of `layout`."""
-        self.__dict__.update(columns)
-        self._layout = layout
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a field of a layout)
-        """Return a field that no column has."""
-        return getattr(self._layout, name)
 
 
 def check(
@@ -627,18 +567,6 @@ def check(
     proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=strategy)
     if found := violated(proposal, rules):
         raise SpecError("; ".join(each.message(proposal) for each in found))
-
-
-def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint]:
-    """Return the rules that one layout breaks."""
-    return [each for each in rules if each.applies(proposal) and not _everywhere(each.holds(proposal))]
-
-
-def masks_of(proposal: Proposal, rules: Sequence[Constraint]) -> dict[str, Mask]:
-    """Return where each rule holds, by its name, in the shape of what it depends on."""
-    return {
-        each.name: np.asarray(each.holds(proposal), dtype=bool) for each in rules if each.applies(proposal)
-    }
 
 
 def legal(
@@ -658,11 +586,3 @@ def legal(
     for holds in masks.values():
         mask &= holds
     return mask, refused_by(masks, mask.size)
-
-
-def refused_by(masks: Mapping[str, Mask], size: int) -> dict[str, int]:
-    """Return how many of `size` candidates each rule refused."""
-    return {
-        name: (holds.size - int(np.count_nonzero(holds))) * (size // max(holds.size, 1))
-        for name, holds in masks.items()
-    }

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Constraint
-from forescale.spec.constraints import Proposal as Asked
 from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.spec.proposal import Constraint
+from forescale.spec.proposal import Proposal as Asked
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
     Allocator,

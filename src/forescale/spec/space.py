@@ -9,8 +9,8 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import UnknownKeyError
-from forescale.spec.constraints import Constraint
 from forescale.spec.model import LatentAttention, Model
+from forescale.spec.proposal import Constraint
 from forescale.spec.strategy import (
     Axis,
     ContextKind,

@@ -45,8 +45,9 @@ from forescale.presets.preset import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import ManyLayouts, Proposal, legal
+from forescale.spec.constraints import legal
 from forescale.spec.model import Model
+from forescale.spec.proposal import ManyLayouts, Proposal
 from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
