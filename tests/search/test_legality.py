@@ -11,7 +11,9 @@ from tests.small import cluster, dense, moe, sees, workload
 from tests.toy import cluster as toy_cluster
 from tests.toy import costs as toy_costs
 
+from forescale.api import ask_search
 from forescale.errors import InfeasibleError, SpecError
+from forescale.io.space import held_space, wider_space
 from forescale.numeric import divisors
 from forescale.project import project
 from forescale.question import Question
@@ -19,10 +21,11 @@ from forescale.schedule.legality import LEGALITY
 from forescale.search import search
 from forescale.search.evaluate import score_layouts
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Recompute, Share, Strategy
+from forescale.spec import Recompute, Share, Strategy, Tier
 from forescale.spec.constraints import check
 from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.strategy import Offload
+from forescale.spec.workload import Outer
 
 FULL, NONE = Recompute(granularity="full"), Recompute()
 ONE_POLICY = {"recompute": (NONE,), "placement": ("orders",), "axis_order": (("tp", "cp", "dp", "pp"),)}
@@ -228,3 +231,40 @@ def test_what_project_refuses_of_a_pipeline_is_no_layout_of_a_search(held, refus
     with pytest.raises(InfeasibleError) as error:
         search(model, cluster(6), work, space=space)
     assert refused in dict(error.value.rows)
+
+
+def test_experts_are_without_sequence_parallelism_where_it_is_asked_for():
+    question = replace(question_in("experts"), space=Space(**{**PLAIN, "sp": None, "tp": (2,), "zero": (1,)}))
+    allowed = wider_space(question.space, {"sp": ["false"]}, question.model, where="--allow")
+    for space, values in (
+        (question.space, {1}),
+        (question.within(sp=(False,)).space, {0}),
+        (allowed, {0, 1}),
+    ):
+        layouts = enumerate_layouts(question.model, question.cluster, question.workload, space)
+        assert set(layouts.columns["sp"].tolist()) == values
+
+
+def test_replicas_that_are_held_are_those_of_all_sites():
+    fabric = Tier(name="wide", size=0, bandwidth=1e9, latency=1e-3, wide_area=True, sites=2)
+    two = replace(cluster(16), tiers=(cluster(8).tiers[0], fabric))
+    work = replace(workload(seq_len=512, global_batch_size=16), outer=Outer(every=10))
+    held = {"tp": (1,), "zero": (1,), "micro_batch_size": (1,), "dp_replicate": (4,)}
+    space = Space(**{**PLAIN, "pp": (1,), **held})
+    best = search(dense(2), two, work, space=space, top=1).best[0]
+    assert (best.strategy.dp_replicate, best.strategy.dp_shard) == (4, 4)
+
+
+def test_a_policy_is_given_by_its_fields_as_to_a_projection():
+    asked = {"devices": 2, "seq_len": 512, "global_batch_size": 2, "tp": 1, "pp": 1, "zero": 1}
+    for given, kinds in (
+        ({"granularity": "none"}, {"none"}),
+        ([{"granularity": "none"}, {"granularity": "full", "num_layers": 3}], {"none", "full"}),
+    ):
+        question = ask_search("llama-3.2-1b", "h100-sxm", **asked, recompute=given)
+        assert {each.granularity for each in question.space.recompute or ()} == kinds
+
+
+def test_any_order_of_axes_can_be_held():
+    space = held_space(Space(), {"axis_order": ["dp-tp-pp-cp"]}, dense(2), where="--fix")
+    assert space.axis_order == (("dp", "tp", "pp", "cp"),)

@@ -61,7 +61,7 @@ def wider_space(
 ) -> Space:
     """Return `space` with the values of `allowed` beside those that it has; errors as for `held_space`."""
     values = _meant(space, allowed, model, where, framework)
-    own = {"recompute": space.whole(model).recompute}
+    own: dict[str, Any] = {"recompute": space.whole(model).recompute, "sp": space.sequence_parallel(model)}
     for name, more in values.items():
         present = own.get(name, getattr(space, name))
         values[name] = None if present is None else tuple(dict.fromkeys((*present, *more)))

@@ -404,7 +404,7 @@ def _column(value: Rows | int, size: int) -> Rows:
 
 def _sequence_parallel(space: Space, model: Model, tp: int) -> list[int]:
     """Return sp or not: without tp there is nothing to choose; experts under tp have it unless the space says."""
-    values = space.sp or ((True,) if model.is_moe else (True, False))
+    values = space.sequence_parallel(model)
     return [int(value) for value in values if tp > 1 or value == (True in values)]
 
 

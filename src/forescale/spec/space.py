@@ -46,8 +46,8 @@ ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "
 class Space(Given, frozen=True, kw_only=True):
     """What a search may choose from; None leaves a dimension to every value that can be legal.
 
-    Placements and numbers of recomputed layers that None leaves open are all taken where bounds settle most of them
-    (`whole`); what evaluates every layout takes the axis orders and whole stages.
+    Of placements that None leaves open all are tried, and of numbers of recomputed layers the powers of two, where
+    bounds settle most of them (`whole`); what evaluates every layout takes the axis orders and whole stages.
     """
 
     tp: tuple[int, ...] | None = None
@@ -61,7 +61,7 @@ class Space(Given, frozen=True, kw_only=True):
     zero: tuple[int, ...] = (0, 1, 2, 3)
     micro_batch_size: tuple[int, ...] | None = None
     sp: tuple[bool, ...] | None = None
-    """None tries both, but for models with experts, whose layouts have it with tp (Megatron-LM asks for it)."""
+    """None tries both values; for models with experts only true, which Megatron-LM requires with tensor parallelism."""
     tp_kind: tuple[TensorKind, ...] = ("1d",)
     summa_panels: tuple[int, ...] = (1, 2, 4)
     """Tried under SUMMA only."""
@@ -95,13 +95,17 @@ class Space(Given, frozen=True, kw_only=True):
             check_order(order)
 
     def whole(self, model: Model) -> Space:
-        """Return the space with every placement and number of recomputed layers that it leaves open.
+        """Return the space with the placements and numbers of recomputed layers that it leaves open.
 
         Axis orders that are held say where ranks lie.
         """
         policies = (*default_recompute(model), *partial_recompute(model))
         places: tuple[PlacementChoice, ...] = ("orders", "all") if self.axis_order == ORDERS else ("orders",)
         return replace(self, placement=self.placement or places, recompute=self.recompute or policies)
+
+    def sequence_parallel(self, model: Model) -> tuple[bool, ...]:
+        """Return the values of `sp` that are tried with tensor parallelism."""
+        return self.sp or ((True,) if model.is_moe else (True, False))
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""
