@@ -22,10 +22,10 @@ from forescale.io.question import build_strategy
 from forescale.project import project
 from forescale.question import Question, question_of
 from forescale.spec import Model, Overlap, Precision, Recompute, Strategy, Workload
-from forescale.spec.constraints import Proposal
 from forescale.spec.framework import RULES, Framework
 from forescale.spec.groups import group_of
 from forescale.spec.model import MoeFfn
+from forescale.spec.proposal import Proposal
 
 Pick = Callable[[Sequence[Any]], Any]
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "gpt2-xl", "mistral-7b")

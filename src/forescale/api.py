@@ -28,7 +28,7 @@ from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import KINDS, build_question
+from forescale.io.question import KINDS, build_question, build_strategy
 from forescale.io.reading import spelt_out
 from forescale.io.space import held_space
 from forescale.limits import DEVICES, SHOWN, TIME, Interval, within
@@ -140,11 +140,21 @@ def ask_search(
     if asked.framework is not None:
         space = replayed(asked.framework, framework_space(asked.framework, space, limited=False), asked.model)
     several = {name: tuple(each) if isinstance(each, SEVERAL) else (each,) for name, each in held.items()}
+    several |= {
+        name: tuple(_policy(one) for one in each) for name, each in several.items() if name == "recompute"
+    }
     words = {name: list(map(_word, each)) for name, each in several.items() if all(map(_is_word, each))}
     values: dict[str, Any] = {name: each for name, each in several.items() if name not in words}
     space = replace(space, **values)
     space = held_space(same(space, WHERE, "space"), words, asked.model, where=f"{WHERE}:")
     return replace(asked, **{**parts, "strategy": None, "space": space})
+
+
+def _policy(given: object) -> object:
+    """Return a recompute policy that is given by its fields as `project` takes it; all else as it is."""
+    return (
+        build_strategy({"recompute": given}, 1, where=WHERE).recompute if isinstance(given, dict) else given
+    )
 
 
 def _is_word(value: object) -> bool:

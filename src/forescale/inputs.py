@@ -28,6 +28,7 @@ from forescale.memory.outside import Places, outside_bytes
 from forescale.memory.parameters import Sharded
 from forescale.memory.states import state_bytes
 from forescale.question import Question
+from forescale.schedule.legality import LEGALITY
 from forescale.spec.constraints import check
 from forescale.spec.model import Model
 from forescale.spec.strategy import CONTEXT_KINDS, SENT_ONCE, inner_ranks, settled
@@ -66,7 +67,7 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
     """
     question = question.site
     model, cluster, workload = question.model, question.cluster, question.workload
-    check(model, cluster, question.layout, workload)
+    check(model, cluster, question.layout, workload, LEGALITY)
     strategy = settled(question.layout, cluster.domain)
     degrees, choices = split_strategy(strategy, domain=cluster.domain)
     plan, pipeline = lay_out(model, strategy, workload)

@@ -13,10 +13,10 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Proposal
 from forescale.spec.framework import Framework
 from forescale.spec.model import Model
 from forescale.spec.operations import Operations
+from forescale.spec.proposal import Proposal
 from forescale.spec.space import Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -144,8 +144,12 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
                 )
         tokens = None if work.tokens is None else work.tokens / sites
         batch = work.global_batch_size // sites
+        held = self.space.dp_replicate
         return replace(
             self,
+            space=self.space
+            if held is None
+            else replace(self.space, dp_replicate=tuple(each // sites for each in held if each % sites == 0)),
             cluster=self.cluster.site,
             workload=replace(work, global_batch_size=batch, tokens=tokens, outer=None),
             strategy=None if layout is None else replace(layout, dp_replicate=replicas // sites),

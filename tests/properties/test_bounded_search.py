@@ -207,7 +207,7 @@ def no_layout_is_below_its_bounds(question, space, scores):
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     _, owner, place = cells.expand(np.arange(len(cells)))
     legal = cells.whole.legal
-    tree, scored = Tree.of(cells), legal[:, owner[np.argsort(place)]]
+    tree, scored = Tree.of(cells.whole), legal[:, owner[np.argsort(place)]]
     assert np.array_equal(np.isfinite(scores.step_time), scored)
     assert (tree.nodes @ tree.num_layouts(cells)).sum() == scored.sum()
     for bound, ratio in every_bound(question, space, scores).ratios().items():

@@ -28,7 +28,7 @@ from forescale.spec import (
     Strategy,
     Workload,
 )
-from forescale.spec.constraints import Constraint
+from forescale.spec.proposal import Constraint
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import Kernels, Offload
 from forescale.spec.workload import Trainable

@@ -9,9 +9,10 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.question import Question
-from forescale.search.bounds import MemoryBounds, promising_cells
+from forescale.search.bounds import MemoryBounds
 from forescale.search.evaluate import score
 from forescale.search.ranks import relaxed_placement
+from forescale.search.scope import Scope
 from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
 from forescale.spec import Recompute, Strategy
 from forescale.spec.space import Space
@@ -32,7 +33,7 @@ def bounded_peaks(question, space):
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     layouts, owner, _ = cells.expand(np.arange(len(cells)))
     peaks = score(question, layouts).peak
-    tree = Tree.of(cells)
+    tree = Tree.of(cells.whole)
     bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, question.cluster)).coarse()
     assert np.isfinite(peaks).any()
     assert (bounds[tree.branch_of][:, owner] <= peaks).all()
@@ -79,11 +80,15 @@ def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedu
     layouts = enumerate_layouts(model, devices, work, space)
     steps = score(question, layouts).step_time.min(axis=0)
     cutoff = float(np.quantile(steps[np.isfinite(steps)], share))
-    cells, _ = promising_cells(question, space, cutoff)
+    scope = Scope.of(question, space, by_time=True).bounded(question)
+    cells = scope.within(cutoff, later=False)
     found, _, _ = cells.expand(np.arange(len(cells)))
     names = sorted(layouts.columns)
     some = set(zip(*(found.columns[name].tolist() for name in names), strict=True))
     every = list(zip(*(layouts.columns[name].tolist() for name in names), strict=True))
     assert some <= set(every)
     assert {row for row, step in zip(every, steps.tolist(), strict=True) if step <= cutoff} <= some
-    assert len(promising_cells(question, space, 0.2 * float(steps.min()))[0]) < len(cells)
+    assert len(scope.within(0.2 * float(steps.min()), later=False)) < len(cells)
+    first, later = scope.first(), scope.within(np.inf, later=True)
+    assert len(first) + len(later) == len(enumerate_cells(model, devices, work, space))
+    assert scope.num_later == (Tree.of(later.whole).nodes @ Tree.of(later.whole).num_layouts(later)).sum() > 0

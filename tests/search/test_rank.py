@@ -12,7 +12,6 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.search import search
 from forescale.search.evaluate import score
-from forescale.search.layouts import virtual_stages
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import DEFAULT_AXIS_ORDER, Strategy
 from forescale.spec.space import Space, default_recompute
@@ -25,12 +24,6 @@ def layouts(candidates):
 
 def test_divisors():
     assert divisors(60) == (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
-
-
-def test_virtual_stages_leave_at_most_two_layers_short():
-    assert virtual_stages(80, 1) == (1,)
-    assert virtual_stages(126, 16) == (1, 2, 4, 8)
-    assert virtual_stages(61, 4) == (1,)
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)

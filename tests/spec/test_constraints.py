@@ -13,14 +13,8 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.spec import Share, Strategy, Workload
-from forescale.spec.constraints import (
-    CONSTRAINTS,
-    Proposal,
-    check,
-    exchanged_heads_divide,
-    legal,
-    sees_picked,
-)
+from forescale.spec.constraints import CONSTRAINTS, check, exchanged_heads_divide, legal, sees_picked
+from forescale.spec.proposal import Proposal
 from forescale.spec.workload import Trainable
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")

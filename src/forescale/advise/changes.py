@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.numeric import divisors
 from forescale.question import Question
+from forescale.schedule.legality import LEGALITY
 from forescale.schedule.library import family
-from forescale.search.layouts import longest_chunk, options, virtual_stages
-from forescale.spec.constraints import Constraint, Proposal, constraints_of, violated
+from forescale.search.layouts import longest_chunk, options
+from forescale.spec.constraints import virtual_stages
 from forescale.spec.framework import Words, choice_word, laid_over, replayed, searched
 from forescale.spec.model import DenseFfn, LatentAttention, Model
+from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.space import NAMES, Space, default_recompute
 from forescale.spec.strategy import ALL_LAYERS, Module, Recompute, Strategy
-from forescale.spec.workload import num_microbatches
-from forescale.time.pipeline import refusal
 from forescale.units import counted
 
 LEAN_SCHEDULES = (None, "zb-h1", "zbv", "v-half", "v-min")
@@ -93,8 +93,8 @@ def changed(question: Question, made: Sequence[Change]) -> Strategy | None:
     filled = _filled(question, layout)
     if filled is None or filled == before:
         return None
-    rules = (*constraints_of(filled), *_rules(question))
-    return None if violated(_asked(question, filled), rules) or _refused(question, filled) else filled
+    rules = (*LEGALITY, *_rules(question))
+    return None if violated(_asked(question, filled), rules) else filled
 
 
 def recompute_text(recompute: Recompute) -> str:
@@ -117,7 +117,7 @@ def _degrees(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
     if model.moe is not None:
         yield "ep", options(space.ep, divisors(model.moe.num_experts))
         yield "etp", options(space.etp, divisors(model.moe.ffn_hidden_size))
-    yield "vpp", options(space.vpp, virtual_stages(model.num_layers, layout.pp))
+    yield "vpp", options(space.vpp, virtual_stages(model, layout.pp))
     yield "zero", space.zero
     if layout.dp_replicate > 1 < layout.dp_shard:
         yield "dp_replicate", (1,)
@@ -131,7 +131,7 @@ def _choices(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
     limits = None if question.framework is None else question.framework.limits
     others = {} if limits is None else limits.others
     if layout.tp > 1:
-        yield "sp", space.sp
+        yield "sp", space.sp or (True, False)
     if layout.cp > 1:
         yield "cp_kind", (*space.cp_kind, *others.get("cp_kind", ()))
     yield "recompute", space.recompute or ()
@@ -254,15 +254,3 @@ def _asked(question: Question, layout: Strategy) -> Proposal:
     return Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
     )
-
-
-def _refused(question: Question, layout: Strategy) -> str:
-    """Return why a named schedule cannot run a layout; empty if it can, or none is named."""
-    if layout.schedule is None:
-        return ""
-    count = num_microbatches(
-        global_batch_size=question.workload.global_batch_size,
-        dp=layout.dp,
-        micro_batch_size=layout.micro_batch_size,
-    )
-    return refusal(layout.schedule, layout.pp, layout.vpp, int(count))

@@ -20,11 +20,11 @@ from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question, question_of
 from forescale.search.compare import compare
-from forescale.search.layouts import virtual_stages
 from forescale.search.rank import search
 from forescale.search.relax import exchanged
 from forescale.search.scenarios import step_of_all
 from forescale.spec.cluster import Cluster
+from forescale.spec.constraints import virtual_stages
 from forescale.spec.model import Model
 from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
@@ -69,7 +69,7 @@ def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
     most = case.question.workload.global_batch_size // layout.dp
     for size in _beside(layout.micro_batch_size, divisors(most)):
         yield f"micro-batch of {size}", replace(layout, micro_batch_size=size)
-    for vpp in _beside(layout.vpp, virtual_stages(case.question.model.num_layers, layout.pp)):
+    for vpp in _beside(layout.vpp, virtual_stages(case.question.model, layout.pp)):
         yield f"{counted(vpp, 'model chunk')} per device", replace(layout, vpp=vpp)
 
 

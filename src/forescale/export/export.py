@@ -35,8 +35,8 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.results import Result
 from forescale.spec import Model
-from forescale.spec.constraints import Proposal
 from forescale.spec.framework import RULES, Framework, Words, laid_over, told_of
+from forescale.spec.proposal import Proposal
 from forescale.struct import Struct, attributes
 from forescale.syntax import deep_merge
 from forescale.written import writable, write_text, writing

@@ -64,10 +64,10 @@ from forescale.question import Objective, Question
 from forescale.records import home_of
 from forescale.spec import Cluster, Device, Strategy, Workload
 from forescale.spec.cluster import SiteLink
-from forescale.spec.constraints import Constraint
 from forescale.spec.framework import laid_over, rule_of, told_of
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.operations import Operations
+from forescale.spec.proposal import Constraint
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
 from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from itertools import chain
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -18,9 +18,10 @@ from forescale.positions import says_lines
 from forescale.schedule import family
 from forescale.spec.framework import Framework, check_choice, searched
 from forescale.spec.model import Model
-from forescale.spec.space import NAMES, ORDERS, SCENARIO_NAMES, Space, default_recompute, partial_recompute
+from forescale.spec.space import NAMES, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
     ALL_LAYERS,
+    DEFAULT_AXIS_ORDER,
     ContextKind,
     Dispatcher,
     Overlap,
@@ -60,7 +61,7 @@ def wider_space(
 ) -> Space:
     """Return `space` with the values of `allowed` beside those that it has; errors as for `held_space`."""
     values = _meant(space, allowed, model, where, framework)
-    own = {"recompute": space.whole(model).recompute}
+    own: dict[str, Any] = {"recompute": space.whole(model).recompute, "sp": space.sequence_parallel(model)}
     for name, more in values.items():
         present = own.get(name, getattr(space, name))
         values[name] = None if present is None else tuple(dict.fromkeys((*present, *more)))
@@ -160,7 +161,7 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         "sp": {"true": True, "false": False},
         "tp_kind": {kind: kind for kind in get_args(TensorKind)},
         "cp_kind": {kind: kind for kind in get_args(ContextKind)},
-        "axis_order": {"-".join(order): order for order in ORDERS},
+        "axis_order": {"-".join(order): order for order in permutations(DEFAULT_AXIS_ORDER)},
     }
     if name in SCENARIO_NAMES:
         return (_scenario(name, text, where),)

@@ -48,17 +48,12 @@ from forescale.search.layouts import (
     distinct,
     first_rows,
 )
-from forescale.search.ranks import RelaxedPlacement, relaxed_placement
+from forescale.search.ranks import RelaxedPlacement
 from forescale.search.tree import (
     Branch,
     Cells,
     Tree,
-    branches_of,
-    enumerate_cells,
-    possible_rows,
-    shapes_of,
 )
-from forescale.spec.space import Space
 from forescale.spec.strategy import Recompute
 from forescale.struct import Struct
 from forescale.time.blocks import block_seconds, deferred_seconds
@@ -73,7 +68,7 @@ MARGIN = 1.0 - 1e-9
 """Rounding never lifts a bound above what it bounds by more than this."""
 KEYS_AT_ONCE = 4096
 """Distinct blocks priced at once."""
-PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "vpp", "flagged", "plan")
+PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "flagged", "plan")
 """What the parameters of a stage and the ways to shard them depend on."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
 """What the work of everything but experts depends on, beside places."""
@@ -312,19 +307,6 @@ class WorkBounds:
         return reduce(_joined, found)
 
 
-def promising_cells(question: Question, space: Space, cutoff: float) -> tuple[Cells, WorkBounds]:
-    """Return the cells whose work without experts may take no longer than a cutoff [s], and bounds of their work.
-
-    Refusals are not counted.
-    """
-    of = question.model, question.cluster, question.workload, space
-    rows = possible_rows(*of)
-    placement = relaxed_placement(rows, question.cluster, experts=False)
-    work = WorkBounds(question, rows, branches_of(rows.variants), placement)
-    promising = np.flatnonzero((work.coarse() <= cutoff).any(axis=0))
-    return enumerate_cells(*of, shapes_of(rows.take(promising))), work
-
-
 def _own(seconds: Array) -> Numeric:
     return seconds
 
@@ -364,11 +346,12 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         """Return (stages, rows) bytes, of each stage and moment the least by itself."""
         rows = self.chosen[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
-        columns |= {"flagged": self.cells.flagged[rows], "plan": batch.stages.plan}
+        plans = batch.stages.held()
+        columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan}
         table = distinct(columns, PLACE_KEY)
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
-        stages = batch.stages(first).take(owner)
+        stages = plans(first[owner])
         degrees, held = as_degrees(layouts.columns), batch.held(first[owner])
         sharded = Sharded.of(self.question.model, held, stages, degrees)
         setting = setting_of(self.question, batch.choices)

@@ -77,6 +77,13 @@ class StagesOf(Struct, frozen=True):
         """Return the plans of some of the rows."""
         return self.plans.take(self.plan[rows])
 
+    def held(self) -> StagesOf:
+        """Return what stages hold whatever is in flight: plans that differ in their moments alone are one."""
+        plans = self.plans.picked(lambda values: values)
+        layers = np.concatenate([*plans.counts, plans.first, plans.last, plans.index, plans.multiplicity])
+        _, first, which = np.unique(layers, axis=1, return_index=True, return_inverse=True)
+        return StagesOf(plans.take(first), which.reshape(-1)[self.plan])
+
 
 class PricedOnce:
     """The blocks of pairs that share operators, whatever their schedule: each is built, and priced, once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -12,22 +12,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
-from forescale.graph.layout import NODE, Degrees
+from forescale.graph.layout import Degrees
 from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
 from forescale.question import Question
+from forescale.schedule.legality import LEGALITY
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import (
-    exchanged_heads_divide,
-    inner_widths,
-    panels_fit,
-    sees_picked,
-)
-from forescale.spec.groups import groups_fit
+from forescale.spec.constraints import fills_tiers, legal
 from forescale.spec.model import Model
+from forescale.spec.proposal import Constraint, ManyLayouts, Proposal
 from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.strategy import (
-    CONTEXT_KINDS,
     DEFAULT_AXIS_ORDER,
     Axis,
     ContextKind,
@@ -36,14 +31,11 @@ from forescale.spec.strategy import (
     Share,
     Strategy,
     TensorKind,
-    halves_evenly,
-    inner_ranks,
     settled,
 )
-from forescale.spec.summa import SUMMA_NEIGHBOURS, summa_refusal
-from forescale.spec.workload import num_microbatches
+from forescale.spec.summa import summa_refusal
+from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct
-from forescale.time.pipeline import refusal
 from forescale.units import counted
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -52,6 +44,8 @@ Columns: TypeAlias = dict[str, Rows]
 RankOrder: TypeAlias = tuple[tuple[Axis, ...], Placement | None]
 """An order of axes, or where a placement replaces it."""
 Codes: TypeAlias = NDArray[np.int64]
+BRANCHED = ("tp_kind", "summa_panels", "cp_kind", "schedule")
+"""Choices that make a branch: they change the operators of a block, or the schedule."""
 ODD = -1
 """Code of ranks that do not fill tiers in whole parts."""
 SPARSE = 8
@@ -75,6 +69,11 @@ class Variant(Struct, frozen=True, kw_only=True):
         return {"tp_kind": self.tp_kind, "summa_panels": self.summa_panels, "cp_kind": self.cp_kind}
 
     @property
+    def branch(self) -> tuple[object, ...]:
+        """What variants of one operator list and schedule have in common."""
+        return tuple(getattr(self, name) for name in BRANCHED)
+
+    @property
     def rank_order(self) -> RankOrder:
         """Where the ranks lie."""
         return self.axis_order, self.placement
@@ -88,15 +87,17 @@ class Candidates(Struct, frozen=True, kw_only=True):
     """Degrees and sp, one array each."""
     variants: tuple[Variant, ...]
     base: Strategy
-    global_batch_size: int
-    fill: tuple[int, ...]
-    """Ranks that fill each tier of the network but the outermost."""
+    cluster: Cluster
+    workload: Workload
     refused: dict[str, int]
     """Rows that each constraint refused."""
-    widths: tuple[int, ...] = ()
-    """What SUMMA cuts into panels."""
-    domain: int = NODE
-    """Devices that share the fastest tier."""
+    rules: tuple[Constraint, ...] = LEGALITY
+    """What a layout keeps to; those that depend on variants are looked at here."""
+
+    @property
+    def domain(self) -> int:
+        """Devices that share the fastest tier."""
+        return self.cluster.domain
 
     def take(self, rows: Rows) -> Candidates:
         """Return some rows."""
@@ -120,56 +121,62 @@ class Candidates(Struct, frozen=True, kw_only=True):
         """
         known = tuple(dict.fromkeys(each.rank_order for each in self.variants))
         orders = dict(zip(known, self.allows_orders(known), strict=True))
+        firsts = {each.branch: each for each in reversed(self.variants)}
+        branches = tuple(dict.fromkeys(each.branch for each in self.variants))
+        allowed = self.allows_branches([firsts[each] for each in branches])
+        by_branch = dict(zip(branches, allowed, strict=True))
         return np.stack(
             [
-                self.allows_branch(each) & orders[each.rank_order] & self.allows_recompute(each)
+                by_branch[each.branch] & orders[each.rank_order] & self.allows_recompute(each)
                 for each in self.variants
             ]
         )
 
-    def allows_branch(self, variant: Variant) -> NDArray[np.bool_]:
-        """Return for which rows the operators and the schedule of `variant` are possible, and no repetition."""
-        first = self.variants[0]
-        allowed = np.ones(self.num_rows, dtype=bool)
-        if variant.tp_kind == "summa":
-            allowed &= self._panelled(variant, is_first=first.tp_kind == "summa")
-        elif variant.tp_kind != first.tp_kind:
-            allowed &= self.columns["tp"] * self.columns["cp"] > 1
-        if variant.tp_kind == "1d" and variant.cp_kind != first.cp_kind:
-            allowed &= self.columns["cp"] > 1
-        tp, cp = self.columns["tp"], self.columns["cp"]
-        inner = inner_ranks(cp=cp, tp=tp, wanted=self.base.cp_inner, domain=self.domain)
-        context = CONTEXT_KINDS[variant.cp_kind]
-        allowed &= sees_picked(self.model, cp, variant.cp_kind)
-        if context.exchanges:
-            allowed &= exchanged_heads_divide(self.model, tp, cp, variant.cp_kind, inner)
-        if context.halves:
-            allowed &= halves_evenly(cp, inner)
-        return allowed & self._schedulable(variant.schedule, is_first=variant.schedule == first.schedule)
+    def allows_branches(self, firsts: Sequence[Variant]) -> NDArray[np.bool_]:
+        """Return (branches, rows) flags: where operators and schedule of a branch are legal, and repeat none before it.
+
+        Each branch is given by one of its variants.
+        """
+        flags = np.ones((len(firsts), self.num_rows), dtype=bool)
+        tp, cp, pp = (self.columns[name] for name in ("tp", "cp", "pp"))
+        kinds = {alone: np.broadcast_to(where, tp.shape) for alone, where in _alone(tp, cp, pp).items()}
+        for index, variant in enumerate(firsts):
+            flags[index] = self._legal(variant, BRANCHED)
+            for alone, where in kinds.items():
+                own = _spelt(variant, alone)
+                for before, other in enumerate(firsts[:index]):
+                    if _spelt(other, alone) == own:
+                        flags[index] &= ~(where & flags[before])
+        return flags
+
+    def _legal(self, variant: Variant, choices: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Return where the choices of a variant keep to all rules that depend on some of them."""
+        rules = [rule for rule in self.rules if set(rule.choices) & set(choices)]
+        chosen = replace(self.base, **{name: getattr(variant, name) for name in choices})
+        proposal = Proposal(
+            model=self.model,
+            cluster=self.cluster,
+            workload=self.workload,
+            degrees=ManyLayouts(self.columns, chosen),
+        )
+        return legal(proposal, (self.num_rows,), rules=rules)[0]
 
     def allows_orders(self, known: Sequence[RankOrder]) -> NDArray[np.bool_]:
         """Return (orders, rows) flags: where ranks can lie in each of `known`, and in none before it as well."""
         dp = self.columns["dp_replicate"] * self.columns["dp_shard"]
         degrees: dict[Axis, Rows] = {**{axis: self.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
-        return first_of_their_kind(known, self.fill, degrees)
+        return first_of_their_kind(known, self.cluster.tier_fill, degrees)
 
     def allows_recompute(self, variant: Variant) -> NDArray[np.bool_]:
         """Return for which rows `variant` recomputes something else than others do."""
-        if variant.recompute.num_layers is None:
-            return np.ones(self.num_rows, dtype=bool)
-        return self._fewer(variant.recompute)
-
-    def _panelled(self, variant: Variant, *, is_first: bool) -> NDArray[np.bool_]:
-        """Return which rows SUMMA can lay out; on one device of a grid only the first kind counts."""
-        tp, cp = self.columns["tp"], self.columns["cp"]
-        fits = panels_fit(tp, cp, variant.summa_panels, self.widths)
-        alone = is_first and variant.summa_panels == self.variants[0].summa_panels
-        return np.asarray(fits & (self.columns["sp"] == 1) & ((tp * cp > 1) | alone), dtype=bool)
+        allowed = self._legal(variant, ("recompute",))
+        return allowed if variant.recompute.num_layers is None else allowed & self._fewer(variant.recompute)
 
     def _fewer(self, recompute: Recompute) -> NDArray[np.bool_]:
         """Return where so many layers of a virtual stage are fewer than all, or the least number that is all.
 
-        All layers by number are what no number means, except for multi-token prediction (`replayed_mtp`).
+        All layers by number are what no number means, except for multi-token prediction (`replayed_mtp`) and for
+        vision towers that do as the decoder (`Recompute.of_towers`).
         """
         counts = {
             each.num_layers
@@ -177,31 +184,18 @@ class Candidates(Struct, frozen=True, kw_only=True):
             if not each.layer_ids and replace(each, num_layers=recompute.num_layers) == recompute
         }
         smaller = [count for count in counts if count is not None and count < int(recompute.num_layers or 0)]
-        if None in counts and not self.model.num_mtp_layers:
+        apart = self.model.num_mtp_layers or (self.model.vision is not None and recompute.towers is None)
+        if None in counts and not apart:
             smaller.append(int(recompute.num_layers or 0))
         longest = longest_chunk(self.model.num_layers, self.columns["pp"], self.columns["vpp"])
         return np.asarray(longest > max(smaller, default=0))
-
-    def _schedulable(self, schedule: str | None, *, is_first: bool) -> NDArray[np.bool_]:
-        """Return which rows a schedule can run; without a pipeline only the first schedule counts."""
-        pp, vpp, count = self.columns["pp"], self.columns["vpp"], self.num_microbatches
-        group = self.base.microbatch_group
-        if schedule is None:
-            return np.asarray(((pp > 1) | is_first) & groups_fit(pp, vpp, count, group), dtype=bool)
-        shapes = np.stack([pp, vpp, count])
-        distinct, where = np.unique(shapes, axis=1, return_inverse=True)
-        possible = np.array(
-            [p > 1 and not refusal(schedule, p, v, m) for p, v, m in distinct.T.tolist()], dtype=bool
-        )
-        possible = possible[where.reshape(-1)] & ((vpp == 1) | (group is None))
-        return np.asarray(possible | ((pp == 1) & is_first), dtype=bool)
 
     @property
     def num_microbatches(self) -> Rows:
         """Micro-batches of every row."""
         dp, batch = self.columns["dp_replicate"] * self.columns["dp_shard"], self.columns["micro_batch_size"]
         count = num_microbatches(
-            global_batch_size=self.global_batch_size,
+            global_batch_size=self.workload.global_batch_size,
             dp=dp.astype(float),
             micro_batch_size=batch.astype(float),
         )
@@ -214,6 +208,22 @@ class Candidates(Struct, frozen=True, kw_only=True):
         others = {name: getattr(chosen, name) for name in VARIED}
         sp = bool(self.columns["sp"][row])
         return settled(replace(self.base, **degrees, **others, sp=sp), self.domain)
+
+
+def _alone(tp: Rows, cp: Rows, pp: Rows) -> dict[tuple[bool, ...], NDArray[np.bool_]]:
+    """Return the rows by which of cp, tp × cp and pp are 1: where choices about them make no difference."""
+    flags = np.stack([cp == 1, tp * cp == 1, pp == 1])
+    kinds = product((False, True), repeat=len(flags))
+    found = {kind: (flags == np.array(kind)[:, None]).all(axis=0) for kind in kinds if any(kind)}
+    return {kind: where for kind, where in found.items() if where.any()}
+
+
+def _spelt(variant: Variant, alone: tuple[bool, ...]) -> tuple[object, ...]:
+    """Return what of a branch makes a difference where cp, tp × cp or pp are 1."""
+    no_context, one_device, no_pipeline = alone
+    kind = "" if no_context and (variant.tp_kind == "1d" or one_device) else variant.cp_kind
+    tensor = ("", 1) if one_device else (variant.tp_kind, variant.summa_panels)
+    return (*tensor, kind, None if no_pipeline else variant.schedule)
 
 
 VARIED = tuple(Variant.__dataclass_fields__)
@@ -238,11 +248,9 @@ def candidates_of(question: Question, layouts: Sequence[Strategy], base: Strateg
         },
         variants=tuple(known),
         base=base,
-        global_batch_size=question.workload.global_batch_size,
-        fill=question.cluster.tier_fill,
+        cluster=question.cluster,
+        workload=question.workload,
         refused={},
-        widths=inner_widths(question.model),
-        domain=question.cluster.domain,
     )
     return found, np.array([known[each] for each in variants], dtype=np.int64)
 
@@ -250,10 +258,8 @@ def candidates_of(question: Question, layouts: Sequence[Strategy], base: Strateg
 @lru_cache(maxsize=16)
 def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, ...]:
     """Return the choices of a space that are crossed with every row."""
-    if "summa" in space.tp_kind and (reason := summa_refusal(model)) is not None:
+    if space.tp_kind == ("summa",) and (reason := summa_refusal(model)) is not None:
         raise SpecError(reason)
-    if "summa" in space.tp_kind and 3 in space.zero and isinstance(space.base.reshard, int):
-        raise SpecError(f"{SUMMA_NEIGHBOURS}, not {space.base.reshard}")
     return tuple(
         Variant(
             recompute=recompute,
@@ -296,18 +302,6 @@ def options(wanted: Sequence[int] | None, possible: Sequence[int]) -> tuple[int,
     return tuple(possible) if wanted is None else tuple(value for value in wanted if value in possible)
 
 
-def virtual_stages(num_layers: int, pp: int) -> tuple[int, ...]:
-    """Return the numbers of chunks per rank that leave at most two chunks a layer short.
-
-    Two, because embedding and head weigh about a layer each (Megatron-LM
-    --account-for-embedding-in-pipeline-split).
-    """
-    if pp == 1:
-        return (1,)
-    most = (num_layers + 2) // pp
-    return tuple(v for v in range(1, most + 1) if v == 1 or -num_layers % (pp * v) <= 2)
-
-
 def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
     """Return the (ep, etp) pairs that fold over the devices of one stage."""
     moe = model.moe
@@ -321,25 +315,15 @@ def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple
     ]
 
 
-def shardings(space: Space, dp: int, shared: int) -> list[tuple[int, int, int]]:
-    """Return the distinct (dp_replicate, dp_shard, zero): stage 0 shards nothing, one shard is stage 0.
-
-    `shared` ranks that are no data-parallel ones hold the same parameters, some of them at least. Parameters on the
-    host are shards of stage 3.
-    """
-    stages = sorted(zero for zero in space.zero if zero == 3 or not space.base.offload.parameters)
-    lowest = min(space.zero)
-    found = [
+def shardings(space: Space, dp: int) -> list[tuple[int, int, int]]:
+    """Return all (dp_replicate, dp_shard, zero): ascending stages, and shards; all shards first at stage 0."""
+    return [
         (dp // shard, shard, zero)
-        for zero in stages
-        for shard in divisors(dp)
-        if (shard == dp if zero == 0 or (zero == lowest and dp * shared == 1) else shard * shared > 1)
+        for zero in sorted(space.zero)
+        for shard in sorted(divisors(dp), reverse=zero == 0)
+        if (space.dp_shard is None or shard in space.dp_shard)
+        and (space.dp_replicate is None or dp // shard in space.dp_replicate)
     ]
-    if space.dp_shard is not None:
-        found = [item for item in found if item[1] in space.dp_shard]
-    if space.dp_replicate is not None:
-        found = [item for item in found if item[0] in space.dp_replicate]
-    return found
 
 
 def rank_orders(
@@ -352,7 +336,7 @@ def rank_orders(
             found += [(DEFAULT_AXIS_ORDER, each) for each in placements(cluster)]
         elif choice != "orders":
             found.append((DEFAULT_AXIS_ORDER, choice))
-    fitting = [each for each in dict.fromkeys(found) if fills(each[1] or (), cluster)]
+    fitting = [each for each in dict.fromkeys(found) if fills_tiers(each[1] or (), cluster)]
     if not fitting:
         where = " × ".join(map(str, cluster.tier_fill))
         devices = f"{counted(cluster.num_devices, 'device')} of {cluster.name}"
@@ -360,17 +344,14 @@ def rank_orders(
     return fitting
 
 
-def fills(placement: Placement, cluster: Cluster) -> bool:
-    """Return whether every tier that a placement names is there, and filled."""
-    fill = cluster.tier_fill
-    return len(placement) <= len(fill) and all(
-        share.num_ranks == ranks for share, ranks in zip(placement, fill, strict=False)
-    )
-
-
 def placements(cluster: Cluster) -> Iterator[Placement]:
-    """Yield every way to fill all tiers but the outermost with ranks of tp, cp, dp and pp."""
-    return product(*(tuple(_shares(ranks)) for ranks in cluster.tier_fill))
+    """Yield every way to fill tiers, from the innermost out, with ranks of tp, cp, dp and pp; first all of them.
+
+    The tiers that a placement does not name take the ranks that are left in the usual order, evenly or not.
+    """
+    fill = cluster.tier_fill
+    for named in range(len(fill), 0, -1):
+        yield from product(*(tuple(_shares(ranks)) for ranks in fill[:named]))
 
 
 def _shares(ranks: int) -> Iterator[Share]:
@@ -422,16 +403,29 @@ def first_of_their_kind(
     """Return (orders, rows) flags: where each can be, and none of those before it is the same."""
     result = np.stack([allowed(each, degrees) for each in known])
     possible, numbers = result.copy(), [codes(each, fill, degrees) for each in known]
-    trivial = (degrees["pp"] == 1) | (degrees["dp"] == 1)
+    several = np.stack([degrees[axis] > 1 for axis in DEFAULT_AXIS_ORDER])
+    kinds, kind = np.unique(several, axis=1, return_inverse=True)
+    written = np.array(
+        [
+            [_several(order, placement, dict(zip(DEFAULT_AXIS_ORDER, each, strict=True))) for each in kinds.T]
+            for order, placement in known
+        ]
+    )[:, kind.reshape(-1)]
     for index, (_, placement) in enumerate(known):
         own = numbers[index]
         for before, (_, other) in enumerate(known[:index]):
             if other is not None and placement is not None and len(other) == len(placement):
                 continue
             same = (own == numbers[before]) & (own != ODD)
-            same |= trivial & (other is None) & (placement is None)
+            if other is None and placement is None:
+                same |= written[index] == written[before]
             result[index] &= ~(same & possible[before])
     return result
+
+
+def _several(order: tuple[Axis, ...], placement: Placement | None, several: Mapping[Axis, bool]) -> str:
+    """Return an order of axes as far as it matters: of axes with several ranks."""
+    return "" if placement is not None else "-".join(axis for axis in order if several[axis])
 
 
 class Table(Struct, frozen=True, kw_only=True):

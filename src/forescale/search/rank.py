@@ -200,7 +200,8 @@ def score_all(question: Question) -> Scored:
     fits = scores.peak <= limit
     if not fits.any():
         cells = enumerate_cells(model, cluster, workload, question.space)
-        raise InfeasibleError(nothing_fits([smallest(site, cells)], limit), [("memory", num_legal)])
+        msg = nothing_fits([smallest(site, cells)], limit, num_legal)
+        raise InfeasibleError(msg, [("memory", num_legal)])
     return Scored(question=question, candidates=candidates, scores=scores, fits=fits)
 
 
@@ -298,11 +299,11 @@ def search(
         variants=tuple(count - 1 for *_, count in ranked),
         surest=_surest(asked, ranking, best, watch) if surest and goal.by_time else None,
         objective=question.objective,
-        num_legal=sum(each.num_legal for each in solvers),
+        num_legal=ranking.num_legal,
         num_feasible=sum(each.incumbent.num_feasible for each in solvers),
         num_evaluated=sum(each.counts.evaluated for each in solvers),
         num_over_memory=sum(each.counts.over_memory for each in solvers),
-        num_beaten=sum(each.counts.beaten for each in solvers),
+        num_beaten=sum(each.counts.beaten for each in solvers) + ranking.beyond,
         gap=ranking.progress.gap,
         elapsed_s=time.perf_counter() - started,
         refused=ranking.refused,

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import Array
 from forescale.question import Question
-from forescale.search.bounds import promising_cells
-from forescale.search.incumbent import SMALLEST, Goal
+from forescale.search.incumbent import SMALLEST, Goal, Incumbent
+from forescale.search.scope import Scope
 from forescale.search.solve import Progress, Solver, Watch
-from forescale.search.tree import Cells, enumerate_cells, unlisted
+from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.strategy import Overlap, Strategy
@@ -128,8 +128,13 @@ def scenarios(question: Question) -> tuple[Question, ...]:
     """
     values = [getattr(question.space, name) for name in SCENARIO_NAMES]
     chosen = (dict(zip(SCENARIO_NAMES, each, strict=True)) for each in product(*values))
-    found = [part for each in chosen for part in _by_sharding(_scenario(question, each))]
-    asked = [(each.workload, each.space.base, each.space.zero) for each in found]
+    found = [
+        kind
+        for each in chosen
+        for part in _by_sharding(_scenario(question, each))
+        for kind in _by_neighbours(part)
+    ]
+    asked = [(each.workload, each.space.base, each.space.zero, each.space.tp_kind) for each in found]
     return tuple(each for index, each in enumerate(found) if asked[index] not in asked[:index])
 
 
@@ -175,6 +180,14 @@ def _by_sharding(question: Question) -> tuple[Question, ...]:
     return (*([question.within(zero=sharded)] if sharded else []), unsharded)
 
 
+def _by_neighbours(question: Question) -> tuple[Question, ...]:
+    """Return a question for each kind of tensor parallelism, where neighbours that share weights tell them apart."""
+    kinds = question.space.tp_kind
+    if len(kinds) == 1 or 3 not in question.space.zero or not isinstance(question.space.base.reshard, int):
+        return (question,)
+    return tuple(question.within(tp_kind=(kind,)) for kind in kinds)
+
+
 def _nothing() -> Overlap:
     return Overlap(**dict.fromkeys(Overlap.__dataclass_fields__, False))
 
@@ -204,10 +217,10 @@ def smallest(question: Question, cells: Cells, most: float = np.inf) -> Solver:
     return solver
 
 
-def nothing_fits(solvers: Sequence[Solver], limit: float) -> str:
+def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> str:
     """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
     least = min((each for each in solvers if each.num_legal), key=lambda each: each.incumbent.least)
-    num_legal, strategy = sum(each.num_legal for each in solvers), least.layout(0)
+    strategy = least.layout(0)
     model, cluster = least.question.model, least.question.cluster
     shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
     return (
@@ -236,7 +249,8 @@ def fastest(
     `like` is a ranking by time of the same question, but for what counts as fitting: its first bounds hold here too.
     """
     goal = Goal(objective="step_time", top=1, memory_limit=question.memory_limit)
-    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=() if like is None else tuple(like.solvers))
+    runs = () if like is None else tuple(sorted(like.first_runs, key=lambda run: run.nth))
+    ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs)
     ranking.search(scenarios(question.site))
     if not (found := ranking.best()):
         return Fastest(done=ranking.done)
@@ -247,13 +261,17 @@ def fastest(
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """The search of one scenario."""
+    """The search of one scenario, or of the rows of it that come later."""
 
     question: Question
     solver: Solver
     checkpoint: Checkpoint | None
     progress: Progress | None = None
     """How far it came when it last stopped; None while it runs for the first time."""
+    scope: Scope | None = None
+    """The rows of the scenario, where more of them come later."""
+    nth: int = 0
+    """Which of the scenarios it is."""
 
     def go(self, watch: Watch) -> None:
         """Search until all is settled or the watch says no, from the checkpoint on where there is one."""
@@ -283,42 +301,87 @@ class Ranking:
     """What is worse than this, in the objective, does not matter."""
     started: float = field(default_factory=time.perf_counter)
     runs: list[Run] = field(default_factory=list)
-    like: tuple[Solver, ...] = ()
+    like: tuple[Run, ...] = ()
     """Searches of the same scenarios whose first bounds hold for these as well."""
     to_come: int = 0
     """Scenarios that are not settled yet, that under way included."""
+    checkpoint: Path | None = None
+    later: dict[int, int] = field(default_factory=dict)
+    """Layouts of rows that wait for a cutoff, by scenario."""
+    beyond: int = 0
+    """Layouts of such rows that were beyond it."""
 
     def search(self, questions: Sequence[Question], checkpoint: Path | None = None) -> None:
         """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
-        runs = [self._run(each, checkpoint, nth) for nth, each in enumerate(questions)]
+        self.checkpoint = checkpoint
+        runs = [self._run(each, nth) for nth, each in enumerate(questions)]
         self.runs = [run for run in runs if run is not None]
+        self.later = {run.nth: run.scope.num_later for run in self.runs if run.scope is not None}
         self.to_come = len(self.runs)
         sampled = [self._sample(run) for run in self.runs]
         order = sorted(
             range(len(self.runs)), key=lambda nth: (sampled[nth], self.solvers[nth].progress().bound)
         )
-        for run in (self.runs[nth] for nth in order):
-            cutoff = min(self._worst, self.cutoff, *(each.incumbent.cutoff for each in self.solvers))
-            run.solver.incumbent.learn(self._known(run.solver), cutoff=cutoff)
-            run.go(self._told)
+        for run in [self.runs[nth] for nth in order]:
+            self._settle(run)
             self.to_come -= 1
             self._go_on()
+        for run in [run for run in self.runs if run.scope is not None]:
+            if self.done and (more := self._rest(run)) is not None:
+                self.runs.append(more)
+                self._settle(more)
+                self._go_on()
 
-    def _run(self, question: Question, checkpoint: Path | None, nth: int) -> Run | None:
+    def _settle(self, run: Run) -> None:
+        """Search on from the best that is known."""
+        run.solver.incumbent.learn(self._known(run.solver), cutoff=self._cutoff)
+        run.go(self._told)
+
+    @property
+    def _cutoff(self) -> float:
+        return min(self._worst, self.cutoff, *(each.incumbent.cutoff for each in self.solvers))
+
+    def _run(self, question: Question, nth: int) -> Run | None:
         """Return the search of one scenario, which has a checkpoint of its own; None where all are beyond a cutoff."""
         if self.like:
-            return Run(question=question, solver=self.like[nth].again(question, self.goal), checkpoint=None)
-        space = question.space.whole(question.model)
+            like = self.like[nth]
+            solver = like.solver.again(question, self.goal)
+            return Run(question=question, solver=solver, checkpoint=None, scope=like.scope, nth=nth)
+        scope = Scope.of(question, question.space.whole(question.model), by_time=self.goal.by_time)
         if self.cutoff < np.inf:
-            cells, work = promising_cells(question, space, self.cutoff)
+            scope = scope.bounded(question)
+            cells = scope.within(self.cutoff, later=False)
             if len(cells) == 0:
                 return None
-            return Run(question=question, solver=Solver(question, cells, self.goal, work), checkpoint=None)
-        cells = enumerate_cells(question.model, question.cluster, question.workload, space)
-        if checkpoint is not None and nth:
-            checkpoint = checkpoint.with_name(f"{checkpoint.name}.{nth}")
-        kept = None if checkpoint is None else Checkpoint.of(checkpoint, question, self.goal)
-        return Run(question=question, solver=Solver(question, cells, self.goal), checkpoint=kept)
+            solver = Solver(question, cells, self.goal, scope.work)
+            return Run(question=question, solver=solver, checkpoint=None, nth=nth)
+        solver = Solver(question, scope.first(), self.goal, scope.work)
+        rest = None if scope.begins.all() else scope
+        return Run(
+            question=question, solver=solver, checkpoint=self._kept(question, nth), scope=rest, nth=nth
+        )
+
+    def _kept(self, question: Question, nth: int, part: str = "") -> Checkpoint | None:
+        """Return the checkpoint of a scenario, or of a part of it."""
+        if (path := self.checkpoint) is None:
+            return None
+        name = f"{path.name}.{nth}{part}" if nth or part else path.name
+        return Checkpoint.of(path.with_name(name), question, self.goal)
+
+    def _rest(self, run: Run) -> Run | None:
+        """Return the search of the rows of a scenario that come later, up to the cutoff; None if none is."""
+        assert run.scope is not None
+        known = Incumbent(goal=self.goal, variants=())
+        known.learn(self._known(run.solver), cutoff=self._cutoff)
+        cells = run.scope.within(known.widest_cutoff, later=True)
+        waited = self.later.pop(run.nth)
+        if len(cells) == 0:
+            self.beyond += waited
+            return None
+        solver = Solver(run.question, cells, self.goal, run.scope.work)
+        self.beyond += waited - solver.num_legal
+        kept = self._kept(run.question, run.nth, "later")
+        return Run(question=run.question, solver=solver, checkpoint=kept, nth=run.nth)
 
     def _sample(self, run: Run) -> float:
         """Return the best of a sample of a scenario, which begins with what those of others found; infinite of none."""
@@ -347,19 +410,38 @@ class Ranking:
         more = progress.num_legal * (self.to_come - 1)
         whole = replace(
             progress,
-            num_legal=sum(each.num_legal for each in every) + more,
+            num_legal=sum(each.num_legal for each in every) + more + self.beyond + sum(self.later.values()),
             num_evaluated=sum(each.num_evaluated for each in every),
-            num_pruned=sum(each.num_pruned for each in every),
+            num_pruned=sum(each.num_pruned for each in every) + self.beyond,
             best=min(each.best for each in every),
-            bound=0.0 if self.to_come > 1 else min(each.bound for each in every),
+            bound=0.0 if self.to_come > 1 else min(self._later_bound, *(each.bound for each in every)),
             elapsed_s=time.perf_counter() - self.started,
         )
         return self.watch(whole)
 
     @property
+    def first_runs(self) -> list[Run]:
+        """The search of each scenario, without what came later of it."""
+        known: dict[int, Run] = {}
+        for run in self.runs:
+            known.setdefault(run.nth, run)
+        return list(known.values())
+
+    @property
     def solvers(self) -> list[Solver]:
         """The search of each scenario."""
         return [run.solver for run in self.runs]
+
+    @property
+    def _later_bound(self) -> float:
+        """What no layout of the rows that wait is better than; infinite if none wait."""
+        waiting = (run.scope for run in self.runs if run.nth in self.later)
+        return min((scope.later_bound for scope in waiting if scope is not None), default=np.inf)
+
+    @property
+    def num_legal(self) -> int:
+        """Legal layouts of all scenarios."""
+        return sum(each.num_legal for each in self.solvers) + self.beyond + sum(self.later.values())
 
     @property
     def done(self) -> bool:
@@ -427,7 +509,7 @@ class Ranking:
         """How far all of them came."""
         ends = self._ends
         best, bound = (min(getattr(end, name) for end in ends) for name in ("best", "bound"))
-        return replace(ends[-1], best=best, bound=bound)
+        return replace(ends[-1], best=best, bound=min(bound, max(self._later_bound, 0.0)))
 
     @property
     def refused(self) -> dict[str, int]:
@@ -440,8 +522,7 @@ class Ranking:
 
     def check(self, question: Question) -> None:
         """Raise if there is nothing to rank."""
-        solvers = self.solvers
-        num_legal = sum(each.num_legal for each in solvers)
+        solvers, num_legal = self.solvers, self.num_legal
         if num_legal == 0:
             raise nothing_legal(question, solvers[0].cells.whole.refused)
         if any(len(each.incumbent.step_time) for each in solvers):
@@ -450,7 +531,8 @@ class Ranking:
             found = [
                 each.smallest or smallest(each.question, each.cells) for each in solvers if each.num_legal
             ]
-            raise InfeasibleError(nothing_fits(found, self.goal.memory_limit), [("memory", num_legal)])
+            msg = nothing_fits(found, self.goal.memory_limit, num_legal)
+            raise InfeasibleError(msg, [("memory", num_legal)])
         took = format_seconds(self._ends[-1].elapsed_s)
         raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")
 

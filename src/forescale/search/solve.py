@@ -265,7 +265,7 @@ class Solver:
 
     def __init__(self, question: Question, cells: Cells, goal: Goal, work: WorkBounds | None = None) -> None:
         self.cells = cells
-        self._tree = Tree.of(cells)
+        self._tree = Tree.of(cells.whole)
         self._relaxed = relaxed_placement(cells.whole, question.cluster)
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -12,7 +13,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.numeric import divisors
+from forescale.schedule.legality import LEGALITY
 from forescale.search.layouts import (
+    BRANCHED,
     Candidates,
     Columns,
     Rows,
@@ -23,11 +26,11 @@ from forescale.search.layouts import (
     options,
     shardings,
     variants_of,
-    virtual_stages,
 )
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Proposal, inner_widths, legal
+from forescale.spec.constraints import virtual_stages
 from forescale.spec.model import Model
+from forescale.spec.proposal import Constraint, ManyLayouts, Proposal, masks_of, refused_by
 from forescale.spec.space import DEGREE_NAMES, Space
 from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
@@ -38,8 +41,6 @@ SHARDING = ("dp_replicate", "dp_shard", "zero")
 """What a cell leaves open."""
 Shape: TypeAlias = tuple[int, int, int]
 """tp, cp and pp."""
-Shapes: TypeAlias = Mapping[Shape, tuple[tuple[int, ...], tuple[int, ...]]]
-"""The virtual stages and micro-batches to which each shape is held."""
 BRANCH_KEY = ("tp", "cp", "pp", "vpp", "sp", "dp_replicate", "dp_shard", "micro_batch_size")
 """What operators and schedules may ask of degrees: no more than that of experts is left out."""
 _OWN = ("place", "step", "width", "listed", "flagged", "num_layouts")
@@ -89,18 +90,61 @@ class Cells(Struct, frozen=True, kw_only=True):
         return replace(self.whole, columns=columns), owner, place
 
 
-def enumerate_cells(
-    model: Model, cluster: Cluster, workload: Workload, space: Space, shapes: Shapes | None = None
-) -> Cells:
-    """Return all legal layouts of `space`, or of some shapes, by cells, and how many rows each constraint refused."""
-    found = _Found()
-    for shape in _outer(model, cluster, space) if shapes is None else shapes:
-        own = space
-        if shapes is not None:
-            chunks, batches = shapes[shape]
-            own = replace(space, vpp=chunks, micro_batch_size=batches)
-        _Block(model, cluster, workload, own, *shape).add_to(found)
-    return found.cells(model, cluster, workload, space)
+class ShapeRows(Struct, frozen=True, kw_only=True):
+    """Degrees but those of experts and of sharding, a row for each combination of which some layout may be legal."""
+
+    whole: Candidates
+    """One row each, without expert parallelism and as one shard of all data-parallel ranks at stage 0."""
+    num_sharded: Rows
+    """Legal combinations of expert parallelism and sharding of each."""
+    block: Rows
+    """Which block of `Blocks` each row is of."""
+
+    @property
+    def num_layouts(self) -> Rows:
+        """Legal layouts of each row, whatever their variants."""
+        tree = Tree.of(self.whole)
+        every = np.arange(self.whole.num_rows)
+        variants = tree.nodes.sum(axis=0) * tree.orders_of(every) * tree.by_policy.sum(axis=0)
+        return np.asarray(variants * self.num_sharded)
+
+
+class Blocks:
+    """All layouts of a space, by the tp, cp and pp of each: rows and cells are made of them as they are wanted."""
+
+    def __init__(self, model: Model, cluster: Cluster, workload: Workload, space: Space) -> None:
+        self._of = (model, cluster, workload, space)
+        self._blocks = [_Block(*self._of, *shape) for shape in _outer(model, cluster, space)]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How many layouts each constraint refused."""
+        return dict(sum((Counter(each.refused) for each in self._blocks), Counter[str]()))
+
+    def rows(self) -> ShapeRows:
+        """Return a row for all of tp, cp, pp, virtual stages, micro-batch and sp."""
+        found = [each.rows() for each in self._blocks]
+        names = (*DEGREE_NAMES, "sp", "num_sharded")
+        columns = {name: _joined([each[name] for each in found]) for name in names}
+        sharded = columns.pop("num_sharded")
+        sizes = [len(each["tp"]) for each in found]
+        block = np.repeat(np.arange(len(found)), np.array(sizes, dtype=np.int64))
+        return ShapeRows(whole=_candidates(*self._of, columns, {}), num_sharded=sharded, block=block)
+
+    def cells(self, rows: ShapeRows | None = None, wanted: Mask | None = None) -> Cells:
+        """Return all cells, or those of the `wanted` ones of `rows`, which are all rows."""
+        found = _Found()
+        for index, block in enumerate(self._blocks):
+            own = None if rows is None or wanted is None else wanted[rows.block == index]
+            if own is None or own.any():
+                block.add_to(found, own)
+            found.place += math.prod(block.shape)
+        return found.cells(*self._of, {} if rows is not None else self.refused)
+
+
+def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
+    """Return all legal layouts of `space` by cells, and how many rows each constraint refused."""
+    return Blocks(model, cluster, workload, space).cells()
 
 
 def enumerate_layouts(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
@@ -120,39 +164,13 @@ def _outer(model: Model, cluster: Cluster, space: Space) -> Iterator[Shape]:
                     yield tp, cp, pp
 
 
-def possible_rows(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Candidates:
-    """Return a row per shape, virtual stages, micro-batch and sp that is legal with all else at its least refused."""
-    shapes = np.array([*_outer(model, cluster, space)], dtype=np.int64).reshape(-1, 3)
-    some = _possible(model, cluster, workload, space, dict(zip(("tp", "cp", "pp"), shapes.T, strict=True)))
-    rows = [
-        (tp, cp, pp, *own)
-        for tp, cp, pp in zip(*(some[name].tolist() for name in ("tp", "cp", "pp")), strict=True)
-        for own in product(*_inner(model, cluster, workload, space, tp, cp, pp))
-    ]
-    names = ("tp", "cp", "pp", "vpp", "micro_batch_size", "sp")
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    found = _possible(model, cluster, workload, space, dict(zip(names, table.T, strict=True)))
-    return _candidates(model, cluster, workload, space, found, {})
-
-
-def _possible(model: Model, cluster: Cluster, workload: Workload, space: Space, given: Columns) -> Columns:
-    """Return the legal ones of some rows, all else at what any constraint refuses least."""
-    least = {**dict.fromkeys(DEGREE_NAMES, 1), "zero": 3, "sp": 0}
-    columns = {name: np.full_like(given["tp"], value) for name, value in least.items()} | given
-    columns["dp_shard"] = cluster.num_devices // (columns["tp"] * columns["cp"] * columns["pp"])
-    degrees = _Degrees(columns, Strategy(kernels=space.base.kernels), any_schedule=True)
-    question = Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees)
-    mask, _ = legal(question, given["tp"].shape, waived=space.waived)
-    return {name: values[mask] for name, values in columns.items()}
-
-
 def _inner(
     model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """Return the virtual stages, micro-batches and sp under a shape."""
     share, rest = divmod(workload.global_batch_size, cluster.num_devices // (tp * cp * pp))
     return (
-        options(space.vpp, virtual_stages(model.num_layers, pp)),
+        options(space.vpp, virtual_stages(model, pp)),
         () if rest else options(space.micro_batch_size, divisors(share)),
         _sequence_parallel(space, model, tp),
     )
@@ -174,19 +192,6 @@ def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -
     return found
 
 
-def shapes_of(rows: Candidates) -> Shapes:
-    """Return the shapes of some rows, with the virtual stages and micro-batches that occur under each."""
-    found: dict[Shape, tuple[set[int], set[int]]] = {}
-    names = ("tp", "cp", "pp", "vpp", "micro_batch_size")
-    for *shape, vpp, batch in zip(*(rows.columns[name].tolist() for name in names), strict=True):
-        chunks, batches = found.setdefault(tuple(shape), (set(), set()))
-        chunks.add(vpp)
-        batches.add(batch)
-    return {
-        shape: (tuple(sorted(chunks)), tuple(sorted(batches))) for shape, (chunks, batches) in found.items()
-    }
-
-
 def _candidates(
     model: Model,
     cluster: Cluster,
@@ -197,16 +202,34 @@ def _candidates(
 ) -> Candidates:
     """Return rows of degrees crossed with the variants of a space."""
     return Candidates(
-        domain=cluster.domain,
         model=model,
         columns=columns,
         variants=variants_of(space, model, cluster),
-        base=replace(space.base, stage_layers=None),  # a search deals layers evenly
-        global_batch_size=workload.global_batch_size,
-        fill=cluster.tier_fill,
+        base=_base(space),
+        cluster=cluster,
+        workload=workload,
         refused=refused,
-        widths=inner_widths(model),
+        rules=tuple(rule for rule in _rules(space) if rule.choices),
     )
+
+
+def _base(space: Space) -> Strategy:
+    """Return what is not searched, with each choice of which the space has one value; layers are dealt evenly."""
+    names = {name: getattr(space, name) for name in BRANCHED}
+    if "summa" not in space.tp_kind:
+        names["summa_panels"] = (1,)
+    single = {name: values[0] for name, values in names.items() if len(values) == 1}
+    return replace(space.base, stage_layers=None, placement=None, **single)
+
+
+def _rules(space: Space) -> tuple[Constraint, ...]:
+    """Return all that a layout of a space keeps to."""
+    return tuple(rule for rule in (*LEGALITY, *space.rules) if rule.name not in space.waived)
+
+
+def _settled(space: Space) -> set[str]:
+    """Return the choices of which a space has one value."""
+    return {name for name in BRANCHED if len(getattr(space, name)) == 1}
 
 
 class _Found:
@@ -214,24 +237,31 @@ class _Found:
 
     def __init__(self) -> None:
         self.place = self.num_flags = self.num_shardings = 0
-        self.refused: dict[str, int] = {}
         self.columns: list[Columns] = []
         self.tables: list[NDArray[np.int64]] = []
         self.flags: list[Mask] = []
 
-    def cells(self, model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
+    def cells(
+        self, model: Model, cluster: Cluster, workload: Workload, space: Space, refused: dict[str, int]
+    ) -> Cells:
         """Return all of them."""
-        names = self.columns[0] if self.columns else dict.fromkeys(_COLUMNS)
-        empty = np.zeros(0, dtype=np.int64)
-        columns = {name: np.concatenate([empty, *(each[name] for each in self.columns)]) for name in names}
+        columns = {name: _joined([each[name] for each in self.columns]) for name in _COLUMNS}
         own = {name: columns.pop(name) for name in _OWN}
-        whole = _candidates(model, cluster, workload, space, columns, self.refused)
+        whole = _candidates(model, cluster, workload, space, columns, refused)
         return Cells(
             whole=whole,
             table=np.concatenate([np.zeros((0, 3), dtype=np.int64), *self.tables]),
             flags=np.concatenate([np.zeros(0, dtype=bool), *self.flags]),
             **own,
         )
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+EXPERT, CHUNKS, SHARDS, BATCH, SP = range(5)
+"""Axes of a block."""
 
 
 class _Block:
@@ -241,58 +271,110 @@ class _Block:
         self, model: Model, cluster: Cluster, workload: Workload, space: Space, tp: int, cp: int, pp: int
     ) -> None:
         self.outer = {"tp": tp, "cp": cp, "pp": pp}
-        self.dp, self.rules = cluster.num_devices // (tp * cp * pp), space.rules
-        self.waived = space.waived
+        self.dp = cluster.num_devices // (tp * cp * pp)
         chunks, batches, sp = _inner(model, cluster, workload, space, tp, cp, pp)
-        self.lowest = min(space.zero)
-        shared = tp * cp if model.is_moe else cp
-        self.shards = np.array(shardings(space, self.dp, shared), dtype=np.int64).reshape(-1, 3)
+        experts = expert_degrees(model, space, tp * cp * self.dp)
         self.lists = {
-            "expert": np.array(expert_degrees(model, space, tp * cp * self.dp), dtype=np.int64).reshape(
-                -1, 2
-            ),
+            "expert": np.array(experts, dtype=np.int64).reshape(-1, 2),
             "vpp": np.array(chunks, dtype=np.int64),
-            "shard": self.shards,
+            "shard": np.array(shardings(space, self.dp), dtype=np.int64).reshape(-1, 3),
             "micro_batch_size": np.array(batches, dtype=np.int64),
             "sp": np.array(sp, dtype=np.int64),
         }
         self.shape = tuple(len(values) for values in self.lists.values())
-        self.question = Proposal(
-            model=model, cluster=cluster, workload=workload, degrees=self._degrees(space)
+        question = Proposal(
+            model=model,
+            cluster=cluster,
+            workload=workload,
+            degrees=ManyLayouts(self._columns(), _base(space)),
         )
+        rules = [rule for rule in _rules(space) if set(rule.choices) <= _settled(space)]
+        masks = masks_of(question, rules)
+        self.refused = refused_by(masks, math.prod(self.shape))
+        self.of_sharding, self.of_rows, self.mixed = self._parted(list(masks.values()))
 
-    def _degrees(self, space: Space) -> _Degrees:
+    def _columns(self) -> Columns:
         columns: Columns = {name: np.array(value) for name, value in self.outer.items()}
         for axis, (name, values) in enumerate(self.lists.items()):
             along = (-1,) + (1,) * (len(self.lists) - 1 - axis)
             names = {"expert": ("ep", "etp"), "shard": SHARDING}.get(name, (name,))
             for column, each in zip(names, np.atleast_2d(values.T), strict=True):
                 columns[column] = each.reshape(along)
-        return _Degrees(columns, space.base, any_schedule=space.schedule != (None,))
+        return columns
 
-    def add_to(self, found: _Found) -> None:
-        """Add the cells of the block; their shardings share flags where these depend on the experts alone."""
-        mask, refused = legal(self.question, self.shape, rules=self.rules, waived=self.waived)
-        for name, count in refused.items():
-            found.refused[name] = found.refused.get(name, 0) + count
-        size, width = mask.size, self.shape[2]
-        mask = np.moveaxis(mask & self._distinct(), 2, -1)
-        cells = np.nonzero(mask.any(axis=-1))
+    def _parted(self, masks: Sequence[Mask]) -> tuple[Mask, Mask, Mask | None]:
+        """Return what is legal of (experts, shardings), of (chunks, micro-batches, sp), and of all together."""
+        sharding, rows = np.ones((2, 1, 1, 1, 1, 1), dtype=bool)
+        mixed: Mask | None = None
+        for each in masks:
+            mask = each.reshape((1,) * (5 - each.ndim) + each.shape)
+            if mask.shape[CHUNKS] == mask.shape[BATCH] == mask.shape[SP] == 1:
+                sharding = sharding & mask
+            elif mask.shape[EXPERT] == mask.shape[SHARDS] == 1:
+                rows = rows & mask
+            else:
+                mixed = mask if mixed is None else mixed & mask
+        experts, chunks, shards, batches, sp = self.shape
+        return (
+            np.broadcast_to(sharding, (experts, 1, shards, 1, 1))[:, 0, :, 0, 0],
+            np.broadcast_to(rows, (1, chunks, 1, batches, sp))[0, :, 0],
+            mixed,
+        )
+
+    def _mask(self, mixed: Mask) -> Mask:
+        """Return all that is legal, shardings last."""
+        mask = np.broadcast_to(mixed, self.shape) & self.of_sharding[:, None, :, None, None]
+        return np.moveaxis(mask & self.of_rows[None, :, None], SHARDS, -1)
+
+    @cached_property
+    def _num_sharded(self) -> Rows:
+        """(chunks, micro-batches, sp) legal combinations of experts and shardings."""
+        if self.mixed is not None:
+            return np.asarray(self._mask(self.mixed).sum(axis=(0, -1)))
+        return np.asarray(self.of_rows * int(np.count_nonzero(self.of_sharding)))
+
+    def rows(self) -> Columns:
+        """Return the rows of the block: all but experts and shardings."""
+        count = self._num_sharded
+        chunk, batch, sp = np.nonzero(count)
+        columns = {
+            **dict.fromkeys(DEGREE_NAMES, 1),
+            **self.outer,
+            **self._degrees(chunk, batch, sp),
+            "dp_shard": self.dp,
+            "zero": 0,
+            "num_sharded": count[chunk, batch, sp],
+        }
+        return {name: _column(value, len(chunk)) for name, value in columns.items()}
+
+    def _degrees(self, chunk: Rows, batch: Rows, sp: Rows) -> Columns:
+        return {
+            "vpp": self.lists["vpp"][chunk],
+            "micro_batch_size": self.lists["micro_batch_size"][batch],
+            "sp": self.lists["sp"][sp],
+        }
+
+    def add_to(self, found: _Found, wanted: Mask | None = None) -> None:
+        """Add the cells of the block, or of the `wanted` ones of its rows.
+
+        Their shardings share flags where these depend on the experts alone.
+        """
+        chosen = self._num_sharded > 0
+        if wanted is not None:
+            chosen[chosen] = wanted
+        cells, flags, flagged = self._cells(chosen)
         if len(cells[0]):
-            flags, flagged = self._flags(mask, cells)
             expert, chunk, batch, sp = cells
-            inner = self.shape[3] * self.shape[4]
-            first = (expert * self.shape[1] + chunk) * width * inner + batch * self.shape[4] + sp
+            width, inner = self.shape[SHARDS], self.shape[BATCH] * self.shape[SP]
+            first = (expert * self.shape[CHUNKS] + chunk) * width * inner + batch * self.shape[SP] + sp
             columns = {
                 **self.outer,
+                **self._degrees(chunk, batch, sp),
                 "ep": self.lists["expert"][expert, 0],
                 "etp": self.lists["expert"][expert, 1],
-                "vpp": self.lists["vpp"][chunk],
                 "dp_replicate": 1,
                 "dp_shard": self.dp,
                 "zero": 0,
-                "micro_batch_size": self.lists["micro_batch_size"][batch],
-                "sp": self.lists["sp"][sp],
                 "place": found.place + first,
                 "step": inner,
                 "width": width,
@@ -303,24 +385,17 @@ class _Block:
             found.columns.append({name: _column(columns[name], len(expert)) for name in _COLUMNS})
             found.flags.append(flags.reshape(-1))
             found.num_flags += flags.size
-        found.tables.append(self.shards)
-        found.num_shardings += width
-        found.place += size
+            found.tables.append(self.lists["shard"])
+            found.num_shardings += width
 
-    def _distinct(self) -> Mask:
-        """Return which shardings are not stage 0 by another name: experts may have replicas where others have none."""
-        tp, cp, (_, shard, zero) = self.outer["tp"], self.outer["cp"], self.shards.T
-        folded = self.lists["expert"].prod(axis=1)[:, np.newaxis]
-        alone = (zero == self.lowest) & (self.dp * cp == 1)
-        distinct = (zero == 0) | (shard * cp > 1) | (tp * cp * shard > folded) | alone
-        return np.asarray(distinct).reshape(len(folded), 1, len(zero), 1, 1)
-
-    def _flags(self, mask: Mask, cells: tuple[Rows, ...]) -> tuple[Mask, Rows]:
-        """Return distinct rows of flags over shardings, and which row is each cell's."""
-        by_expert: Mask = np.logical_or.reduce(mask, axis=(1, 2, 3))
-        if np.array_equal(mask[cells], by_expert[cells[0]]):
-            return by_expert, np.asarray(cells[0])
-        return mask[cells], np.arange(len(cells[0]))
+    def _cells(self, chosen: Mask) -> tuple[tuple[Rows, ...], Mask, Rows]:
+        """Return the cells of the chosen rows, distinct rows of flags over shardings, and which row is each cell's."""
+        if self.mixed is None:
+            cells = np.nonzero(self.of_sharding.any(axis=1)[:, None, None, None] & chosen)
+            return cells, self.of_sharding, np.asarray(cells[0])
+        mask = self._mask(self.mixed) & chosen[None, ..., None]
+        cells = np.nonzero(mask.any(axis=-1))
+        return cells, mask[cells], np.arange(len(cells[0]))
 
 
 def _column(value: Rows | int, size: int) -> Rows:
@@ -328,20 +403,9 @@ def _column(value: Rows | int, size: int) -> Rows:
 
 
 def _sequence_parallel(space: Space, model: Model, tp: int) -> list[int]:
-    """Return sp or not: nothing to choose without tp, and experts under tp have it unless it is held off."""
-    if tp == 1:
-        return [int(value) for value in space.sp if value == (True in space.sp)]
-    return [int(value) for value in space.sp if value or not model.is_moe or True not in space.sp]
-
-
-class _Degrees:
-    """Columns seen as attributes, for the constraints; rules of one schedule do not bind where any may run."""
-
-    def __init__(self, columns: Columns, base: Strategy, *, any_schedule: bool) -> None:
-        self.kernels, self.reshard = base.kernels, base.reshard
-        self.schedule = "any" if any_schedule else None
-        self.microbatch_group = None if any_schedule else base.microbatch_group
-        self.__dict__.update(columns)
+    """Return sp or not: without tp there is nothing to choose; experts under tp have it unless the space says."""
+    values = space.sequence_parallel(model)
+    return [int(value) for value in values if tp > 1 or value == (True in values)]
 
 
 class Branch(Struct, frozen=True, kw_only=True):
@@ -367,9 +431,9 @@ class Tree(Struct, frozen=True, kw_only=True):
     """(recomputes, cells)"""
 
     @classmethod
-    def of(cls, cells: Cells) -> Tree:
-        """Return what is legal on some cells."""
-        variants = cells.whole.variants
+    def of(cls, whole: Candidates) -> Tree:
+        """Return what is legal on some rows of degrees, such as those of cells."""
+        variants = whole.variants
         branches = branches_of(variants)
         grid = np.zeros((2, len(variants)), dtype=np.int64)
         for index, each in enumerate(branches):
@@ -378,14 +442,14 @@ class Tree(Struct, frozen=True, kw_only=True):
         first = [variants[index] for index in branches[0].variants[:, 0]]
         known = tuple(each.rank_order for each in first)
         policies = [variants[index] for index in branches[0].variants[0]]
-        branched, by_degrees = _rows(cells.whole, BRANCH_KEY)
-        placed, by_place = _rows(cells.whole, ("tp", "cp", "pp"))
-        shaped, by_shape = _rows(cells.whole, ("pp", "vpp"))
+        branched, by_degrees = _rows_of(whole, BRANCH_KEY)
+        placed, by_place = _rows_of(whole, ("tp", "cp", "pp"))
+        shaped, by_shape = _rows_of(whole, ("pp", "vpp"))
         return cls(
             branches=branches,
             branch_of=grid[0],
             policy_of=grid[1],
-            by_branch=np.stack([branched.allows_branch(each.first) for each in branches])[:, by_degrees],
+            by_branch=branched.allows_branches([each.first for each in branches])[:, by_degrees],
             by_order=placed.allows_orders(known)[:, by_place],
             by_policy=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
         )
@@ -410,7 +474,7 @@ def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
     """Return the variants by operator list and schedule, each crossed with all orders of ranks and recomputes."""
     found: dict[object, list[int]] = {}
     for index, each in enumerate(variants):
-        found.setdefault((*each.choices.values(), each.schedule), []).append(index)
+        found.setdefault(each.branch, []).append(index)
     num_orders = len({each.rank_order for each in variants})
     return tuple(
         Branch(variants=np.array(indices).reshape(num_orders, -1), first=variants[indices[0]])
@@ -418,7 +482,7 @@ def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
     )
 
 
-def _rows(candidates: Candidates, names: tuple[str, ...]) -> tuple[Candidates, Rows]:
+def _rows_of(candidates: Candidates, names: tuple[str, ...]) -> tuple[Candidates, Rows]:
     """Return one candidate of each distinct row of some columns, and where each candidate's row stands."""
     where = distinct(candidates.columns, names).where
     return candidates.take(first_rows(where)), where

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import lcm, prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
 from forescale.spec.groups import groups_fit, misfit
-from forescale.spec.model import FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.model import LatentAttention, LinearAttention, Model, MoeFfn
+from forescale.spec.proposal import (
+    Constraint,
+    Degrees,
+    Mask,
+    Proposal,
+    Values,
+    masks_of,
+    refused_by,
+    violated,
+)
 from forescale.spec.strategy import (
     CONTEXT_KINDS,
     ContextKind,
@@ -25,7 +34,7 @@ from forescale.spec.strategy import (
     inner_ranks,
     state_shards,
 )
-from forescale.spec.summa import SUMMA_NEIGHBOURS, summa_refusal
+from forescale.spec.summa import SUMMA_NEIGHBOURS, ffn_widths, inner_widths, panels_fit, summa_refusal
 from forescale.spec.workload import (
     ALL_LINEAR,
     FROZEN_PARTS,
@@ -35,32 +44,7 @@ from forescale.spec.workload import (
     Workload,
     num_microbatches,
 )
-from forescale.struct import Struct
 from forescale.units import counted
-
-Mask: TypeAlias = NDArray[np.bool_]
-Values: TypeAlias = Any
-"""Degrees of one layout (int) or of many (integer array), and what comparing them gives."""
-Degrees: TypeAlias = Any
-"""Anything with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
-
-
-class Proposal(Struct, frozen=True, kw_only=True):
-    """What a constraint looks at: model, cluster and workload, and the degrees (numbers or arrays)."""
-
-    model: Model
-    cluster: Cluster
-    workload: Workload
-    degrees: Degrees
-
-
-class Constraint(Struct, frozen=True, kw_only=True):
-    """One condition: `holds` over arrays, `message` for one layout that breaks it."""
-
-    name: str
-    holds: Callable[[Proposal], Any]
-    message: Callable[[Proposal], str]
-    applies: Callable[[Proposal], bool] = lambda _: True
 
 
 def _divides(part: Numeric, whole: Numeric) -> Values:
@@ -92,13 +76,12 @@ def sees_picked(model: Model, cp: Values, kind: ContextKind) -> Values:
 
 
 def _context(q: Proposal) -> ContextParallel:
-    return CONTEXT_KINDS[getattr(q.degrees, "cp_kind", "all_gather")]
+    return CONTEXT_KINDS[q.degrees.cp_kind]
 
 
 def _inner(q: Proposal) -> Values:
     d = q.degrees
-    wanted = getattr(d, "cp_inner", None)
-    return inner_ranks(cp=d.cp, tp=d.tp, wanted=wanted, domain=q.cluster.domain)
+    return inner_ranks(cp=d.cp, tp=d.tp, wanted=d.cp_inner, domain=q.cluster.domain)
 
 
 def _heads(model: Model) -> list[tuple[int, int]]:
@@ -110,10 +93,6 @@ def _all(masks: list[Values]) -> Values:
     for mask in masks:
         result = result & mask
     return result
-
-
-def _everywhere(holds: Values) -> bool:
-    return holds if isinstance(holds, bool) else bool(np.all(holds))
 
 
 def _dp(d: Degrees) -> Values:
@@ -139,6 +118,24 @@ def _microbatches(q: Proposal) -> Values:
         global_batch_size=q.workload.global_batch_size,
         dp=_dp(q.degrees),
         micro_batch_size=q.degrees.micro_batch_size,
+    )
+
+
+def _summa(
+    name: str,
+    holds: Callable[[Proposal], Any],
+    message: Callable[[Proposal], str],
+    *,
+    choices: tuple[str, ...] = (),
+    applies: Callable[[Proposal], bool] = lambda _: True,
+) -> Constraint:
+    """Return a condition on layouts by SUMMA alone."""
+    return Constraint(
+        name=f"summa: {name}",
+        choices=("tp_kind", *choices),
+        holds=holds,
+        message=message,
+        applies=lambda q: q.degrees.tp_kind == "summa" and applies(q),
     )
 
 
@@ -170,9 +167,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="feed-forward over tp",
-        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in _ffn_widths(q.model)]),
+        holds=lambda q: _all([_divides(q.degrees.tp, width) for width in ffn_widths(q.model)]),
         message=lambda q: (
-            f"tp {q.degrees.tp} does not divide the feed-forward sizes {_ffn_widths(q.model)} of {q.model.name}"
+            f"tp {q.degrees.tp} does not divide the feed-forward sizes {ffn_widths(q.model)} of {q.model.name}"
         ),
     ),
     Constraint(
@@ -212,7 +209,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="layers over pp × vpp",
-        holds=lambda q: q.degrees.pp * q.degrees.vpp <= q.model.num_layers + 2 * (q.degrees.vpp > 1),
+        holds=lambda q: q.degrees.pp * q.degrees.vpp <= _most_stages(q.model, q.degrees.vpp),
         message=lambda q: (
             f"pp {q.degrees.pp} × vpp {q.degrees.vpp} needs about as many layers; {q.model.name} has "
             f"{q.model.num_layers}"
@@ -233,6 +230,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="heads over tp × cp",
+        choices=("cp_kind",),
         holds=lambda q: exchanged_heads_divide(
             q.model, q.degrees.tp, q.degrees.cp, q.degrees.cp_kind, _inner(q)
         ),
@@ -252,7 +250,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="picked keys over cp",
-        holds=lambda q: sees_picked(q.model, q.degrees.cp, getattr(q.degrees, "cp_kind", "all_gather")),
+        choices=("cp_kind",),
+        holds=lambda q: sees_picked(q.model, q.degrees.cp, q.degrees.cp_kind),
         message=lambda q: (
             f"{q.model.name} reads keys that an indexer picks of all: cp_kind is all_gather, not {q.degrees.cp_kind}"
         ),
@@ -269,6 +268,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="cp_inner divides cp",
+        choices=("cp_kind",),
         holds=lambda q: halves_evenly(q.degrees.cp, _inner(q)),
         message=lambda q: (
             f"cp {q.degrees.cp} does not divide into groups of cp_inner {_inner(q):.0f} (hierarchical)"
@@ -285,14 +285,16 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="interleaving needs m % pp = 0",
+        choices=("schedule",),
         holds=lambda q: (q.degrees.vpp == 1) | _divides(q.degrees.pp, _microbatches(q)),
         message=lambda q: (
             f"interleaved 1F1B needs num_microbatches ({_microbatches(q)}) divisible by pp {q.degrees.pp}"
         ),
-        applies=lambda q: getattr(q.degrees, "schedule", None) is None and _group(q) is None,
+        applies=lambda q: q.degrees.schedule is None and _group(q) is None,
     ),
     Constraint(
         name="groups of micro-batches",
+        choices=("schedule",),
         holds=lambda q: (
             groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q))
             & ((q.degrees.vpp == 1) | (q.degrees.schedule is None))
@@ -354,28 +356,81 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         message=lambda q: (
             f"offload.parameters keeps the shards of zero 3 on the host; zero is {q.degrees.zero}"
         ),
-        applies=lambda q: getattr(q.degrees, "offload", None) is not None and q.degrees.offload.parameters,
+        applies=lambda q: q.degrees.offload.parameters,
     ),
     Constraint(
         name="reshard divides the shards",
+        choices=("tp_kind",),
         holds=lambda q: _neighbours_divide(q.degrees, q.degrees.reshard, is_moe=q.model.is_moe),
         message=lambda q: _undivided(q),  # noqa: PLW0108
-        applies=lambda q: (
-            isinstance(getattr(q.degrees, "reshard", None), int)
-            and getattr(q.degrees, "tp_kind", "1d") == "1d"
-        ),
+        applies=lambda q: isinstance(q.degrees.reshard, int) and q.degrees.tp_kind == "1d",
     ),
     Constraint(
         name="placement",
-        holds=lambda q: not _misplaced(q),
+        choices=("placement",),
+        holds=lambda q: fills_tiers(_placement(q), q.cluster) & _all(_ranks_divide(q)),
         message=lambda q: _misplaced(q),  # noqa: PLW0108
         applies=lambda q: bool(_placement(q)),
     ),
+    Constraint(
+        name="recomputed layers",
+        choices=("recompute",),
+        holds=lambda q: max(q.degrees.recompute.layer_ids) < _num_layers(q.model),
+        message=lambda q: (
+            f"recompute lists layer {max(q.degrees.recompute.layer_ids)}, but {q.model.name} has layers 0 to "
+            f"{_num_layers(q.model) - 1}"
+        ),
+        applies=lambda q: bool(q.degrees.recompute.layer_ids),
+    ),
+    _summa("models", lambda q: summa_refusal(q.model) is None, lambda q: str(summa_refusal(q.model))),
+    _summa(
+        "what is trained",
+        lambda q: q.workload.trainable.is_all,
+        lambda _: "tp_kind summa trains all weights: leave trainable out, or tp_kind 1d",
+    ),
+    _summa(
+        "sequence parallelism",
+        lambda q: np.asarray(q.degrees.sp).astype(bool),
+        lambda _: "tp_kind summa splits all activations: leave sp true",
+    ),
+    _summa(
+        "keys and values",
+        lambda q: q.degrees.cp_kind == "all_gather",
+        lambda q: f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}",
+        choices=("cp_kind",),
+    ),
+    _summa(
+        "reshard",
+        lambda q: q.degrees.zero < 3,
+        lambda q: f"{SUMMA_NEIGHBOURS}, not {q.degrees.reshard}",
+        applies=lambda q: isinstance(q.degrees.reshard, int),
+    ),
+    _summa(
+        "panels",
+        lambda q: panels_fit(q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)),
+        lambda q: (
+            f"lcm(tp {q.degrees.tp}, cp {q.degrees.cp}) × summa_panels {q.degrees.summa_panels} must divide the "
+            f"widths {inner_widths(q.model)} of {q.model.name}"
+        ),
+        choices=("summa_panels",),
+    ),
 )
+"""Every condition on a layout but those of named pipeline schedules, which `schedule.legality` adds."""
+
+
+def _most_stages(model: Model, vpp: Values) -> Values:
+    """Return the most virtual stages that a pipeline has: with several on a rank, two may have no decoder layer."""
+    return model.num_layers + 2 * (vpp > 1)
+
+
+def virtual_stages(model: Model, pp: int) -> tuple[int, ...]:
+    """Return every number of virtual stages per rank that is legal for a pipeline of `pp` ranks."""
+    most = int(_most_stages(model, 2)) // pp if pp > 1 else 1
+    return tuple(range(1, max(most, 1) + 1))
 
 
 def _group(q: Proposal) -> int | None:
-    return getattr(q.degrees, "microbatch_group", None)
+    return q.degrees.microbatch_group
 
 
 def _neighbours_divide(degrees: Values, count: int, *, is_moe: bool) -> Values:
@@ -445,11 +500,32 @@ def _tower_widths(model: Model) -> tuple[int, ...]:
     inner = (model.vision.projector_ffn,) if model.vision.projector_ffn else ()
     split = (*model.vision.projector[:-1][::2], *inner)
     heads = (heads for pair in _heads(model.vision.encoder) for heads in pair)
-    return tuple(dict.fromkeys((*heads, *_ffn_widths(model.vision.encoder), *split)))
+    return tuple(dict.fromkeys((*heads, *ffn_widths(model.vision.encoder), *split)))
 
 
 def _placement(q: Proposal) -> tuple[Share, ...]:
-    return getattr(q.degrees, "placement", None) or ()
+    return q.degrees.placement or ()
+
+
+def fills_tiers(placement: Sequence[Share], cluster: Cluster) -> bool:
+    """Return whether every tier that a placement names exists and is filled by it."""
+    fill = cluster.tier_fill
+    return len(placement) <= len(fill) and all(
+        share.num_ranks == ranks for share, ranks in zip(placement, fill, strict=False)
+    )
+
+
+def _ranks_divide(q: Proposal) -> list[Values]:
+    """Return, for each axis, where its degree is a multiple of the ranks that the placement puts together."""
+    degrees = {"tp": q.degrees.tp, "cp": q.degrees.cp, "dp": _dp(q.degrees), "pp": q.degrees.pp}
+    return [
+        _divides(prod(getattr(share, axis) for share in _placement(q)), degree)
+        for axis, degree in degrees.items()
+    ]
+
+
+def _num_layers(model: Model) -> int:
+    return model.num_layers + model.num_mtp_layers
 
 
 def _misplaced(q: Proposal) -> str:
@@ -471,120 +547,42 @@ def _misplaced(q: Proposal) -> str:
     return ""
 
 
-def _ffn_widths(model: Model) -> tuple[int, ...]:
-    widths: dict[int, None] = {}
-    for kind in model.layer_kinds:
-        if isinstance(kind.ffn, MoeFfn):
-            widths.update({kind.ffn.shared_ffn_hidden_size: None} if kind.ffn.shared_ffn_hidden_size else {})
-        elif kind.ffn is not None:
-            widths[kind.ffn.ffn_hidden_size] = None
-    return tuple(widths)
-
-
 def _sequence_parts(q: Proposal) -> Values:
     """Return what must divide the sequence: a context rank's chunks, two in zig-zag, and tp parts under sp."""
     d, cp, tp = q.degrees, q.degrees.cp, q.degrees.tp
-    chunks = 2 if getattr(d, "cp_balanced", True) else 1
+    chunks = 2 if d.cp_balanced else 1
     if isinstance(cp, int):
         return lcm(chunks * cp if cp > 1 else 1, cp * tp if d.sp else 1)
     return np.lcm(np.where(cp > 1, chunks * cp, 1), np.where(np.asarray(d.sp).astype(bool), cp * tp, 1))
 
 
-def inner_widths(model: Model) -> tuple[int, ...]:
-    """Return the widths that matrices contract over: what SUMMA cuts into panels."""
-    full = [kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)]
-    widths = [model.hidden_size, *_ffn_widths(model), *(each.num_heads * each.head_dim for each in full)]
-    if model.patches is not None:
-        widths.append(model.patches.patch_elements)
-    return tuple(dict.fromkeys(widths))
-
-
-def panels_fit(tp: Values, cp: Values, panels: int, widths: Sequence[int]) -> Values:
-    """Return whether every width can be cut into the panels of SUMMA."""
-    steps = np.lcm(tp, cp) * panels
-    return _all([_divides(steps, width) for width in widths])
-
-
-SUMMA: tuple[Constraint, ...] = (
-    Constraint(
-        name="summa: models",
-        holds=lambda q: summa_refusal(q.model) is None,
-        message=lambda q: str(summa_refusal(q.model)),
-    ),
-    Constraint(
-        name="summa: what is trained",
-        holds=lambda q: q.workload.trainable.is_all,
-        message=lambda _: "tp_kind summa trains all weights: leave trainable out, or tp_kind 1d",
-    ),
-    Constraint(
-        name="summa: sequence parallelism",
-        holds=lambda q: q.degrees.sp,
-        message=lambda _: "tp_kind summa splits all activations: leave sp true",
-    ),
-    Constraint(
-        name="summa: keys and values",
-        holds=lambda q: q.degrees.cp_kind == "all_gather",
-        message=lambda q: (
-            f"tp_kind summa gathers keys and values: cp_kind is all_gather, not {q.degrees.cp_kind}"
-        ),
-    ),
-    Constraint(
-        name="summa: reshard",
-        holds=lambda q: q.degrees.zero < 3,
-        message=lambda q: f"{SUMMA_NEIGHBOURS}, not {q.degrees.reshard}",
-        applies=lambda q: isinstance(q.degrees.reshard, int),
-    ),
-    Constraint(
-        name="summa: panels",
-        holds=lambda q: panels_fit(q.degrees.tp, q.degrees.cp, q.degrees.summa_panels, inner_widths(q.model)),
-        message=lambda q: (
-            f"lcm(tp {q.degrees.tp}, cp {q.degrees.cp}) × summa_panels {q.degrees.summa_panels} must divide the "
-            f"widths {inner_widths(q.model)} of {q.model.name}"
-        ),
-    ),
-)
-"""What a layout by SUMMA keeps to beyond the constraints of all."""
-
-
-def check(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> None:
+def check(
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    workload: Workload,
+    rules: Sequence[Constraint] = CONSTRAINTS,
+) -> None:
     """Raise SpecError with every violated constraint of one layout."""
     proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=strategy)
-    if found := violated(proposal, constraints_of(strategy)):
+    if found := violated(proposal, rules):
         raise SpecError("; ".join(each.message(proposal) for each in found))
-
-
-def constraints_of(strategy: Strategy) -> tuple[Constraint, ...]:
-    """Return what a layout of its kind of tensor parallelism must keep to."""
-    return (*CONSTRAINTS, *SUMMA) if strategy.tp_kind == "summa" else CONSTRAINTS
-
-
-def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint]:
-    """Return the rules that one layout breaks."""
-    return [each for each in rules if each.applies(proposal) and not _everywhere(each.holds(proposal))]
 
 
 def legal(
     proposal: Proposal,
     shape: tuple[int, ...] | None = None,
     *,
-    rules: Sequence[Constraint] = (),
-    waived: Sequence[str] = (),
+    rules: Sequence[Constraint] = CONSTRAINTS,
 ) -> tuple[Mask, dict[str, int]]:
-    """Return the mask of legal candidates and how many each constraint refused: with `rules`, without `waived`.
+    """Return the mask of legal candidates and how many each of `rules` refused.
 
     Degrees may have any shapes that broadcast to `shape`: a condition is looked at once per combination it needs.
     """
-    masks = {
-        c.name: np.asarray(c.holds(proposal), dtype=bool)
-        for c in (*CONSTRAINTS, *rules)
-        if c.name not in waived and c.applies(proposal)
-    }
+    masks = masks_of(proposal, rules)
     if shape is None:
         shape = np.broadcast_shapes(*(each.shape for each in masks.values()))
     mask: Mask = np.ones(shape, dtype=bool)
-    refused: dict[str, int] = {}
-    for name, holds in masks.items():
+    for holds in masks.values():
         mask &= holds
-        times = mask.size // max(holds.size, 1)
-        refused[name] = (holds.size - int(np.count_nonzero(holds))) * times
-    return mask, refused
+    return mask, refused_by(masks, mask.size)

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Constraint
-from forescale.spec.constraints import Proposal as Asked
 from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.spec.proposal import Constraint
+from forescale.spec.proposal import Proposal as Asked
 from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.strategy import (
     Allocator,
@@ -315,7 +315,7 @@ RULES: Mapping[str, Callable[[Asked], Any]] = {
     ),
     "a key/value head for every rank of tp": lambda q: np.remainder(_kv_heads(q.model), _of(q, "tp")) == 0,
     "partial graphs replay no whole layers": lambda q: (
-        not (getattr(q.degrees, "graphs", "none") == "partial" and q.degrees.recompute.granularity == "full")
+        not (q.degrees.graphs == "partial" and q.degrees.recompute.granularity == "full")
     ),
     "sharded states have no replicas": lambda q: (_of(q, "zero") == 0) | (_of(q, "dp_replicate") == 1),
     "stage 0 is plain replication": lambda q: (
@@ -460,7 +460,8 @@ def _moved(spec: S, before: S, after: S) -> S:
 @cache
 def rule_of(framework: str, name: str, told: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
-    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: told)
+    choices = ("recompute",) if name == "partial graphs replay no whole layers" else ()
+    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: told, choices=choices)
 
 
 def _limits(framework: Framework) -> Limits:

@@ -9,8 +9,8 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import UnknownKeyError
-from forescale.spec.constraints import Constraint
 from forescale.spec.model import LatentAttention, Model
+from forescale.spec.proposal import Constraint
 from forescale.spec.strategy import (
     Axis,
     ContextKind,
@@ -46,8 +46,8 @@ ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "
 class Space(Given, frozen=True, kw_only=True):
     """What a search may choose from; None leaves a dimension to every value that can be legal.
 
-    Placements and numbers of recomputed layers that None leaves open are all taken where bounds settle most of them
-    (`whole`); what evaluates every layout takes the axis orders and whole stages.
+    Of placements that None leaves open all are tried, and of numbers of recomputed layers the powers of two, where
+    bounds settle most of them (`whole`); what evaluates every layout takes the axis orders and whole stages.
     """
 
     tp: tuple[int, ...] | None = None
@@ -60,7 +60,8 @@ class Space(Given, frozen=True, kw_only=True):
     dp_shard: tuple[int, ...] | None = None
     zero: tuple[int, ...] = (0, 1, 2, 3)
     micro_batch_size: tuple[int, ...] | None = None
-    sp: tuple[bool, ...] = (True, False)
+    sp: tuple[bool, ...] | None = None
+    """None tries both values; for models with experts only true, which Megatron-LM requires with tensor parallelism."""
     tp_kind: tuple[TensorKind, ...] = ("1d",)
     summa_panels: tuple[int, ...] = (1, 2, 4)
     """Tried under SUMMA only."""
@@ -94,13 +95,17 @@ class Space(Given, frozen=True, kw_only=True):
             check_order(order)
 
     def whole(self, model: Model) -> Space:
-        """Return the space with every placement and number of recomputed layers that it leaves open.
+        """Return the space with the placements and numbers of recomputed layers that it leaves open.
 
         Axis orders that are held say where ranks lie.
         """
         policies = (*default_recompute(model), *partial_recompute(model))
         places: tuple[PlacementChoice, ...] = ("orders", "all") if self.axis_order == ORDERS else ("orders",)
         return replace(self, placement=self.placement or places, recompute=self.recompute or policies)
+
+    def sequence_parallel(self, model: Model) -> tuple[bool, ...]:
+        """Return the values of `sp` that are tried with tensor parallelism."""
+        return self.sp or ((True,) if model.is_moe else (True, False))
 
     def fixed(self, values: Mapping[str, int | bool]) -> Space:
         """Return the space with some dimensions fixed to one value."""

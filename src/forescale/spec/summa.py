@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from forescale.spec.model import FullAttention, Model
+from collections.abc import Sequence
+
+import numpy as np
+
+from forescale.spec.model import FullAttention, Model, MoeFfn
+from forescale.spec.proposal import Values
 
 SUMMA_NEIGHBOURS = (
     "tp_kind summa shares weights among all ranks or none after forward: reshard is always or never"
@@ -26,3 +31,32 @@ def summa_refusal(model: Model) -> str | None:
     if not found:
         return None
     return f"tp_kind summa lays out dense models with full attention; {model.name} has {' and '.join(found)}"
+
+
+def ffn_widths(model: Model) -> tuple[int, ...]:
+    """Return the widths of feed-forwards that tensor parallelism cuts, shared experts included."""
+    widths: dict[int, None] = {}
+    for kind in model.layer_kinds:
+        if isinstance(kind.ffn, MoeFfn):
+            widths.update({kind.ffn.shared_ffn_hidden_size: None} if kind.ffn.shared_ffn_hidden_size else {})
+        elif kind.ffn is not None:
+            widths[kind.ffn.ffn_hidden_size] = None
+    return tuple(widths)
+
+
+def inner_widths(model: Model) -> tuple[int, ...]:
+    """Return the widths that matrices contract over: what SUMMA cuts into panels."""
+    full = [kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)]
+    widths = [model.hidden_size, *ffn_widths(model), *(each.num_heads * each.head_dim for each in full)]
+    if model.patches is not None:
+        widths.append(model.patches.patch_elements)
+    return tuple(dict.fromkeys(widths))
+
+
+def panels_fit(tp: Values, cp: Values, panels: int, widths: Sequence[int]) -> Values:
+    """Return whether every width can be cut into the panels of SUMMA."""
+    steps = np.lcm(tp, cp) * panels
+    fits: Values = True
+    for width in widths:
+        fits = fits & (width % steps == 0)
+    return fits

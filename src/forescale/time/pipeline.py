@@ -22,7 +22,6 @@ from forescale.graph.stages import (
     SUMMED,
     StagePlan,
     Stages,
-    check_layer_ids,
     least_chunks,
     plan_placed,
     plan_stages,
@@ -41,10 +40,10 @@ from forescale.schedule import (
     StageTimes,
     build_schedule,
     compile_schedule,
-    cuts_sequences,
     family,
 )
 from forescale.schedule.family import RankShape
+from forescale.schedule.legality import refusal
 from forescale.schedule.memory import live_chunks, live_passes, losses_beside, peak_activations
 from forescale.spec.groups import group_of
 from forescale.spec.model import Model
@@ -190,11 +189,8 @@ def pipeline_of(
     kind = family(schedule)
     passes = {"num_microbatches": num_microbatches, "num_splits": num_splits}
     request = Request(pp=pp, vpp=vpp, weight_part=weight_part, **passes)
-    if reason := refusal(schedule, pp, vpp, num_microbatches):
+    if reason := refusal(schedule, pp, vpp, num_microbatches, num_splits):
         msg = f"schedule {schedule}: {reason}"
-        raise SpecError(msg)
-    if kind.splits_sequences and not _all_causal(model):
-        msg = f"schedule {schedule} cuts sequences, and {model.name} has attention that is not causal"
         raise SpecError(msg)
     built = build_schedule(kind.name, request, vpp=vpp)
     placement = built.placement
@@ -226,10 +222,6 @@ def pipeline_of(
     )
 
 
-def _all_causal(model: Model) -> bool:
-    return all(getattr(kind.attention, "causal", True) for kind in model.layer_kinds)
-
-
 def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline]:
     """Return the layers of every rank, and the pipeline: simulated where a schedule was asked for by name.
 
@@ -255,11 +247,6 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
             stage_layers=strategy.stage_layers,
             recompute=strategy.recompute,
         )
-    pieces = strategy.sequence_pieces
-    if cuts_sequences(strategy.schedule) and workload.seq_len % pieces:
-        msg = f"sequence_pieces must divide the {workload.seq_len} tokens of a sequence; got {pieces}"
-        raise SpecError(msg)
-    check_layer_ids(model, strategy.recompute)
     pipeline = pipeline_of(
         model,
         strategy.schedule,
@@ -268,16 +255,10 @@ def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[Stage
         int(count),
         recompute=strategy.recompute.selection,
         stage_layers=strategy.stage_layers,
-        num_splits=pieces,
+        num_splits=strategy.sequence_pieces,
         weight_part=counted_weight_part(model, workload.seq_len),
     )
     return pipeline.ranks, pipeline
-
-
-def refusal(schedule: str, pp: int, vpp: int, num_microbatches: int) -> str:
-    """Return why a schedule cannot be projected for a shape; empty if it can."""
-    kind = family(schedule)
-    return kind.why_not(Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches))
 
 
 @lru_cache(maxsize=256)

@@ -45,8 +45,9 @@ from forescale.presets.preset import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
-from forescale.spec.constraints import Proposal, legal
+from forescale.spec.constraints import legal
 from forescale.spec.model import Model
+from forescale.spec.proposal import ManyLayouts, Proposal
 from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
@@ -184,15 +185,6 @@ class _Scores(Struct, frozen=True, kw_only=True):
         return np.asarray(order[np.sort(first)], dtype=np.int64)
 
 
-class _Asked:
-    """Columns seen as attributes, for the constraints."""
-
-    sp, cp_kind, schedule = True, "all_gather", None
-
-    def __init__(self, columns: dict[str, NDArray[np.int64]]) -> None:
-        self.__dict__.update(columns)
-
-
 def _columns(
     model: Model, cluster: Cluster, workload: Workload
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, int]]:
@@ -213,7 +205,8 @@ def _columns(
     columns = dict(zip(names, np.array(table, dtype=np.int64).reshape(-1, len(names)).T, strict=True))
     one = np.ones(len(table), dtype=np.int64)
     columns |= dict.fromkeys(("tp", "etp", "pp", "vpp"), one) | {"zero": 3 * one}
-    mask, refused = legal(Proposal(model=model, cluster=cluster, workload=workload, degrees=_Asked(columns)))
+    degrees = ManyLayouts(columns, Strategy())
+    mask, refused = legal(Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees))
     kept = {name: values[mask] for name, values in columns.items()}
     return kept, {name: count for name, count in refused.items() if count}
 
