@@ -50,6 +50,7 @@ from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import (
     build,
     cluster_given,
+    cluster_notes,
     devices_told,
     failures_given,
     framework_given,
@@ -80,25 +81,9 @@ if TYPE_CHECKING:
     from forescale.restore import Bench
 
 SECTIONS = (
-    "model",
-    "cluster",
-    "hardware_config",
-    "devices",
-    "nodes",
-    "sites",
-    "framework",
-    "preset",
-    "strategy",
-    "workload",
-    "precision",
-    "operations",
-    "phase",
-    "cost",
-    "space",
-    "objective",
-    "max_memory",
-    "safe",
-)
+    "model", "cluster", "hardware_config", "devices", "nodes", "sites", "framework", "preset", "strategy", "workload",
+    "precision", "operations", "phase", "cost", "space", "objective", "max_memory", "safe",
+)  # fmt: skip
 _TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
 KINDS: tuple[tuple[str, type[Any]], ...] = tuple(
     (kind.__name__.lower(), kind) for kind in (Strategy, Workload, Cluster, Model, Operations)
@@ -233,6 +218,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
             values.get("operations", {}), where=f"{where}, operations", folder=folder
         ),
         space=_space(space, where),
+        notes=cluster_notes(values["cluster"], where, folder),
         **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:
