@@ -34,6 +34,8 @@ VECTOR_SHARE = 1 / 16
 """Vector rate of a device that states none, over its 16-bit matrix rate: about that of A100 and H100."""
 HOST_BANDWIDTH = 32e9
 """byte/s of a device that does not say: PCIe 4 x16."""
+INSIDE_NODES = ("pcie", "infinity-fabric", "xgmi")
+"""Words in the names of links that join devices inside a node only."""
 NAMED = 8
 """Numbers of devices that an error names."""
 
@@ -154,6 +156,8 @@ class Tier(Given, frozen=True, kw_only=True):
     """byte/s per direction between one pair of neighbours, where it is less than `bandwidth` (mesh, torus)."""
     dimensions: Annotated[int, Interval(ge=0, le=16)] = 0
     """Dimensions of a torus."""
+    wraps_from: Annotated[int, Interval(ge=0, le=2**20)] = 0
+    """Devices along a dimension of a torus from which on its ends are joined; 0: only where all of the tier is there."""
     nics_per_device: Annotated[float, Interval(gt=0, le=1e3)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
@@ -213,6 +217,21 @@ class Cluster(Given, frozen=True, kw_only=True):
             raise SpecError(msg)
         if any(tier.sites and not tier.wide_area for tier in self.tiers):
             raise SpecError(f"cluster {self.name}: sites are what a wide-area link joins: wide_area = true")
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """Refuse tiers that split nodes, and links inside a node that reach beyond it."""
+        node = self.devices_per_node
+        present = self._of_site if self.tiers[-1].wide_area else self.num_devices
+        for tier in self.tiers:
+            joins = f"cluster {self.name}: tier {tier.name!r} joins {counted(tier.size, 'device')}"
+            if tier.size > node and any(word in tier.name.lower() for word in INSIDE_NODES):
+                fix = f"give the tier size {node}, or set devices_per_node = {tier.size}"
+                raise SpecError(f"{joins}, but a node has {node} and this link does not leave it; {fix}")
+            if 0 < tier.size < present and tier.size % node and node % tier.size:
+                near = (tier.size // node or 1) * node
+                fix = f"give the tier size {near}, or devices_per_node a divisor of {tier.size}"
+                raise SpecError(f"{joins}, which are not whole nodes of {node}; {fix}")
 
     def __hash__(self) -> int:
         """Hash what tells most clusters apart, not every figure."""
