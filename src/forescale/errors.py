@@ -35,11 +35,13 @@ class SpecError(ForescaleError):
 class UnknownNameError(SpecError):
     """A name that is in no catalogue."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], fix: str = "") -> None:
+        """`fix` is what else can be given than one of the known."""
         there = tuple(known)
         self.kind, self.name, self.suggestions = kind, name, nearest(name, there)
-        hint = _did_you_mean(self.suggestions) or _takes(there, "there are")
-        super().__init__(f"unknown {kind} {name!r}{hint}")
+        hint = _did_you_mean(self.suggestions) or ("" if fix else _takes(there, "there are"))
+        instead = f"{' Otherwise ' if hint else '; '}{fix}" if fix else ""
+        super().__init__(f"unknown {kind} {name!r}{hint}{instead}")
 
 
 class AmbiguousNameError(SpecError):

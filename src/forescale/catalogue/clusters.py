@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
@@ -96,7 +96,7 @@ def is_cluster_name(text: object) -> bool:
         return False
 
 
-@cache
+@lru_cache(maxsize=256)
 def resolve_cluster_name(name: str) -> str:
     """Return the full name of the catalogue cluster that `name` means.
 
@@ -127,7 +127,7 @@ def resolve_cluster_name(name: str) -> str:
     return candidates[0]
 
 
-@cache
+@lru_cache(maxsize=256)
 def resolve_device_name(name: str) -> str:
     """Return the full name of the catalogue device that `name` means: its own, or that of a cluster of it.
 

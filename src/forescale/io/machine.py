@@ -88,7 +88,10 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
     if is_file(device):
         entry["device"] = _device_file(str(device), folder)
     elif isinstance(device, str):
-        entry["device"] = {**_plain(device_record(device)), "name": resolve_device_name(device)}
+        full = resolve_device_name(device)
+        if not {"devices_per_node", "tiers"} & entry.keys():
+            raise SpecError(f"{where}: give devices_per_node and tiers, or base = a cluster of {full}")
+        entry["device"] = {**_plain(device_record(full)), "name": full}
     elif isinstance(device, Mapping):
         below = device.get("base") or (base and cluster_record(base)["device"])
         inside = {"base": below, **device} if below else device

@@ -5,6 +5,7 @@ Cluster files have the fields of a cluster in TOML, JSON or YAML, its device by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import chain
@@ -22,11 +23,11 @@ from forescale.catalogue.clusters import (
     meaning_of,
 )
 from forescale.catalogue.frameworks import load_framework
-from forescale.catalogue.models import load_model, model_names, vocabulary_of
+from forescale.catalogue.models import hub_name, load_model, model_names, vocabulary_of
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import packaged, place_of
-from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.primus.hardware import (
     build_hardware_config,
     is_hardware_config,
@@ -95,6 +96,9 @@ def checked_model(model: Model, *, where: str) -> Model:
     return model
 
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+HUGGINGFACE_KEYS = frozenset({"model_type", "architectures"})
+"""Keys of a Hugging Face configuration that no model of ours has."""
 _SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt", ".py"})
 
 
@@ -146,7 +150,10 @@ def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> objec
 
 
 def model_given(given: object, where: str, folder: Path | None = None) -> Model:
-    """Return the model that was given as a value, name, file or table; `where` it was written, for messages."""
+    """Return the model that was given as a value, name, file or table; `where` it was written, for messages.
+
+    A table has the fields of `Model`, over `base` if it has one, or the keys of a Hugging Face configuration.
+    """
     if isinstance(given, Model):
         return given
     if isinstance(given, str):
@@ -154,6 +161,8 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
     if not isinstance(given, Mapping):
         raise SpecError(f"{where}: model must be a name, a file or a table, got {shown(given)}")
     values = dict(given)
+    if HUGGINGFACE_KEYS & values.keys():
+        return _of_huggingface(values, f"{where}, model")
     base = values.pop("base", None)
     if base is not None:
         base_model = base if isinstance(base, Model) else model_of(str(base), folder=folder)
@@ -161,6 +170,13 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
     else:
         _refuse_name_alone(values, Model, model_names(), f"{where}, model")
     return build(Model, values, where=f"{where}, model")
+
+
+def _of_huggingface(config: Mapping[str, Any], where: str) -> Model:
+    """Return the model that the keys of a config.json describe, named as they name it."""
+    named = config.get("_name_or_path") or config.get("model_type") or "model"
+    name = str(named).rstrip("/").rpartition("/")[2]
+    return checked_model(read_huggingface(config, name=name, where=where).model, where=where)
 
 
 def cluster_given(given: object, where: str, folder: Path | None = None, *, config: object = None) -> Cluster:
@@ -238,10 +254,17 @@ def named_cluster(cluster: Cluster) -> str | None:
 def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     """Return the path that `text` is, or None if it is a name; a catalogue name beats a file of that name.
 
-    ORGANISATION/NAME is a file if there is one, and else a name.
+    ORGANISATION/NAME is a file if there is one, and else a name; so is the address of a model on huggingface.co.
+
+    Raises
+    ------
+    SpecError
+        If it is another address.
     """
-    if not text.strip():
+    if not text.strip() or hub_name(text):
         return None
+    if _ADDRESS.match(text):
+        raise SpecError(f"{text}: Forescale does not use the network; download the file and give its path")
     path = (folder or Path()) / place_of(text)
     if "/" in text:
         named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()

@@ -157,7 +157,7 @@ class Tier(Given, frozen=True, kw_only=True):
     dimensions: Annotated[int, Interval(ge=0, le=16)] = 0
     """Dimensions of a torus."""
     wraps_from: Annotated[int, Interval(ge=0, le=2**20)] = 0
-    """Devices along a dimension of a torus from which on its ends are joined; 0: only where all of the tier is there."""
+    """Devices along a dimension of a torus from which on its ends are joined; 0 joins them in a whole tier only."""
     nics_per_device: Annotated[float, Interval(gt=0, le=1e3)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
