@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from forescale.catalogue.clusters import cluster_names, load_cluster, resolve_cluster_name
 from forescale.catalogue.frameworks import framework_names, load_framework
-from forescale.catalogue.models import model_names
+from forescale.catalogue.models import model_names, resolve_model_name
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
@@ -110,6 +110,8 @@ FIELDS: tuple[Field, ...] = (
 )  # fmt: skip
 """The form, in order. `set` (PATH=VALUE) may be given besides, any number of times, and `config`."""
 NAMES = (*(each.name for each in FIELDS), "set", "config")
+LONGEST_NAME = 120
+"""Characters of a name that are read."""
 
 
 def opened() -> Query:
@@ -286,9 +288,7 @@ def _value(text: str) -> object:
 def _model(said: Mapping[str, str]) -> object:
     name = _present(said, "model")
     if name != OWN:
-        if name not in model_names():
-            raise UnknownNameError("model", name[:80], model_names())
-        return name
+        return resolve_model_name(name[:LONGEST_NAME])
     return _own_model(said.get("config", ""))
 
 
@@ -314,7 +314,7 @@ def _present(said: Mapping[str, str], name: str) -> str:
 
 def _cluster(said: Mapping[str, str]) -> object:
     name = _present(said, "cluster")
-    full = resolve_cluster_name(name[:80])
+    full = resolve_cluster_name(name[:LONGEST_NAME])
     changes = [each for each in ("hbm_gib", "network") if each in said]
     if not changes:
         return name
