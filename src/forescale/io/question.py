@@ -204,6 +204,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         strategy, space = (None, {**space, "base": words}) if searched else (words, space)
     work = build(Workload, workload, where=f"{where}, workload")
     sites = 1 if work.outer is None else max(1, cluster.num_sites)
+    operated = build_operations(values.get("operations", {}), where=f"{where}, operations", folder=folder)
     question = Question(
         model=model,
         cluster=cluster,
@@ -214,9 +215,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
-        operations=build_operations(
-            values.get("operations", {}), where=f"{where}, operations", folder=folder
-        ),
+        operations=operated,
         space=_space(space, where),
         notes=cluster_notes(values["cluster"], where, folder),
         **_limits(values, where, cluster.device),
