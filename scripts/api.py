@@ -184,8 +184,11 @@ SPACES = """## Space files
 """
 CLUSTERS = """## Cluster files
 
-`--cluster FILE`, in TOML, JSON or YAML: the fields of [Cluster](#cluster) without `num_devices`, over those of `base`, a
-name of the catalogue, if it has that key. `device` is a name or a table of [Device](#device).
+`--cluster FILE`, in TOML, JSON or YAML ([example](../examples/cluster.toml)): the fields of [Cluster](#cluster), over those of
+`base`, a name of the catalogue, if it has that key; tiers inside a node then follow `devices_per_node`. `device` is a name, a device
+file, or a table of [Device](#device). A device file ([example](../examples/device.toml)) has the fields of that table and can also
+be given as `--cluster FILE`; it needs only `matrix_flops`, `hbm_bytes` and `hbm_bandwidth`
+([guide](guides/machine.md)).
 """
 SWEEPS = """## Sweep files
 

@@ -81,6 +81,21 @@ def test_packages_that_are_imported_afterwards_do_too():
     assert engine is fs.project
 
 
+def test_a_dictionary_of_hugging_face_s_keys_is_a_model_everywhere():
+    config = {
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+        "num_hidden_layers": 2, "vocab_size": 1024,
+    }  # fmt: skip
+    model = fs.load_model(config)
+    asked = fs.project(config, "h100", **WORDS)
+    assert asked.model.layers == model.layers
+    assert asked.cluster.name == "h100-sxm"
+    found = fs.search(config, "h100", **WORDS)
+    assert found.best[0].model.layers == model.layers
+    one, other = (fs.memory(each, "h100", **WORDS).to_json() for each in (config, model))
+    assert one == other
+
+
 def test_names_values_and_a_question_give_the_same_answer():
     by_name = fs.project("llama-3.1-8b", "h100-sxm", tp=2, **WORDS)
     model, devices = fs.load_model("llama-3.1-8b"), fs.load_cluster("h100-sxm", 8)

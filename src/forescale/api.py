@@ -72,8 +72,11 @@ class _Effort(Struct, frozen=True, kw_only=True):
     time_limit: Annotated[float, TIME] | None
 
 
-def load_model(name: str | Path) -> Model:
+def load_model(name: str | Path | Mapping[str, Any]) -> Model:
     """Return a model by its catalogue name, or from a file or folder that describes it.
+
+    A mapping has the keys of a Hugging Face configuration, or the fields of `Model`. An address on huggingface.co means
+    the catalogue's model of that name; nothing is downloaded.
 
     Raises
     ------
@@ -92,7 +95,7 @@ def load_cluster(name: str | Path, devices: int) -> Cluster:
 
 
 def ask(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
@@ -119,7 +122,7 @@ def ask(
 
 
 def ask_search(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
@@ -166,7 +169,7 @@ def _word(value: object) -> str:
 
 
 def project(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
@@ -183,7 +186,7 @@ def project(
 
 
 def memory(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
@@ -194,7 +197,7 @@ def memory(
 
 
 def explain(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
@@ -221,7 +224,7 @@ def explain(
 
 
 def search(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     workload: Workload | None = None,
     *,
@@ -281,7 +284,7 @@ def search(
 
 
 def export(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
@@ -307,7 +310,7 @@ def export(
 
 
 def advise(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     workload: Workload | None = None,
     *,
@@ -325,7 +328,7 @@ def advise(
 
 
 def fit(
-    model: Question | Model | str | Path,
+    model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
     strategy: Strategy | None = None,
     workload: Workload | None = None,
@@ -371,7 +374,7 @@ def _whole(
 
 
 def _read(
-    model: Model | str | Path,
+    model: Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None,
     strategy: Strategy | None,
     workload: Workload | None,

@@ -3,6 +3,7 @@
 ForescaleError
 ├── SpecError            a model, cluster, strategy or workload that cannot be
 │   ├── UnknownNameError a name that is in no catalogue, with the nearest ones
+│   ├── AmbiguousNameError a short name that can mean several entries of a catalogue
 │   ├── UnknownKeyError  a key that a file or an override may not have
 │   └── ScheduleError    a pipeline schedule that cannot be built, read or run
 ├── ReaderError          a file that cannot be read: which, where, why
@@ -34,11 +35,23 @@ class SpecError(ForescaleError):
 class UnknownNameError(SpecError):
     """A name that is in no catalogue."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], fix: str = "") -> None:
+        """`fix` is what else can be given than one of the known."""
         there = tuple(known)
         self.kind, self.name, self.suggestions = kind, name, nearest(name, there)
-        hint = _did_you_mean(self.suggestions) or _takes(there, "there are")
-        super().__init__(f"unknown {kind} {name!r}{hint}")
+        hint = _did_you_mean(self.suggestions) or ("" if fix else _takes(there, "there are"))
+        instead = f"{' Otherwise ' if hint else '; '}{fix}" if fix else ""
+        super().__init__(f"unknown {kind} {name!r}{hint}{instead}")
+
+
+class AmbiguousNameError(SpecError):
+    """A short name that can mean several entries of a catalogue."""
+
+    def __init__(self, kind: str, name: str, candidates: Iterable[str]) -> None:
+        self.kind, self.name, self.suggestions = kind, name, tuple(candidates)
+        *others, last = self.suggestions
+        listed = f"{', '.join(others)} or {last}"
+        super().__init__(f"{kind} {name!r} is ambiguous; give one of the full names: {listed}")
 
 
 class UnknownKeyError(SpecError):

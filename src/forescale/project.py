@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor, Measured
 from forescale.cost.calibration import Spread
+from forescale.cost.provenance import provenance
 from forescale.cost.roofline import peak_rate as device_peak_rate
 from forescale.cost.run_calibration import Novelty
 from forescale.cost.select import Costs
@@ -211,6 +212,13 @@ def _as_run(evaluation: Evaluation, wired: Wired, stages: MeasuredStep) -> Evalu
     )
 
 
+PRIORS = (
+    "the efficiencies of {device} are priors, not fits: no kernel and no run of it was measured; "
+    "forescale bench and forescale calibrate measure yours"
+)
+"""What is said of devices that nothing was measured of."""
+
+
 def _sourced(result: Projection, wired: Wired) -> Projection:
     """Return the projection with its cost models, and what was not measured where something was."""
     costs, priced = wired.question.costs, wired.priced.priced
@@ -229,6 +237,9 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
                 text=message_coverage(priced, wired.inputs.pricing, experts=result.model.is_moe),
             ),
         )
+    device = result.cluster.device
+    if provenance(device, costs.kernel_calibration(device), costs.runs).origin == "priors":
+        notes = (*notes, Note(topic="calibration", text=PRIORS.format(device=device.name)))
     if costs.kernels or costs.links:
         own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
         notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))
@@ -335,14 +346,17 @@ def spread_of(
 
     `parts` are the projected seconds. With `left_open` some of what the question says was assumed.
     """
-    return question.costs.runs.spread(
-        question.cluster.device,
+    device, runs = question.cluster.device, question.costs.runs
+    spread = runs.spread(
+        device,
         question.workload.precision.compute,
         moe=question.model.is_moe,
         novelty=novelty_of(question, source),
         left_open=left_open,
         waits=waiting(parts),
     )
+    doubt = 0.0 if device.name in runs.own else question.costs.kernel_calibration(device).doubt
+    return spread.beside(doubt) if doubt else spread
 
 
 def _calendar(question: Question, step: Interval) -> tuple[Calendar | None, str]:

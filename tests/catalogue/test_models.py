@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import forescale.catalogue
-from forescale.catalogue.models import load_model, model_names, resolve_model_name
+from forescale.catalogue.models import hub_name, load_model, model_names, resolve_model_name
 from forescale.errors import UnknownNameError
 from forescale.files import packaged
 from forescale.frameworks.huggingface import read_huggingface
@@ -169,6 +169,10 @@ class TestNames:
             ("Qwen/Qwen3-VL-235B-A22B-Instruct", "qwen3-vl-235b-a22b"),
             ("mistralai/Ministral-3-8B-Base-2512", "ministral-3-8b"),
             (" Mixtral 8x7B ", "mixtral-8x7b"),
+            ("https://huggingface.co/meta-llama/Llama-3.1-70B", "llama-3.1-70b"),
+            ("hf.co/Qwen/Qwen3-8B/tree/main", "qwen3-8b"),
+            ("https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json?x=1", "qwen3-8b"),
+            ("http://www.huggingface.co/gpt2/", "gpt2"),
         ],
     )
     def test_common_spellings(self, given: str, name: str):
@@ -178,6 +182,22 @@ class TestNames:
         with pytest.raises(UnknownNameError, match=r"unknown model 'llama-3\.1-71b'; did you mean") as error:
             load_model("llama-3.1-71b")
         assert "llama-3.1-70b" in error.value.suggestions
+
+    @pytest.mark.parametrize(
+        ("address", "hub"),
+        [
+            ("https://huggingface.co/org/unheard-of", "org/unheard-of"),
+            ("https://huggingface.co/datasets/org/name", None),
+            ("https://github.com/org/name", None),
+            ("org/name", None),
+        ],
+    )
+    def test_unknown_addresses(self, address: str, hub: str | None):
+        assert hub_name(address) == hub
+        with pytest.raises(UnknownNameError) as caught:
+            load_model(address)
+        assert caught.value.name == (hub or address)
+        assert (f"https://huggingface.co/{hub}/resolve/main/config.json" in str(caught.value)) == bool(hub)
 
     @pytest.mark.parametrize("name", ["", "..", "models", "llama-3.1-70b.json", "*"])
     def test_names_are_not_paths(self, name: str):

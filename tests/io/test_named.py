@@ -6,7 +6,8 @@ import pytest
 from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
 from forescale.catalogue.models import load_model
 from forescale.cost.collectives.alpha_beta import AlphaBeta
-from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
+from forescale.errors import AmbiguousNameError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
+from forescale.graph.counts import count_parameters
 from forescale.io.named import (
     cluster_given,
     cluster_of,
@@ -51,10 +52,38 @@ def test_a_repository_is_a_catalogue_model_unless_there_is_such_a_folder(tmp_pat
         model_of("Qwen/Qwen3-30B-A3B", folder=tmp_path)
 
 
-def test_the_first_words_of_one_cluster_will_do():
+def test_short_names_of_clusters():
     assert cluster_of("h800", 8) == cluster_of("h800-sxm", 8)
-    with pytest.raises(UnknownNameError, match="did you mean h100-sxm or h100-pcie"):
-        cluster_of("h100", 8)
+    assert cluster_of("h100", 8) == cluster_of("h100-sxm", 8)
+
+
+def test_a_short_name_beats_a_file_of_that_name(tmp_path):
+    (tmp_path / "h100").mkdir()
+    assert cluster_of("h100", 8, folder=tmp_path).name == "h100-sxm"
+
+
+LLAMA_1B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "tie_word_embeddings": True, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+def test_a_table_of_hugging_face_s_keys_is_a_model():
+    found = model_given({**LLAMA_1B, "_name_or_path": "meta-llama/Llama-3.2-1B"}, "test")
+    known = load_model("llama-3.2-1b")
+    assert found.name == "Llama-3.2-1B"
+    assert count_parameters(found) == count_parameters(known)
+    assert model_given(LLAMA_1B, "test").name == "llama"
+    with pytest.raises(ReaderError, match="num_attention_heads"):
+        model_given({"model_type": "llama", "hidden_size": 2048}, "test")
+
+
+def test_addresses():
+    assert model_of("https://huggingface.co/meta-llama/Llama-3.2-1B") == load_model("llama-3.2-1b")
+    for given in (model_of, cluster_of):
+        with pytest.raises(SpecError, match="does not use the network; download the file"):
+            given("https://github.com/org/name/raw/config.json")
 
 
 def test_what_is_neither():
@@ -159,9 +188,10 @@ def test_a_catalogue_entry_is_a_cluster_file(tmp_path):
             SpecError,
             "only the outermost tier is without limit; give 'nvlink' its",
         ),
-        ("a.toml", TOML.replace("h100-sxm", "h100"), UnknownNameError, "did you mean h100-"),
+        ("a.toml", TOML.replace("h100-sxm", "h101"), UnknownNameError, "did you mean"),
         ("a.toml", "num_devices = 8\n" + TOML, SpecError, "it says 8 devices, but 16 were asked for"),
-        ("a.toml", "base = 'h100'", UnknownNameError, "did you mean h100-"),
+        ("a.toml", "base = 'h101'", UnknownNameError, "did you mean"),
+        ("a.toml", "base = 'v100'", AmbiguousNameError, "v100-dgx2, v100-jean-zay"),
         (
             "a.toml",
             "base = 'h100-sxm'\n[[tiers]]\nname = 'a'\nbandwidth = '9 GB/s'\nlatency = 0\n"

@@ -90,6 +90,15 @@ def test_what_a_device_has_is_changed():
     assert asked.cluster.tiers[-1].bandwidth == 2 * plain.cluster.tiers[-1].bandwidth
 
 
+def test_short_names_and_addresses_are_understood():
+    given = [("model", "https://huggingface.co/meta-llama/Llama-3.1-8B"), ("cluster", "h100"), *SMALL[2:]]
+    asked = question(given)
+    assert asked == question(SMALL)
+    assert [note.topic for note in asked.notes] == ["cluster"]
+    more = question([*given, ("hbm_gib", "141")])
+    assert more.cluster.name.startswith("h100-sxm (")
+
+
 def test_a_pasted_configuration_is_a_model():
     asked = question([*SMALL[1:], ("model", OWN), ("config", json.dumps(LLAMA))])
     assert asked.model.num_layers == 2

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from difflib import get_close_matches
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from forescale.errors import UnknownNameError
+from forescale.errors import MISSPELT, AmbiguousNameError, UnknownNameError
 from forescale.records import record
 from forescale.spec.cluster import Cluster, Device
-from forescale.units import parse
+from forescale.units import GB, format_bytes, parse
 
 DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -31,6 +32,8 @@ DEVICE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Fields of a device that may be written with a unit, and what they measure."""
+RATE_TABLES = frozenset({"matrix_flops", "reduced_accumulation_flops"})
+"""Fields of a device that are tables of rates by data type."""
 TIER_DIMENSIONS: Mapping[str, str] = MappingProxyType(
     {"bandwidth": "byte/s", "latency": "second", "link_bandwidth": "byte/s"}
 )
@@ -40,7 +43,10 @@ LINK_DIMENSIONS: Mapping[str, str] = MappingProxyType(
 )
 """The same of a tier's parameters."""
 
-_REMARKS = frozenset({"date", "estimated"})
+_REMARKS = frozenset({"date", "estimated", "paper"})
+_ALIASES = "cluster_aliases.json"
+_MAKERS = frozenset({"nvidia", "amd", "intel", "google", "aws", "geforce", "tesla", "instinct"})
+"""Words before a product's name that do not tell products apart."""
 
 
 def device_names() -> tuple[str, ...]:
@@ -54,43 +60,138 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def load_device(name: str) -> Device:
-    """Return the catalogue device `name`.
+    """Return the catalogue device `name`; the short names of clusters mean their devices.
 
     Raises
     ------
     UnknownNameError
         If there is none; it names the nearest ones.
+    AmbiguousNameError
+        If a short name can mean several; it names them.
     """
-    return record(Device, _device(_entry("devices", "device", name), name), "", f"catalogue device {name}")
+    name = resolve_device_name(name)
+    return record(Device, _device(_entries("devices")[name], name), "", f"catalogue device {name}")
 
 
 def load_cluster(name: str, num_devices: int) -> Cluster:
-    """Return the catalogue cluster `name` with `num_devices` devices; the first words of one name alone will do.
+    """Return the catalogue cluster `name`, in full or short (see `resolve_cluster_name`), with `num_devices` devices.
 
     Raises
     ------
     UnknownNameError
         If there is none; it names the nearest ones.
+    AmbiguousNameError
+        If a short name can mean several; it names them.
     SpecError
         If the cluster cannot hold so many devices.
     """
-    return _of_one(name).sized(num_devices)
+    return _of_one(resolve_cluster_name(name)).sized(num_devices)
+
+
+def is_cluster_name(text: object) -> bool:
+    """Return whether the catalogue has a cluster of this name, in full or short."""
+    try:
+        return isinstance(text, str) and bool(resolve_cluster_name(text))
+    except (UnknownNameError, AmbiguousNameError):
+        return False
+
+
+@lru_cache(maxsize=256)
+def resolve_cluster_name(name: str) -> str:
+    """Return the full name of the catalogue cluster that `name` means.
+
+    A name is the cluster's own, one of the alias file, or some of the words of exactly one name, in their order
+    ("v5p", "a100-40gb"). Case, underscores, spaces and the maker's name do not matter. Clusters that a paper or an
+    example describes are meant by their full names only.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; it names the nearest ones.
+    AmbiguousNameError
+        If a short name can mean several; it names them.
+    """
+    entries, aliases = _entries("clusters"), short_names()
+    if name in entries:
+        return name
+    plain = _plain_name(name)
+    if plain in entries or plain in aliases:
+        return aliases.get(plain, plain)
+    real = [each for each, entry in entries.items() if not entry.get("paper")]
+    candidates = [each for each in real if _abbreviates(plain, each)]
+    if len(candidates) > 1:
+        raise AmbiguousNameError("cluster", name, sorted(candidates))
+    if not candidates:
+        papers = [each for each in entries if each not in real]
+        raise UnknownNameError("cluster", name, [*real, *get_close_matches(plain, papers, 3, MISSPELT)])
+    return candidates[0]
+
+
+@lru_cache(maxsize=256)
+def resolve_device_name(name: str) -> str:
+    """Return the full name of the catalogue device that `name` means: its own, or that of a cluster of it.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; it names the nearest ones.
+    AmbiguousNameError
+        If a short name can mean several; it names them.
+    """
+    entries = _entries("devices")
+    plain = _plain_name(name)
+    if found := next((each for each in (name, plain) if each in entries), None):
+        return found
+    candidates = [each for each in entries if _abbreviates(plain, each)]
+    if is_cluster_name(name):
+        return str(_entries("clusters")[resolve_cluster_name(name)]["device"])
+    if len(candidates) > 1:
+        raise AmbiguousNameError("device", name, sorted(candidates))
+    if not candidates:
+        raise UnknownNameError("device", name, entries)
+    return candidates[0]
+
+
+def meaning_of(name: str) -> str:
+    """Return what a short name of a cluster means, in one sentence; empty for a full name."""
+    full = resolve_cluster_name(name)
+    if full == name:
+        return ""
+    cluster = _of_one(full)
+    tiers = ", ".join(f"{tier.name} {tier.bandwidth / GB:g} GB/s" for tier in cluster.tiers)
+    memory = format_bytes(cluster.device.hbm_bytes)
+    return f"{name} means {full}: {cluster.devices_per_node} devices of {memory} per node, {tiers} per device"
+
+
+@cache
+def short_names() -> Mapping[str, str]:
+    """Return the full name of a cluster by each of its aliases."""
+    return MappingProxyType({alias: name for name, aliases in _data(_ALIASES).items() for alias in aliases})
+
+
+def _plain_name(name: str) -> str:
+    words = name.strip().lower().replace("_", "-").replace(" ", "-").split("-")
+    while len(words) > 1 and words[0] in _MAKERS:
+        words = words[1:]
+    return "-".join(words)
+
+
+def _abbreviates(short: str, name: str) -> bool:
+    """Return whether all words of `short` are in `name`, in the same order."""
+    words = iter(name.split("-"))
+    return all(word in words for word in short.split("-"))
 
 
 @cache
 def _of_one(name: str) -> Cluster:
     """Return a catalogue cluster of one device, which is read once."""
-    begun = [each for each in cluster_names() if each.startswith(f"{name.lower()}-")]
-    name = begun[0] if name not in cluster_names() and len(begun) == 1 else name
-    entry = _plain(_entry("clusters", "cluster", name), {})
-    device = entry["device"]
-    if isinstance(device, str):
-        device = {**_entry("devices", "device", device), "name": device}
+    entry = _plain(_entries("clusters")[name], {})
+    device = str(entry["device"])
     values = {
         **entry,
         "name": name,
         "num_devices": 1,
-        "device": _device(device, device.get("name", name)),
+        "device": _device(_entries("devices")[device], device),
         "tiers": [_plain(tier, TIER_DIMENSIONS) for tier in entry["tiers"]],
     }
     return record(Cluster, values, "", f"catalogue cluster {name}")
@@ -98,12 +199,12 @@ def _of_one(name: str) -> Cluster:
 
 def device_record(name: str) -> Mapping[str, Any]:
     """Return the raw entry of device `name`: figures in human units, `source`, `date`, `estimated`."""
-    return MappingProxyType(_entry("devices", "device", name))
+    return MappingProxyType(dict(_entries("devices")[resolve_device_name(name)]))
 
 
 def cluster_record(name: str) -> Mapping[str, Any]:
     """Return the raw entry of cluster `name`, with `source` and `date`."""
-    return MappingProxyType(_entry("clusters", "cluster", name))
+    return MappingProxyType(dict(_entries("clusters")[resolve_cluster_name(name)]))
 
 
 def hardware_device(hardware: str) -> str:
@@ -123,8 +224,9 @@ def hardware_cluster(hardware: str) -> str:
 
 def _device(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     values = _plain(entry, DEVICE_DIMENSIONS)
-    rates = {kind: parse(rate, "FLOP/s") for kind, rate in values["matrix_flops"].items()}
-    return {**values, "name": name, "matrix_flops": rates}
+    for field in RATE_TABLES & values.keys():
+        values[field] = {kind: parse(rate, "FLOP/s") for kind, rate in values[field].items()}
+    return {**values, "name": name}
 
 
 def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str, Any]:
@@ -134,15 +236,6 @@ def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str,
         for key, value in entry.items()
         if key not in _REMARKS
     }
-
-
-def _entry(folder: str, kind: str, name: str) -> dict[str, Any]:
-    entries = _entries(folder)
-    if name not in entries:
-        met = set(_data("hardware_aliases.json").values())  # before those that an account imagines
-        begun = [each for each in entries if each.startswith(f"{name.lower()}-") and each in met]
-        raise UnknownNameError(kind, name, begun or entries)
-    return dict(entries[name])
 
 
 @cache

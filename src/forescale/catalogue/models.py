@@ -8,6 +8,7 @@ fields of `Model` (`model`), in which `repeat` stands for so many equal layers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -22,6 +23,13 @@ from forescale.records import record as checked
 from forescale.spec.model import Model
 
 _ALIASES = "model_aliases.json"
+HUB = "https://huggingface.co"
+_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:api/)?(?:models/)?"
+    r"(?P<organisation>[\w.-]+)(?:/(?P<name>[\w.-]+))?(?:[/?#].*)?$",
+    re.IGNORECASE,
+)
+_NO_MODELS = frozenset({"datasets", "spaces", "docs", "blog", "papers", "collections"})
 
 
 @cache
@@ -35,7 +43,7 @@ def load_model(name: str) -> Model:
     """Return the catalogue model `name`.
 
     Case, an organisation before a slash, underscores and the spellings of the alias file do not matter:
-    "meta-llama/Llama-3.1-70B-Instruct" is llama-3.1-70b.
+    "meta-llama/Llama-3.1-70B-Instruct" and its address on huggingface.co are llama-3.1-70b.
 
     Raises
     ------
@@ -47,13 +55,23 @@ def load_model(name: str) -> Model:
 
 def resolve_model_name(name: str) -> str:
     """Return the catalogue's own name of the model that `name` means; see `load_model`."""
-    plain = name.strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
+    hub = hub_name(name)
+    plain = (hub or name).strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
     if not _file(plain).is_file():
         aliases = _aliases()
         plain = aliases.get(plain, plain)
         if not _file(plain).is_file():
-            raise UnknownNameError("model", name, [*model_names(), *aliases])
+            fix = f"download {HUB}/{hub}/resolve/main/config.json and give that file" if hub else ""
+            raise UnknownNameError("model", hub or name, [*model_names(), *aliases], fix)
     return plain
+
+
+def hub_name(text: str) -> str | None:
+    """Return the name, ORGANISATION/NAME as a rule, of the model at an address on huggingface.co; None of others."""
+    found = _ADDRESS.match(text.strip())
+    if found is None or found["organisation"].lower() in _NO_MODELS:
+        return None
+    return "/".join(filter(None, (found["organisation"], found["name"])))
 
 
 def vocabulary_of(tokenizer: str) -> int | None:

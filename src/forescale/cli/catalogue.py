@@ -31,7 +31,11 @@ def models_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
 
 @catalogue_app.command("devices")
 def devices_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
-    """List devices."""
+    """List devices: peak rates, memory, and what their efficiencies are fitted to.
+
+    kernels: measured on the device; generation: on another device of its generation; runs: whole training runs only;
+    priors: not measured.
+    """
     from forescale.cli.render.catalogue import device_rows
 
     _show("devices", device_rows(text or ""), text, as_json=as_json)
@@ -39,7 +43,10 @@ def devices_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
 
 @catalogue_app.command("clusters")
 def clusters_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
-    """List clusters."""
+    """List clusters: nodes, network tiers, and what the efficiencies of their devices are fitted to.
+
+    A short name such as h100, 4090 or v5p works wherever a cluster is named, if it can mean only one of them.
+    """
     from forescale.cli.render.catalogue import cluster_rows
 
     _show("clusters", cluster_rows(text or ""), text, as_json=as_json)

@@ -134,7 +134,7 @@ def read_question(
     by_hand = told if plan.plan is not None and is_written(plan.plan) else {}
     unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
     notes = (*notes, *hardware_notes(values, folder), *_framework_notes(question), *unused)
-    return replace(question, notes=notes)
+    return replace(question, notes=(*question.notes, *notes))
 
 
 def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -52,6 +53,7 @@ def network_command(
     from forescale.cli.render.network import network_view
     from forescale.cost.network import KINDS, SIZES, price_network
     from forescale.io.measurements import read_costs
+    from forescale.io.named import cluster_notes
 
     counts = _listed("--ranks", ranks, _count)
     chosen = _cluster(cluster, counts, stride)
@@ -69,7 +71,8 @@ def network_command(
         stride=stride,
         costs=read_costs(cost, chosen, where=WHERE, folder=None),
     )
-    show(found, network_view, as_json=as_json, html=html)
+    notes = cluster_notes(cluster.cluster, WHERE)
+    show(found, partial(network_view, notes=notes), as_json=as_json, html=html)
 
 
 def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:

@@ -288,6 +288,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
     """Board power of the devices that were fitted; 0 is unknown and scales nothing."""
     power_exponent: float = 0.5
     """Matrix rate over power below the reference: dynamic power grows as clock times voltage squared."""
+    doubt: Measure = 0.0
+    """Logarithm by which a step may take more or less because no device like this was measured, in addition to what
+    runs on measured devices vary by: a choice."""
 
     def power_share(self, power_w: float) -> float:
         """Return the matrix rate that a board of `power_w` sustains over that of the boards that were fitted."""

@@ -357,7 +357,8 @@ def peak_rate(device: Device, dtype: str) -> float:
         return device.vector_flops
     if rate is None:
         known = [name for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4") if getattr(rates, name)]
-        msg = f"device {device.name} has no matrix rate for {dtype}; it has {', '.join(known)}"
+        fix = f"it has {', '.join(known)}: set the compute precision to one of these"
+        msg = f"device {device.name} has no matrix rate for {dtype}; {fix}"
         raise SpecError(msg)
     if dtype == "mxfp8" and rates.fp4 is None:
         msg = (

@@ -219,7 +219,8 @@ def fit_kernels(
     if not rows:
         raise SpecError(f"there are no timed kernels of {device.name} to fit to")
     files = ", ".join(sorted({row.table for row in rows}))
-    calibration = replace(base, name=name, date=date, source=f"{files} around calibration {base.name}")
+    source = f"{files} around calibration {base.name}"
+    calibration = replace(base, name=name, date=date, source=source, doubt=0.0)
     groups: dict[tuple[int, str], list[KernelRow]] = {}
     for row in rows:
         groups.setdefault(_family(row.ops[0]), []).append(row)

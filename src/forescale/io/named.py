@@ -5,6 +5,7 @@ Cluster files have the fields of a cluster in TOML, JSON or YAML, its device by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import chain
@@ -17,29 +18,31 @@ from forescale.catalogue.clusters import (
     LINK_DIMENSIONS,
     TIER_DIMENSIONS,
     cluster_names,
-    cluster_record,
-    device_record,
+    is_cluster_name,
     load_cluster,
+    meaning_of,
 )
 from forescale.catalogue.frameworks import load_framework
-from forescale.catalogue.models import load_model, model_names, vocabulary_of
+from forescale.catalogue.models import hub_name, load_model, model_names, vocabulary_of
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import packaged, place_of
-from forescale.frameworks.huggingface import load_huggingface
+from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.primus.hardware import (
     build_hardware_config,
     is_hardware_config,
     read_hardware_config,
 )
+from forescale.io.machine import cluster_fields
 from forescale.limits import LAYERS, within
 from forescale.positions import says_lines
+from forescale.question import Note
 from forescale.records import Units, Walk, required
 from forescale.spec import Cluster, Device, LinkParameters, MatrixRates, Model, Tier, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import Framework
 from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Counted, Failures, Operations
-from forescale.syntax import deep_merge, load_mapping
+from forescale.syntax import load_mapping
 
 T = TypeVar("T")
 _UNITS: Units = MappingProxyType(
@@ -94,6 +97,9 @@ def checked_model(model: Model, *, where: str) -> Model:
     return model
 
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+HUGGINGFACE_KEYS = frozenset({"model_type", "architectures"})
+"""Keys of a Hugging Face configuration that no model of ours has."""
 _SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".sh", ".txt", ".py"})
 
 
@@ -127,7 +133,7 @@ def cluster_of(text: str, num_devices: int | None = None, *, folder: Path | None
 
     Where nobody says how many, it is what the file says, or one.
     """
-    file = file_of(text, folder, known=text in cluster_names())
+    file = file_of(text, folder, known=is_cluster_name(text))
     return load_cluster(text, num_devices or 1) if file is None else read_cluster_file(file, num_devices)
 
 
@@ -139,13 +145,16 @@ def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> objec
     if isinstance(given, Cluster):
         return given.num_devices
     if isinstance(given, str):
-        file = file_of(given, folder, known=given in cluster_names())
+        file = file_of(given, folder, known=is_cluster_name(given))
         given = None if file is None else load_mapping(file)
     return given.get("num_devices") if isinstance(given, Mapping) else None
 
 
 def model_given(given: object, where: str, folder: Path | None = None) -> Model:
-    """Return the model that was given as a value, name, file or table; `where` it was written, for messages."""
+    """Return the model that was given as a value, name, file or table; `where` it was written, for messages.
+
+    A table has the fields of `Model`, over `base` if it has one, or the keys of a Hugging Face configuration.
+    """
     if isinstance(given, Model):
         return given
     if isinstance(given, str):
@@ -153,6 +162,8 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
     if not isinstance(given, Mapping):
         raise SpecError(f"{where}: model must be a name, a file or a table, got {shown(given)}")
     values = dict(given)
+    if HUGGINGFACE_KEYS & values.keys():
+        return _of_huggingface(values, f"{where}, model")
     base = values.pop("base", None)
     if base is not None:
         base_model = base if isinstance(base, Model) else model_of(str(base), folder=folder)
@@ -177,6 +188,13 @@ def _repeated(layers: Sequence[Any], where: str) -> list[Any]:
     return found
 
 
+def _of_huggingface(config: Mapping[str, Any], where: str) -> Model:
+    """Return the model that the keys of a config.json describe, named as they name it."""
+    named = config.get("_name_or_path") or config.get("model_type") or "model"
+    name = str(named).rstrip("/").rpartition("/")[2]
+    return checked_model(read_huggingface(config, name=name, where=where).model, where=where)
+
+
 def cluster_given(given: object, where: str, folder: Path | None = None, *, config: object = None) -> Cluster:
     """Return the cluster that was given as a value, name, file or table, with the network of a hardware configuration.
 
@@ -188,7 +206,7 @@ def cluster_given(given: object, where: str, folder: Path | None = None, *, conf
         cluster = cluster_of(given, folder=folder)
     elif isinstance(given, Mapping):
         inside = {key: value for key, value in given.items() if key != "num_devices"}
-        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster")
+        cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster", folder=folder)
     else:
         raise SpecError(f"{where}: cluster must be a name, a file or a table, got {shown(given)}")
     if config is None:
@@ -252,10 +270,17 @@ def named_cluster(cluster: Cluster) -> str | None:
 def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     """Return the path that `text` is, or None if it is a name; a catalogue name beats a file of that name.
 
-    ORGANISATION/NAME is a file if there is one, and else a name.
+    ORGANISATION/NAME is a file if there is one, and else a name; so is the address of a model on huggingface.co.
+
+    Raises
+    ------
+    SpecError
+        If it is another address.
     """
-    if not text.strip():
+    if not text.strip() or hub_name(text):
         return None
+    if _ADDRESS.match(text):
+        raise SpecError(f"{text}: Forescale does not use the network; download the file and give its path")
     path = (folder or Path()) / place_of(text)
     if "/" in text:
         named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()
@@ -264,16 +289,15 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     return path if looks or (not known and path.exists()) else None
 
 
-_REMARKS = ("date", "estimated")
-
-
 @says_lines
 def read_cluster_file(path: str | Path, num_devices: int | None = None) -> Cluster:
     """Return the cluster that a file describes, with `num_devices` devices, by default those it says, or one.
 
     The file has the fields of `Cluster` (`name` defaults to the file's); quantities may have units. `base`
-    names a catalogue cluster whose fields the others replace; `device` is a catalogue name, or a table of
-    fields that may have a `base` of its own. A hardware configuration of Primus is read too.
+    names a catalogue cluster whose fields the others replace; what joins the devices of its nodes follows
+    `devices_per_node`. `device` is a catalogue name, a file beside this one, or a table of fields that may have a
+    `base` of its own; of a new device, nodes and tiers have defaults. A file of one device is a cluster of it. A
+    hardware configuration of Primus is read too.
 
     Raises
     ------
@@ -286,13 +310,13 @@ def read_cluster_file(path: str | Path, num_devices: int | None = None) -> Clust
     values = load_mapping(file)
     if is_hardware_config(values):
         return _of_hardware_config(values, file).sized(num_devices or 1)
-    return build_cluster(values, num_devices, where=str(file), name=file.stem)
+    return build_cluster(values, num_devices, where=str(file), name=file.stem, folder=file.parent)
 
 
 def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
     """Return the cluster of a Primus hardware configuration: over its `base`, or the one its name says."""
     base = values.get("base", file.stem.lower())
-    if base not in cluster_names():
+    if not is_cluster_name(base):
         raise SpecError(
             f"{file}: a hardware configuration does not say which devices it is of; add `base: NAME` of a "
             "catalogue cluster, or give --cluster NAME --hardware-config FILE"
@@ -301,19 +325,13 @@ def _of_hardware_config(values: Mapping[str, Any], file: Path) -> Cluster:
     return config.applied(load_cluster(base, 1))
 
 
-def build_cluster(values: Mapping[str, Any], num_devices: int | None, *, where: str, name: str) -> Cluster:
+def build_cluster(
+    values: Mapping[str, Any], num_devices: int | None, *, where: str, name: str, folder: Path | None = None
+) -> Cluster:
     """Return the cluster that a table describes (see `read_cluster_file`); `name` is its default name."""
     if values.get("base") is None:
         _refuse_name_alone(values, Cluster, cluster_names(), where)
-    entry = _on_base(values, cluster_record, where)
-    device = entry.get("device")
-    if isinstance(device, str):
-        entry["device"] = {**_plain(device_record(device)), "name": device}
-    elif isinstance(device, Mapping):
-        base = device.get("base") or (values.get("base") and cluster_record(values["base"])["device"])
-        inside = {"base": base, **device} if base else device
-        entry["device"] = {"name": base or name, **_on_base(inside, device_record, f"{where}, device")}
-    entry = {"name": values.get("base", name), **entry}
+    entry = cluster_fields(values, where=where, name=name, folder=folder).values
     given = entry.setdefault("num_devices", num_devices or 1)
     if num_devices not in (None, given):
         raise SpecError(
@@ -327,6 +345,28 @@ def build_cluster(values: Mapping[str, Any], num_devices: int | None, *, where: 
     return cluster
 
 
+def cluster_notes(given: object, where: str, folder: Path | None = None) -> tuple[Note, ...]:
+    """Return what a short name of a cluster means, or which defaults a file or table of one has."""
+    name, place = "cluster", folder
+    if isinstance(given, str):
+        file = file_of(given, folder, known=is_cluster_name(given))
+        if file is None:
+            return _cluster_said(meaning_of(given))
+        given, name, place = load_mapping(file), file.stem, file.parent
+        if is_hardware_config(given):
+            return ()
+    if not isinstance(given, Mapping):
+        return ()
+    found = cluster_fields(given, where=where, name=name, folder=place)
+    base = given.get("base")
+    stated = found.stated(build_cluster(given, None, where=where, name=name, folder=place))
+    return _cluster_said(meaning_of(base) if isinstance(base, str) else "", stated)
+
+
+def _cluster_said(*texts: str) -> tuple[Note, ...]:
+    return tuple(Note(topic="cluster", text=text) for text in texts if text)
+
+
 def _refuse_name_alone(
     values: Mapping[str, Any], kind: type[Model | Cluster], known: Sequence[str], where: str
 ) -> None:
@@ -336,18 +376,3 @@ def _refuse_name_alone(
         raise SpecError(
             f"{where}: name only names what the table describes; base = {name!r} brings the fields of the catalogue's"
         )
-
-
-def _on_base(values: Mapping[str, Any], record: Any, where: str) -> dict[str, Any]:  # noqa: ANN401
-    """Return `values` laid over the catalogue entry that their `base` names, if they have one."""
-    own = _plain({key: value for key, value in values.items() if key != "base"})
-    base = values.get("base")
-    if base is None:
-        return own
-    if not isinstance(base, str):
-        raise SpecError(f"{where}: base must be a catalogue name, got {base!r}")
-    return deep_merge(_plain(record(base)), own)
-
-
-def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if key not in _REMARKS}

@@ -50,6 +50,7 @@ from forescale.io.measurements import cost_values, of_artifact, read_costs
 from forescale.io.named import (
     build,
     cluster_given,
+    cluster_notes,
     devices_told,
     failures_given,
     framework_given,
@@ -80,25 +81,9 @@ if TYPE_CHECKING:
     from forescale.restore import Bench
 
 SECTIONS = (
-    "model",
-    "cluster",
-    "hardware_config",
-    "devices",
-    "nodes",
-    "sites",
-    "framework",
-    "preset",
-    "strategy",
-    "workload",
-    "precision",
-    "operations",
-    "phase",
-    "cost",
-    "space",
-    "objective",
-    "max_memory",
-    "safe",
-)
+    "model", "cluster", "hardware_config", "devices", "nodes", "sites", "framework", "preset", "strategy", "workload",
+    "precision", "operations", "phase", "cost", "space", "objective", "max_memory", "safe",
+)  # fmt: skip
 _TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
 KINDS: tuple[tuple[str, type[Any]], ...] = tuple(
     (kind.__name__.lower(), kind) for kind in (Strategy, Workload, Cluster, Model, Operations)
@@ -219,6 +204,7 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         strategy, space = (None, {**space, "base": words}) if searched else (words, space)
     work = build(Workload, workload, where=f"{where}, workload")
     sites = 1 if work.outer is None else max(1, cluster.num_sites)
+    operated = build_operations(values.get("operations", {}), where=f"{where}, operations", folder=folder)
     question = Question(
         model=model,
         cluster=cluster,
@@ -229,10 +215,9 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
-        operations=build_operations(
-            values.get("operations", {}), where=f"{where}, operations", folder=folder
-        ),
+        operations=operated,
         space=_space(space, where),
+        notes=cluster_notes(values["cluster"], where, folder),
         **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:

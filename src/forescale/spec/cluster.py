@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from forescale.errors import SpecError
 from forescale.limits import (
@@ -26,10 +26,16 @@ from forescale.struct import Given
 from forescale.units import counted, format_bytes, parse
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
-NEEDS_TRANSPOSES = frozenset({"ada", "hopper"})
+NEEDS_TRANSPOSES = frozenset({"ada", "blackwell-gb20x", "hopper"})
 """Architectures whose 8-bit products read operands along rows only."""
 WAN = "wan"
 """Name of the tier between sites."""
+VECTOR_SHARE = 1 / 16
+"""Vector rate of a device that states none, over its 16-bit matrix rate: about that of A100 and H100."""
+HOST_BANDWIDTH = 32e9
+"""byte/s of a device that does not say: PCIe 4 x16."""
+INSIDE_NODES = ("pcie", "infinity-fabric", "xgmi")
+"""Words in the names of links that join devices inside a node only."""
 NAMED = 8
 """Numbers of devices that an error names."""
 
@@ -49,28 +55,41 @@ class Device(Given, frozen=True, kw_only=True):
     """One accelerator as software sees it (an MI250X is two)."""
 
     name: str
-    vendor: str
-    architecture: str
+    vendor: str = "unnamed"
+    architecture: str = "unknown"
     """Generation, such as "hopper"; calibrations are looked up by device name, then by this."""
     matrix_flops: MatrixRates
-    vector_flops: Rate
-    """Peak fp32 rate of the vector units, FLOP/s."""
+    """Of products that accumulate in fp32, as training's do."""
+    reduced_accumulation_flops: MatrixRates | None = None
+    """Dense rates of products that accumulate in 16 bits, where these are faster; training uses none of them."""
+    vector_flops: Rate = 0.0
+    """Peak fp32 rate of the vector units, FLOP/s; by default the fp32 matrix rate, else 1/16 of the 16-bit one."""
     hbm_bytes: Rate
     hbm_bandwidth: Rate
     """byte/s"""
-    num_cores: Extent
+    num_cores: Extent = 128
     """SMs, CUs or matrix units: what a kernel's tiles are spread over."""
-    clock_hz: Rate
+    clock_hz: Rate = 1.5e9
     rated_clock_hz: Measure = 0.0
     """Clock at which `matrix_flops` are quoted, where cores run at another (`clock_hz`); 0 is none."""
     l2_bytes: Measure = 0.0
-    host_bandwidth: Rate = 32e9
+    host_bandwidth: Rate = HOST_BANDWIDTH
     """byte/s per direction between device and host memory."""
     host_pace: Annotated[float, Interval(ge=1.0, le=1e24)] = 1.0
     """Time that the host of its usual node takes for a launch, over that of a DGX H100's."""
     power_w: Measure = 0.0
     price_per_hour: Measure = 0.0
     source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a device that multiplies nothing; derive a vector rate that is not given."""
+        rates = self.matrix_flops
+        known = [each for each in (rates.bf16, rates.fp16, rates.tf32, rates.fp8, rates.fp4) if each]
+        if not (known or rates.fp32):
+            names = ", ".join(rates.__struct_fields__)
+            raise SpecError(f"device {self.name}: matrix_flops must give the rate of at least one of {names}")
+        if not self.vector_flops:
+            force_setattr(self, "vector_flops", rates.fp32 or known[0] * VECTOR_SHARE)
 
     @property
     def peak_clock_hz(self) -> float:
@@ -137,6 +156,8 @@ class Tier(Given, frozen=True, kw_only=True):
     """byte/s per direction between one pair of neighbours, where it is less than `bandwidth` (mesh, torus)."""
     dimensions: Annotated[int, Interval(ge=0, le=16)] = 0
     """Dimensions of a torus."""
+    wraps_from: Annotated[int, Interval(ge=0, le=2**20)] = 0
+    """Devices along a dimension of a torus from which on its ends are joined; 0 joins them in a whole tier only."""
     nics_per_device: Annotated[float, Interval(gt=0, le=1e3)] = 1.0
     in_network_reduction: bool = False
     """The switches can reduce (NVLS, SHARP)."""
@@ -196,6 +217,21 @@ class Cluster(Given, frozen=True, kw_only=True):
             raise SpecError(msg)
         if any(tier.sites and not tier.wide_area for tier in self.tiers):
             raise SpecError(f"cluster {self.name}: sites are what a wide-area link joins: wide_area = true")
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """Refuse tiers that split nodes, and links inside a node that reach beyond it."""
+        node = self.devices_per_node
+        present = self._of_site if self.tiers[-1].wide_area else self.num_devices
+        for tier in self.tiers:
+            joins = f"cluster {self.name}: tier {tier.name!r} joins {counted(tier.size, 'device')}"
+            if tier.size > node and any(word in tier.name.lower() for word in INSIDE_NODES):
+                fix = f"give the tier size {node}, or set devices_per_node = {tier.size}"
+                raise SpecError(f"{joins}, but a node has {node} and this link does not leave it; {fix}")
+            if 0 < tier.size < present and tier.size % node and node % tier.size:
+                near = (tier.size // node or 1) * node
+                fix = f"give the tier size {near}, or devices_per_node a divisor of {tier.size}"
+                raise SpecError(f"{joins}, which are not whole nodes of {node}; {fix}")
 
     def __hash__(self) -> int:
         """Hash what tells most clusters apart, not every figure."""

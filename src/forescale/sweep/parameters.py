@@ -204,7 +204,13 @@ def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
 
     rates = {item.name: "FLOP/s" for item in fields(MatrixRates)}
     add("flops", ("cluster", "device", "matrix_flops"), MatrixRates, rates, set())
-    add("device", ("cluster", "device"), Device, DEVICE_DIMENSIONS, {"matrix_flops", "name", "source"})
+    add(
+        "device",
+        ("cluster", "device"),
+        Device,
+        DEVICE_DIMENSIONS,
+        {"matrix_flops", "reduced_accumulation_flops", "name", "source"},
+    )
     add("cluster", ("cluster",), Cluster, {}, {"name", "device", "num_devices", "tiers", "source"})
     for tier in tiers:
         add(f"cluster.tiers.{tier}", ("cluster", "tiers", tier), Tier, TIER_DIMENSIONS, {"name"})

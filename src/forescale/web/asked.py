@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
-from forescale.catalogue.clusters import cluster_names, load_cluster
+from forescale.catalogue.clusters import cluster_names, load_cluster, resolve_cluster_name
 from forescale.catalogue.frameworks import framework_names, load_framework
-from forescale.catalogue.models import model_names
+from forescale.catalogue.models import model_names, resolve_model_name
 from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
@@ -110,6 +110,8 @@ FIELDS: tuple[Field, ...] = (
 )  # fmt: skip
 """The form, in order. `set` (PATH=VALUE) may be given besides, any number of times, and `config`."""
 NAMES = (*(each.name for each in FIELDS), "set", "config")
+LONGEST_NAME = 120
+"""Characters of a name that are read."""
 
 
 def opened() -> Query:
@@ -286,9 +288,7 @@ def _value(text: str) -> object:
 def _model(said: Mapping[str, str]) -> object:
     name = _present(said, "model")
     if name != OWN:
-        if name not in model_names():
-            raise UnknownNameError("model", name[:80], model_names())
-        return name
+        return resolve_model_name(name[:LONGEST_NAME])
     return _own_model(said.get("config", ""))
 
 
@@ -314,12 +314,11 @@ def _present(said: Mapping[str, str], name: str) -> str:
 
 def _cluster(said: Mapping[str, str]) -> object:
     name = _present(said, "cluster")
-    if name not in cluster_names():
-        raise UnknownNameError("cluster", name[:80], cluster_names())
+    full = resolve_cluster_name(name[:LONGEST_NAME])
     changes = [each for each in ("hbm_gib", "network") if each in said]
     if not changes:
         return name
-    cluster = load_cluster(name, 1)
+    cluster = load_cluster(full, 1)
     if "hbm_gib" in said:
         hbm = _number(said["hbm_gib"], "hbm_gib", most=1e6) * GIB
         cluster = replace(cluster, device=replace(cluster.device, hbm_bytes=hbm))
@@ -330,7 +329,7 @@ def _cluster(said: Mapping[str, str]) -> object:
             for index, tier in enumerate(cluster.tiers)
         ]
         cluster = replace(cluster, tiers=tuple(tiers))
-    return replace(cluster, name=f"{name} ({', '.join(f'{each} {said[each]}' for each in changes)})")
+    return replace(cluster, name=f"{full} ({', '.join(f'{each} {said[each]}' for each in changes)})")
 
 
 def _number(text: str, name: str, *, most: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.catalogue.clusters import cluster_names
+from forescale.catalogue.clusters import is_cluster_name
 from forescale.catalogue.models import load_model, model_names, vocabulary_of
 from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface import read_huggingface
@@ -80,7 +80,7 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
 def _needed(values: dict[str, Any], model: Model | None, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the words of a file that change anything beside the form; all, where they ask nothing yet."""
     named = model is None and form.get("model") in model_names()
-    if form.get("cluster") not in cluster_names() or not (model or named):
+    if not is_cluster_name(form.get("cluster")) or not (model or named):
         return values
     sizes = {name: int(form[name]) for name in SIZES if form.get(name, "").isdecimal()}
     asked = {

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.cost.collectives.clusters import cluster
 
+from forescale.catalogue.clusters import load_cluster
 from forescale.cost.collectives.alpha_beta import AlphaBeta
-from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration, WireProtocol
+from forescale.cost.collectives.calibration import (
+    LinkCalibration,
+    NetworkCalibration,
+    WireProtocol,
+    calibrate,
+)
 from forescale.cost.collectives.route import (
     mesh_bandwidth,
     ring_load,
+    route,
     torus_bandwidth,
     torus_exchange_bandwidth,
 )
 from forescale.cost.mesh import Group
+from forescale.cost.network import price_network
 from forescale.spec.cluster import Tier
 
 
@@ -48,15 +58,56 @@ def test_scaling_book_all_to_all_takes_a_quarter():
 
 
 def test_part_of_a_dimension_does_not_wrap():
-    assert torus_bandwidth(link_bandwidth=45e9, num_ranks=4, side=16.0, dimensions=2) == 45e9
-    assert torus_bandwidth(link_bandwidth=45e9, num_ranks=16, side=16.0, dimensions=2) == 90e9
-    assert torus_bandwidth(link_bandwidth=45e9, num_ranks=256, side=16.0, dimensions=2) == 180e9
+    rate = partial(torus_bandwidth, link_bandwidth=45e9, side=16.0, closed=1.0, dimensions=2)
+    assert [rate(num_ranks=ranks) for ranks in (4, 16, 256)] == [45e9, 90e9, 180e9]
 
 
-def test_long_rings_slow_an_all_to_all_down():
-    ring = torus_bandwidth(link_bandwidth=45e9, num_ranks=64, side=64.0, dimensions=1)
-    exchange = torus_exchange_bandwidth(ring_bandwidth=ring, link_bandwidth=45e9, num_ranks=64, side=64.0)
-    assert exchange == pytest.approx(8 * 45e9 / 64)
+def test_dimensions_that_do_not_close_have_half_the_bandwidth():
+    rate = partial(torus_bandwidth, link_bandwidth=45e9, side=8.0, closed=0.0, dimensions=2)
+    assert [rate(num_ranks=ranks) for ranks in (4, 8, 64)] == [45e9, 45e9, 90e9]
+
+
+@pytest.mark.parametrize(("ranks", "closed", "factor"), [(64, 1.0, 8), (64, 0.0, 4), (32, 1.0, 4)])
+def test_long_rings_and_lines_slow_an_all_to_all_down(ranks, closed, factor):
+    exchange = torus_exchange_bandwidth(
+        ring_bandwidth=90e9, link_bandwidth=45e9, num_ranks=ranks, side=64.0, closed=closed
+    )
+    assert exchange == pytest.approx(factor * 45e9 / ranks)
+
+
+def exchanged(name, devices):
+    """Return the seconds of an all-to-all of 1 GB over all devices."""
+    (price,) = price_network(
+        load_cluster(name, devices), ranks=[devices], sizes=[1e9], kinds=["all_to_all"]
+    ).prices
+    return price.seconds
+
+
+@pytest.mark.parametrize(("devices", "seconds"), [(32, 9.807e-3), (48, 13.07e-3), (64, 7.38e-3)])
+def test_instances_of_an_ultraserver_are_a_ring_only_together(devices, seconds):
+    """Four instances close; two and three are a line with one link of 64 GB/s between neighbours."""
+    assert exchanged("trn2-ultraserver", devices) == pytest.approx(seconds, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "closes"),
+    [
+        ("tpu-v5e", 256, True), ("tpu-v5e", 64, False), ("tpu-v6e", 128, False), ("tpu-v5p", 64, True),
+        ("tpu-v5p", 512, True), ("tpu-v5p", 32, False), ("tpu-v4", 64, True), ("tpu-v7-cores", 128, True),
+    ],
+)  # fmt: skip
+def test_slices_wrap_around_from_16_or_from_whole_cubes_of_4(name, devices, closes):
+    built = load_cluster(name, devices)
+    (leg, *_) = route(Group(size=float(devices)), built, calibrate(built)).legs
+    most = built.tiers[0].bandwidth
+    assert leg.bandwidth == pytest.approx(most if closes else most / 2)
+
+
+def test_a_mesh_beyond_a_package_counts_packages():
+    """Frontier: 50 GB/s from a die to each of three other packages."""
+    built = load_cluster("mi250x-frontier", 8)
+    rates = [route(Group(size=float(size)), built, calibrate(built)).legs[1].bandwidth for size in (4, 8)]
+    assert rates == [50e9, 150e9]
 
 
 def test_links_that_a_group_does_not_use_carry_nothing():

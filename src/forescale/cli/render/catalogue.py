@@ -10,19 +10,32 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from forescale.catalogue.clusters import cluster_names, device_names, load_cluster, load_device
+from forescale.catalogue.clusters import (
+    cluster_names,
+    device_names,
+    load_cluster,
+    load_device,
+    resolve_cluster_name,
+    resolve_device_name,
+    short_names,
+)
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.cli.render import words
 from forescale.cli.render.words import table
+from forescale.cost.calibration import load_calibration
+from forescale.cost.provenance import provenance
+from forescale.cost.run_calibration import load_run_calibration
+from forescale.errors import SpecError
 from forescale.graph.counts import count_parameters
+from forescale.spec import Device
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.spec.model import Model
 from forescale.struct import attributes
 from forescale.units import format_bytes, format_count
 
 Rows = list[dict[str, Any]]
-_RATES = ("bf16", "fp8", "fp4")
+_RATES = ("bf16", "fp16", "fp8", "fp4")
 
 
 def model_rows(text: str) -> Rows:
@@ -48,9 +61,11 @@ def device_rows(text: str) -> Rows:
         {
             **attributes(device, "name", "vendor"),
             **{f"{kind}_flops": getattr(device.matrix_flops, kind) for kind in _RATES},
-            **attributes(device, "hbm_bytes", "hbm_bandwidth", "source"),
+            **attributes(device, "reduced_accumulation_flops", "hbm_bytes", "hbm_bandwidth", "power_w"),
+            **_efficiencies(device),
+            **attributes(device, "source"),
         }
-        for device in map(load_device, _containing(text, device_names()))
+        for device in map(load_device, _containing(text, device_names(), resolve_device_name))
     ]
 
 
@@ -59,13 +74,23 @@ def cluster_rows(text: str) -> Rows:
     return [
         {
             "name": cluster.name,
+            "short_names": [alias for alias, full in short_names().items() if full == cluster.name],
             "device": cluster.device.name,
+            **_efficiencies(cluster.device),
             "devices_per_node": cluster.devices_per_node,
             "tiers": [attributes(tier, "name", "size", "bandwidth", "topology") for tier in cluster.tiers],
             "source": cluster.source,
         }
-        for cluster in (load_cluster(name, 1) for name in _containing(text, cluster_names()))
+        for cluster in (
+            load_cluster(name, 1) for name in _containing(text, cluster_names(), resolve_cluster_name)
+        )
     ]
+
+
+def _efficiencies(device: Device) -> dict[str, Any]:
+    """Return what the packaged calibrations fitted the efficiencies of a device to."""
+    found = provenance(device, load_calibration(device), load_run_calibration())
+    return {"efficiencies": found.origin, "fitted_on": list(found.devices)}
 
 
 def framework_rows() -> Rows:
@@ -138,8 +163,15 @@ def _words(first: str, *others: str) -> Table:
     return found
 
 
-def _containing(text: str, names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if text.lower() in name]
+def _containing(text: str, names: tuple[str, ...], resolve: Callable[[str], str] | None = None) -> list[str]:
+    """Return the names that contain `text`, else the one that it means as a short name."""
+    found = [name for name in names if text.lower() in name]
+    if found or resolve is None:
+        return found
+    try:
+        return [resolve(text)]
+    except SpecError:
+        return []
 
 
 def _tiers(row: dict[str, Any]) -> str:
@@ -166,11 +198,12 @@ _COLUMNS: dict[str, tuple[tuple[str, Callable[[dict[str, Any]], str]], ...]] = {
     "devices": (
         ("device", lambda row: row["name"]),
         ("vendor", lambda row: row["vendor"]),
-        ("bf16", _rate("bf16_flops")),
+        ("16-bit", lambda row: _rate("bf16_flops" if row["bf16_flops"] else "fp16_flops")(row)),
         ("fp8", _rate("fp8_flops")),
         ("fp4", _rate("fp4_flops")),
         ("memory", lambda row: format_bytes(row["hbm_bytes"])),
         ("bandwidth", lambda row: words.prefixed(row["hbm_bandwidth"], "B/s")),
+        ("<fitted to", lambda row: row["efficiencies"]),
     ),
     "frameworks": (
         ("framework", lambda row: row["name"]),
@@ -182,6 +215,7 @@ _COLUMNS: dict[str, tuple[tuple[str, Callable[[dict[str, Any]], str]], ...]] = {
         ("cluster", lambda row: row["name"]),
         ("device", lambda row: row["device"]),
         ("per node", lambda row: str(row["devices_per_node"])),
+        ("fitted to", lambda row: row["efficiencies"]),
         ("tiers: devices × bandwidth each way", _tiers),
     ),
 }

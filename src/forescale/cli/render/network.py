@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from forescale.cli.render import words
 from forescale.cli.render.words import table
 from forescale.cost.network import CollectivePrice, NetworkPrices
+from forescale.question import Note
 from forescale.units import GB, format_seconds
 
 UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
-def network_view(found: NetworkPrices) -> Group:
+def network_view(found: NetworkPrices, *, notes: Sequence[Note] = ()) -> Group:
     """Return for every group its times and bus bandwidths, and how they come about."""
     cluster = found.cluster
     head = Text.assemble(
@@ -32,7 +35,7 @@ def network_view(found: NetworkPrices) -> Group:
             _table(found, ranks),
         ]
         parts += [Text(line, style="dim") for line in _ways(found, ranks)]
-    return Group(*parts)
+    return Group(*parts, *([Text(), *words.notes(notes)] if notes else []))
 
 
 def size_word(num_bytes: float) -> str:

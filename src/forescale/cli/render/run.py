@@ -41,7 +41,9 @@ def run_view(result: RunProjection) -> Group:
 
 def _apart(*found: Projection) -> list[Text]:
     """Return once what is said of sites that train by themselves, and of the layout in every phase."""
-    said = dict.fromkeys(each for one in found for each in one.notes if each.topic in ("sites", "layout"))
+    said = dict.fromkeys(
+        each for one in found for each in one.notes if each.topic in ("sites", "layout", "cluster")
+    )
     return words.notes(
         [each for each in said if each.topic == "sites" or all(each in one.notes for one in found)]
     )

@@ -27,12 +27,12 @@ def mesh_bandwidth(*, bandwidth: Numeric, link_bandwidth: Numeric, num_ranks: Nu
 
 @formula(unit="byte/s", source=f"{_SCALING}, TPU networking: two links per axis, axes add up")
 def torus_bandwidth(
-    *, link_bandwidth: Numeric, num_ranks: Numeric, side: Numeric, dimensions: int
+    *, link_bandwidth: Numeric, num_ranks: Numeric, side: Numeric, closed: Numeric, dimensions: int
 ) -> Numeric:
-    """2·d·link over d whole dimensions of a torus; one link over part of a dimension, which does not wrap."""
-    used = 0.5 + 0.5 * indicator(num_ranks >= side)
+    """(1 + closed)·link per whole dimension of a torus, which may be open; one link over part of a dimension."""
+    used = 0.5 + 0.5 * closed * indicator(num_ranks >= side)
     for dimension in range(1, dimensions):
-        used = used + indicator(num_ranks > side**dimension)
+        used = used + (0.5 + 0.5 * closed) * indicator(num_ranks > side**dimension)
     return 2.0 * used * link_bandwidth
 
 
@@ -41,10 +41,19 @@ def torus_bandwidth(
     source=f"{_SCALING}, all-to-all: a quarter of the all-gather's time on a bidirectional ring",
 )
 def torus_exchange_bandwidth(
-    *, ring_bandwidth: Numeric, link_bandwidth: Numeric, num_ranks: Numeric, side: Numeric
+    *,
+    ring_bandwidth: Numeric,
+    link_bandwidth: Numeric,
+    num_ranks: Numeric,
+    side: Numeric,
+    closed: Numeric,
 ) -> Numeric:
-    """min(ring, 8·link / k): messages of an all-to-all cross a quarter of a ring of k devices on average."""
-    return np.minimum(ring_bandwidth, 8.0 * link_bandwidth / np.minimum(num_ranks, side))
+    """min(ring, 8·link / k): messages of an all-to-all cross a quarter of a ring of k devices; half as much on a line.
+
+    Half of the pairs of a line have the link in its middle between them, of which a ring has two.
+    """
+    wraps = closed * indicator(num_ranks >= side)
+    return np.minimum(ring_bandwidth, 4.0 * (1.0 + wraps) * link_bandwidth / np.minimum(num_ranks, side))
 
 
 @formula(
@@ -211,20 +220,22 @@ def _bandwidths(
     tier: Tier, inner: Numeric, shared: Numeric, cluster: Cluster, block: int
 ) -> tuple[Numeric, Numeric, float]:
     """Return those of rings, of all pairs and of one neighbour; `block` devices share the next inner tier."""
-    size = float(min(tier.size or cluster.num_devices, cluster.num_devices))
+    whole = float(tier.size or cluster.num_devices)
+    present, members = min(whole, float(cluster.num_devices)), shared / inner
     if tier.topology == "mesh":
-        pair = tier.link_bandwidth or tier.bandwidth / max((tier.size or size) - 1.0, 1.0)
-        usable = mesh_bandwidth(bandwidth=tier.bandwidth, link_bandwidth=pair, num_ranks=shared)
+        pair = tier.link_bandwidth or tier.bandwidth / max(whole / block - 1.0, 1.0)
+        usable = mesh_bandwidth(bandwidth=tier.bandwidth, link_bandwidth=pair, num_ranks=members)
         return usable, usable, pair
     if tier.topology == "torus":
         dimensions = max(tier.dimensions, 1)
         link = tier.link_bandwidth or tier.bandwidth / (2.0 * dimensions)
-        # The rounding undoes what the root loses on perfect powers.
-        side = round((size / min(block, size)) ** (1.0 / dimensions), 9)
-        members = shared / inner
-        ring = torus_bandwidth(link_bandwidth=link, num_ranks=members, side=side, dimensions=dimensions)
+        side, longest = (_side(size / min(block, size), dimensions) for size in (present, whole))
+        closed = float(side >= (tier.wraps_from or longest))
+        ring = torus_bandwidth(
+            link_bandwidth=link, num_ranks=members, side=side, closed=closed, dimensions=dimensions
+        )
         exchange = torus_exchange_bandwidth(
-            ring_bandwidth=ring, link_bandwidth=link, num_ranks=members, side=side
+            ring_bandwidth=ring, link_bandwidth=link, num_ranks=members, side=side, closed=closed
         )
         return ring, exchange, link
     own, ring = tier.parameters, tier.bandwidth
@@ -232,3 +243,8 @@ def _bandwidths(
         one = tier.bandwidth / tier.nics_per_device
         ring = group_bandwidth(bandwidth=ring, link_bandwidth=one, links=own.group_links, inner=inner)
     return ring, tier.bandwidth, min(tier.link_bandwidth or tier.bandwidth, tier.bandwidth)
+
+
+def _side(devices: float, dimensions: int) -> float:
+    """Return the length of each dimension of a torus; the rounding undoes what the root loses on perfect powers."""
+    return float(round(devices ** (1.0 / dimensions), 9))

@@ -34,6 +34,8 @@ OWN = (
 AMBIGUOUS = ("intra_node_bandwidth_gbps", "inter_node_bandwidth_gbps")
 """Keys of an older example, one in GB/s of both directions and one in Gbit/s; Primus itself refuses them."""
 TOPOLOGIES = ("mesh", "switch")
+POSITIVE = ("_bw", "_size", "nics_per_node", "nics", "vector_flops")
+"""Endings of keys that must not be 0."""
 
 
 class HardwareConfig(Struct, frozen=True, kw_only=True):
@@ -56,7 +58,7 @@ class HardwareConfig(Struct, frozen=True, kw_only=True):
             If the network that results is impossible.
         """
         size = int(self._get("node_size", cluster.devices_per_node))
-        nics = float(self._get("nics_per_node", self._get("nics", None)) or size)
+        nics = float(self._get("nics_per_node", self._get("nics", size)))
         node = self._tier(cluster.tiers[0], "node", size=size, devices=1.0)
         node = replace(node, topology=self._topology(node.topology))
         if node.topology == "mesh":
@@ -164,5 +166,5 @@ def _check(key: str, value: Any, where: str) -> None:  # noqa: ANN401 (as writte
     within(value, Interval(ge=0, le=2**24 if whole else 1e15), f"{where}: {key}", whole=whole)
     if key in ("bw_eff", "p2p_bw_eff") and not 0 < value <= 1:
         raise SpecError(f"{where}: {key} is a share of the bandwidth, above 0 and at most 1; got {value!r}")
-    if key.endswith(("_bw", "_size")) and value == 0:
-        raise SpecError(f"{where}: {key} must be greater than 0")
+    if key.endswith(POSITIVE) and value == 0:
+        raise SpecError(f"{where}: {key} must be greater than 0; leave it out where it is not known")

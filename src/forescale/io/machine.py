@@ -1,0 +1,178 @@
+"""Cluster and device files as fields of a cluster: over a base, tiers that fit its nodes, defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from forescale.catalogue.clusters import (
+    TIER_DIMENSIONS,
+    cluster_record,
+    device_record,
+    resolve_cluster_name,
+    resolve_device_name,
+)
+from forescale.errors import SpecError
+from forescale.files import place_of
+from forescale.spec.cluster import HOST_BANDWIDTH, Cluster
+from forescale.struct import Struct
+from forescale.syntax import deep_merge, load_mapping
+from forescale.units import GB, parse
+
+DEVICES_PER_NODE = 8
+"""Of a table that describes a new device and gives no size of its nodes."""
+PCIE: Mapping[str, Any] = MappingProxyType({"name": "pcie", "latency": 5e-6, "topology": "switch"})
+"""Inside a node of a table that describes a new device and gives no tiers; as fast as the device's link to its host."""
+NETWORK: Mapping[str, Any] = MappingProxyType(
+    {"name": "ethernet", "size": 0, "bandwidth": 12.5e9, "latency": 1e-5, "topology": "switch"}
+)
+"""Beyond its nodes: one 100 Gb/s NIC per device."""
+OPTIONAL: Mapping[str, tuple[float, str]] = MappingProxyType(
+    {
+        "vector_flops": (1e12, " TFLOP/s"),
+        "num_cores": (1.0, ""),
+        "clock_hz": (1e6, " MHz"),
+        "host_bandwidth": (GB, " GB/s"),
+    }
+)
+"""Fields of a device whose defaults change projections, with the unit that they are stated in."""
+_FILES = frozenset({".json", ".toml", ".yaml", ".yml"})
+_REMARKS = ("date", "estimated", "paper")
+
+
+class Fields(Struct, frozen=True, kw_only=True):
+    """The fields of a cluster, and what of them are defaults."""
+
+    values: dict[str, Any]
+    defaults: tuple[str, ...] = ()
+    """Fields of the cluster that the table left out."""
+    device_defaults: tuple[str, ...] = ()
+    """The same of its device, where it is a new one."""
+
+    def stated(self, cluster: Cluster) -> str:
+        """Return the defaults of the cluster that was built from these fields, in one sentence; empty for none."""
+        device, words = cluster.device, []
+        if "devices_per_node" in self.defaults:
+            words.append(f"{cluster.devices_per_node} devices per node")
+        if "tiers" in self.defaults:
+            words += [f"{tier.name} {tier.bandwidth / GB:g} GB/s per device" for tier in cluster.tiers]
+        words += [
+            f"{name} {getattr(device, name) / scale:g}{unit}"
+            for name, (scale, unit) in OPTIONAL.items()
+            if name in self.device_defaults
+        ]
+        return f"defaults of {cluster.name}: {', '.join(words)}" if words else ""
+
+
+def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: Path | None = None) -> Fields:
+    """Return the fields of the cluster that a table describes, or of a cluster of the one device that it describes.
+
+    Parameters
+    ----------
+    values
+        The table. `base` is a catalogue cluster; `device` a catalogue name, a file beside this one or a table.
+    where
+        Its origin, for messages.
+    name
+        Name of a cluster that has none.
+    folder
+        Folder that the file of a device is in.
+    """
+    if is_device(values):
+        values = {"device": dict(values), **({"name": values["name"]} if "name" in values else {})}
+    entry = on_base(values, cluster_record, where)
+    base, device = values.get("base"), entry.get("device")
+    own = isinstance(device, Mapping) or is_file(device)
+    if is_file(device):
+        entry["device"] = _device_file(str(device), folder)
+    elif isinstance(device, str):
+        full = resolve_device_name(device)
+        if not {"devices_per_node", "tiers"} & entry.keys():
+            raise SpecError(f"{where}: give devices_per_node and tiers, or base = a cluster of {full}")
+        entry["device"] = {**_plain(device_record(full)), "name": full}
+    elif isinstance(device, Mapping):
+        below = device.get("base") or (base and cluster_record(base)["device"])
+        inside = {"base": below, **device} if below else device
+        shown = resolve_device_name(below) if isinstance(below, str) else name
+        entry["device"] = {"name": shown, **on_base(inside, device_record, f"{where}, device")}
+        own = not below
+    if base is not None and "tiers" not in values and "devices_per_node" in values:
+        before, now = cluster_record(base)["devices_per_node"], values["devices_per_node"]
+        entry["tiers"] = tiers_of_node(entry["tiers"], before, now, where)
+    entry = {"name": resolve_cluster_name(base) if isinstance(base, str) else name, **entry}
+    return _completed(entry) if own and base is None else Fields(values=entry)
+
+
+def is_device(values: Mapping[str, Any]) -> bool:
+    """Return whether a table describes a device rather than a cluster."""
+    return "matrix_flops" in values and "device" not in values
+
+
+def is_file(device: object) -> bool:
+    """Return whether the device of a cluster is given as a file."""
+    return isinstance(device, str) and Path(device).suffix.lower() in _FILES
+
+
+def on_base(values: Mapping[str, Any], record: Callable[[str], Any], where: str) -> dict[str, Any]:
+    """Return `values` laid over the catalogue entry that their `base` names, if they have one."""
+    own = _plain({key: value for key, value in values.items() if key != "base"})
+    base = values.get("base")
+    if base is None:
+        return own
+    if not isinstance(base, str):
+        raise SpecError(f"{where}: base must be a catalogue name, got {base!r}")
+    return deep_merge(_plain(record(base)), own)
+
+
+def tiers_of_node(
+    tiers: Sequence[Mapping[str, Any]], before: int, now: object, where: str
+) -> list[dict[str, Any]]:
+    """Return the tiers of a base whose nodes of `before` devices have `now`: what joined a node still does.
+
+    Raises
+    ------
+    SpecError
+        If a tier does not fill such nodes evenly, or none would join the devices of one.
+    """
+    if now == before or not isinstance(now, int) or isinstance(now, bool) or now < 1:
+        return [dict(tier) for tier in tiers]
+    fix = "give tiers, innermost first, or leave out devices_per_node"
+    if before == 1:
+        msg = (
+            f"{where}: devices_per_node is {now}, but no tier of the base joins devices inside a node; {fix}"
+        )
+        raise SpecError(msg)
+    found: list[dict[str, Any]] = []
+    for tier in tiers:
+        size = now if tier["size"] == before else tier["size"]
+        if size and size % now and now % size:
+            joins = f"tier {tier['name']!r} of the base joins {size} devices"
+            raise SpecError(f"{where}: {joins}, which nodes of {now} do not fill evenly; {fix}")
+        if not size or size > (found[-1]["size"] if found else 1):
+            found.append({**tier, "size": size})
+    return found
+
+
+def _device_file(given: str, folder: Path | None) -> dict[str, Any]:
+    file = (folder or Path()) / place_of(given)
+    return {"name": file.stem, **on_base(load_mapping(file), device_record, str(file))}
+
+
+def _completed(entry: dict[str, Any]) -> Fields:
+    """Return the fields of a cluster of a new device with defaults for its nodes and network."""
+    defaults = tuple(name for name in ("devices_per_node", "tiers") if name not in entry)
+    device = entry["device"]
+    size = entry.get("devices_per_node", DEVICES_PER_NODE)
+    rate = device.get("host_bandwidth", HOST_BANDWIDTH)
+    inner = {**PCIE, "size": size, "bandwidth": rate}
+    outer = {**NETWORK, "bandwidth": min(NETWORK["bandwidth"], parse(rate, TIER_DIMENSIONS["bandwidth"]))}
+    tiers = [outer] if size == 1 else [inner, outer]
+    absent = tuple(name for name in OPTIONAL if name not in device)
+    values = {"devices_per_node": size, "tiers": tiers, **entry}
+    return Fields(values=values, defaults=defaults, device_defaults=absent)
+
+
+def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in _REMARKS}

@@ -1,0 +1,69 @@
+"""Clusters as a newcomer names and describes them on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forescale.catalogue.clusters import load_cluster
+
+ON = ["--seq-len", "2048", "--global-batch-size", "8", "--json"]
+DEVICE = """
+hbm_bytes = "96 GiB"
+hbm_bandwidth = "3 TB/s"
+[matrix_flops]
+bf16 = "500 TFLOP/s"
+"""
+
+
+def notes(document):
+    return {note["topic"]: note["text"] for note in document["notes"]}
+
+
+def test_a_device_file_of_three_keys_is_a_cluster(tmp_path, forescale):
+    file = tmp_path / "chip.toml"
+    file.write_text(DEVICE, encoding="utf-8")
+    words = ["--devices", "8", "--seq-len", "4096", "--global-batch-size", "64", "--json"]
+    document = json.loads(forescale("project", "llama-3.1-8b", "--cluster", str(file), *words).out)
+    assert 0 < document["mfu"] < 1
+    for stated in (
+        "8 devices per node", "pcie 32 GB/s", "ethernet 12.5 GB/s", "vector_flops 31.25 TFLOP/s", "num_cores 128",
+    ):  # fmt: skip
+        assert stated in notes(document)["cluster"]
+    assert "priors" in notes(document)["calibration"]
+
+
+@pytest.mark.parametrize(
+    ("name", "full", "precision"),
+    [
+        ("4090", "rtx-4090", "bf16"), ("3090", "rtx-3090", "bf16"), ("5090", "rtx-5090", "bf16"),
+        ("a10g", "a10g", "bf16"), ("t4", "t4", "fp16"), ("v100-pcie", "v100-pcie", "fp16"), ("h20", "h20", "bf16"),
+        ("a6000", "rtx-a6000", "bf16"), ("rtx-pro-6000", "rtx-pro-6000", "bf16"),
+    ],
+)  # fmt: skip
+def test_boards_stay_below_their_rate_of_fp32_accumulation(forescale, name, full, precision):
+    words = ["--cluster", name, "--devices", "1", "--framework", "transformers", "--precision", precision]
+    document = json.loads(forescale("project", "llama-3.2-1b", *words, *ON).out)
+    device = load_cluster(full, 1).device
+    rate = getattr(device.matrix_flops, precision)
+    step = document["step_time_s"]
+    assert document["mfu"] == pytest.approx(document["model_flops_per_step"] / step / rate)
+    assert 0.1 < document["mfu"] < document["hfu"] < 0.9
+    assert (full in notes(document).get("cluster", "")) == (name != full)
+    if "calibration" in notes(document):
+        assert document["step_time_high_s"] / step > 1.15
+
+
+@pytest.mark.parametrize("name", ["3090", "a10", "a6000", "t4", "v100-pcie", "mi250x"])
+def test_fp8_is_refused_on_boards_that_have_none(forescale, name):
+    words = ["--cluster", name, "--devices", "1", "--precision", "fp8"]
+    ran = forescale("project", "llama-3.2-1b", *words, *ON)
+    assert (ran.code, ran.out) == (2, "")
+    assert "fp8" in ran.err
+
+
+def test_the_address_of_a_model_means_the_catalogue_s(forescale):
+    address = "https://huggingface.co/meta-llama/Llama-3.2-1B"
+    document = json.loads(forescale("project", address, "--cluster", "h100", "--devices", "8", *ON).out)
+    assert document["model"] == "llama-3.2-1b"

@@ -1,0 +1,166 @@
+"""Cluster and device files: what they may leave out, and nodes and tiers that agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forescale.catalogue.clusters import cluster_record, load_cluster, load_device
+from forescale.errors import ReaderError, SpecError, UnknownNameError
+from forescale.io.named import cluster_notes, cluster_of, read_cluster_file
+from forescale.spec.cluster import Cluster, Device, MatrixRates
+
+ROOT = Path(__file__).parents[2]
+DEVICE = """
+hbm_bytes = "96 GiB"
+hbm_bandwidth = "3 TB/s"
+[matrix_flops]
+bf16 = "500 TFLOP/s"
+"""
+
+
+def written(folder, name, text):
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def test_defaults_of_a_device_are_those_of_the_specification(tmp_path):
+    cluster = read_cluster_file(written(tmp_path, "chip.toml", DEVICE), 16)
+    rates = MatrixRates(bf16=500e12)
+    assert cluster.device == Device(name="chip", matrix_flops=rates, hbm_bytes=96 * 2**30, hbm_bandwidth=3e12)
+    assert (cluster.name, cluster.num_devices, cluster.devices_per_node) == ("chip", 16, 8)
+    assert [(tier.name, tier.size) for tier in cluster.tiers] == [("pcie", 8), ("ethernet", 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "tiers"),
+    [
+        ('device = "chip.toml"\n', [("pcie", 8, 32e9), ("ethernet", 0, 12.5e9)]),
+        ('device = "chip.toml"\ndevices_per_node = 2\n', [("pcie", 2, 32e9), ("ethernet", 0, 12.5e9)]),
+        ('device = "chip.toml"\ndevices_per_node = 1\n', [("ethernet", 0, 12.5e9)]),
+        ("[device]\nhost_bandwidth = '4 GB/s'\n" + DEVICE.replace("[m", "[device.m"), [("pcie", 8, 4e9), ("ethernet", 0, 4e9)]),
+    ],
+)  # fmt: skip
+def test_what_a_new_device_is_joined_by_has_defaults(tmp_path, text, tiers):
+    written(tmp_path, "chip.toml", DEVICE)
+    cluster = read_cluster_file(written(tmp_path, "lab.toml", text), 8)
+    assert [(tier.name, tier.size, tier.bandwidth) for tier in cluster.tiers] == tiers
+    assert cluster.name == "lab"
+
+
+def test_a_device_file_may_have_a_base(tmp_path):
+    written(tmp_path, "chip.toml", 'base = "4090"\nhbm_bytes = "48 GiB"\n')
+    text = json.dumps({**cluster_record("rtx-4090"), "device": "chip.toml"})
+    device = read_cluster_file(written(tmp_path, "lab.json", text), 8).device
+    assert (device.name, device.hbm_bytes) == ("chip", 48 * 2**30)
+    assert device.matrix_flops == load_device("rtx-4090").matrix_flops
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        (DEVICE.replace('hbm_bandwidth = "3 TB/s"', ""), SpecError, "hbm_bandwidth must be given"),
+        (DEVICE.replace("bf16", "bf8"), SpecError, "bf8"),
+        (DEVICE.replace('bf16 = "500 TFLOP/s"', ""), SpecError, "at least one of fp32, tf32, fp16, bf16"),
+        (f"hbm_size = 3\n{DEVICE}", SpecError, "unknown key 'hbm_size'"),
+        ('device = "none.toml"', ReaderError, "none.toml"),
+        ('device = "h100"', SpecError, "base = a cluster of h100-sxm"),
+        ('device = "h101"', UnknownNameError, "h101"),
+    ],
+)
+def test_wrong_devices_are_refused(tmp_path, text, error, said):
+    with pytest.raises(error) as caught:
+        read_cluster_file(written(tmp_path, "chip.toml", text), 8)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def on_base(folder, base, node):
+    return read_cluster_file(
+        written(folder, "lab.toml", f'base = "{base}"\ndevices_per_node = {node}\n'), node * 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "node", "sizes"),
+    [
+        ("h100-pcie", 2, [2, 0]),
+        ("h100", 4, [4, 0]),
+        ("h100-sxm", 1, [0]),
+        ("h100-pcie", 16, [16, 0]),
+        ("h100-nvl", 4, [2, 4, 0]),
+        ("h100-nvl", 2, [2, 0]),
+        ("mi250x-frontier", 4, [2, 4, 0]),
+        ("gb200-nvl72", 8, [72, 0]),
+        ("tpu-v5p", 8, [8960, 0]),
+        ("trn2-ultraserver", 32, [32, 64, 0]),
+    ],
+)
+def test_tiers_inside_a_node_follow_its_size(tmp_path, base, node, sizes):
+    found, known = on_base(tmp_path, base, node), load_cluster(base, 1)
+    assert [tier.size for tier in found.tiers] == sizes
+    assert found.devices_per_node == node
+    assert {tier.name for tier in found.tiers} <= {tier.name for tier in known.tiers}
+
+
+@pytest.mark.parametrize("base", ["h100-pcie", "mi300x", "gb200-nvl72", "gh200", "tpu-v4"])
+def test_the_size_of_the_base_s_own_nodes_changes_nothing(tmp_path, base):
+    known = load_cluster(base, 1)
+    found = on_base(tmp_path, base, known.devices_per_node)
+    assert found == known.sized(found.num_devices)
+
+
+@pytest.mark.parametrize(
+    ("base", "node", "tier"), [("mi250x-frontier", 3, "package"), ("gb200-nvl72", 5, "nvlink"), ("gh200", 4, "inside a node")]
+)  # fmt: skip
+def test_nodes_that_tiers_do_not_fill_are_refused(tmp_path, base, node, tier):
+    with pytest.raises(
+        SpecError, match="give tiers, innermost first, or leave out devices_per_node"
+    ) as caught:
+        on_base(tmp_path, base, node)
+    assert tier in str(caught.value)
+    assert "lab.toml, line 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tier", "size", "fix"),
+    [("pcie", 8, "size 2"), ("infinity-fabric", 8, "size 2"), ("nvlink", 9, "size 8")],
+)
+def test_tiers_that_contradict_the_nodes_are_refused(tmp_path, tier, size, fix):
+    text = f'base = "h100-pcie"\ndevices_per_node = 2\n[[tiers]]\nname = "{tier}"\nsize = {size}\n'
+    text += 'bandwidth = "63 GB/s"\nlatency = 0\n[[tiers]]\nname = "b"\nbandwidth = "50 GB/s"\nlatency = 0\n'
+    with pytest.raises(SpecError) as caught:
+        read_cluster_file(written(tmp_path, "lab.toml", text), 16)
+    assert fix in str(caught.value)
+    assert repr(tier) in str(caught.value)
+
+
+def test_a_domain_of_several_nodes_is_no_contradiction():
+    known = load_cluster("gb200-nvl72", 144)
+    assert isinstance(known, Cluster)
+    assert (known.tiers[0].size, known.devices_per_node) == (72, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("h100", "h100 means h100-sxm"),
+        ({"base": "4090"}, "4090 means rtx-4090"),
+        ("h100-sxm", ""),
+        ({"base": "rtx-4090"}, ""),
+    ],
+)
+def test_what_is_noted_of_a_cluster(given, said):
+    found = [note.text for note in cluster_notes(given, "test")]
+    assert bool(found) == bool(said)
+    assert all(text.startswith(said) for text in found)
+
+
+@pytest.mark.parametrize("name", ["cluster.toml", "device.toml"])
+def test_examples_are_what_the_guide_shows(name):
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    assert text in (ROOT / "docs" / "guides" / "machine.md").read_text(encoding="utf-8")
+    cluster = cluster_of(str(ROOT / "examples" / name))
+    assert cluster.num_devices == {"cluster.toml": 8, "device.toml": 1}[name]
