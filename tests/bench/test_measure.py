@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.bench.tiny import CPU, FULL, MOE, question
+from tests.bench.tiny import CPU, FP32, FULL, MOE, question
 from torch._C._profiler import _EventType
 
 from forescale.bench import here
 from forescale.bench import measure as measuring
-from forescale.bench.blocks import timed_step
+from forescale.bench.blocks import gradients_apart, parts_of, timed_step
 from forescale.bench.groups import groups_of
 from forescale.bench.huggingface import check
 from forescale.bench.kernels import Watch, kernel_row, kernels_of, messages_of, runner
@@ -33,7 +33,7 @@ from forescale.bench.suite import (
     suite_kernels,
     suite_messages,
 )
-from forescale.bench.training import Training, as_run
+from forescale.bench.training import MAIN, Training, as_run, check_states
 from forescale.bench.weighing import _changes
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -228,6 +228,48 @@ def test_weights_in_16_bits_are_updated_from_wider_gradients(master):
     moved = [bool((old != new).any()) for old, new in zip(before, training.blocks.parameters(), strict=True)]
     assert sum(moved) > len(moved) / 2
     assert all(each.grad is None for each in training.blocks.parameters())
+
+
+@pytest.mark.parametrize("parameters", ["bf16", "fp16"])
+def test_gradients_apart_are_added_up_where_those_of_a_step_are(parameters):
+    types = Precision(compute=parameters, parameters=parameters, activations=parameters)
+    training, watch = Training(question(types=types), torch.device("cpu")), Watch(torch.device("cpu"))
+    parts = [each for each in parts_of(training) if each.kind != "embedding"]
+    sample = gradients_apart(training, parts, watch)
+    assert {lap[1] for lap in sample()} == {"input_gradient", "weight_gradient"}
+    sums = [getattr(each, MAIN) for each in training.blocks.layers[0].parameters()]
+    assert {each.dtype for each in sums} == {torch.float32}
+    assert all(bool(each.any()) for each in sums)
+    assert all(each.grad is None for each in training.blocks.parameters())
+
+
+@pytest.mark.parametrize(
+    ("types", "key", "fix"),
+    [
+        ({"gradients": "bf16"}, "gradients", "fp32"),
+        ({"gradients": "fp16", "parameters": "bf16"}, "gradients", "bf16"),
+        ({"master": "fp16"}, "master", "none"),
+        ({"parameters": "bf16", "master": "bf16"}, "moments", "bf16"),
+        ({"moments": "fp8"}, "moments", "fp32"),
+    ],
+)
+def test_states_in_types_that_a_bench_does_not_keep_are_refused_before_it_measures(types, key, fix):
+    with pytest.raises(SpecError) as caught:
+        check_states(question(types=replace(FP32, **types)))
+    assert f"precision.{key} is " in str(caught.value)
+    assert f'precision.{key} = "{fix}"' in str(caught.value)
+
+
+def _experts_apart(_rank, asked):
+    training = Training(asked, torch.device("cpu"), groups_of(asked))
+    training.check(training.step())
+    return sorted(gradients_apart(training, list(parts_of(training)), Watch(torch.device("cpu")))())
+
+
+def test_experts_spread_over_ranks_train_in_16_bits():
+    asked = as_run(question(FULL, MOE, types=Precision(), dp_shard=2, ep=2))
+    laps = {("attention+moe", "input_gradient"), ("attention+moe", "weight_gradient")}
+    assert all(laps <= set(found) for found in launch(_experts_apart, 2, asked))
 
 
 def test_a_check_runs_what_was_projected():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from forescale.bench.kernels import Watch
 from forescale.bench.model import Blocks
-from forescale.bench.training import Training
+from forescale.bench.training import MAIN, Training
 from forescale.runtime.gradients import WeightGradients, split
 from forescale.runtime.saved import Saved
 
@@ -105,7 +105,9 @@ def gradients_apart(training: Training, parts: list[Part], watch: Watch) -> Call
 
     From now on all blocks leave their weight gradients where they wait.
     """
-    store, blocks = WeightGradients(), training.blocks
+    blocks = training.blocks
+    wide = any(hasattr(parameter, MAIN) for parameter in blocks.parameters())
+    store = WeightGradients(in_fp32=wide, main=MAIN)
     modules: list[nn.Module] = [*blocks.layers, blocks.norm, blocks.lm_head]
     for module in modules + [blocks.embedding] * (blocks.group is None):
         split(module, store)
