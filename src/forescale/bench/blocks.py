@@ -100,8 +100,10 @@ def kept_bytes(part: Part, training: Training) -> float:
     return float(saved(1) if part.kind in (EMBEDDING, HEAD) else saved(2) - saved(1))
 
 
-def gradients_apart(training: Training, parts: list[Part], watch: Watch) -> Callable[[], dict[Lap, float]]:
-    """Return what runs every block by itself and times its two gradients apart.
+def gradients_apart(
+    training: Training, parts: list[Part], watch: Watch, tell: Callable[[str], None] = lambda _: None
+) -> Callable[[], dict[Lap, float]]:
+    """Return what runs every block by itself and times its two gradients apart; `tell` is called with its kind before.
 
     From now on all blocks leave their weight gradients where they wait.
     """
@@ -115,6 +117,7 @@ def gradients_apart(training: Training, parts: list[Part], watch: Watch) -> Call
     def sample() -> dict[Lap, float]:
         taken = {}
         for part in (each for each in parts if each.start.requires_grad):
+            tell(part.kind)
             end = part.run(part.start, 1)
             gradient = torch.ones_like(end)
             store.open()

@@ -354,6 +354,8 @@ class Training:
         if layout.zero == 3 and groups.dp_cp is not None:
             shard_weights(self.blocks, question, groups.dp_cp)
         self.update = Update(self.blocks, question, groups)
+        self.splits_gradients = not huggingface.multiplies_narrow(question)
+        """Whether layers can leave their weight gradients for later; torchao's cannot."""
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
         self.share = self.num_microbatches * layout.dp
         made = torch.Generator().manual_seed(2)

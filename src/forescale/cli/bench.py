@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import typer
+
+from forescale.cli.codes import INTERRUPTED
 from forescale.cli.console import console, print_json, say
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import JsonFlag, LaidOut, bounded, given, grouped, option
@@ -42,7 +47,10 @@ class BenchOptions:
         check=bounded(DEVICES),
     )
     seconds: float = _bench(
-        "Time for repeating; models are built beside.", "S", default=SECONDS, check=bounded(TIME, whole=False)
+        "Time to measure at most. Start-up, which comes first, is not part of it.",
+        "S",
+        default=SECONDS,
+        check=bounded(TIME, whole=False),
     )
     save: Path | None = _bench(
         "What was measured.", "FILE.json", flag="--save --save-benchmark", check=writable
@@ -95,7 +103,8 @@ def bench_command(
     if bench.known is not None:
         _next(question, bench, bench.known, as_json=as_json)
         return
-    _give(_measured(question, bench), bench.save, as_json=as_json)
+    found = _measured(question, bench)
+    _end(found, _give(found, bench.save, as_json=as_json))
     if bench.save is not None and bench.suite is None and not as_json:
         from forescale.bench.suite import propose
         from forescale.cli.render.bench import next_view
@@ -105,22 +114,59 @@ def bench_command(
         console().print(next_view(propose(priced, devices=here, seconds=bench.seconds)[:SHOWN]))
 
 
-def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
-    """Write, and print, what was measured."""
-    if save is not None:
-        from forescale.io.bench import write_bench
-
-        write_bench(found, save)
+def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> Path | None:
+    """Print what was measured, write it, and return where; what is not whole is written in any case."""
     if as_json:
         from forescale.io.bench import bench_values
 
         print_json(bench_values(found))
-        return
-    from forescale.cli.render.bench import bench_view
+    else:
+        from forescale.cli.render.bench import bench_view
 
-    console().print(bench_view(found))
-    if save is not None:
-        say(f"wrote {save}")
+        console().print(bench_view(found))
+    ended = found.conditions.interrupted or found.conditions.failed
+    place = save or (_spare() if ended else None)
+    if place is not None:
+        _write(found, place)
+        if not as_json and not ended:
+            say(f"wrote {place}")
+    return place
+
+
+def _spare() -> Path:
+    """Return a new file for what nobody named a place for."""
+    handle, name = tempfile.mkstemp(prefix="forescale-bench-", suffix=".json")
+    os.close(handle)
+    return Path(name)
+
+
+def _write(found: BenchArtifact, place: Path) -> None:
+    """Write what was measured; where that fails, to another place, which the error names."""
+    from forescale.io.bench import write_bench
+
+    try:
+        write_bench(found, place)
+    except ForescaleError as error:
+        other = _spare()
+        write_bench(found, other)
+        raise ForescaleError(f"{error}; the measurements are in {other}") from error
+
+
+def _end(found: BenchArtifact, place: Path | None) -> None:
+    """Say what kept a bench from measuring everything, and where the rest is; that is no success.
+
+    Raises
+    ------
+    ForescaleError
+        If something failed.
+    typer.Exit
+        If it was interrupted.
+    """
+    if found.conditions.failed:
+        raise ForescaleError(f"{found.conditions.failed} (measurements until then: {place})")
+    if found.conditions.interrupted:
+        say(f"interrupted; measurements until then: {place}", error=True)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json: bool) -> None:
@@ -137,7 +183,7 @@ def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json
             found = _measuring_part().measure_next(
                 asked, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
-        _give(merged({**files, "what was timed": found}), bench.save, as_json=as_json)
+        _end(found, _give(merged({**files, "what was timed": found}), bench.save, as_json=as_json))
         return
     here = bench.devices_here or question.cluster.devices_per_node
     found = propose(asked, devices=here, seconds=bench.seconds)

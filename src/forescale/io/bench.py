@@ -81,6 +81,10 @@ class Conditions(Struct, frozen=True, kw_only=True):
     """Whether memory was counted on fake tensors, not measured."""
     interrupted: bool = False
     """Whether it was stopped before everything was measured."""
+    failed: str = ""
+    """What failed before everything was measured, and why; nothing where nothing did."""
+    left_out: tuple[str, ...] = ()
+    """What there was no time for, and rows that were no measurements."""
 
 
 class GivenUp(Struct, frozen=True, kw_only=True):
@@ -293,6 +297,23 @@ def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (
     if op not in KERNEL_TIMINGS:
         raise SpecError(f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}")
     return build(KERNEL_TIMINGS[op], row, where=where)
+
+
+def usable_rows(
+    sections: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """Return the rows of each section that are measurements, and what is wrong with each of the others."""
+    usable: dict[str, list[Any]] = {}
+    problems = []
+    for key, rows in sections.items():
+        for row in rows:
+            try:
+                _row(key, row, key)
+            except SpecError as error:
+                problems.append(str(error))
+            else:
+                usable.setdefault(key, []).append(row)
+    return usable, tuple(problems)
 
 
 def _layers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
