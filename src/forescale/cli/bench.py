@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Suite: TypeAlias = Literal["device", "memory"]
 SECONDS = 30.0
+NOTHING = "nothing was measured"
 SHOWN = 3
 """Proposals that are shown after a bench."""
 IDLE = {
@@ -172,14 +173,14 @@ def _end(found: BenchArtifact, place: Path | None) -> None:
 def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json: bool) -> None:
     """Show what to time next, or time it and add it to what is known."""
     from forescale.bench.suite import propose
-    from forescale.cli.progress import BenchBar
+    from forescale.cli.progress import BenchBar, interruptible
 
     asked = _priced_by(question, known)
     if bench.save is not None:
         from forescale.io.bench import merged, read_bench
 
         files = {str(file): read_bench(file) for file in known}
-        with BenchBar(bench.seconds) as bar:
+        with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
             found = _measuring_part().measure_next(
                 asked, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
@@ -207,7 +208,11 @@ def _priced_by(question: Question, files: list[Path]) -> Question:
 
 
 def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
-    found = _measuring_part().check_projection(_priced_by(question, [file]), seconds=seconds)
+    from forescale.cli.progress import announce, interruptible
+
+    announce(seconds)
+    with interruptible(NOTHING):
+        found = _measuring_part().check_projection(_priced_by(question, [file]), seconds=seconds)
     if as_json:
         print_json({"schema": "forescale.bench_check/1", **asdict(found)})
         return
@@ -217,17 +222,17 @@ def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> 
 
 
 def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
-    from forescale.cli.progress import BenchBar
+    from forescale.cli.progress import BenchBar, interruptible
 
-    measuring = _measuring_part()
-    if bench.suite == "memory":
-        from forescale.bench.tracking import track_memory
+    with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
+        measuring = _measuring_part()
+        if bench.suite == "memory":
+            from forescale.bench.tracking import track_memory
 
-        return track_memory(question, devices=bench.devices_here)
-    measure = measuring.measure_suite if bench.suite else measuring.measure
-    with BenchBar(bench.seconds) as bar:
+            return track_memory(question, devices=bench.devices_here)
+        measure = measuring.measure_suite if bench.suite else measuring.measure
         found: BenchArtifact = measure(question, devices=bench.devices_here, seconds=bench.seconds, tell=bar)
-    return found
+        return found
 
 
 def _measuring_part() -> ModuleType:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -75,7 +76,7 @@ class BenchBar(_OnTerminal):
         """Show what is measured now."""
         if self._begun is None:
             self._begun = self._clock()
-            say(f"starting up, then measuring for {self.seconds:g} s at most", error=True)
+            announce(self.seconds)
         if progress.started and not self._started:
             self._started = True
             say(f"started in {self._clock() - self._begun:.0f} s", error=True)
@@ -85,6 +86,21 @@ class BenchBar(_OnTerminal):
                 self.seconds,
                 f"{progress.what} · {progress.left_s:.0f} s left",
             )
+
+
+def announce(seconds: float) -> None:
+    """Say on standard error what comes before measuring, and how long that may take."""
+    say(f"starting up, then measuring for {seconds:g} s at most", error=True)
+
+
+@contextmanager
+def interruptible(lost: str) -> Iterator[None]:
+    """Let an interrupt end the command with one line, which says what is `lost`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {lost}", error=True)
+        raise
 
 
 def state_of(progress: Progress) -> str:
