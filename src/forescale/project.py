@@ -186,7 +186,7 @@ def _projection(wired: Wired, stages: MeasuredStep | None = None) -> Projection:
     if stages is not None:
         evaluation = _as_run(evaluation, wired, stages)
     result = _summarised(wired, evaluation)
-    _check_physics(result, clock_share=asked.costs.clock_share(asked.cluster.device))
+    _check_physics(result, asked.costs)
     return _sourced(result, wired)
 
 
@@ -229,6 +229,9 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
                 text=message_coverage(priced, wired.inputs.pricing, experts=result.model.is_moe),
             ),
         )
+    files = [each for each in (costs.anchor, costs.measurements) if each is not None]
+    unsaid = dict.fromkeys(text for each in files for text in each.notes)
+    notes = (*notes, *(Note(topic="measured", text=text) for text in unsaid))
     if costs.kernels or costs.links:
         own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
         notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))
@@ -411,14 +414,24 @@ def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
     )
 
 
-def _check_physics(result: Projection, *, clock_share: float) -> None:
+def _check_physics(result: Projection, costs: Costs) -> None:
     """Refuse a result that a physical law forbids; a clock above the device's own raises its peak as well."""
     name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
-    if most > max(clock_share, 1.0) or not np.isfinite(result.step_time_s):
-        raise PhysicsError(
-            f"projected {name} {most:.3f} of {result.model.name} on {result.cluster.name} breaks the device's peak "
-            "rate; please report this"
+    if most <= max(costs.clock_share(result.cluster.device), 1.0) and np.isfinite(result.step_time_s):
+        return
+    broken = f"projected {name} {most:.3f} of {result.model.name} on {result.cluster.name} breaks the device's peak rate"
+    own = [each.source for each in (costs.anchor, costs.measurements) if each is not None]
+    own += (
+        [costs.calibration_file or "fits of one's own"]
+        if costs.kernels or costs.links or costs.calibration
+        else []
+    )
+    if own:
+        raise SpecError(
+            f"{broken}, by {', '.join(dict.fromkeys(own))}: that is of another device or model, or the device's "
+            "matrix_flops are too low"
         )
+    raise PhysicsError(f"{broken}; please report this")
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

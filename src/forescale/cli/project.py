@@ -14,6 +14,7 @@ from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced,
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from forescale.cost.anchor import Anchor
     from forescale.projection.result import Projection
     from forescale.question import Question
 
@@ -52,16 +53,19 @@ def project_command(
         more = {} if simulated is None else {"simulated": simulated.to_json()}
         print_json({**result.to_json(), **more, "question": question_values(question)})
         return
-    console().print(_view(simulated, result))
+    console().print(_view(simulated, result, question.costs.anchor))
     if result.memory.verdict == "OOM" and question.preset == "default":
         say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")
 
 
-def _view(simulated: Projection | None, result: Projection) -> Group:
+def _view(simulated: Projection | None, result: Projection, anchor: Anchor | None) -> Group:
     """Return the projection, beside that of the models alone where both are asked."""
     from forescale.cli.render.projection import projection_view, sides_view
 
-    return projection_view(result) if simulated is None else sides_view(simulated, result)
+    if simulated is None:
+        return projection_view(result)
+    known = anchor is not None and bool(anchor.residual or anchor.corrections)
+    return sides_view(simulated, result, memory_known=known)
 
 
 def _as_run(question: Question, folder: Path) -> Projection:

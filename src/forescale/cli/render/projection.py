@@ -50,8 +50,14 @@ CALIBRATED = 0.2
 """Difference up to which models count as calibrated (Primus projection documentation: within about 10 to 20 %)."""
 
 
-def sides_view(simulated: Projection, restored: Projection) -> Group:
-    """Return what models alone say beside what follows from a measurement, part by part."""
+def sides_view(simulated: Projection, restored: Projection, *, memory_known: bool) -> Group:
+    """Return what models alone say next to what follows from a measurement, part by part.
+
+    Parameters
+    ----------
+    memory_known
+        Whether memory was measured as well.
+    """
     parts = [name for name in simulated.time_s if simulated.time_s[name] or restored.time_s[name]]
     times = table("<seconds", "simulate", "benchmark", "difference", "")
     for name in sorted(parts, key=lambda each: -restored.time_s[each]):
@@ -71,15 +77,20 @@ def sides_view(simulated: Projection, restored: Projection) -> Group:
         "step": simulated.step_time_s / restored.step_time_s - 1.0,
         "peak memory": one.peak_bytes / other.peak_bytes - 1.0,
     }
+    known = {"step": bool(restored.costs and restored.costs.restored), "peak memory": memory_known}
     judged = [
-        Text(
-            f"{name}: models are {words.percent(abs(share))} {'above' if share > 0 else 'below'} the measurement, "
-            f"{'calibrated' if abs(share) <= CALIBRATED else 'not calibrated'} (within {words.percent(CALIBRATED, 0)})"
-        )
-        for name, share in off.items()
+        _judged(name, share) if known[name] else Text(f"{name}: not measured") for name, share in off.items()
     ]
     shown = (times, *restored_view(restored), "", memory, "", said, *judged)
     return Group(*header(restored), "", *shown, *words.notes(restored.notes))
+
+
+def _judged(name: str, share: float) -> Text:
+    """Return how far models alone are from what follows from a measurement."""
+    return Text(
+        f"{name}: models are {words.percent(abs(share))} {'above' if share > 0 else 'below'} the measurement, "
+        f"{'calibrated' if abs(share) <= CALIBRATED else 'not calibrated'} (within {words.percent(CALIBRATED, 0)})"
+    )
 
 
 def _side(rows: Table, name: str, simulated: float, restored: float, style: str | None = None) -> None:
