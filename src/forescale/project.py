@@ -419,7 +419,8 @@ def _check_physics(result: Projection, costs: Costs) -> None:
     name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
     if most <= max(costs.clock_share(result.cluster.device), 1.0) and np.isfinite(result.step_time_s):
         return
-    broken = f"projected {name} {most:.3f} of {result.model.name} on {result.cluster.name} breaks the device's peak rate"
+    where = f"{result.model.name} on {result.cluster.name}"
+    broken = f"projected {name} {most:.3f} of {where} breaks the device's peak rate"
     own = [each.source for each in (costs.anchor, costs.measurements) if each is not None]
     own += (
         [costs.calibration_file or "fits of one's own"]
