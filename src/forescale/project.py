@@ -52,7 +52,7 @@ from forescale.time.blocks import BlockSeconds
 from forescale.time.outer import OUTER_BYTES, exchanged_bytes, step_of_sites, utilisation_of, waited_for_sites
 from forescale.time.price import coverage, message_coverage, time_sources
 from forescale.time.step import straggler_share
-from forescale.units import counted
+from forescale.units import GIB, counted
 
 if TYPE_CHECKING:
     from forescale.memory.timeline import MemoryTimeline
@@ -415,24 +415,31 @@ def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
 
 
 def _check_physics(result: Projection, costs: Costs) -> None:
-    """Refuse a result that a physical law forbids; a clock above the device's own raises its peak as well."""
-    name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
-    if most <= max(costs.clock_share(result.cluster.device), 1.0) and np.isfinite(result.step_time_s):
+    """Refuse a result that a physical law forbids: the fault of one's own measurements or fits, or else of ours."""
+    if not (broken := _broken_law(result, costs)):
         return
-    where = f"{result.model.name} on {result.cluster.name}"
-    broken = f"projected {name} {most:.3f} of {where} breaks the device's peak rate"
     own = [each.source for each in (costs.anchor, costs.measurements) if each is not None]
-    own += (
-        [costs.calibration_file or "fits of one's own"]
-        if costs.kernels or costs.links or costs.calibration
-        else []
-    )
+    if costs.kernels or costs.links or costs.calibration:
+        own.append(costs.calibration_file or "the calibration given")
     if own:
         raise SpecError(
-            f"{broken}, by {', '.join(dict.fromkeys(own))}: that is of another device or model, or the device's "
-            "matrix_flops are too low"
+            f"{broken}, by {', '.join(dict.fromkeys(own))}: that is of another device, model or layout, or the "
+            "device's figures are wrong"
         )
     raise PhysicsError(f"{broken}; please report this")
+
+
+def _broken_law(result: Projection, costs: Costs) -> str:
+    """Return which law a result breaks, nothing if none; a clock above the device's own raises its peak as well."""
+    name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
+    where, peak = f"{result.model.name} on {result.cluster.name}", result.memory.peak_bytes
+    if most > max(costs.clock_share(result.cluster.device), 1.0) or not np.isfinite(result.step_time_s):
+        return f"projected {name} {most:.3f} of {where} breaks the device's peak rate"
+    states = max(stage.weights_bytes for stage in result.memory.stages)
+    if not states <= peak < np.inf:
+        sizes = f"{peak / GIB:.1f} GiB, is below the {states / GIB:.1f} GiB of its weights"
+        return f"projected peak memory of {where}, {sizes}"
+    return ""
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

@@ -23,6 +23,7 @@ from forescale.formula import number_of
 from forescale.inputs import Wired, wire
 from forescale.memory.anchored import ENDS, BenchMemory, LayerMeasurement, RankPeak
 from forescale.project import peak_rate, project
+from forescale.projection.result import StageMemory
 from forescale.question import Question
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
@@ -39,6 +40,8 @@ WHOLE = "model"
 """Kind of an update that is of the whole model."""
 ROOM = 1.1
 """Of a device's memory, what a measurement may have held at most: capacities are rounded and counted in GB or GiB."""
+STATES = 0.5
+"""Of weights, gradients and optimizer states by formulas, what a rank must have allocated at least."""
 ROUNDS, CLOSE = 40, 1e-12
 """Corrections of the factors at most, and the relative difference that ends them."""
 
@@ -175,6 +178,17 @@ def _check_room(bench: Bench) -> None:
             )
 
 
+def _check_states(bench: Bench, measured: RankPeak, there: StageMemory) -> None:
+    """Refuse a peak that is below what weights, gradients and optimizer states alone take."""
+    states = there.weights_bytes + there.gradients_bytes + there.optimizer_bytes
+    if measured.peak_allocated_bytes < STATES * states:
+        raise SpecError(
+            f"{bench.source}: rank {measured.rank} allocated {measured.peak_allocated_bytes / GIB:.4g} GiB; weights, "
+            f"gradients and optimizer states of {bench.question.model.name} in this layout take "
+            f"{states / GIB:.4g} GiB: it was measured of another model or layout"
+        )
+
+
 def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     """Return the fullest measured rank, and what of its peaks the formulas do not explain.
 
@@ -197,6 +211,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     corrections = _corrections(bench, wire(bare))
     anchor = Anchor(source=bench.source, corrections={each.kind: each for each in corrections})
     there = project(_priced(bare, replace(costs, anchor=anchor))).memory.stages[measured.stage]
+    _check_states(bench, measured, there)
     return BenchMemory(
         measured=measured,
         analytical_at_bench_bytes=there.allocated_bytes,

@@ -69,9 +69,9 @@ ON_DEVICE = [
     kernel(91, 500.0, **{"Collective name": "allreduce", "In msg nelems": 1000, "Group size": 16, "dtype": "BFloat16"}),
     kernel(92, 80.0, **{"Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 40, "Group size": 4,
                         "dtype": "Float"}),
-    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 3 << 30, "Total Reserved": 5 << 30}},
-    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 4 << 30, "Total Reserved": 5 << 30}},
-    {"ph": "i", "name": "[memory]", "args": {"Device Type": 0, "Total Allocated": 9 << 30, "Total Reserved": 0}},
+    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 20 << 30, "Total Reserved": 32 << 30}},
+    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 24 << 30, "Total Reserved": 32 << 30}},
+    {"ph": "i", "name": "[memory]", "args": {"Device Type": 0, "Total Allocated": 90 << 30, "Total Reserved": 0}},
     step(1, 900 * MILLI), step(2, 800 * MILLI), step(3, 810 * MILLI),
     step("AdamW.step", 40 * MILLI, name="Optimizer.step#"),
     step("AdamW.step", 12 * MILLI, "gpu_user_annotation", "Optimizer.step#"),
@@ -130,7 +130,7 @@ def test_a_trace_has_shapes_messages_steps_and_peaks(tmp_path, name):
     assert (gather.kind, gather.num_bytes, gather.ranks_per_node) == ("all_gather", 160.0, 4)
     assert (found.step_s, found.update_s) == (pytest.approx(0.81), pytest.approx(0.012))
     (peak,) = found.ranks
-    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (4 << 30, 5 << 30)
+    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (24 << 30, 32 << 30)
 
 
 def test_without_kernels_of_a_device_the_call_is_what_took_time(tmp_path):
@@ -151,7 +151,7 @@ def test_a_run_is_restored_to_what_its_trace_says(tmp_path):
     assert result.step_time_s == pytest.approx(0.81)
     assert {row.block for row in result.costs.restored} == {"update", "step"}
     stage = result.memory.stages[0]
-    assert stage.reserved_bytes == pytest.approx(5 << 30)
+    assert stage.reserved_bytes == pytest.approx(32 << 30)
 
 
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85029158912}]
@@ -281,6 +281,15 @@ def test_snapshots_that_are_damaged_name_the_place(tmp_path, content, where):
     file.write_bytes(pickle.dumps(content))
     with pytest.raises(ReaderError, match=where):
         read_profile(file, devices_per_node=8)
+
+
+def test_less_than_its_states_take_was_not_measured_of_a_layout(tmp_path):
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(
+        pickle.dumps({"segments": [{**SEGMENT, "total_size": 4 << 30, "allocated_size": 4 << 30}]})
+    )
+    with pytest.raises(SpecError, match=r"rank 0 allocated 4 GiB; .* in this layout take 22.44 GiB"):
+        build_question(values(file), where="test")
 
 
 def test_more_than_a_device_holds_was_not_measured_on_it(tmp_path):

@@ -322,14 +322,13 @@ def _profiled(file: Path, target: Question) -> Bench:
     check_run(found, target, file)
     update, step = found.update_s, found.step_s
     count = target.workload.global_batch_size // (target.layout.dp * target.layout.micro_batch_size)
-    timed = found.kernels or found.collectives
     return Bench(
         question=target.simulated,
         source=file.name,
         blocks=() if update is None else (BlockTiming(kind=WHOLE, part="update", seconds=update),),
         steps=() if step is None else (StepTiming(num_microbatches=count, seconds=step),),
         ranks=found.ranks,
-        measurements=of_profile(found, device, file) if timed else None,
+        measurements=of_profile(found, device, file) if found.kernels or found.collectives else None,
         notes=notes,
     )
 
