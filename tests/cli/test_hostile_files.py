@@ -46,3 +46,30 @@ def test_a_step_of_no_length_is_refused(tmp_path, forescale):
 def test_no_number_of_an_answer_is_endless():
     with pytest.raises(PhysicsError, match=r"rows\[1\].error is nan"):
         print_json({"rows": [{"error": 1.0}, {"error": math.nan}]})
+
+
+TIMES = [each for each in hostile.TRACE["traceEvents"] if each["name"] != "[memory]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "judged", "not_measured"),
+    [
+        (
+            "trace.json",
+            hostile.TRACE | {"traceEvents": TIMES},
+            "step: models are",
+            "peak memory: not measured",
+        ),
+        ("snapshot.pickle", hostile.SNAPSHOT, "peak memory: models are", "step: not measured"),
+    ],
+)
+def test_what_was_not_measured_is_not_called_calibrated(
+    tmp_path, forescale, name, content, judged, not_measured
+):
+    file = tmp_path / name
+    file.write_bytes(pickle.dumps(content) if name.endswith(".pickle") else json.dumps(content).encode())
+    ran = forescale(*hostile.PROJECT, "--load-benchmark", file, "--mode", "both")
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert not_measured in lines
+    assert len([line for line in lines if line.startswith(judged) and "calibrated" in line]) == 1

@@ -181,6 +181,7 @@ def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json
 
         files = {str(file): read_bench(file) for file in known}
         with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
+            bar.start()
             found = _measuring_part().measure_next(
                 asked, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
@@ -225,11 +226,13 @@ def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
     from forescale.cli.progress import BenchBar, interruptible
 
     with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
-        measuring = _measuring_part()
         if bench.suite == "memory":
+            _measuring_part()
             from forescale.bench.tracking import track_memory
 
             return track_memory(question, devices=bench.devices_here)
+        bar.start()
+        measuring = _measuring_part()
         measure = measuring.measure_suite if bench.suite else measuring.measure
         found: BenchArtifact = measure(question, devices=bench.devices_here, seconds=bench.seconds, tell=bar)
         return found

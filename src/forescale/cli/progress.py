@@ -69,14 +69,16 @@ class BenchBar(_OnTerminal):
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.seconds, self._clock = seconds, clock
-        self._begun: float | None = None
+        self._begun = clock()
         self._started = False
+
+    def start(self) -> None:
+        """Announce start-up, which ends when something is measured."""
+        self._begun = self._clock()
+        announce(self.seconds)
 
     def __call__(self, progress: Measured) -> None:
         """Show what is measured now."""
-        if self._begun is None:
-            self._begun = self._clock()
-            announce(self.seconds)
         if progress.started and not self._started:
             self._started = True
             say(f"started in {self._clock() - self._begun:.0f} s", error=True)
