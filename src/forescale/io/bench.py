@@ -266,7 +266,7 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
     rows = {key: _rows(document, key, where) for key in ROWS}
     rows["layers"], times = _layers(rows["layers"])
     rows["blocks"] = [*rows["blocks"], *times]
-    found = {
+    found: dict[str, Any] = {
         key: tuple(_row(key, row, f"{where}, {key}[{place}]") for place, row in enumerate(given))
         for key, given in rows.items()
     }

@@ -120,7 +120,7 @@ def _of_products(ops: Sequence[Gemm], target: Question) -> Iterator[Field]:
 
 
 def _whole(extents: Iterable[object]) -> set[int]:
-    return {round(number_of(extent)) for extent in extents}  # type: ignore[arg-type]
+    return {round(number_of(extent)) for extent in extents}
 
 
 def _listed(values: set[int]) -> str:

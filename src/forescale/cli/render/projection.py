@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -50,13 +52,13 @@ CALIBRATED = 0.2
 """Difference up to which models count as calibrated (Primus projection documentation: within about 10 to 20 %)."""
 
 
-def sides_view(simulated: Projection, restored: Projection, *, memory_known: bool) -> Group:
+def sides_view(simulated: Projection, restored: Projection, measured: Collection[str]) -> Group:
     """Return what models alone say next to what follows from a measurement, part by part.
 
     Parameters
     ----------
-    memory_known
-        Whether memory was measured as well.
+    measured
+        What of "step" and "peak memory" was measured.
     """
     parts = [name for name in simulated.time_s if simulated.time_s[name] or restored.time_s[name]]
     times = table("<seconds", "simulate", "benchmark", "difference", "")
@@ -77,9 +79,9 @@ def sides_view(simulated: Projection, restored: Projection, *, memory_known: boo
         "step": simulated.step_time_s / restored.step_time_s - 1.0,
         "peak memory": one.peak_bytes / other.peak_bytes - 1.0,
     }
-    known = {"step": bool(restored.costs and restored.costs.restored), "peak memory": memory_known}
     judged = [
-        _judged(name, share) if known[name] else Text(f"{name}: not measured") for name, share in off.items()
+        _judged(name, share) if name in measured else Text(f"{name}: not measured")
+        for name, share in off.items()
     ]
     shown = (times, *restored_view(restored), "", memory, "", said, *judged)
     return Group(*header(restored), "", *shown, *words.notes(restored.notes))
