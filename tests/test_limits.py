@@ -20,6 +20,7 @@ from forescale.limits import AMOUNT, DEVICES, SECONDS, within
         (math.inf, AMOUNT, False, "must be a number, got inf"),
         (1e30, AMOUNT, False, "must be 1e+24 or less"),
         (-1e-9, SECONDS, False, "must be 0 or more"),
+        (1e-300, AMOUNT, False, "must be 0 or at least 1e-24 in size"),
     ],
 )
 def test_numbers_that_cannot_be(value, allowed, whole, problem):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale.errors import ReaderError, SpecError, nearest, shown
+from forescale.limits import TINY
 from forescale.struct import Struct
 
 TEXT_BYTES = 64 * 2**20
@@ -210,6 +211,8 @@ class Row(Struct, frozen=True, kw_only=True):
             value = math.nan
         if not math.isfinite(value) or abs(value) >= INTEGER * 1e6 or "_" in text:
             raise self.refused(column, f"{shown(text)} is not a number{_plainly(text)}")
+        if 0.0 < abs(value) < TINY:
+            raise self.refused(column, f"{shown(text)} must be 0 or at least {TINY:g} in size")
         return value
 
     def integer(self, column: str) -> int | None:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from forescale.errors import SpecError, shown
 
 DIGITS = 15
+TINY = 1e-24
+"""Smallest size of a number other than 0: smaller ones are no measurement, and what is divided by them overflows."""
 
 
 class Interval(NamedTuple):
@@ -82,12 +84,14 @@ def within(value: Any, allowed: Interval, what: str, *, whole: bool = False) -> 
 
 
 def outside(value: float, allowed: Interval) -> str:
-    """Return how a number lies outside an interval; nothing where it is inside."""
+    """Return how a number lies outside an interval, or is too small to count with; nothing where it is inside."""
     if allowed.gt is not None and not value > allowed.gt:
         return f"must be greater than {allowed.gt}"
     if allowed.gt is None and value < allowed.ge:
         return f"must be {allowed.ge} or more"
-    return f"must be {written(allowed.le)} or less" if value > allowed.le else ""
+    if value > allowed.le:
+        return f"must be {written(allowed.le)} or less"
+    return f"must be 0 or at least {TINY:g} in size" if 0.0 < abs(value) < TINY else ""
 
 
 def whole_of(text: str) -> int | None:

@@ -53,7 +53,7 @@ from forescale.time.blocks import BlockSeconds
 from forescale.time.outer import OUTER_BYTES, exchanged_bytes, step_of_sites, utilisation_of, waited_for_sites
 from forescale.time.price import coverage, message_coverage, time_sources
 from forescale.time.step import straggler_share
-from forescale.units import counted
+from forescale.units import GIB, counted
 
 if TYPE_CHECKING:
     from forescale.memory.timeline import MemoryTimeline
@@ -187,7 +187,7 @@ def _projection(wired: Wired, stages: MeasuredStep | None = None) -> Projection:
     if stages is not None:
         evaluation = _as_run(evaluation, wired, stages)
     result = _summarised(wired, evaluation)
-    _check_physics(result, clock_share=asked.costs.clock_share(asked.cluster.device))
+    _check_physics(result, asked.costs)
     return _sourced(result, wired)
 
 
@@ -240,6 +240,9 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
     device = result.cluster.device
     if provenance(device, costs.kernel_calibration(device), costs.runs).origin == "priors":
         notes = (*notes, Note(topic="calibration", text=PRIORS.format(device=device.name)))
+    files = [each for each in (costs.anchor, costs.measurements) if each is not None]
+    unsaid = dict.fromkeys(text for each in files for text in each.notes)
+    notes = (*notes, *(Note(topic="measured", text=text) for text in unsaid))
     if costs.kernels or costs.links:
         own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
         notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))
@@ -425,14 +428,32 @@ def flops_of(model: Model, routing: Routing, workload: Workload) -> ModelFlops:
     )
 
 
-def _check_physics(result: Projection, *, clock_share: float) -> None:
-    """Refuse a result that a physical law forbids; a clock above the device's own raises its peak as well."""
-    name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
-    if most > max(clock_share, 1.0) or not np.isfinite(result.step_time_s):
-        raise PhysicsError(
-            f"projected {name} {most:.3f} of {result.model.name} on {result.cluster.name} breaks the device's peak "
-            "rate; please report this"
+def _check_physics(result: Projection, costs: Costs) -> None:
+    """Refuse a result that a physical law forbids: the fault of one's own measurements or fits, or else of ours."""
+    if not (broken := _broken_law(result, costs)):
+        return
+    own = [each.source for each in (costs.anchor, costs.measurements) if each is not None]
+    if costs.kernels or costs.links or costs.calibration:
+        own.append(costs.calibration_file or "the calibration given")
+    if own:
+        raise SpecError(
+            f"{broken}, by {', '.join(dict.fromkeys(own))}: that is of another device, model or layout, or the "
+            "device's figures are wrong"
         )
+    raise PhysicsError(f"{broken}; please report this")
+
+
+def _broken_law(result: Projection, costs: Costs) -> str:
+    """Return which law a result breaks, nothing if none; a clock above the device's own raises its peak as well."""
+    name, most = max(("MFU", result.mfu), ("HFU", result.hfu), key=itemgetter(1))
+    where, peak = f"{result.model.name} on {result.cluster.name}", result.memory.peak_bytes
+    if most > max(costs.clock_share(result.cluster.device), 1.0) or not np.isfinite(result.step_time_s):
+        return f"projected {name} {most:.3f} of {where} breaks the device's peak rate"
+    states = max(stage.weights_bytes for stage in result.memory.stages)
+    if not states <= peak < np.inf:
+        sizes = f"{peak / GIB:.1f} GiB, is below the {states / GIB:.1f} GiB of its weights"
+        return f"projected peak memory of {where}, {sizes}"
+    return ""
 
 
 def peak_rate(cluster: Cluster, workload: Workload) -> float:

@@ -22,11 +22,12 @@ from forescale.evaluate import evaluate
 from forescale.formula import number_of
 from forescale.inputs import Wired, wire
 from forescale.memory.anchored import ENDS, BenchMemory, LayerMeasurement, RankPeak
-from forescale.project import project
+from forescale.project import peak_rate, project
+from forescale.projection.result import StageMemory
 from forescale.question import Question
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
-from forescale.units import format_seconds
+from forescale.units import GIB, format_seconds
 
 PASSES: Mapping[Part, tuple[Pass, ...]] = {
     "forward": ("forward",),
@@ -37,6 +38,10 @@ PASSES: Mapping[Part, tuple[Pass, ...]] = {
 """What of a block's work each timing is of; an update is none of a micro-batch."""
 WHOLE = "model"
 """Kind of an update that is of the whole model."""
+ROOM = 1.1
+"""Of a device's memory, what a measurement may have held at most: capacities are rounded and counted in GB or GiB."""
+STATES = 0.5
+"""Of weights, gradients and optimizer states by formulas, what a rank must have allocated at least."""
 ROUNDS, CLOSE = 40, 1e-12
 """Corrections of the factors at most, and the relative difference that ends them."""
 
@@ -57,6 +62,8 @@ class Bench(Struct, frozen=True, kw_only=True):
     layers: tuple[LayerMeasurement, ...] = ()
     measurements: Measurements | None = None
     """Kernels and messages timed with it, which are looked up."""
+    notes: tuple[str, ...] = ()
+    """What its file does not say, in sentences."""
 
 
 def anchored(question: Question, benches: Sequence[Bench]) -> Question:
@@ -104,6 +111,7 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
         rule=costs.rule,
         timed=any(each.blocks or each.steps for each in benches),
         safety_margin=costs.safety_margin,
+        notes=tuple(note for each in benches for note in each.notes),
     )
     for bench in benches:
         own = _of_one(bench, costs)
@@ -128,6 +136,8 @@ def _of_one(bench: Bench, costs: Costs) -> Anchor:
         update=_update(bench, plain),
     )
     anchor = replace(anchor, step=_step(bench, replace(costs, anchor=anchor)))
+    _check_rate(bench, replace(costs, anchor=anchor))
+    _check_room(bench)
     corrections = {each.kind: each for each in _corrections(bench, plain)}
     if not bench.ranks:
         return replace(anchor, corrections=corrections)
@@ -138,6 +148,45 @@ def _of_one(bench: Bench, costs: Costs) -> Anchor:
         residual=memory.residual,
         outside_bytes=memory.measured.outside_bytes,
     )
+
+
+def _check_rate(bench: Bench, costs: Costs) -> None:
+    """Refuse times in which no device of the bench's kind can do the work of its layout."""
+    if not (bench.blocks or bench.steps):
+        return
+    wired = wire(_priced(bench.question, costs))
+    device = bench.question.cluster.device
+    found = evaluate(wired.setting, wired.inputs)
+    peak = peak_rate(bench.question.cluster, bench.question.workload) * max(costs.clock_share(device), 1.0)
+    took, least = number_of(found.step_time), number_of(found.flops) / peak
+    if took < least * (1.0 - CLOSE):
+        raise SpecError(
+            f"{bench.source}: a step of {format_seconds(took)} is {least / took:.3g} times as fast as the peak rate of "
+            f"{device.name} allows ({format_seconds(least)} for {bench.question.model.name} in this layout): it was "
+            "measured of another model, layout or device, or the device's matrix_flops are too low"
+        )
+
+
+def _check_room(bench: Bench) -> None:
+    """Refuse peaks that a device of the bench's kind cannot hold."""
+    device = bench.question.cluster.device
+    for rank in bench.ranks:
+        if rank.peak_reserved_bytes > ROOM * device.hbm_bytes and not bench.is_tracked:
+            raise SpecError(
+                f"{bench.source}: rank {rank.rank} held {rank.peak_reserved_bytes / GIB:.4g} GiB, and {device.name} "
+                f"has {device.hbm_bytes / GIB:.4g} GiB: it was measured on another device; ask about that one"
+            )
+
+
+def _check_states(bench: Bench, measured: RankPeak, there: StageMemory) -> None:
+    """Refuse a peak that is below what weights, gradients and optimizer states alone take."""
+    states = there.weights_bytes + there.gradients_bytes + there.optimizer_bytes
+    if measured.peak_allocated_bytes < STATES * states:
+        raise SpecError(
+            f"{bench.source}: rank {measured.rank} allocated {measured.peak_allocated_bytes / GIB:.4g} GiB; weights, "
+            f"gradients and optimizer states of {bench.question.model.name} in this layout take "
+            f"{states / GIB:.4g} GiB: it was measured of another model or layout"
+        )
 
 
 def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
@@ -162,6 +211,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     corrections = _corrections(bench, wire(bare))
     anchor = Anchor(source=bench.source, corrections={each.kind: each for each in corrections})
     there = project(_priced(bare, replace(costs, anchor=anchor))).memory.stages[measured.stage]
+    _check_states(bench, measured, there)
     return BenchMemory(
         measured=measured,
         analytical_at_bench_bytes=there.allocated_bytes,

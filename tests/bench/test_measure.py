@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.bench.tiny import CPU, FULL, MOE, question
+from tests.bench.tiny import CPU, FP32, FULL, MOE, question
 from torch._C._profiler import _EventType
 
 from forescale.bench import here
 from forescale.bench import measure as measuring
-from forescale.bench.blocks import timed_step
+from forescale.bench.blocks import gradients_apart, parts_of, timed_step
 from forescale.bench.groups import groups_of
 from forescale.bench.huggingface import check
 from forescale.bench.kernels import Watch, kernel_row, kernels_of, messages_of, runner
-from forescale.bench.measure import Spool, check_projection, measure, measure_next, measure_suite
+from forescale.bench.measure import Effort, Spool, check_projection, measure, measure_next, measure_suite
 from forescale.bench.suite import (
     COLLECTIVES,
     LONGEST_S,
@@ -33,7 +33,7 @@ from forescale.bench.suite import (
     suite_kernels,
     suite_messages,
 )
-from forescale.bench.training import Training, as_run
+from forescale.bench.training import MAIN, Training, as_run, check_states
 from forescale.bench.weighing import _changes
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -49,13 +49,15 @@ from forescale.runtime import RunError, launch
 from forescale.spec import Precision
 from forescale.spec.strategy import Recompute
 
+BRIEFLY = {"seconds": 3600.0, "repeats": 3}
+"""As much time as is wanted, so that nothing depends on it, for few samples."""
 PARTS = {"forward", "backward", "input_gradient", "weight_gradient"}
 
 
 def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
     asked = question(layers=3)
     told = []
-    found = measure(asked, devices=1, seconds=0.2, tell=told.append)
+    found = measure(asked, devices=1, **BRIEFLY, tell=told.append)
     assert found.given_up == (GivenUp(dimension="layers", asked=3, measured=2),)
     ran = build_question(found.config, where="config")
     assert ran.model.num_layers == 2
@@ -79,9 +81,10 @@ def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
         "AttentionTiming",
         "ElementwiseTiming",
     }
-    assert all(row.repeats >= 5 for row in (*found.blocks, *found.kernels, *found.steps))
+    assert {row.repeats for row in (*found.blocks, *found.kernels, *found.steps)} == {3}
+    assert (found.conditions.left_out, found.conditions.failed) == ((), "")
     assert found.conditions.threads == 1
-    assert "step" in {each.what for each in told} | {"step"}
+    assert (told[0].what, told[0].started) == ("start-up", False)
     write_bench(found, tmp_path / "bench.json")
     assert read_bench(tmp_path / "bench.json") == found  # fmt: skip
 
@@ -195,7 +198,7 @@ def test_products_in_eight_bits_are_run(accumulate):
 
 
 def test_two_devices_measure_shards_and_their_messages():
-    found = measure(question(FULL, MOE, tp=2), devices=2, seconds=0.2)
+    found = measure(question(FULL, MOE, tp=2), devices=2, **BRIEFLY)
     assert [rank.rank for rank in found.ranks] == [0, 1]
     assert found.given_up == ()
     assert (found.asked is None, found.config["strategy"]["kernels"]["cross_entropy"]) == (
@@ -208,13 +211,13 @@ def test_two_devices_measure_shards_and_their_messages():
 
 
 def _exchanged(_rank, wanted, path):
-    measuring._exchange(0, wanted, "cpu", 0.1, path)
+    measuring._exchange(0, wanted, "cpu", Effort(**BRIEFLY), 1.0, path)
 
 
 def test_messages_are_sent_among_as_many_ranks_as_they_take(tmp_path):
     wanted = [("all_gather", 4096.0, 2), ("p2p", 64.0, 2), ("all_to_all", 3000.0, 3), ("all_reduce", 64.0, 4)]
     launch(_exchanged, 4, wanted, str(tmp_path / "rows"))
-    rows = measuring._rows(tmp_path / "rows")["collectives"]
+    rows = measuring._rows(measuring._entries(tmp_path / "rows"))["collectives"]
     assert [(row["kind"], row["num_bytes"], row["num_ranks"]) for row in rows] == wanted
     assert min(row["seconds"] for row in rows) > 0.0
 
@@ -230,6 +233,48 @@ def test_weights_in_16_bits_are_updated_from_wider_gradients(master):
     assert all(each.grad is None for each in training.blocks.parameters())
 
 
+@pytest.mark.parametrize("parameters", ["bf16", "fp16"])
+def test_gradients_apart_are_added_up_where_those_of_a_step_are(parameters):
+    types = Precision(compute=parameters, parameters=parameters, activations=parameters)
+    training, watch = Training(question(types=types), torch.device("cpu")), Watch(torch.device("cpu"))
+    parts = [each for each in parts_of(training) if each.kind != "embedding"]
+    sample = gradients_apart(training, parts, watch)
+    assert {lap[1] for lap in sample()} == {"input_gradient", "weight_gradient"}
+    sums = [getattr(each, MAIN) for each in training.blocks.layers[0].parameters()]
+    assert {each.dtype for each in sums} == {torch.float32}
+    assert all(bool(each.any()) for each in sums)
+    assert all(each.grad is None for each in training.blocks.parameters())
+
+
+@pytest.mark.parametrize(
+    ("types", "key", "fix"),
+    [
+        ({"gradients": "bf16"}, "gradients", "fp32"),
+        ({"gradients": "fp16", "parameters": "bf16"}, "gradients", "bf16"),
+        ({"master": "fp16"}, "master", "none"),
+        ({"parameters": "bf16", "master": "bf16"}, "moments", "bf16"),
+        ({"moments": "fp8"}, "moments", "fp32"),
+    ],
+)
+def test_states_in_types_that_a_bench_does_not_keep_are_refused_before_it_measures(types, key, fix):
+    with pytest.raises(SpecError) as caught:
+        check_states(question(types=replace(FP32, **types)))
+    assert f"precision.{key} is " in str(caught.value)
+    assert f'precision.{key} = "{fix}"' in str(caught.value)
+
+
+def _experts_apart(_rank, asked):
+    training = Training(asked, torch.device("cpu"), groups_of(asked))
+    training.check(training.step())
+    return sorted(gradients_apart(training, list(parts_of(training)), Watch(torch.device("cpu")))())
+
+
+def test_experts_spread_over_ranks_train_in_16_bits():
+    asked = as_run(question(FULL, MOE, types=Precision(), dp_shard=2, ep=2))
+    laps = {("attention+moe", "input_gradient"), ("attention+moe", "weight_gradient")}
+    assert all(laps <= set(found) for found in launch(_experts_apart, 2, asked))
+
+
 def test_a_check_runs_what_was_projected():
     found = check_projection(question(layers=1, microbatches=1), seconds=0.1)
     assert found.measured_s > 0.0
@@ -238,24 +283,139 @@ def test_a_check_runs_what_was_projected():
         check_projection(question(pp=2))
 
 
-def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):
-    def run(*given):
-        with Path(given[-1]).open("a", encoding="utf-8") as spool:
-            row = {"num_microbatches": 2, "seconds": 0.5}
-            spool.write(json.dumps({"key": "steps", "rows": [row], "what": "step", "left": 1.0}) + "\n")
-            spool.write('{"key": "blocks", "ro')
-        raise KeyboardInterrupt
+STEP_ROW = {"num_microbatches": 2, "seconds": 0.5}
+BEGUN = "gradients apart of head"
 
-    monkeypatch.setattr(measuring, "_run", run)
+
+def _noted(path):
+    """Note a step, and that something else began."""
+    with Path(path).open("a", encoding="utf-8") as spool:
+        for entry in ({"key": "steps", "rows": [STEP_ROW]}, {"begin": BEGUN, "left": 1.0}):
+            spool.write(json.dumps(entry) + "\n")
+        spool.write('{"key": "blocks", "ro')
+
+
+def ending(fault):
+    """Return what notes a step and then ends so, in the place of all that is measured."""
+
+    def run(*given):
+        _noted(given[-1])
+        raise fault
+
+    return run
+
+
+def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):
+    monkeypatch.setattr(measuring, "_run", ending(KeyboardInterrupt()))
     found = measure(question(), devices=1, seconds=1.0)
-    assert found.conditions.interrupted
+    assert (found.conditions.interrupted, found.conditions.failed) == (True, "")
     assert [step.seconds for step in found.steps] == [0.5]
     assert found.blocks == ()
 
 
-def _waiting(_rank, _cut, _asked, _kind, seconds, path):
+@pytest.mark.parametrize(
+    "fault", [RunError("rank 0 died"), RuntimeError("no room"), OSError("disk full")], ids=repr
+)
+def test_what_is_known_when_something_fails_is_kept(monkeypatch, fault):
+    monkeypatch.setattr(measuring, "_run", ending(fault))
+    found = measure(question(), devices=1, seconds=1.0)
+    assert (found.conditions.interrupted, found.conditions.failed) == (False, f"{BEGUN}: {fault}")
+    assert [step.seconds for step in found.steps] == [0.5]
+
+
+def test_what_fails_before_anything_is_known_is_raised(monkeypatch):
+    def run(*_):
+        raise RunError("rank 0: no model")
+
+    monkeypatch.setattr(measuring, "_run", run)
+    with pytest.raises(RunError, match="rank 0: no model"):
+        measure(question(), devices=1, seconds=1.0)
+
+
+def test_rows_that_are_no_measurements_are_left_out_and_the_rest_is_kept(monkeypatch):
+    def run(*given):
+        rows = [{"op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "seconds": each} for each in (-1e-9, 1e-6)]
+        _noted(given[-1])
+        with Path(given[-1]).open("a", encoding="utf-8") as spool:
+            spool.write("\n" + json.dumps({"key": "kernels", "rows": rows}) + "\n")
+            spool.write(json.dumps({"skipped": "2 of 4 kernels"}) + "\n")
+
+    monkeypatch.setattr(measuring, "_run", run)
+    found = measure(question(), devices=1, seconds=1.0)
+    assert [row.seconds for row in found.kernels] == [1e-6]
+    skipped, wrong = found.conditions.left_out
+    assert skipped == "2 of 4 kernels"
+    assert "seconds" in wrong
+
+
+def _failing(_rank, _cut, _asked, _kind, effort, _end, path, *, kill=False):
+    """Find a step, and then fail as a rank may: by an error of its own, or killed."""
+    spool = Spool(path, effort.budget())
+    spool.begin("step")
+    spool.put("steps", [STEP_ROW])
+    spool.begin(BEGUN)
+    if kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError("m1 and m2")
+
+
+@pytest.mark.parametrize(
+    ("kill", "why"),
+    [(False, "rank 0: RuntimeError: m1 and m2 (_failing)"), (True, "rank 0 died (killed by SIGKILL)")],
+)
+def test_ranks_that_fail_leave_what_was_measured(monkeypatch, kill, why):
+    def run(_question, cut, _copies, _here, _devices, effort, spool):
+        launch(_failing if not kill else _killed, 1, cut.question, None, "cpu", effort, 1.0, spool)
+
+    monkeypatch.setattr(measuring, "_run", run)
+    found = measure(question(), devices=1, seconds=1.0)
+    assert found.conditions.failed == f"{BEGUN}: {why}"
+    assert [step.seconds for step in found.steps] == [0.5]
+
+
+def _killed(*given):
+    _failing(*given, kill=True)
+
+
+EXAMPLE = ("bench", "--plan", "examples/bench.toml", "--devices-here", "1", "--seconds", "2")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_failed_bench_says_what_failed_and_where_the_rest_is(monkeypatch, tmp_path, capsys, named, as_json):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(measuring, "_run", ending(RunError("rank 0: no room")))
+    more = (*(["--save", str(tmp_path / "named.json")] if named else []), *(["--json"] if as_json else []))
+    assert run([*EXAMPLE, *more]) == 2
+    shown = capsys.readouterr()
+    (error,) = (line for line in shown.err.splitlines() if line.startswith("error: "))
+    (file,) = tmp_path.glob("*.json")
+    assert f"{BEGUN}: rank 0: no room" in error
+    assert str(file) in error
+    assert (file.name == "named.json") == named
+    assert read_bench(file).steps[0].seconds == 0.5
+    assert not as_json or json.loads(shown.out)["conditions"]["failed"] == f"{BEGUN}: rank 0: no room"
+
+
+def test_measurements_outlive_a_place_that_cannot_be_written(monkeypatch, tmp_path, capsys):
+    def run_and_fill(*given):
+        _noted(given[-1])
+        (tmp_path / "full").rmdir()
+
+    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(measuring, "_run", run_and_fill)
+    (tmp_path / "full").mkdir()
+    assert run([*EXAMPLE, "--save", str(tmp_path / "full" / "bench.json")]) == 2
+    (file,) = tmp_path.glob("*.json")
+    assert f"the measurements are in {file}" in capsys.readouterr().err
+    assert read_bench(file).steps[0].seconds == 0.5
+
+
+def _waiting(_rank, _cut, _asked, _kind, _effort, _end, path):
     """Find a step, press Ctrl-C in the terminal of all, and never end."""
-    Spool(path, seconds).put("steps", [{"num_microbatches": 2, "seconds": 0.5}], "step")
+    Spool(path).put("steps", [STEP_ROW])
     os.killpg(os.getpgrp(), signal.SIGINT)
     threading.Event().wait()
 
@@ -275,8 +435,9 @@ def test_ctrl_c_ends_the_command_with_a_whole_file(tmp_path):
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[2], start_new_session=True, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 130, ran.stderr
     assert "interrupted: only what is shown was measured" in ran.stdout
+    assert ran.stderr.splitlines()[-1] == f"interrupted; measurements until then: {tmp_path / 'bench.json'}"
     assert "Traceback" not in ran.stdout + ran.stderr
     found = read_bench(tmp_path / "bench.json")
     assert found.conditions.interrupted
@@ -350,7 +511,7 @@ def test_a_suite_is_what_a_device_is_calibrated_with(tmp_path):
     )
     asked = question()
     asked = replace(asked, cluster=replace(asked.cluster, device=small))
-    found = measure_suite(asked, devices=2, seconds=0.2)
+    found = measure_suite(asked, devices=2, **BRIEFLY)
     assert {row.op for row in found.kernels} == {"gemm", "grouped_gemm", "attention", "elementwise"}
     assert {row.dtype for row in found.kernels if row.op != "elementwise"} == {"fp32"}
     assert {row.kind for row in found.collectives} == set(COLLECTIVES)
@@ -371,8 +532,8 @@ def test_a_suite_holds_what_a_device_does_in_a_moment():
 
 def test_what_is_proposed_is_timed_and_nothing_else():
     asked = question(tp=2)
-    found = measure_next(asked, devices=2, seconds=0.3)
-    proposed = propose(asked, devices=2, seconds=0.3)
+    found = measure_next(asked, devices=2, **BRIEFLY)
+    proposed = propose(asked, devices=2, seconds=BRIEFLY["seconds"])
     assert (found.config, found.steps) == (None, ())
     assert [row.operator for row in found.kernels] == kernels_among(proposed)
     assert {(row.kind, row.num_bytes, row.num_ranks) for row in found.collectives} == set(
@@ -405,7 +566,7 @@ def test_products_in_8_bits_are_those_of_torchao():
 
 
 def test_a_bench_in_8_bits_is_restored_to_itself(tmp_path):
-    found = measure(in_8_bits(), devices=1, seconds=0.5)
+    found = measure(in_8_bits(), devices=1, **BRIEFLY)
     assert {each.part for each in found.blocks} == {"forward", "backward", "update"}
     assert {"fp8", "bf16"} == {each.dtype for each in found.kernels if each.op == "gemm"}
     write_bench(found, file := tmp_path / "bench.json")

@@ -125,3 +125,10 @@ def test_a_cut_that_does_not_fit_is_refused():
 def test_an_illegal_layout_is_refused_before_it_is_cut():
     with pytest.raises(SpecError, match="tp"):
         reduce(replace(asked(dense(8), Strategy(tp=2)), cluster=cluster(4), workload=workload()), 1)
+
+
+def test_a_step_of_the_cut_keeps_the_micro_batches_that_the_whole_has():
+    layout = Strategy(pp=2, micro_batch_size=4)
+    found = reduce(asked(dense(8), layout, global_batch_size=4), 1)
+    assert (found.question.workload.global_batch_size, found.question.layout.micro_batch_size) == (4, 4)
+    assert "sequences" not in {each.dimension for each in found.given_up}

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 from rich.console import Console
 
-from forescale.cli.progress import SearchBar, state_of
+from forescale.cli.progress import BenchBar, SearchBar, state_of
 from forescale.search.solve import Progress
 
 HALF = Progress(
@@ -37,3 +38,14 @@ def test_nothing_off_a_terminal_or_at_once():
     assert shown(HALF, terminal=False) == ""
     quick = Progress(num_legal=8, num_evaluated=1, num_pruned=3, best=10.0, bound=9.0, elapsed_s=0.2)
     assert shown(quick, terminal=True) == ""
+
+
+def test_a_bench_announces_its_start_up_and_how_long_that_took(capsys):
+    moments = iter((0.0, 3.0, 11.4))
+    bar = BenchBar(30.0, clock=lambda: next(moments))
+    bar.start()
+    for started in (False, True, True):
+        bar(SimpleNamespace(what="step", left_s=30.0, started=started))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == ["starting up, then measuring for 30 s at most", "started in 8 s"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fuzz import hostile
 from tests.fuzz.fuzz import EXAMPLES, ask, broken, projection_document
 
 
@@ -18,3 +19,11 @@ def test_broken_questions_end_in_an_answer_or_a_sentence(tmp_path, document, fir
         folder.mkdir()
         question = ask(broken(seed, document), folder)
         assert question.problems == [], (seed, question.arguments)
+
+
+@pytest.mark.parametrize("first", range(2))
+def test_hostile_files_of_measurements_end_in_an_answer_or_a_sentence(tmp_path, first):
+    for seed in range(first * 9, (first + 1) * 9):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        assert hostile.problems(seed, folder) == [], (seed, hostile.hostile(seed)[0])

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from forescale.cost.timings import BlockTiming, StepTiming
-from forescale.errors import ReaderError, SpecError
+from forescale.errors import ForescaleError, ReaderError, SpecError
 from forescale.io.bench import (
+    NO_CHECKSUM,
     SCHEMA,
     AttentionTiming,
     BenchArtifact,
@@ -17,10 +18,12 @@ from forescale.io.bench import (
     GemmTiming,
     GivenUp,
     GroupedGemmTiming,
+    bench_values,
     merged,
     read_bench,
     write_bench,
 )
+from forescale.io.measurements import of_artifact
 from forescale.memory.anchored import LayerMeasurement, PhasePeak, RankPeak
 
 CONFIG = {
@@ -155,6 +158,36 @@ def test_an_artifact_written_is_read_back_equal(tmp_path):
     write_bench(WHOLE, path)
     assert read_bench(path) == WHOLE
     assert "interrupted" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("bit", range(7))
+def test_no_flipped_bit_of_an_artifact_changes_a_number_unnoticed(tmp_path, bit):
+    path = tmp_path / "bench.json"
+    write_bench(WHOLE, path)
+    content = path.read_bytes()
+    for place in range(bit, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
+        try:
+            found = read_bench(path)
+        except ForescaleError:
+            continue
+        assert replace(found, unchecked=False) == WHOLE
+
+
+def test_an_artifact_without_a_checksum_is_read_and_says_so(tmp_path):
+    path = tmp_path / "bench.json"
+    write_bench(WHOLE, path)
+    values = json.loads(path.read_text(encoding="utf-8"))
+    changed = values | {"steps": [{"num_microbatches": 4, "seconds": 0.2}]}
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(ReaderError, match='remove the key "checksum" if you changed it on purpose'):
+        read_bench(path)
+    del changed["checksum"]
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    found = read_bench(path)
+    assert (found.unchecked, found.steps[0].seconds) == (True, 0.2)
+    assert of_artifact(found, path).notes == (f"bench.json: {NO_CHECKSUM}",)
+    assert "unchecked" not in bench_values(found)
 
 
 def test_nothing_measured_is_not_written(tmp_path):

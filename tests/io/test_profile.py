@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import pickle
 from dataclasses import replace
@@ -47,7 +48,7 @@ def step(number, dur, category="user_annotation", name="ProfilerStep#"):
 
 
 BF16 = ["c10::BFloat16"] * 4
-QUERY, KEY = [1, 32, 4096, 128], [1, 8, 4096, 128]
+QUERY, KEY = [1, 16, 4096, 128], [1, 4, 4096, 128]
 FLASH = "aten::_scaled_dot_product_flash_attention"
 ON_DEVICE = [
     op("aten::mm", [[4096, 4096], [4096, 14336]], BF16[:2], 1),
@@ -68,9 +69,9 @@ ON_DEVICE = [
     kernel(91, 500.0, **{"Collective name": "allreduce", "In msg nelems": 1000, "Group size": 16, "dtype": "BFloat16"}),
     kernel(92, 80.0, **{"Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 40, "Group size": 4,
                         "dtype": "Float"}),
-    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 3 << 30, "Total Reserved": 5 << 30}},
-    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 4 << 30, "Total Reserved": 5 << 30}},
-    {"ph": "i", "name": "[memory]", "args": {"Device Type": 0, "Total Allocated": 9 << 30, "Total Reserved": 0}},
+    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 20 << 30, "Total Reserved": 32 << 30}},
+    {"ph": "i", "name": "[memory]", "args": {"Device Type": 1, "Total Allocated": 24 << 30, "Total Reserved": 32 << 30}},
+    {"ph": "i", "name": "[memory]", "args": {"Device Type": 0, "Total Allocated": 90 << 30, "Total Reserved": 0}},
     step(1, 900 * MILLI), step(2, 800 * MILLI), step(3, 810 * MILLI),
     step("AdamW.step", 40 * MILLI, name="Optimizer.step#"),
     step("AdamW.step", 12 * MILLI, "gpu_user_annotation", "Optimizer.step#"),
@@ -83,8 +84,12 @@ QUESTION = Question(
 )
 
 
-def written(path, events=ON_DEVICE):
-    text = json.dumps({"schemaVersion": 1, "traceEvents": events})
+H100_DEVICE = QUESTION.cluster.device
+
+
+def written(path, events=ON_DEVICE, devices=None):
+    named = {} if devices is None else {"deviceProperties": devices}
+    text = json.dumps({"schemaVersion": 1, **named, "traceEvents": events})
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
@@ -106,11 +111,11 @@ def test_a_trace_has_shapes_messages_steps_and_peaks(tmp_path, name):
         Gemm(m=8.0, n=64.0, k=32.0, dtype="fp32"): pytest.approx(5e-6),
         Gemm(m=8.0, n=64.0, k=32.0, batch=16.0, dtype="fp16"): pytest.approx(7e-6),
         AttentionCore(
-            batch=1.0, heads=32.0, kv_heads=8.0, q_len=4096.0, kv_len=4096.0, pairs=4096.0**2 / 2, qk_dim=128.0,
+            batch=1.0, heads=16.0, kv_heads=4.0, q_len=4096.0, kv_len=4096.0, pairs=4096.0**2 / 2, qk_dim=128.0,
             v_dim=128.0, causal=True,
         ): pytest.approx(900e-6),
         AttentionCore(
-            batch=1.0, heads=32.0, kv_heads=8.0, q_len=4096.0, kv_len=4096.0, pairs=4096.0**2, qk_dim=128.0,
+            batch=1.0, heads=16.0, kv_heads=4.0, q_len=4096.0, kv_len=4096.0, pairs=4096.0**2, qk_dim=128.0,
             v_dim=128.0, causal=False, backward=True,
         ): pytest.approx(2000e-6),
     }  # fmt: skip
@@ -125,7 +130,7 @@ def test_a_trace_has_shapes_messages_steps_and_peaks(tmp_path, name):
     assert (gather.kind, gather.num_bytes, gather.ranks_per_node) == ("all_gather", 160.0, 4)
     assert (found.step_s, found.update_s) == (pytest.approx(0.81), pytest.approx(0.012))
     (peak,) = found.ranks
-    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (4 << 30, 5 << 30)
+    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (24 << 30, 32 << 30)
 
 
 def test_without_kernels_of_a_device_the_call_is_what_took_time(tmp_path):
@@ -146,7 +151,67 @@ def test_a_run_is_restored_to_what_its_trace_says(tmp_path):
     assert result.step_time_s == pytest.approx(0.81)
     assert {row.block for row in result.costs.restored} == {"update", "step"}
     stage = result.memory.stages[0]
-    assert stage.reserved_bytes == pytest.approx(5 << 30)
+    assert stage.reserved_bytes == pytest.approx(32 << 30)
+
+
+H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85029158912}]
+ON_HOST = [op("aten::mm", [[4096, 4096], [4096, 7168]], BF16[:2], 1), step(1, 900 * MILLI)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "noted"),
+    [(None, ["trace.json does not name its device; it is taken to be h100-sxm"]), (H100, [])],
+)
+def test_a_trace_is_of_the_device_that_it_names(tmp_path, devices, noted):
+    file = written(tmp_path / "trace.json", devices=devices)
+    asked = build_question(values(file), where="test")
+    looked_up = read_measurements(file, QUESTION.cluster.device)
+    assert [*asked.costs.anchor.notes] == [*looked_up.notes] == noted
+    notes = [note.text for note in project(asked).notes]
+    assert [text for text in notes if "name its device" in text] == noted
+
+
+@pytest.mark.parametrize(
+    ("events", "devices", "names"),
+    [
+        (ON_HOST, None, "recorded on a CPU"),
+        (ON_HOST, H100, "recorded on a CPU"),
+        (ON_DEVICE, [{"name": "NVIDIA A100-SXM4-80GB"}], "recorded on a100-sxm"),
+        (ON_DEVICE, [{"name": "Some Card"}], "recorded on Some Card"),
+    ],
+)
+def test_a_trace_of_another_device_is_refused(tmp_path, events, devices, names):
+    file = written(tmp_path / "trace.json", events, devices=devices)
+    for read in (
+        lambda: build_question(values(file), where="test"),
+        lambda: read_measurements(file, H100_DEVICE),
+    ):
+        with pytest.raises(SpecError, match=names) as caught:
+            read()
+        assert "the question is about h100-sxm: record it on h100-sxm" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "fields"),
+    [
+        ("llama-3.2-1b", {}, ("head_dim (recorded 128; the question has 64)", "hidden_size (recorded ")),
+        ("llama-3.1-70b", {}, ("num_heads / tp (recorded 16; the question has 32)",)),
+        ("llama-3.1-8b", {"tp": 4, "pp": 1}, ("num_heads / tp (recorded 16; the question has 8)",)),
+        ("llama-3.1-8b", {"micro_batch_size": 2}, ("micro_batch_size (recorded 1; the question has 2)",)),
+    ],
+)
+def test_a_trace_of_another_run_is_refused_with_what_differs(tmp_path, model, layout, fields):
+    file = written(tmp_path / "trace.json", devices=H100)
+    strategy = replace(QUESTION.strategy, **layout)
+    with pytest.raises(SpecError) as caught:
+        build_question(values(file, model=load_model(model), strategy=strategy), where="test")
+    assert all(field in str(caught.value) for field in fields)
+
+
+def test_a_step_that_no_device_can_do_so_fast_is_refused(tmp_path):
+    file = written(tmp_path / "trace.json", [step(1, 10.0), kernel(1, 5.0)], devices=H100)
+    with pytest.raises(SpecError, match="times as fast as the peak rate of h100-sxm allows"):
+        build_question(values(file), where="test")
 
 
 def test_a_trace_is_of_one_layout(tmp_path):
@@ -175,6 +240,63 @@ def test_what_was_reserved_and_freed_counts(tmp_path):
     file.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [trace]}))
     (peak,) = read_profile(file, devices_per_node=1).ranks
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (110, 150)
+
+
+SEGMENT = {"device": 0, "total_size": 150, "allocated_size": 80}
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (
+            {"segments": [{**SEGMENT, "total_size": math.nan}]},
+            r"segments\[0\].total_size must be a whole number",
+        ),
+        ({"segments": [{**SEGMENT, "total_size": -1}]}, r"segments\[0\].total_size must be"),
+        ({"segments": [{**SEGMENT, "total_size": 2**70}]}, r"segments\[0\].total_size must be"),
+        ({"segments": [{**SEGMENT, "device": "a"}]}, r"segments\[0\].device must be"),
+        ({"segments": [SEGMENT, 3]}, r"segments\[1\] must be a table, got 3"),
+        ({"segments": [SEGMENT], "device_traces": 3}, "device_traces must be a list, got 3"),
+        (
+            {"segments": [SEGMENT], "device_traces": [3]},
+            r"device_traces\[0\] must be a list of tables, got 3",
+        ),
+        ({"segments": [SEGMENT], "device_traces": [[3]]}, r"device_traces\[0\]\[0\] must be a table"),
+        (
+            {"segments": [SEGMENT], "device_traces": [[{"action": 1}]]},
+            r"device_traces\[0\]\[0\].action must be text",
+        ),
+        (
+            {"segments": [SEGMENT], "device_traces": [[{"action": "alloc", "size": math.inf}]]},
+            r"device_traces\[0\]\[0\].size must be a whole number",
+        ),
+        (
+            {"segments": [SEGMENT], "device_traces": [[{"action": "alloc"}]]},
+            r"device_traces\[0\]\[0\] has no size",
+        ),
+    ],
+)
+def test_snapshots_that_are_damaged_name_the_place(tmp_path, content, where):
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps(content))
+    with pytest.raises(ReaderError, match=where):
+        read_profile(file, devices_per_node=8)
+
+
+def test_less_than_its_states_take_was_not_measured_of_a_layout(tmp_path):
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(
+        pickle.dumps({"segments": [{**SEGMENT, "total_size": 4 << 30, "allocated_size": 4 << 30}]})
+    )
+    with pytest.raises(SpecError, match=r"rank 0 allocated 4 GiB; .* in this layout take 22.44 GiB"):
+        build_question(values(file), where="test")
+
+
+def test_more_than_a_device_holds_was_not_measured_on_it(tmp_path):
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps({"segments": [{**SEGMENT, "total_size": 100 << 30}]}))
+    with pytest.raises(SpecError, match=r"rank 0 held 100 GiB, and h100-sxm has"):
+        build_question(values(file), where="test")
 
 
 class Harm:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from tests.runtime.worlds import break_at, break_in, die
@@ -59,3 +64,36 @@ def test_a_schedule_that_deadlocks_is_refused_before_anything_starts():
     stuck = from_actions([["0B0", "0F0"], ["1F0", "1B0"]])
     with pytest.raises(RunError, match="cannot run"):
         lowered(stuck)
+
+
+SLOW = """import sys, pathlib, threading
+if "multiprocessing.forkserver" in " ".join(sys.orig_argv):
+    pathlib.Path("loading").touch()
+    threading.Event().wait()
+def work(rank):
+    return rank
+"""
+LAUNCHING = """import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import slow
+from forescale.runtime import launch
+try:
+    launch(slow.work, 2)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_while_ranks_load_modules_ends_all_without_a_word(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    (tmp_path / "launching.py").write_text(LAUNCHING, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, "launching.py"],
+        cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        while not (tmp_path / "loading").exists():
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate()  # which ends once nothing that it started is left
+    assert (process.returncode, said) == (130, "")

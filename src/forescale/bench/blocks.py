@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from forescale.bench.kernels import Watch
 from forescale.bench.model import Blocks
-from forescale.bench.training import Training
+from forescale.bench.training import MAIN, Training
 from forescale.runtime.gradients import WeightGradients, split
 from forescale.runtime.saved import Saved
 
@@ -100,12 +100,16 @@ def kept_bytes(part: Part, training: Training) -> float:
     return float(saved(1) if part.kind in (EMBEDDING, HEAD) else saved(2) - saved(1))
 
 
-def gradients_apart(training: Training, parts: list[Part], watch: Watch) -> Callable[[], dict[Lap, float]]:
-    """Return what runs every block by itself and times its two gradients apart.
+def gradients_apart(
+    training: Training, parts: list[Part], watch: Watch, tell: Callable[[str], None] = lambda _: None
+) -> Callable[[], dict[Lap, float]]:
+    """Return what runs every block by itself and times its two gradients apart; `tell` is called with its kind before.
 
     From now on all blocks leave their weight gradients where they wait.
     """
-    store, blocks = WeightGradients(), training.blocks
+    blocks = training.blocks
+    wide = any(hasattr(parameter, MAIN) for parameter in blocks.parameters())
+    store = WeightGradients(in_fp32=wide, main=MAIN)
     modules: list[nn.Module] = [*blocks.layers, blocks.norm, blocks.lm_head]
     for module in modules + [blocks.embedding] * (blocks.group is None):
         split(module, store)
@@ -113,6 +117,7 @@ def gradients_apart(training: Training, parts: list[Part], watch: Watch) -> Call
     def sample() -> dict[Lap, float]:
         taken = {}
         for part in (each for each in parts if each.start.requires_grad):
+            tell(part.kind)
             end = part.run(part.start, 1)
             gradient = torch.ones_like(end)
             store.open()

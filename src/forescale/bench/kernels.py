@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from forescale.bench.groups import Group
 from forescale.bench.model import TYPES
+from forescale.bench.repeat import Budget, repeated
 from forescale.bench.suite import Message
 from forescale.cost.measured import extents_of, family_of
 from forescale.graph.layout import Layout, split_strategy
@@ -37,14 +38,8 @@ from forescale.question import Question
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import stage_3_bytes
 
-Part = TypeVar("Part", bound=Hashable)
-Sample: TypeAlias = Callable[[], Mapping[Part, float]]
-"""Runs once and returns the seconds of each of its parts."""
-WARM_UP = 2
-FEWEST, MOST = 5, 200
-"""Samples that are taken at least, and at most."""
-STEADY = 0.005
-"""Half-width of the median's interval, as a share of it, at which it stands still."""
+EMPTY = 200
+"""Samples of what two moments lie apart with nothing between them."""
 FLUSHED_BYTES, FLUSHES = 256 * 2**20, 4
 """Written between samples of single kernels, so that they find nothing in the device's cache (triton's do_bench); often
 enough for the host to start meanwhile what is timed."""
@@ -89,7 +84,7 @@ class Watch:
         What two moments lie apart with nothing between them is taken off.
         """
         if self._by_device and self._nothing is None:
-            taken = [self._flushing(lambda: None) for _ in range(MOST)]
+            taken = [self._flushing(lambda: None) for _ in range(EMPTY)]
             self._nothing = float(np.median(taken))
         return self._flushing(run) - (self._nothing or 0.0)
 
@@ -100,48 +95,6 @@ class Watch:
             for _ in range(FLUSHES):
                 self._flushed.zero_()
         return self.seconds(run)
-
-
-def repeated(sample: Sample[Part], *, budget_s: float) -> dict[Part, dict[str, Any]]:
-    """Return the spread of every part of a sample (`Timed`): median, p10, p90 and repeats.
-
-    All ranks take as many samples: the first says when it is enough.
-    """
-    for _ in range(WARM_UP):
-        sample()
-    taken: list[Mapping[Part, float]] = []
-    end = time.perf_counter() + budget_s
-    while True:
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            dist.barrier()
-        taken.append(sample())
-        enough = len(taken) >= FEWEST and (time.perf_counter() > end or _steady(taken))
-        if _agreed(enough or len(taken) >= MOST):
-            return {part: spread([each[part] for each in taken]) for part in taken[0]}
-
-
-def spread(seconds: Iterable[float]) -> dict[str, Any]:
-    """Return median, p10 and p90, and how many there are, as fields of `Timed`."""
-    low, middle, high = np.percentile(list(seconds), (10, 50, 90)).tolist()
-    return {"seconds": middle, "p10_s": low, "p90_s": high, "repeats": len(list(seconds))}
-
-
-def _steady(taken: list[Mapping[Part, float]]) -> bool:
-    """Say whether the medians of all parts stand still beside the largest; 10 samples say too little."""
-    if len(taken) < 2 * FEWEST:
-        return False
-    seconds = [[each[part] for each in taken] for part in taken[0]]
-    low, middle, high = np.percentile(seconds, (25, 50, 75), axis=1)
-    return bool(((high - low) / np.sqrt(len(taken)) <= STEADY * middle.max()).all())
-
-
-def _agreed(enough: bool) -> bool:
-    """Return what the first rank says."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return enough
-    said = [enough]
-    dist.broadcast_object_list(said)
-    return said[0]
 
 
 WIDTH = 1024
@@ -228,13 +181,12 @@ def kernel_row(op: Compute, found: dict[str, Any]) -> dict[str, Any]:
     return {"op": name, **values, **found}
 
 
-def timed_kernel(op: Compute, watch: Watch, *, budget_s: float) -> dict[str, Any] | None:
+def timed_kernel(op: Compute, watch: Watch, budget: Budget) -> dict[str, Any] | None:
     """Return the spread of one kernel; None where this device has none of its type."""
     run = runner(op, watch.device)
     if run is None:
         return None
-
-    return repeated(lambda: {"kernel": watch.alone(run)}, budget_s=budget_s)["kernel"]
+    return repeated(lambda: {"kernel": watch.alone(run)}, budget)["kernel"]
 
 
 def runner(op: Compute, device: torch.device) -> Callable[[], object] | None:
@@ -350,12 +302,10 @@ def _of_family(family: str, x: Tensor, y: Tensor) -> Callable[[], object]:
     return runs[family]
 
 
-def timed_message(
-    kind: str, num_bytes: float, group: Group, watch: Watch, *, budget_s: float
-) -> dict[str, Any]:
+def timed_message(kind: str, num_bytes: float, group: Group, watch: Watch, budget: Budget) -> dict[str, Any]:
     """Return the spread of one message among the ranks of a group; a rank without one sends nothing."""
     run = _message(kind, num_bytes, group, watch.device) if group is not None else lambda: None
-    return repeated(lambda: {"message": watch.seconds(run)}, budget_s=budget_s)["message"]
+    return repeated(lambda: {"message": watch.seconds(run)}, budget)["message"]
 
 
 def _message(kind: str, num_bytes: float, group: Group, device: torch.device) -> Callable[[], object]:

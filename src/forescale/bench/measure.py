@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
 from functools import partial
@@ -23,19 +22,19 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from forescale.bench.blocks import STEP, Lap, gradients_apart, kept_bytes, parts_of, timed_step
+from forescale.bench.blocks import Part as BlockPart
 from forescale.bench.groups import groups_of, neighbours
 from forescale.bench.here import CPU, Here, find_here, state_of
-from forescale.bench.huggingface import multiplies_narrow
 from forescale.bench.kernels import (
     Watch,
     kernel_row,
     kernels_of,
     messages_of,
-    repeated,
     timed_kernel,
     timed_message,
 )
 from forescale.bench.reduce import Reduced, reduce
+from forescale.bench.repeat import MOST, Budget, repeated
 from forescale.bench.suite import (
     Message,
     kernels_among,
@@ -48,7 +47,7 @@ from forescale.bench.training import Training, adapter_of, as_run, check_states
 from forescale.bench.weighing import weighed
 from forescale.errors import SpecError
 from forescale.graph.ops import Compute
-from forescale.io.bench import BenchArtifact, Conditions, build_bench
+from forescale.io.bench import BenchArtifact, Conditions, build_bench, usable_rows
 from forescale.io.question import question_values
 from forescale.project import project
 from forescale.projection.result import Projection
@@ -57,6 +56,7 @@ from forescale.runtime import launch
 from forescale.runtime.job import backend_for
 from forescale.spec.strategy import Allocator
 from forescale.struct import Struct
+from forescale.units import counted
 
 SHARES = {"steps": 0.45, "apart": 0.15, "kernels": 0.3, "collectives": 0.1}
 """Parts of the time that is to be spent."""
@@ -69,9 +69,11 @@ class Progress(Struct, frozen=True, kw_only=True):
     """How far a bench is."""
 
     what: str
-    """What was measured last."""
+    """What is being measured."""
     left_s: float
     """Of the time that is to be spent."""
+    started: bool = True
+    """Whether that time runs; before, ranks start, build the model and weigh it."""
 
 
 def measure(
@@ -80,9 +82,13 @@ def measure(
     devices: int | None = None,
     busy: int | None = None,
     seconds: float = 60.0,
+    repeats: int = MOST,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> BenchArtifact:
     """Return what was measured of a question on this machine.
+
+    What fails after something was measured ends it: the artifact then has what was measured before, and says in its
+    conditions what failed.
 
     Parameters
     ----------
@@ -92,16 +98,18 @@ def measure(
         Devices at work meanwhile, with copies of what is measured: neighbours share memory and power. By default as
         many of `devices` as the question has.
     seconds
-        To be spent on repeating; building the model comes on top.
+        To be spent on measuring; starting the ranks, building the model and weighing its memory come on top.
+    repeats
+        Samples at most of each thing that is timed.
     tell
-        Called with each thing that has been measured.
+        Called with each thing that is about to be measured.
 
     Raises
     ------
     SpecError
         If the question is about other devices, its cut does not fit, or nothing here can run it.
     RunError
-        If a rank fails, ranks disagree or a loss is no number.
+        If a rank fails, ranks disagree or a loss is no number before anything was measured.
     """
     here = find_here()
     here.check(question)
@@ -121,10 +129,22 @@ def measure(
             f"{layout.dp * layout.cp} ranks): ask with --zero 1, or run the layout whole with --check"
         )
     before = state_of(here)
-    rows, interrupted = _spooled(partial(_run, question, cut, copies, here, devices, seconds), tell)
+    effort = Effort(seconds=seconds, repeats=repeats)
+    rows, ended = _spooled(partial(_run, question, cut, copies, here, devices, effort), effort, tell)
     conditions = _conditions(question, cut.question.cluster.num_devices, here, before.clock_mhz)
-    conditions = replace(conditions, num_copies=copies, interrupted=interrupted)
-    return artifact_of(question, cut, rows, conditions)
+    return artifact_of(question, cut, rows, replace(conditions, num_copies=copies, **ended))
+
+
+class Effort(Struct, frozen=True, kw_only=True):
+    """How much is measured."""
+
+    seconds: float
+    repeats: int = MOST
+    """Samples at most of each thing that is timed."""
+
+    def budget(self, share: float = 1.0) -> Budget:
+        """Return a share of the time, from now on."""
+        return Budget(share * self.seconds, repeats=self.repeats)
 
 
 def measure_suite(
@@ -132,6 +152,7 @@ def measure_suite(
     *,
     devices: int | None = None,
     seconds: float = 60.0,
+    repeats: int = MOST,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> BenchArtifact:
     """Return kernels of every family by extent, in the type of a question, and messages by size among the devices here.
@@ -141,7 +162,13 @@ def measure_suite(
     devices = devices or find_here().num_devices
     device = question.cluster.device
     kernels = suite_kernels(device, question.workload.precision.compute)
-    return _listed(question, kernels, suite_messages(device, devices) if devices > 1 else [], seconds, tell)
+    return _listed(
+        question,
+        kernels,
+        suite_messages(device, devices) if devices > 1 else [],
+        Effort(seconds=seconds, repeats=repeats),
+        tell,
+    )
 
 
 def measure_next(
@@ -149,19 +176,26 @@ def measure_next(
     *,
     devices: int | None = None,
     seconds: float = 60.0,
+    repeats: int = MOST,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> BenchArtifact:
     """Return what `propose` names, timed. Parameters and errors are those of `measure`."""
     devices = devices or find_here().num_devices
     found = propose(question, devices=devices, seconds=seconds)
-    return _listed(question, kernels_among(found), messages_among(found, devices), seconds, tell)
+    return _listed(
+        question,
+        kernels_among(found),
+        messages_among(found, devices),
+        Effort(seconds=seconds, repeats=repeats),
+        tell,
+    )
 
 
 def _listed(
     question: Question,
     kernels: Sequence[Compute],
     messages: Sequence[Message],
-    seconds: float,
+    effort: Effort,
     tell: Callable[[Progress], None],
 ) -> BenchArtifact:
     """Return kernels and messages timed on the question's device."""
@@ -171,35 +205,47 @@ def _listed(
     if devices > here.num_devices:
         raise SpecError(f"{devices} devices were asked for; this machine has {here.num_devices}")
     before = state_of(here)
-    part = SUITE_SHARE * seconds if devices > 1 else seconds
+    part = SUITE_SHARE if devices > 1 else 1.0
 
     def run(spool: str) -> None:
-        launch(_time_kernels, 1, kernels, here.kind, part, spool, backend=_backend(1))
-        exchange(messages, devices, here.kind, seconds - part, spool)
+        launch(_time_kernels, 1, kernels, here.kind, effort, part, spool, backend=_backend(1))
+        exchange(messages, devices, here.kind, effort, 1.0 - part, spool)
 
-    rows, interrupted = _spooled(run, tell)
+    rows, ended = _spooled(run, effort, tell)
     conditions = _conditions(question, devices, here, before.clock_mhz)
     found = build_bench(rows, where="kernels and messages")
-    return replace(found, conditions=replace(conditions, interrupted=interrupted))
+    return replace(found, conditions=replace(conditions, **ended))
 
 
 def _spooled(
-    run: Callable[[str], None], tell: Callable[[Progress], None]
-) -> tuple[dict[str, list[Any]], bool]:
-    """Return the rows that `run` wrote to the file it is given, and whether it was interrupted after the first."""
+    run: Callable[[str], None], effort: Effort, tell: Callable[[Progress], None]
+) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Return the rows that `run` wrote to the file it is given, and as conditions how it ended.
+
+    What fails before the first row is raised.
+    """
+    tell(Progress(what="start-up", left_s=effort.seconds, started=False))
+    ended: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         spool = Path(folder) / "rows"
         spool.touch()
-        interrupted = False
+        fault: BaseException | None = None
         with _telling(spool, tell):
             try:
                 run(str(spool))
-            except KeyboardInterrupt:
-                interrupted = True
-        rows = _rows(spool)
-    if interrupted and not rows:
-        raise KeyboardInterrupt
-    return rows, interrupted
+            except KeyboardInterrupt as error:
+                fault, ended["interrupted"] = error, True
+            except Exception as error:
+                fault = error
+        entries = list(_entries(spool))
+    rows, unusable = usable_rows(_rows(entries))
+    if fault is not None and not rows:
+        raise fault
+    begun = next((entry["begin"] for entry in reversed(entries) if "begin" in entry), "start-up")
+    if fault is not None and "interrupted" not in ended:
+        ended["failed"] = f"{begun}: {fault}"
+    skipped = [entry["skipped"] for entry in entries if "skipped" in entry]
+    return rows, {**ended, "left_out": (*skipped, *unusable)}
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -260,22 +306,27 @@ def _whole(_rank: int, question: Question, kind: str, seconds: float) -> tuple[f
     """Return the seconds of a step and the peaks of one rank."""
     device = _device(kind, question.layout.allocator)
     training, _, peaks = weighed(partial(Training, question, device, groups_of(question)), device)
-    return _step(training, Watch(device), seconds)["seconds"], peaks
+    watch = Watch(device)
+    steps = repeated(lambda: {STEP: watch.seconds(training.step)}, Budget(seconds), warmed=True)
+    return steps[STEP]["seconds"], peaks
 
 
 def _run(
-    question: Question, cut: Reduced, copies: int, here: Here, devices: int, seconds: float, spool: str
+    question: Question, cut: Reduced, copies: int, here: Here, devices: int, effort: Effort, spool: str
 ) -> None:
     ranks = copies * cut.question.cluster.num_devices
-    launch(_work, ranks, cut.question, question, here.kind, seconds, spool, backend=_backend(ranks))
     wanted = {*messages_of(question, devices), *messages_of(cut.question, devices)}
-    exchange(sorted(wanted), devices, here.kind, SHARES["collectives"] * seconds, spool)
+    kernels = 1.0 - (SHARES["collectives"] if devices > 1 and wanted else 0.0)
+    launch(_work, ranks, cut.question, question, here.kind, effort, kernels, spool, backend=_backend(ranks))
+    exchange(sorted(wanted), devices, here.kind, effort, SHARES["collectives"], spool)
 
 
-def exchange(wanted: Sequence[Message], devices: int, kind: str, seconds: float, spool: str) -> None:
+def exchange(
+    wanted: Sequence[Message], devices: int, kind: str, effort: Effort, share: float, spool: str
+) -> None:
     """Time messages among devices of one kind into the file `spool`."""
     if devices > 1 and wanted:
-        launch(_exchange, devices, wanted, kind, seconds, spool, backend=_backend(devices))
+        launch(_exchange, devices, wanted, kind, effort, share, spool, backend=_backend(devices))
 
 
 def _backend(ranks: int) -> str:
@@ -294,59 +345,88 @@ def _device(kind: str, allocator: Allocator = "segments") -> torch.device:
 
 
 class Spool:
-    """Rows that the first rank writes as it finds them."""
+    """What the first rank finds, in a file that outlives it: rows, what is under way, and what was left out."""
 
-    def __init__(self, path: str, seconds: float) -> None:
-        self.path, self.end, self.seconds = Path(path), time.monotonic() + seconds, seconds
+    def __init__(self, path: str, budget: Budget | None = None) -> None:
+        self.path, self.budget = Path(path), budget
 
-    def put(self, key: str, rows: Sequence[Mapping[str, Any]], what: str) -> None:
+    def start(self, budget: Budget) -> None:
+        """Count what is left from now on."""
+        self.budget = budget
+
+    def begin(self, what: str) -> None:
+        """Note what is measured next."""
+        left = None if self.budget is None else max(0.0, self.budget.left)
+        self._note({"begin": what, "left": left})
+
+    def put(self, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows of one section of the artifact."""
+        self._note({"key": key, "rows": list(rows)})
+
+    def skip(self, what: str) -> None:
+        """Note what there was no time for."""
+        self._note({"skipped": what})
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
         if dist.get_rank():
             return
-        line = {"key": key, "rows": list(rows), "what": what, "left": max(0.0, self.end - time.monotonic())}
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(entry) + "\n")
 
 
-def _work(_rank: int, cut: Question, asked: Question, kind: str, seconds: float, path: str) -> None:
-    """Measure everything but messages on one rank."""
-    device, spool = _device(kind, cut.layout.allocator), Spool(path, seconds)
+def _work(
+    _rank: int, cut: Question, asked: Question, kind: str, effort: Effort, end: float, path: str
+) -> None:
+    """Measure a cut question on one rank: memory, then steps, blocks and kernels until a share of the time is over."""
+    warnings.simplefilter("ignore", FutureWarning)  # of names that torch before 2.13 has no others for
+    device, spool = _device(kind, cut.layout.allocator), Spool(path)
     groups, watch = groups_of(cut), Watch(device)
+    spool.begin("the first steps of the model")
     training, phases, peaks = weighed(partial(Training, cut, device, groups), device)
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (phases, peaks))
     own = found[: cut.cluster.num_devices]
-    spool.put("ranks", [rank_row(rank, *each) for rank, each in enumerate(own)], "memory of a step")
-
-    laps = repeated(partial(timed_step, training, watch), budget_s=SHARES["steps"] * seconds)
-    training.check(training.step())
-    spool.put("steps", [{"num_microbatches": training.num_microbatches, **laps.pop(STEP)}], "step")
-    spool.put("blocks", _block_rows(laps), "blocks of a step")
-
+    spool.put("ranks", [rank_row(rank, *each) for rank, each in enumerate(own)])
     parts = list(parts_of(training))
     for part in parts:
-        spool.put(
-            "layers",
-            [{"kind": part.kind, "activation_bytes": kept_bytes(part, training)}],
-            f"{part.kind} kept",
-        )
-    if not multiplies_narrow(cut):  # torchao's layers leave no gradient of theirs for later
-        apart = repeated(gradients_apart(training, parts, watch), budget_s=SHARES["apart"] * seconds)
-        spool.put("blocks", _block_rows(apart), "gradients apart")
+        spool.begin(f"what {part.kind} keeps")
+        spool.put("layers", [{"kind": part.kind, "activation_bytes": kept_bytes(part, training)}])
+    budget = effort.budget()
+    spool.start(budget)
+    _time_blocks(training, parts, watch, spool, budget)
     del training, parts
     ops = kernels_of(cut)
     ops += [
         op for op in kernels_of(asked) if op not in ops
     ]  # one is divided by the other where a block is restored
-    _kernels(ops, watch, spool, SHARES["kernels"] * seconds)
+    _kernels(ops, watch, spool, budget.until(end))
 
 
-def _time_kernels(_rank: int, ops: Sequence[Compute], kind: str, seconds: float, path: str) -> None:
-    _kernels(ops, Watch(_device(kind)), Spool(path, seconds), seconds)
+def _time_blocks(
+    training: Training, parts: list[BlockPart], watch: Watch, spool: Spool, budget: Budget
+) -> None:
+    """Time steps, what blocks take inside them, and gradients apart."""
+    spool.begin("step")
+    laps = repeated(partial(timed_step, training, watch), budget.until(SHARES["steps"]), warmed=True)
+    training.check(training.step())
+    spool.put("steps", [{"num_microbatches": training.num_microbatches, **laps.pop(STEP)}])
+    spool.put("blocks", _block_rows(laps))
+    if not training.splits_gradients:
+        return
+    if budget.is_spent():
+        spool.skip("gradients apart")
+        return
+    sample = gradients_apart(
+        training, parts, watch, tell=lambda kind: spool.begin(f"gradients apart of {kind}")
+    )
+    spool.put("blocks", _block_rows(repeated(sample, budget.until(SHARES["steps"] + SHARES["apart"]))))
 
 
-def _step(training: Training, watch: Watch, budget_s: float) -> dict[str, Any]:
-    return repeated(lambda: {"step": watch.seconds(training.step)}, budget_s=budget_s)["step"]
+def _time_kernels(
+    _rank: int, ops: Sequence[Compute], kind: str, effort: Effort, share: float, path: str
+) -> None:
+    budget = effort.budget(share)
+    _kernels(ops, Watch(_device(kind)), Spool(path, budget), budget)
 
 
 def rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float]) -> dict[str, Any]:
@@ -365,42 +445,50 @@ def _block_rows(found: Mapping[Lap, Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget_s: float) -> None:
-    """Time kernels, each with an equal share of what time is left."""
-    end = time.monotonic() + budget_s
+def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget: Budget) -> None:
+    """Time kernels, each with an equal share of what time is left, until none is."""
     for place, op in enumerate(ops):
-        share = max(0.0, end - time.monotonic()) / (len(ops) - place)
-        found = timed_kernel(op, watch, budget_s=share)
+        if budget.is_spent():
+            spool.skip(f"{len(ops) - place} of {counted(len(ops), 'kernel')}")
+            return
+        spool.begin(f"{kernel_row(op, {})['op']} {place + 1} of {len(ops)}")
+        found = timed_kernel(op, watch, budget.shared(len(ops) - place))
         if found is not None:
-            row = kernel_row(op, found)
-            spool.put("kernels", [row], f"{row['op']} {place + 1} of {len(ops)}")
+            spool.put("kernels", [kernel_row(op, found)])
 
 
-def _exchange(_rank: int, wanted: Sequence[Message], kind: str, budget_s: float, path: str) -> None:
+def _exchange(
+    _rank: int, wanted: Sequence[Message], kind: str, effort: Effort, share: float, path: str
+) -> None:
     """Time messages on one rank: as many groups of the ranks that a message takes as there is room for send at once."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that torch before 2.13 has no others for
-    watch, spool = Watch(_device(kind)), Spool(path, budget_s)
+    watch = Watch(_device(kind))
     groups = {ranks: neighbours(ranks) for ranks in sorted({ranks for *_, ranks in wanted})}
-    for name, num_bytes, ranks in wanted:
-        found = timed_message(name, num_bytes, groups[ranks], watch, budget_s=budget_s / len(wanted))
+    budget = effort.budget(share)
+    spool = Spool(path, budget)
+    for place, (name, num_bytes, ranks) in enumerate(wanted):
+        if budget.is_spent():
+            spool.skip(f"{len(wanted) - place} of {counted(len(wanted), 'message')}")
+            return
+        spool.begin(f"{name} of {num_bytes:,.0f} bytes among {ranks}")
+        found = timed_message(name, num_bytes, groups[ranks], watch, budget.shared(len(wanted) - place))
         row = {"kind": name, "num_bytes": num_bytes, "num_ranks": ranks, "ranks_per_node": ranks, **found}
-        spool.put("collectives", [row], f"{name} of {num_bytes:,.0f} bytes among {ranks}")
+        spool.put("collectives", [row])
 
 
 @contextmanager
 def _telling(spool: Path, tell: Callable[[Progress], None]) -> Iterator[None]:
-    """Tell of every new line of the spool meanwhile."""
+    """Tell meanwhile of everything that begins, by the spool."""
     over = threading.Event()
 
     def watch() -> None:
         told = 0
         while not over.wait(POLL_S):
-            lines = spool.read_text(encoding="utf-8").splitlines()
-            for line in lines[told:]:
-                with suppress(json.JSONDecodeError):
-                    found = json.loads(line)
-                    tell(Progress(what=found["what"], left_s=found["left"]))
-            told = len(lines)
+            begun = [entry for entry in _entries(spool) if "begin" in entry]
+            for entry in begun[told:]:
+                left = entry["left"]
+                tell(Progress(what=entry["begin"], left_s=left or 0.0, started=left is not None))
+            told = len(begun)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -411,12 +499,18 @@ def _telling(spool: Path, tell: Callable[[Progress], None]) -> Iterator[None]:
         thread.join()
 
 
-def _rows(spool: Path) -> dict[str, list[Any]]:
-    """Return the rows of each section; a line that was cut off is left out."""
-    found: dict[str, list[Any]] = {}
-    for line in spool.read_text(encoding="utf-8").splitlines():
+def _entries(spool: Path) -> Iterator[dict[str, Any]]:
+    """Yield what a spool has; a line that was cut off is left out."""
+    for line in spool.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(json.JSONDecodeError):
-            entry = json.loads(line)
+            yield json.loads(line)
+
+
+def _rows(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the rows of each section."""
+    found: dict[str, list[Any]] = {}
+    for entry in entries:
+        if "key" in entry:
             found.setdefault(entry["key"], []).extend(entry["rows"])
     return found
 

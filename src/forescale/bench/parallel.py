@@ -169,7 +169,8 @@ def _dispatched(
     rows = exchange(x[order // top_k], receive, send, group)
     own = torch.arange(num_local, device=x.device).repeat(ranks).repeat_interleave(theirs.flatten())[:, None]
     results = exchange(run(rows, own, weights.new_ones(own.shape)), send, receive, group)
-    return (results[order.argsort()].view(*chosen.shape, -1) * weights[..., None]).sum(1)
+    weighted = results[order.argsort()].view(*chosen.shape, -1) * weights[..., None]
+    return weighted.sum(1).to(x.dtype)  # weights of a router may be in fp32
 
 
 def split_embedding(embedding: nn.Embedding, split: Split) -> None:

@@ -63,6 +63,7 @@ def check_states(question: Question) -> None:
     layout, name, types = question.layout, question.workload.optimizer, question.workload.precision
     if name not in OPTIMIZERS:
         raise SpecError(f"a bench updates with {', '.join(OPTIMIZERS)}; the question has {name}")
+    _check_types(types, name)
     if layout.dp * layout.cp == 1 or not layout.zero:
         return
     whole, shared = layout.zero == 3, f"in shards (zero {layout.zero})"
@@ -81,6 +82,24 @@ def check_states(question: Question) -> None:
     for reason, holds in reasons.items():
         if holds:
             raise SpecError(f"a bench does not hold {reason}")
+
+
+def _check_types(types: Precision, optimizer: str) -> None:
+    """Raise unless gradients and states are in the types that a bench keeps them in, which it measures."""
+    runs, masters = types.parameters, types.master not in ("none", types.parameters)
+    updated = "fp32" if masters else runs
+    allowed: dict[str, tuple[str, tuple[str, ...]]] = {
+        "gradients": (types.gradients, (runs, "fp32")),
+        "master": (types.master, ("none", runs, "fp32")),
+        "moments": (types.moments, (updated,) if optimizer == "adamw" else (types.moments,)),
+    }
+    for key, (given, kept) in allowed.items():
+        if given not in kept:
+            fixes = " or ".join(f'precision.{key} = "{each}"' for each in dict.fromkeys(kept))
+            raise SpecError(
+                f"precision.{key} is {given}, which a bench does not have where weights are in {runs}"
+                f"{' with master weights in fp32' if masters else ''}: use {fixes}"
+            )
 
 
 class Bucket:
@@ -319,9 +338,10 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _to_main(parameter: Tensor) -> None:
-    assert parameter.grad is not None
-    getattr(parameter, MAIN).add_(parameter.grad)
-    parameter.grad = None
+    """Add a gradient to its sum in a wider type; a backward pass that puts weight gradients off leaves none here."""
+    if parameter.grad is not None:
+        getattr(parameter, MAIN).add_(parameter.grad)
+        parameter.grad = None
 
 
 class Training:
@@ -334,6 +354,8 @@ class Training:
         if layout.zero == 3 and groups.dp_cp is not None:
             shard_weights(self.blocks, question, groups.dp_cp)
         self.update = Update(self.blocks, question, groups)
+        self.splits_gradients = not huggingface.multiplies_narrow(question)
+        """Whether layers can leave their weight gradients for later; torchao's cannot."""
         self.num_microbatches = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
         self.share = self.num_microbatches * layout.dp
         made = torch.Generator().manual_seed(2)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import typer
+
+from forescale.cli.codes import INTERRUPTED
 from forescale.cli.console import console, print_json, say
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import JsonFlag, LaidOut, bounded, given, grouped, option
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 
 Suite: TypeAlias = Literal["device", "memory"]
 SECONDS = 30.0
+NOTHING = "nothing was measured"
 SHOWN = 3
 """Proposals that are shown after a bench."""
 IDLE = {
@@ -42,7 +48,10 @@ class BenchOptions:
         check=bounded(DEVICES),
     )
     seconds: float = _bench(
-        "Time for repeating; models are built beside.", "S", default=SECONDS, check=bounded(TIME, whole=False)
+        "Time to measure at most. Start-up, which comes first, is not part of it.",
+        "S",
+        default=SECONDS,
+        check=bounded(TIME, whole=False),
     )
     save: Path | None = _bench(
         "What was measured.", "FILE.json", flag="--save --save-benchmark", check=writable
@@ -95,7 +104,8 @@ def bench_command(
     if bench.known is not None:
         _next(question, bench, bench.known, as_json=as_json)
         return
-    _give(_measured(question, bench), bench.save, as_json=as_json)
+    found = _measured(question, bench)
+    _end(found, _give(found, bench.save, as_json=as_json))
     if bench.save is not None and bench.suite is None and not as_json:
         from forescale.bench.suite import propose
         from forescale.cli.render.bench import next_view
@@ -105,39 +115,77 @@ def bench_command(
         console().print(next_view(propose(priced, devices=here, seconds=bench.seconds)[:SHOWN]))
 
 
-def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> None:
-    """Write, and print, what was measured."""
-    if save is not None:
-        from forescale.io.bench import write_bench
-
-        write_bench(found, save)
+def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> Path | None:
+    """Print what was measured, write it, and return where; what is not whole is written in any case."""
     if as_json:
         from forescale.io.bench import bench_values
 
         print_json(bench_values(found))
-        return
-    from forescale.cli.render.bench import bench_view
+    else:
+        from forescale.cli.render.bench import bench_view
 
-    console().print(bench_view(found))
-    if save is not None:
-        say(f"wrote {save}")
+        console().print(bench_view(found))
+    ended = found.conditions.interrupted or found.conditions.failed
+    place = save or (_spare() if ended else None)
+    if place is not None:
+        _write(found, place)
+        if not as_json and not ended:
+            say(f"wrote {place}")
+    return place
+
+
+def _spare() -> Path:
+    """Return a new file for what nobody named a place for."""
+    handle, name = tempfile.mkstemp(prefix="forescale-bench-", suffix=".json")
+    os.close(handle)
+    return Path(name)
+
+
+def _write(found: BenchArtifact, place: Path) -> None:
+    """Write what was measured; where that fails, to another place, which the error names."""
+    from forescale.io.bench import write_bench
+
+    try:
+        write_bench(found, place)
+    except ForescaleError as error:
+        other = _spare()
+        write_bench(found, other)
+        raise ForescaleError(f"{error}; the measurements are in {other}") from error
+
+
+def _end(found: BenchArtifact, place: Path | None) -> None:
+    """Say what kept a bench from measuring everything, and where the rest is; that is no success.
+
+    Raises
+    ------
+    ForescaleError
+        If something failed.
+    typer.Exit
+        If it was interrupted.
+    """
+    if found.conditions.failed:
+        raise ForescaleError(f"{found.conditions.failed} (measurements until then: {place})")
+    if found.conditions.interrupted:
+        say(f"interrupted; measurements until then: {place}", error=True)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json: bool) -> None:
     """Show what to time next, or time it and add it to what is known."""
     from forescale.bench.suite import propose
-    from forescale.cli.progress import BenchBar
+    from forescale.cli.progress import BenchBar, interruptible
 
     asked = _priced_by(question, known)
     if bench.save is not None:
         from forescale.io.bench import merged, read_bench
 
         files = {str(file): read_bench(file) for file in known}
-        with BenchBar(bench.seconds) as bar:
+        with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
+            bar.start()
             found = _measuring_part().measure_next(
                 asked, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
-        _give(merged({**files, "what was timed": found}), bench.save, as_json=as_json)
+        _end(found, _give(merged({**files, "what was timed": found}), bench.save, as_json=as_json))
         return
     here = bench.devices_here or question.cluster.devices_per_node
     found = propose(asked, devices=here, seconds=bench.seconds)
@@ -161,7 +209,11 @@ def _priced_by(question: Question, files: list[Path]) -> Question:
 
 
 def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
-    found = _measuring_part().check_projection(_priced_by(question, [file]), seconds=seconds)
+    from forescale.cli.progress import announce, interruptible
+
+    announce(seconds)
+    with interruptible(NOTHING):
+        found = _measuring_part().check_projection(_priced_by(question, [file]), seconds=seconds)
     if as_json:
         print_json({"schema": "forescale.bench_check/1", **asdict(found)})
         return
@@ -171,17 +223,19 @@ def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> 
 
 
 def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
-    from forescale.cli.progress import BenchBar
+    from forescale.cli.progress import BenchBar, interruptible
 
-    measuring = _measuring_part()
-    if bench.suite == "memory":
-        from forescale.bench.tracking import track_memory
+    with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
+        if bench.suite == "memory":
+            _measuring_part()
+            from forescale.bench.tracking import track_memory
 
-        return track_memory(question, devices=bench.devices_here)
-    measure = measuring.measure_suite if bench.suite else measuring.measure
-    with BenchBar(bench.seconds) as bar:
+            return track_memory(question, devices=bench.devices_here)
+        bar.start()
+        measuring = _measuring_part()
+        measure = measuring.measure_suite if bench.suite else measuring.measure
         found: BenchArtifact = measure(question, devices=bench.devices_here, seconds=bench.seconds, tell=bar)
-    return found
+        return found
 
 
 def _measuring_part() -> ModuleType:

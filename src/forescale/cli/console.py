@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import TextIOWrapper
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forescale.errors import PhysicsError
 from forescale.escaping import printable
 
 if TYPE_CHECKING:
@@ -44,8 +46,31 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Write one JSON document to standard output."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    """Write one JSON document to standard output.
+
+    Raises
+    ------
+    PhysicsError
+        If a number in it is not finite.
+    """
+    try:
+        text = json.dumps(document, indent=2, allow_nan=False)
+    except ValueError as error:
+        place, value = next(_endless(document, ""), ("the answer", error))
+        raise PhysicsError(f"{place} is {value}, which is no finite number; please report this") from error
+    sys.stdout.write(text + "\n")
+
+
+def _endless(value: object, place: str) -> Iterator[tuple[str, object]]:
+    """Yield the numbers of a document that are not finite, with where they are."""
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            yield from _endless(inside, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for index, inside in enumerate(value):
+            yield from _endless(inside, f"{place}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield place, value
 
 
 def show(

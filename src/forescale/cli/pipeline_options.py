@@ -16,6 +16,7 @@ import typer
 
 from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
+from forescale.cli.progress import interruptible
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.io.schedule_table import Listed, read_schedule
 from forescale.limits import DEVICES, Interval
@@ -386,6 +387,7 @@ def picture_writable(path: Path | None) -> Path | None:
     return writable(path)
 
 
+NOT_TIMED = "no step was timed"
 TORCH_NEEDED = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
 
 
@@ -422,7 +424,8 @@ def run_command(
     stages. Needs torch (the extra `bench`).
     """
     try:
-        from forescale.runtime.job import Job, run_job
+        with interruptible(NOT_TIMED):
+            from forescale.runtime.job import Job, run_job
     except ModuleNotFoundError as error:
         raise ForescaleError(TORCH_NEEDED) from error
     passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
@@ -442,7 +445,8 @@ def run_command(
         return
     _check_ranks(asked, trace)
     seconds = None if model == "toy" else stages.seconds(asked, passes)
-    timed = run_job(Job(what=what, steps=steps, seconds=seconds))
+    with interruptible(NOT_TIMED):
+        timed = run_job(Job(what=what, steps=steps, seconds=seconds))
     if not timed:  # another rank of torchrun says what was found
         return
     ran = typical(timed)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from forescale.cli.console import console
+from forescale.cli.console import console, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -61,16 +64,45 @@ class SearchBar(_OnTerminal):
 
 
 class BenchBar(_OnTerminal):
-    """Told what has been measured, shows it and how long the rest takes."""
+    """Told what is being measured: announces start-up and how long it took, then shows how long the rest takes."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.seconds, self._clock = seconds, clock
+        self._begun = clock()
+        self._started = False
 
-    def __call__(self, measured: Measured) -> None:
-        """Show what was measured last."""
-        state = f"{measured.what} · {measured.left_s:.0f} s left"
-        self._show(self.seconds - measured.left_s, self.seconds, state)
+    def start(self) -> None:
+        """Announce start-up, which ends when something is measured."""
+        self._begun = self._clock()
+        announce(self.seconds)
+
+    def __call__(self, progress: Measured) -> None:
+        """Show what is measured now."""
+        if progress.started and not self._started:
+            self._started = True
+            say(f"started in {self._clock() - self._begun:.0f} s", error=True)
+        if progress.started:
+            self._show(
+                self.seconds - progress.left_s,
+                self.seconds,
+                f"{progress.what} · {progress.left_s:.0f} s left",
+            )
+
+
+def announce(seconds: float) -> None:
+    """Say on standard error what comes before measuring, and how long that may take."""
+    say(f"starting up, then measuring for {seconds:g} s at most", error=True)
+
+
+@contextmanager
+def interruptible(lost: str) -> Iterator[None]:
+    """Let an interrupt end the command with one line, which says what is `lost`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {lost}", error=True)
+        raise
 
 
 def state_of(progress: Progress) -> str:

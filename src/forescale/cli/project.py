@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,11 @@ from forescale.cli.inputs import answered, line_of, read_question, refuse_preset
 from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, grouped, option, refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rich.console import Group
 
+    from forescale.cost.anchor import Anchor
     from forescale.projection.result import Projection
     from forescale.question import Question
 
@@ -39,29 +43,39 @@ def project_command(
         )
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if asked.cost.side_by_side or measured is not None else None
+    view = partial(_view, simulated, result, _measured_parts(question.costs.anchor, measured))
     if html is not None:
         from forescale.cli.render.page import write_page
         from forescale.report.drawn import drawings
 
         pictures = () if not result.step_time_s else result.pictures()
         drawn = drawings(question) if question.preset == "default" else ()
-        write_page(html, _view(simulated, result), pictures, drawn)
+        write_page(html, view(), pictures, drawn)
     if as_json:
         from forescale.io.question import question_values
 
         more = {} if simulated is None else {"simulated": simulated.to_json()}
         print_json({**result.to_json(), **more, "question": question_values(question)})
         return
-    console().print(_view(simulated, result))
+    console().print(view())
     if result.memory.verdict == "OOM" and question.preset == "default":
         say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")
 
 
-def _view(simulated: Projection | None, result: Projection) -> Group:
-    """Return the projection, beside that of the models alone where both are asked."""
+def _view(simulated: Projection | None, result: Projection, measured: Collection[str]) -> Group:
+    """Return the projection, next to that of the models alone where both are asked."""
     from forescale.cli.render.projection import projection_view, sides_view
 
-    return projection_view(result) if simulated is None else sides_view(simulated, result)
+    return projection_view(result) if simulated is None else sides_view(simulated, result, measured)
+
+
+def _measured_parts(anchor: Anchor | None, run: Path | None) -> Collection[str]:
+    """Return what the files given measured, as `sides_view` calls it."""
+    parts = {
+        "step": run is not None or (anchor is not None and anchor.timed),
+        "peak memory": anchor is not None and bool(anchor.residual or anchor.corrections),
+    }
+    return [name for name, known in parts.items() if known]
 
 
 def _as_run(question: Question, folder: Path) -> Projection:

@@ -162,6 +162,8 @@ class Anchor(Struct, frozen=True, kw_only=True):
     """Outside the allocator: context and communicators, where they were measured."""
     safety_margin: float = 0.0
     """Of the residual, which the upper end of a peak has more."""
+    notes: tuple[str, ...] = ()
+    """What its files do not say, in sentences."""
 
     def of_step(self, seconds: Numeric) -> Numeric:
         """Return what a part of a step takes in a whole step."""

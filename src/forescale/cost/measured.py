@@ -326,6 +326,8 @@ class Measurements:
     kernels: tuple[tuple[Compute, float], ...] = ()
     """Operators with plain extents, and their seconds."""
     collectives: tuple[MeasuredCollective, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What its files do not say, in sentences."""
     table: KernelTable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -351,6 +353,7 @@ class Measurements:
             device=devices[0] if devices else "",
             kernels=tuple(timing for one in each for timing in one.kernels),
             collectives=tuple(row for one in each for row in one.collectives),
+            notes=tuple(note for one in each for note in one.notes),
         )
 
     def check(self, cluster: Cluster) -> None:

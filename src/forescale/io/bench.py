@@ -39,8 +39,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import field
 from msgspec.structs import replace
 
+from forescale.checksum import CHECKSUM, checksum
 from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
-from forescale.errors import ReaderError, SpecError, UnknownKeyError
+from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
 from forescale.graph.ops import AttentionCore, CollectiveKind, Compute, Elementwise, Gemm, GroupedGemm
 from forescale.io.named import build
@@ -81,6 +82,10 @@ class Conditions(Struct, frozen=True, kw_only=True):
     """Whether memory was counted on fake tensors, not measured."""
     interrupted: bool = False
     """Whether it was stopped before everything was measured."""
+    failed: str = ""
+    """What failed before everything was measured, and why; nothing where nothing did."""
+    left_out: tuple[str, ...] = ()
+    """What there was no time for, and rows that were no measurements."""
 
 
 class GivenUp(Struct, frozen=True, kw_only=True):
@@ -107,6 +112,11 @@ class BenchArtifact(Struct, frozen=True, kw_only=True):
     steps: tuple[StepTiming, ...] = ()
     kernels: tuple[KernelTiming, ...] = ()
     collectives: tuple[CollectiveTiming, ...] = ()
+    unchecked: bool = False
+    """Whether its file has no checksum, as those before version 1.1 and those written by hand have none."""
+
+
+NO_CHECKSUM = "it has no checksum, so that damage would not be noticed"
 
 
 @says_lines
@@ -116,14 +126,23 @@ def read_bench(path: str | Path) -> BenchArtifact:
     Raises
     ------
     ReaderError
-        If the file is missing, is not whole JSON, or has another schema; the message says which can be read.
+        If the file is missing, is not whole JSON, was changed since it was written, or has another schema; the message
+        says which can be read.
     SpecError
         If anything in it is unknown, missing or impossible.
     """
     file = Path(path)
     document = parse_mapping(read_text(file), file, parse_json)
     _check_schema(document.get("schema"), file)
-    return build_bench(document, where=str(file))
+    values = {key: value for key, value in document.items() if key != CHECKSUM}
+    given = document.get(CHECKSUM)
+    if given is not None and given != checksum(values):
+        raise ReaderError(
+            file,
+            f"its checksum is {shown(given)}, and that of its content {checksum(values)[:8]}…: it was changed after it "
+            f'was written; restore or measure it again, or remove the key "{CHECKSUM}" if you changed it on purpose',
+        )
+    return replace(build_bench(values, where=str(file)), unchecked=given is None)
 
 
 def is_same_run(one: BenchArtifact, other: BenchArtifact) -> bool:
@@ -154,6 +173,7 @@ def merged(artifacts: Mapping[str, BenchArtifact]) -> BenchArtifact:
     return replace(
         of_run,
         conditions=_together([each.conditions for each in given]),
+        unchecked=any(each.unchecked for each in given),
         ranks=tuple({(rank.rank, rank.stage): rank for rank in peaks}.values()),
         layers=tuple(
             LayerMeasurement(kind=kind, activation_bytes=median(sizes) if sizes else None)
@@ -208,8 +228,10 @@ def write_bench(artifact: BenchArtifact, path: str | Path) -> None:
 
 
 def bench_values(artifact: BenchArtifact) -> dict[str, Any]:
-    """Return an artifact as plain values, as its file has them."""
-    return {"schema": SCHEMA, **{name: value for name, value in _plain(artifact).items() if value != {}}}
+    """Return an artifact as plain values, as its file has them, with their checksum."""
+    plain = _plain(replace(artifact, unchecked=False))
+    values = {"schema": SCHEMA, **{name: value for name, value in plain.items() if value != {}}}
+    return {**values, CHECKSUM: checksum(values)}
 
 
 def _section(value: object) -> str:
@@ -232,7 +254,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 (a value of an artifact)
 
 def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
     """Return the artifact that plain values describe."""
-    keys = ("schema", *(each.name for each in fields(BenchArtifact)))
+    keys = ("schema", *(each.name for each in fields(BenchArtifact) if each.name != "unchecked"))
     for key in document:
         if key not in keys:
             raise UnknownKeyError(key, where, keys)
@@ -244,7 +266,7 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
     rows = {key: _rows(document, key, where) for key in ROWS}
     rows["layers"], times = _layers(rows["layers"])
     rows["blocks"] = [*rows["blocks"], *times]
-    found = {
+    found: dict[str, Any] = {
         key: tuple(_row(key, row, f"{where}, {key}[{place}]") for place, row in enumerate(given))
         for key, given in rows.items()
     }
@@ -293,6 +315,23 @@ def _row(key: str, row: Mapping[str, Any], where: str) -> Any:  # noqa: ANN401 (
     if op not in KERNEL_TIMINGS:
         raise SpecError(f"{where}: op must be one of {', '.join(KERNEL_TIMINGS)}; got {op!r}")
     return build(KERNEL_TIMINGS[op], row, where=where)
+
+
+def usable_rows(
+    sections: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """Return the rows of each section that are measurements, and what is wrong with each of the others."""
+    usable: dict[str, list[Any]] = {}
+    problems = []
+    for key, rows in sections.items():
+        for row in rows:
+            try:
+                _row(key, row, key)
+            except SpecError as error:
+                problems.append(str(error))
+            else:
+                usable.setdefault(key, []).append(row)
+    return usable, tuple(problems)
 
 
 def _layers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from forescale.catalogue.clusters import device_names, hardware_device
 from forescale.cost.anchor import MARGIN, Rule
 from forescale.cost.measured import Measurements
 from forescale.cost.select import Calibrations, ComputeKind, Costs, read_calibrations
 from forescale.cost.timings import MeasuredCollective, kind_of, read_collectives, read_kernels
-from forescale.errors import ReaderError, SpecError, UnknownNameError, shown
+from forescale.errors import ReaderError, SpecError, shown
 from forescale.files import place_of, read_table, read_text
 from forescale.graph.ops import CollectiveKind
 from forescale.io.named import build, cluster_given
+from forescale.io.recorded import catalogue_name, check_device
 from forescale.limits import Interval, Measure, whole_of
 from forescale.positions import says_lines
 from forescale.spec import Cluster, Device
@@ -25,6 +25,7 @@ from forescale.struct import Struct
 
 if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact
+    from forescale.io.profile import Profile
 
 NODE = 8
 """Neighbouring ranks of a trace that share a node, where nobody says."""
@@ -153,17 +154,31 @@ def read_measurements(
 
             if is_profile(file):
                 found = read_profile(file, devices_per_node=ranks_per_node or NODE)
-                return Measurements(source=file.name, kernels=found.kernels, collectives=found.collectives)
+                return of_profile(found, device, file)
             return of_artifact(read_bench(file), file)
         case ".csv":
             return _of_table(file, device, cluster)
         case ".txt" | ".log" | ".out":
             run = read_nccl_tests(file, kind=kind, num_ranks=num_ranks, ranks_per_node=ranks_per_node)
             return Measurements(
-                source=file.name, device=_catalogue_name(run.device), collectives=tuple(run.rows)
+                source=file.name, device=catalogue_name(run.device), collectives=tuple(run.rows)
             )
         case suffix:
             raise ReaderError(file, f"the suffix {suffix!r} is not one of {', '.join(SUFFIXES)}")
+
+
+def of_profile(found: Profile, device: Device, file: Path) -> Measurements:
+    """Return the kernels and collectives that were recorded of a run on a device."""
+    if not found.kernels and not found.collectives:
+        raise ReaderError(file, "it has neither kernels nor collectives to look up")
+    notes = check_device(found, device, file)
+    return Measurements(
+        source=file.name,
+        device=device.name,
+        kernels=found.kernels,
+        collectives=found.collectives,
+        notes=notes,
+    )
 
 
 def of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
@@ -172,7 +187,7 @@ def of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
         raise ReaderError(file, "it has neither kernels nor collectives to look up")
     conditions = [text for text in (bench.conditions.software, bench.conditions.date) if text]
     if bench.config is None:
-        named = _catalogue_name(bench.conditions.device)
+        named = catalogue_name(bench.conditions.device)
     else:
         ran_on = cluster_given(bench.config.get("cluster"), f"{file}, config", file.parent)
         named = ran_on.device.name
@@ -181,7 +196,15 @@ def of_artifact(bench: BenchArtifact, file: Path) -> Measurements:
         device=named,
         kernels=tuple((timing.operator, timing.seconds) for timing in bench.kernels),
         collectives=tuple(timing.measured for timing in bench.collectives),
+        notes=artifact_notes(bench, file.name),
     )
+
+
+def artifact_notes(bench: BenchArtifact, name: str) -> tuple[str, ...]:
+    """Return what is to be known of an artifact's file, in sentences."""
+    from forescale.io.bench import NO_CHECKSUM
+
+    return (f"{name}: {NO_CHECKSUM}",) if bench.unchecked else ()
 
 
 def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
@@ -191,7 +214,7 @@ def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
     own = sorted(
         name
         for name in names
-        if name and (_catalogue_name(name) == device.name or name.casefold() == cluster.casefold())
+        if name and (catalogue_name(name) == device.name or name.casefold() == cluster.casefold())
     )
     rows = read_kernels(file, dict.fromkeys(own, device))
     kernels = tuple((row.ops[0], row.seconds) for row in rows if len(row.ops) == 1 and not row.extra)
@@ -201,16 +224,6 @@ def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
         others = ", ".join(sorted(name for name in names if name)) or "none"
         raise ReaderError(file, f"it has no rows of {device.name}; its hardware: {others}")
     return Measurements(source=file.name, device=device.name, kernels=kernels, collectives=collectives)
-
-
-def _catalogue_name(text: str) -> str:
-    """Return the catalogue device that a name means; empty where it is none."""
-    if text in device_names():
-        return text
-    try:
-        return hardware_device(text)
-    except UnknownNameError:
-        return ""
 
 
 MOST = 1e15

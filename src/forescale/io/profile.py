@@ -19,10 +19,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from forescale.cost.timings import MeasuredCollective, kind_of
-from forescale.errors import ReaderError, refuse_misspelt, shown
+from forescale.errors import ReaderError, SpecError, refuse_misspelt, shown
 from forescale.files import parse_json, read_bytes
 from forescale.graph.ops import AttentionCore, Compute, Gemm
+from forescale.limits import Interval, outside, within
 from forescale.memory.anchored import RankPeak
 from forescale.positions import says_lines
 from forescale.struct import Struct
@@ -56,6 +59,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     update_s: float | None = None
     """Median of the optimizer's updates."""
     ranks: tuple[RankPeak, ...] = ()
+    devices: tuple[str, ...] = ()
+    """Names of the devices of the machine that recorded it, by its driver."""
+    on_device: bool = True
+    """Whether work of a device was recorded; else all times are the host's."""
 
 
 def is_profile(path: str | Path) -> bool:
@@ -90,11 +97,24 @@ def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
     events = [each for each in events if isinstance(each, Mapping)]
     _check(events, file)
     found = _trace(events, devices_per_node)
-    if found == Profile():
+    if not (found.kernels or found.collectives or found.step_s or found.update_s or found.ranks):
         raise ReaderError(
             file, "nothing of it is a measurement; record with torch.profiler's record_shapes=True and step()"
         )
-    return found
+    return replace(found, devices=_device_names(document, file))
+
+
+def _device_names(document: Event, file: Path) -> tuple[str, ...]:
+    """Return the distinct names of a trace's devices, in order."""
+    rows = document.get("deviceProperties") or []
+    if not isinstance(rows, list):
+        raise ReaderError(file, f"deviceProperties must be a list of tables, got {shown(rows)}")
+    for place, row in enumerate(rows):
+        if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
+            raise ReaderError(
+                file, f"deviceProperties[{place}] must be a table with a name, got {shown(row)}"
+            )
+    return tuple(dict.fromkeys(row["name"] for row in rows))
 
 
 def _text(file: Path) -> str:
@@ -117,6 +137,12 @@ READ_ARGUMENTS: Mapping[str, tuple[type, ...]] = {
     "Device Type": (int,), "Total Allocated": (int, float), "Total Reserved": (int, float),
 }  # fmt: skip
 """What is read of an event and of its arguments, with its types; they have many keys beside."""
+RANGES: Mapping[str, Interval] = {
+    "dur": Interval(ge=-1e12, le=1e12), "In msg nelems": Interval(ge=0, le=1e15),
+    "Out msg nelems": Interval(ge=0, le=1e15), "Group size": Interval(ge=0, le=2**24),
+}  # fmt: skip
+"""Of what is read and is a number; of all others those that may be."""
+USUAL = Interval(ge=-1e24, le=1e24)
 
 
 def _check(events: Sequence[Event], file: Path) -> None:
@@ -125,16 +151,20 @@ def _check(events: Sequence[Event], file: Path) -> None:
     for at, event in enumerate(events):
         for table, kinds in ((event, READ), (_args(event), READ_ARGUMENTS)):
             for key, value in table.items():
-                endless = isinstance(value, float) and not isfinite(value)
-                if key in kinds and (not isinstance(value, kinds[key]) or isinstance(value, bool) or endless):
-                    words = " or ".join(TYPE_WORDS[kind] for kind in kinds[key])
-                    problem = (
-                        f"{key!r} of event {at} ({event.get('name')}) must be {words}, got {shown(value)}"
-                    )
-                    raise ReaderError(file, problem)
+                if key in kinds and (problem := _problem(value, kinds[key], RANGES.get(key, USUAL))):
+                    where = f"{key!r} of event {at} ({event.get('name')})"
+                    raise ReaderError(file, f"{where} {problem}, got {shown(value)}")
             if new := table.keys() - kinds.keys() - strange:
                 strange |= new
                 refuse_misspelt(table, kinds, f"{file}, event {at} ({event.get('name')})")
+
+
+def _problem(value: object, kinds: tuple[type, ...], allowed: Interval) -> str:
+    """Return what a value of a trace must be; nothing where it is that."""
+    plain = isinstance(value, kinds) and not isinstance(value, bool)
+    if not plain or (isinstance(value, float) and not isfinite(value)):
+        return f"must be {' or '.join(TYPE_WORDS[kind] for kind in kinds)}"
+    return outside(value, allowed) if isinstance(value, int | float) else ""
 
 
 TYPE_WORDS: Mapping[type, str] = {
@@ -155,8 +185,13 @@ def _trace(events: Sequence[Event], devices_per_node: int) -> Profile:
         collectives=_collectives(events, devices_per_node),
         step_s=_annotated(events, STEP),
         update_s=_annotated(events, UPDATE),
-        ranks=(peak,) if allocated else (),
+        ranks=(peak,) if allocated > 0 else (),
+        on_device=bool(peaks) or any(event.get("cat") in DEVICE_WORK for event in events),
     )
+
+
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+"""Categories of events that a device has."""
 
 
 def _args(event: Event) -> Mapping[str, Any]:
@@ -316,39 +351,71 @@ CHANGES: Mapping[str, tuple[int, int]] = {
 """Sign of an action's bytes in what is allocated, and in what is reserved."""
 
 
+SIZE = Interval(ge=0, le=2**60)
+"""Bytes of a segment or of a change."""
+PLACE = Interval(ge=0, le=2**16)
+"""Numbers of devices."""
+
+
 def _peaks(content: Event, file: Path) -> tuple[RankPeak, ...]:
     """Return the peaks of every device: what is held at the end, and the recorded changes before it."""
+    segments = _tables(content["segments"], "segments", file)
     traces = content.get("device_traces") or []
-    devices = {segment.get("device", 0) for segment in content["segments"]} | set(range(len(traces)))
+    if not isinstance(traces, list):
+        raise ReaderError(file, f"device_traces must be a list, got {shown(traces)}")
+    held: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for place, segment in enumerate(segments):
+        where = f"segments[{place}]"
+        sizes = [_whole(segment, key, where, file, SIZE) for key in ("allocated_size", "total_size")]
+        ends = held[_whole({"device": 0, **segment}, "device", where, file, PLACE)]
+        ends[:] = [before + size for before, size in zip(ends, sizes, strict=True)]
     found = []
-    try:
-        for device in sorted(devices):
-            own = [segment for segment in content["segments"] if segment.get("device", 0) == device]
-            trace = traces[device] if device < len(traces) else []
-            ends = (sum(each["allocated_size"] for each in own), sum(each["total_size"] for each in own))
-            allocated, reserved = (
-                _highest(end, list(_changed(trace, which))) for which, end in enumerate(ends)
-            )
-            if reserved or allocated:
-                found.append(
-                    RankPeak(
-                        rank=device,
-                        peak_allocated_bytes=allocated,
-                        peak_reserved_bytes=max(reserved, allocated),
-                    )
+    for device in sorted({*held, *range(len(traces))}):
+        where = f"device_traces[{device}]"
+        trace = _tables(traces[device], where, file) if device < len(traces) else []
+        allocated, reserved = (
+            _highest(end, list(_changed(trace, which, where, file))) for which, end in enumerate(held[device])
+        )
+        if reserved or allocated:
+            found.append(
+                RankPeak(
+                    rank=device,
+                    peak_allocated_bytes=allocated,
+                    peak_reserved_bytes=max(reserved, allocated),
                 )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ReaderError(file, f"it is no snapshot of torch.cuda.memory: {error!r}") from error
+            )
     if not found:
         raise ReaderError(file, "it has no memory: nothing was allocated when it was taken")
     return tuple(found)
 
 
-def _changed(trace: Sequence[Event], which: int) -> Iterator[int]:
-    for event in trace:
-        sign = CHANGES.get(event["action"], (0, 0))[which]
-        if sign:
-            yield sign * event["size"]
+def _tables(rows: object, where: str, file: Path) -> list[Event]:
+    """Return a list of tables of a snapshot as it is."""
+    if not isinstance(rows, list):
+        raise ReaderError(file, f"{where} must be a list of tables, got {shown(rows)}")
+    for place, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise ReaderError(file, f"{where}[{place}] must be a table, got {shown(row)}")
+    return rows
+
+
+def _whole(table: Event, key: str, where: str, file: Path, allowed: Interval) -> int:
+    """Return a whole number of a snapshot's table."""
+    if key not in table:
+        raise ReaderError(file, f"it is no snapshot of torch.cuda.memory: {where} has no {key}")
+    try:
+        return int(within(table[key], allowed, f"{where}.{key}", whole=True))
+    except SpecError as error:
+        raise ReaderError(file, str(error)) from error
+
+
+def _changed(trace: Sequence[Event], which: int, where: str, file: Path) -> Iterator[int]:
+    for place, event in enumerate(trace):
+        action = event.get("action")
+        if not isinstance(action, str):
+            raise ReaderError(file, f"{where}[{place}].action must be text, got {shown(action)}")
+        if sign := CHANGES.get(action, (0, 0))[which]:
+            yield sign * _whole(event, "size", f"{where}[{place}]", file, SIZE)
 
 
 def _highest(end: int, changes: Sequence[int]) -> float:

@@ -46,7 +46,7 @@ from forescale.files import check_plain, file_of, parse_json, read_text
 from forescale.frameworks.reading import flat
 from forescale.goodput.operations import rates_of
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
-from forescale.io.measurements import cost_values, of_artifact, read_costs
+from forescale.io.measurements import artifact_notes, cost_values, of_artifact, of_profile, read_costs
 from forescale.io.named import (
     build,
     cluster_given,
@@ -286,14 +286,15 @@ def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
         ranks=artifact.ranks,
         layers=artifact.layers,
         measurements=of_artifact(artifact, file) if artifact.kernels or artifact.collectives else None,
+        notes=artifact_notes(artifact, names),
     )
 
 
 def _profiled(file: Path, target: Question) -> Bench:
     """Return what torch recorded of a run of the question itself."""
-    from forescale.cost.measured import Measurements
     from forescale.cost.timings import BlockTiming, StepTiming
     from forescale.io.profile import read_profile
+    from forescale.io.recorded import check_device, check_run
     from forescale.restore import WHOLE, Bench
 
     if target.strategy is None:
@@ -301,20 +302,19 @@ def _profiled(file: Path, target: Question) -> Bench:
             f"{file.name} does not say of which layout it is, and a search has none; project the layout that was run"
         )
     found = read_profile(file, devices_per_node=target.cluster.devices_per_node)
-    update, step, device = found.update_s, found.step_s, target.cluster.device.name
+    device = target.cluster.device
+    notes = check_device(found, device, file)
+    check_run(found, target, file)
+    update, step = found.update_s, found.step_s
     count = target.workload.global_batch_size // (target.layout.dp * target.layout.micro_batch_size)
-    timed = found.kernels or found.collectives
     return Bench(
         question=target.simulated,
         source=file.name,
         blocks=() if update is None else (BlockTiming(kind=WHOLE, part="update", seconds=update),),
         steps=() if step is None else (StepTiming(num_microbatches=count, seconds=step),),
         ranks=found.ranks,
-        measurements=Measurements(
-            source=file.name, device=device, kernels=found.kernels, collectives=found.collectives
-        )
-        if timed
-        else None,
+        measurements=of_profile(found, device, file) if found.kernels or found.collectives else None,
+        notes=notes,
     )
 
 

@@ -27,9 +27,9 @@ _SHARD = "_forescale_shard"
 class WeightGradients:
     """Weight gradients of one rank that wait for their W; between `open` and `take` they are put off."""
 
-    def __init__(self, *, in_fp32: bool = False) -> None:
-        self.in_fp32 = in_fp32
-        """Whether gradients accumulate in `parameter.main_grad`, in fp32, instead of `parameter.grad`."""
+    def __init__(self, *, in_fp32: bool = False, main: str = "main_grad") -> None:
+        """Accumulate gradients in `parameter.grad`, or `in_fp32` in the attribute `main` of a parameter."""
+        self.in_fp32, self.main = in_fp32, main
         self._waiting: list[Put] | None = None
         self._late = False
 
@@ -59,7 +59,7 @@ class WeightGradients:
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Add a gradient to what a parameter has."""
-        name, shard = "main_grad" if self.in_fp32 else "grad", getattr(parameter, _SHARD, None)
+        name, shard = self.main if self.in_fp32 else "grad", getattr(parameter, _SHARD, None)
         if shard is not None and self._late:
             parameter, gradient = shard, _reduced(gradient, shard)
         elif shard is not None:
@@ -69,11 +69,11 @@ class WeightGradients:
             if have is not None:
                 have.add_(gradient)
             else:
-                setattr(parameter, name, gradient.float() if name == "main_grad" else gradient)
+                setattr(parameter, name, gradient.float() if name == self.main else gradient)
 
     def of(self, parameter: Tensor) -> Tensor:
         """Return what has been added to a parameter's gradient, zeros where nothing was."""
-        name = "main_grad" if self.in_fp32 else "grad"
+        name = self.main if self.in_fp32 else "grad"
         if getattr(parameter, name, None) is None:
             dtype = torch.float32 if self.in_fp32 else parameter.dtype
             setattr(parameter, name, torch.zeros_like(parameter, dtype=dtype))

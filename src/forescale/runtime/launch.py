@@ -9,8 +9,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from multiprocessing import get_all_start_methods, get_context, parent_process
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -41,10 +42,15 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
                 mine, theirs = context.Pipe(duplex=False)
                 given = (work, rank, num_ranks, f"{folder}/store", backend, theirs, arguments)
                 process = context.Process(target=_serve, args=given, daemon=True)
-                process.start()
+                with _shielded(starts=isinstance(context, SpawnContext)):
+                    process.start()
                 theirs.close()
                 started.append((process, mine))
             return _watch(started)
+        except KeyboardInterrupt:
+            _end([process for process, _ in started])
+            _stop_server()
+            raise
         finally:
             _end([process for process, _ in started])
 
@@ -59,7 +65,33 @@ def _context(home: str) -> ForkServerContext | SpawnContext:
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", *([] if torch.cuda.is_available() else [home])])
+    with _shielded():
+        forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _shielded(*, starts: bool = True) -> Iterator[None]:
+    """Let processes that start meanwhile never see an interrupt: they are ended by the one that started them.
+
+    What it blocks they inherit, while they load modules too; an interrupt of this process comes right after.
+    """
+    if not starts or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop_server() -> None:
+    """End the process that ranks are copies of, which may be loading modules; the next launch has another."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 (there is no other way to it)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _watch(started: Sequence[tuple[BaseProcess, Connection]]) -> list[Any]:

@@ -7,7 +7,6 @@ order they were found.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from forescale.checksum import CHECKSUM, checksum
 from forescale.errors import ForescaleError
 from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.definition import Sweep
@@ -73,7 +73,6 @@ SCHEMA = "forescale.sweep_folder/1"
 DEFINITION, POINTS, RESULTS = "sweep.json", "points.jsonl", "results"
 OWN = (POINTS, f"{RESULTS}.parquet", f"{RESULTS}.csv", "report.html", "plots")
 """What a sweep writes beside its definition."""
-CHECKSUM = "checksum"
 
 
 class Store:
@@ -102,7 +101,7 @@ class Store:
         if self._lines is None:
             return
         with self._lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**row, CHECKSUM: _checksum(row)}, allow_nan=False) + "\n")
+            file.write(json.dumps({**row, CHECKSUM: checksum(row)}, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -170,14 +169,9 @@ def _checked(line: str, where: str) -> Row:
         said = row.pop(CHECKSUM, None)
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(where, error) from error
-    if said != _checksum(row):
+    if said != checksum(row):
         raise _damaged(where, "its checksum is another")
     return row
-
-
-def _checksum(row: Row) -> str:
-    """Return a digest of a point."""
-    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
 def _damaged(where: str, reason: object) -> ForescaleError:

@@ -136,5 +136,9 @@ def _lines(found: BenchArtifact) -> Iterator[str]:
         yield f"besides   {counted(len(found.kernels), 'kernel')}, {counted(len(found.collectives), 'message')}"
     if found.conditions.throttled:
         yield f"the device's clock was held down: {', '.join(found.conditions.throttled)}"
+    if found.conditions.left_out:
+        yield f"not measured: {'; '.join(found.conditions.left_out)} (more with a longer --seconds)"
+    if found.conditions.failed:
+        yield f"failed: {found.conditions.failed}"
     if found.conditions.interrupted:
         yield "interrupted: only what is shown was measured"

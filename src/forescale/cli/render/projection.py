@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -50,8 +52,14 @@ CALIBRATED = 0.2
 """Difference up to which models count as calibrated (Primus projection documentation: within about 10 to 20 %)."""
 
 
-def sides_view(simulated: Projection, restored: Projection) -> Group:
-    """Return what models alone say beside what follows from a measurement, part by part."""
+def sides_view(simulated: Projection, restored: Projection, measured: Collection[str]) -> Group:
+    """Return what models alone say next to what follows from a measurement, part by part.
+
+    Parameters
+    ----------
+    measured
+        What of "step" and "peak memory" was measured.
+    """
     parts = [name for name in simulated.time_s if simulated.time_s[name] or restored.time_s[name]]
     times = table("<seconds", "simulate", "benchmark", "difference", "")
     for name in sorted(parts, key=lambda each: -restored.time_s[each]):
@@ -72,14 +80,19 @@ def sides_view(simulated: Projection, restored: Projection) -> Group:
         "peak memory": one.peak_bytes / other.peak_bytes - 1.0,
     }
     judged = [
-        Text(
-            f"{name}: models are {words.percent(abs(share))} {'above' if share > 0 else 'below'} the measurement, "
-            f"{'calibrated' if abs(share) <= CALIBRATED else 'not calibrated'} (within {words.percent(CALIBRATED, 0)})"
-        )
+        _judged(name, share) if name in measured else Text(f"{name}: not measured")
         for name, share in off.items()
     ]
     shown = (times, *restored_view(restored), "", memory, "", said, *judged)
     return Group(*header(restored), "", *shown, *words.notes(restored.notes))
+
+
+def _judged(name: str, share: float) -> Text:
+    """Return how far models alone are from what follows from a measurement."""
+    return Text(
+        f"{name}: models are {words.percent(abs(share))} {'above' if share > 0 else 'below'} the measurement, "
+        f"{'calibrated' if abs(share) <= CALIBRATED else 'not calibrated'} (within {words.percent(CALIBRATED, 0)})"
+    )
 
 
 def _side(rows: Table, name: str, simulated: float, restored: float, style: str | None = None) -> None:
