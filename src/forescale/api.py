@@ -101,7 +101,8 @@ def ask(
     """Return the question of one layout: a whole one as it is, or what names, values and keywords make.
 
     Data parallel follows from `devices`: what the other degrees leave. A cluster of another number gets that many,
-    as `--devices` says it over a cluster file.
+    as `--devices` says it over a cluster file. Where nothing gives the number of devices, it is the fewest that the
+    degrees occupy, and a note says so.
 
     Raises
     ------
@@ -114,7 +115,7 @@ def ask(
         return _whole(model, cluster, strategy, workload, words)
     words = _plain(words)
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    asked, parts = _read(model, cluster, strategy, workload, words, layout=layout)
+    asked, parts = _read(model, cluster, strategy, workload, words, layout=layout, laid=True)
     return replace(asked, **parts)
 
 
@@ -368,6 +369,7 @@ def _read(
     words: dict[str, Any],
     *,
     layout: dict[str, Any] | None,
+    laid: bool = False,
 ) -> tuple[Question, dict[str, Any]]:
     """Return what plain words and values ask, read as a plan file is, and the whole parts among them."""
     parts = {name: words.pop(name) for name in PARTS if words.get(name) is not None}
@@ -395,7 +397,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_question(spelt_out(present), where=WHERE), parts
+    return build_question(spelt_out(present), where=WHERE, laid=laid), parts
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any word)

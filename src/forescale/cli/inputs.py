@@ -41,8 +41,6 @@ PRECISION_FIELDS = {
     "frozen_dtype": "frozen",
 }
 """Field of `Precision` by option."""
-DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
-"""Degrees whose product is the number of devices."""
 ROUTING = ("imbalance", "capacity_factor", "balance", "pad_to_capacity")
 """Options that are fields of `Routing`: they go over those of a file one by one."""
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
@@ -133,7 +131,7 @@ def read_question(
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
     by_hand = told if plan.plan is not None and is_written(plan.plan) else {}
     unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
-    notes = (*notes, *hardware_notes(values, folder), *_framework_notes(question), *unused)
+    notes = (*question.notes, *notes, *hardware_notes(values, folder), *_framework_notes(question), *unused)
     return replace(question, notes=notes)
 
 
@@ -144,7 +142,7 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, l
 
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
     with located(plan, changed_keys(values, told)):
-        question = build_question(values, where=where, folder=folder)
+        question = build_question(values, where=where, folder=folder, laid=laid)
         # A framework's words alone are no layout: a search has yet to find one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
@@ -170,6 +168,7 @@ def _asked_in(asked: Asked) -> Asked:
 def _refilled(written: dict[str, Any], asked: Asked) -> None:
     """Leave data parallel to the devices where flags change the degrees of a printed layout."""
     from forescale.io.document import is_document
+    from forescale.io.sizes import DEGREES
 
     cluster, plan = asked.cluster, asked.plan.plan
     flags = [cluster.devices, cluster.nodes, *(getattr(asked.layout, name, None) for name in DEGREES)]
@@ -269,9 +268,10 @@ def _with_files(
     if path is not None:
         refuse_layout_alone(path)
     options = _reading_options(wanted, folder, plan, layout=layout)
-    readings = [
+    pairs = [
         _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files
     ]
+    readings = [reading for reading, _ in pairs]
     refuse_unread(options.variables, files)
     values: dict[str, Any] = {}
     for reading in readings:
@@ -284,8 +284,9 @@ def _with_files(
             )
         given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
         values["model"] = {**given, "base": found} if isinstance(given, dict) else found
-    notes = (note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading))
-    return values, tuple(notes), files
+    notes = [note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading)]
+    origins = [note for _, note in pairs if note is not None and "nodes" not in written]
+    return values, (*origins[-1:], *notes), files
 
 
 def _reading_options(
@@ -319,22 +320,34 @@ def _reading_options(
 
 def _read(
     file: Path, wanted: dict[str, Any], folder: Path | None, options: Options, *, bare: bool
-) -> Reading:
-    """Return what a file says; where nothing states the devices, on the least nodes that its degrees need."""
+) -> tuple[Reading, Note | None]:
+    """Return what a file says, and the origin of its number of devices where that is inferred.
+
+    Where nothing gives the number, it is that of the fewest whole nodes that the degrees occupy.
+    """
     from forescale.frameworks.readers import HuggingFaceReader, read_file
+    from forescale.io.sizes import size_note
 
     if bare:
-        return HuggingFaceReader().read(file, options)
+        return HuggingFaceReader().read(file, options), None
     reading = read_file(file, options)
-    given = (options.num_devices, reading.num_devices)
-    if not options.layout or reading.strategy is None or given != (None, None):
-        return reading
-    devices = _least_nodes(reading, wanted, folder)
-    return read_file(file, replace(options, num_devices=devices))
+    if options.num_devices is not None:
+        return reading, None
+    if reading.num_devices is not None:
+        return reading, size_note(reading.num_devices, file.name)
+    if not options.layout or reading.strategy is None:
+        return reading, None
+    devices, origin = _least_nodes(reading, wanted, folder)
+    return read_file(file, replace(options, num_devices=devices)), size_note(
+        devices, f"{origin} that the degrees in {file.name} occupy; give --devices or --nodes for more"
+    )
 
 
-def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> int:
-    """Return the devices of the fewest whole nodes that hold a layout; its own where the batch does not divide."""
+def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> tuple[int, str]:
+    """Return the devices of the fewest whole nodes that hold a layout, and that in words.
+
+    Where the batch is not divisible by their data-parallel ranks, they are the fewest devices.
+    """
     from forescale.io.named import cluster_given
 
     strategy, workload = reading.strategy, reading.workload
@@ -344,7 +357,9 @@ def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) 
         each = cluster_given(wanted["cluster"], COMMAND_LINE, folder).devices_per_node
     nodes = lcm(fewest, each) if fewest >= each or each % fewest == 0 else fewest
     step = strategy.dp * strategy.micro_batch_size * (nodes // fewest)
-    return nodes if workload is None or workload.global_batch_size % step == 0 else fewest
+    if nodes > fewest and (workload is None or workload.global_batch_size % step == 0):
+        return nodes, f"the fewest whole nodes of {each} devices"
+    return fewest, "the fewest"
 
 
 def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
@@ -577,20 +592,9 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
 
 
 def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:
-    """Put the devices of a layout's degrees where nothing counts them; refuse what no plan and no flag says."""
+    """Refuse a question whose main parts no plan and no flag gives."""
     from forescale.io.named import devices_told
 
-    uncounted = values.get("nodes") is None and devices_told(values, folder) is None
     if plan.plan is None:
+        uncounted = values.get("nodes") is None and devices_told(values, folder) is None
         _require(values, uncounted=uncounted and not laid)
-    if uncounted and laid:
-        values["devices"] = _devices(values["strategy"])
-
-
-def _devices(strategy: object) -> int:
-    """Return the devices that the degrees given occupy."""
-    product = 1
-    for name in DEGREES:
-        degree = strategy.get(name, 1) if isinstance(strategy, dict) else 1
-        product *= degree if isinstance(degree, int) and degree > 0 else 1
-    return product
