@@ -83,7 +83,9 @@ def test_an_inferred_number_is_said_with_its_origin(values, devices, origin):
 
 def test_devices_on_sites_are_as_many_on_each():
     link = {"count": 2, "bandwidth": "100Gbit/s", "latency": "30ms"}
-    question = asked(dense(4), strategy={"tp": 4}, sites=link, workload={**RUN, "outer": {"method": "diloco"}})
+    question = asked(
+        dense(4), strategy={"tp": 4}, sites=link, workload={**RUN, "outer": {"method": "diloco"}}
+    )
     assert question.cluster.num_devices == 8
     assert question.site.layout.num_devices == 4
 

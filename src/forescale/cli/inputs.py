@@ -20,7 +20,7 @@ from forescale.cli.options import (
     memory_limit,
     refuse,
 )
-from forescale.errors import ReaderError, SpecError, nearest, shown
+from forescale.errors import MissingError, ReaderError, SpecError, nearest, shown
 from forescale.files import place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
@@ -284,6 +284,8 @@ def _with_files(
             )
         given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
         values["model"] = {**given, "base": found} if isinstance(given, dict) else found
+    elif "model" not in values and readings[-1].model is not None:
+        values["model"] = checked_model(readings[-1].model, where=str(plan.config))
     notes = [note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading)]
     origins = [note for _, note in pairs if note is not None and "nodes" not in written]
     return values, (*origins[-1:], *notes), files
@@ -588,7 +590,7 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     if missing:
         if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
             load_preset(preset)
-        raise SpecError(f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
+        raise MissingError(missing, "here or in a plan file (--plan)")
 
 
 def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:
