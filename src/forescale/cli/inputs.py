@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from math import lcm
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
+from forescale.cli.layout_words import ROUTING, names_in, strategy_words
 from forescale.cli.options import (
     Asked,
     ClusterOptions,
@@ -20,7 +21,7 @@ from forescale.cli.options import (
     memory_limit,
     refuse,
 )
-from forescale.errors import MissingError, ReaderError, SpecError, nearest, shown
+from forescale.errors import MissingError, ReaderError, SpecError
 from forescale.files import place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
@@ -41,8 +42,6 @@ PRECISION_FIELDS = {
     "frozen_dtype": "frozen",
 }
 """Field of `Precision` by option."""
-ROUTING = ("imbalance", "capacity_factor", "balance", "pad_to_capacity")
-"""Options that are fields of `Routing`: they go over those of a file one by one."""
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
 NAMED_KEYS = 8
@@ -87,11 +86,13 @@ def read_question(
     framework: str | None = None,
     operated: OperationsOptions | None = None,
     phased: bool = False,
+    searched: bool = False,
 ) -> Question:
     """Return the question that a command asks; without options of a layout it may have no strategy.
 
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
-    `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
+    `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out; `searched`
+    leaves the layout to a search where nothing gives a dimension that a search chooses.
     """
     from forescale.cli.unused import hardware_notes, unused_notes
     from forescale.frameworks.reading import flat
@@ -106,14 +107,12 @@ def read_question(
     if phased:
         written.pop("phase", None)
     _refilled(written, asked)
-    names = {"model": _apart(asked.model, plan), "cluster": _apart(asked.cluster.cluster, plan)}
-    _lay(written, {**names, "framework": plan.framework, "preset": plan.preset})
+    named = {"model": _apart(asked.model, plan), "cluster": _apart(asked.cluster.cluster, plan)}
+    _lay(written, {**named, "framework": plan.framework, "preset": plan.preset})
     _machine(written, asked.cluster)
     _run(written, asked.run)
     if layout is not None:
-        _section(written, "strategy", _strategy(layout))
-        if isinstance(written["strategy"], dict):
-            _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
+        _layout(written, layout)
     if cost is not None:
         _section(written, "cost", cost.values() if isinstance(cost, CostOptions) else cost.measured())
     if operated is not None:
@@ -122,17 +121,33 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    _counted(values, folder, plan, laid=layout is not None)
+    laid = layout is not None and not (searched and _left_to_search(values))
+    _counted(values, folder, plan, laid=laid)
     with said_by(files, dict(flat(with_overrides(written, plan.sets or ())))):
-        question = _built(values, told, plan.plan, laid=layout is not None)
+        question = _built(values, told, plan.plan, laid=laid)
     if asked.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    by_hand = told if plan.plan is not None and is_written(plan.plan) else {}
+    by_hand = told if plan.plan and is_written(plan.plan) else {}
     unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
-    notes = (*question.notes, *notes, *hardware_notes(values, folder), *_framework_notes(question), *unused)
-    return replace(question, notes=notes)
+    notes = (*question.notes, *notes, *hardware_notes(values, folder))
+    return replace(question, notes=(*notes, *_framework_notes(question), *unused))
+
+
+def _left_to_search(values: dict[str, Any]) -> bool:
+    """Leave the layout to a search if no dimension that a search chooses is given; what is given is its base."""
+    from forescale.spec.space import NAMES
+
+    layout, preset = values.get("strategy"), values.get("preset", "default")
+    if (
+        preset != "default"
+        or not isinstance(layout, dict)
+        or not layout.keys().isdisjoint((*NAMES, "stage_layers"))
+    ):
+        return False
+    values["space"] = {**values.get("space", {}), "base": values.pop("strategy")}
+    return True
 
 
 def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
@@ -208,6 +223,13 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
     if refusal := question.refusal(question.strategy):
         texts.insert(0, refusal)
     return tuple(Note(topic="framework", text=text) for text in texts)
+
+
+def _layout(written: dict[str, Any], layout: LayoutOptions) -> None:
+    """Lay how it is laid out over the plan's words."""
+    _section(written, "strategy", strategy_words(layout))
+    if isinstance(written["strategy"], dict):
+        _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
 
 
 def _run(written: dict[str, Any], run: RunOptions) -> None:
@@ -468,110 +490,10 @@ def _amount(text: str) -> float | str:
 
 def _trainable(run: RunOptions) -> dict[str, Any]:
     return {
-        "frozen": _names(run.freeze),
+        "frozen": names_in(run.freeze),
         "lora_rank": run.lora_rank,
-        "lora_targets": _names(run.lora_targets),
+        "lora_targets": names_in(run.lora_targets),
     }
-
-
-def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    from forescale.io.space import placement_of
-
-    own = ("stage_layers", "axis_order", "placement", "overlap", "reshard", *ROUTING)
-    tables = ("recompute", "offload")
-    names = [item.name for item in fields(layout) if not item.name.startswith(tables)]
-    plain = {name: getattr(layout, name) for name in names if name not in own}
-    return {
-        **plain,
-        "recompute": _recompute(layout),
-        "offload": _offload(layout),
-        "stage_layers": None
-        if layout.stage_layers is None
-        else _counts(layout.stage_layers, "--stage-layers", "16,15,15,15"),
-        "axis_order": _names(layout.axis_order),
-        "placement": None
-        if layout.placement is None
-        else [asdict(share) for share in placement_of(layout.placement, where="--placement")],
-        "reshard": _word_or_count(layout.reshard),
-        "overlap": _overlap(layout.overlap),
-    }
-
-
-def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
-    """Return the offload table; None where no flag says anything of it."""
-    given = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
-    table: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if (text := layout.offload_activations) is not None:
-        from forescale.io.space import offloaded_layers
-
-        if text == "all" or whole_of(text) is not None:
-            table["activation_layers"] = offloaded_layers(text, where="--offload-activations")
-        else:
-            table["modules"] = _offloaded(_names(text) or [])
-    return table or None
-
-
-def _offloaded(names: list[str]) -> list[str]:
-    from forescale.spec.strategy import OffloadName
-
-    known = get_args(OffloadName)
-    for name in names:
-        if name not in known:
-            close = nearest(name, known)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise SpecError(
-                "--offload-activations takes a number of layers, all, or modules "
-                f"({', '.join(known)}); got {name!r}{hint}"
-            )
-    return names
-
-
-def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
-    """Return the recompute table; what belongs to one granularity implies it."""
-    listed = layout.recompute_layer_ids
-    ids = None if listed is None else _counts(listed, "--recompute-layer-ids", "0,1,2,3")
-    details: tuple[tuple[str, str, str, Any], ...] = (
-        ("selective", "--recompute-modules", "modules", _names(layout.recompute_modules)),
-        ("full", "--recompute-layers", "num_layers", layout.recompute_layers),
-        ("full", "--recompute-layer-ids", "layer_ids", ids),
-        ("full", "--recompute-unit", "unit", layout.recompute_unit),
-        ("policy", "--recompute-policy", "policy", layout.recompute_policy),
-    )
-    given = [detail for detail in details if detail[3] is not None]
-    kind: str | None = layout.recompute or next((needed for needed, *_ in given), None)
-    for needed, option, _, _ in given:
-        if needed != kind:
-            raise SpecError(f"{option} goes with recompute {needed}; it is {kind}")
-    if kind is None:
-        return None
-    if kind == "selective" and not given:
-        return {"granularity": kind, "modules": ["core_attn"]}
-    return {"granularity": kind, **{name: value for _, _, name, value in given}}
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _word_or_count(text: str | None) -> str | int | None:
-    number = None if text is None else whole_of(text)
-    return text if number is None else number
-
-
-def _counts(text: str, option: str, example: str) -> list[int]:
-    counts = [whole_of(count) for count in text.split(",")]
-    if None in counts:
-        raise SpecError(f"{option} takes whole numbers such as {example}; got {shown(text)}")
-    return [count for count in counts if count is not None]
-
-
-def _overlap(text: str | None) -> dict[str, bool] | None:
-    """Return which communication overlaps: exactly the named kinds."""
-    if text is None:
-        return None
-    from forescale.io.space import overlap_of
-
-    return asdict(overlap_of(_names(text) or [], where="--overlap"))
 
 
 def _require(values: dict[str, Any], *, uncounted: bool) -> None:
