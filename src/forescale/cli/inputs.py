@@ -194,24 +194,6 @@ def _refilled(written: dict[str, Any], asked: Asked) -> None:
     written["strategy"] = without_data_parallel(written["strategy"])
 
 
-def line_of(command: str, question: Question, one: Projection, saved: str) -> str:
-    """Return the words after `forescale` that ask the same of a layout as was answered.
-
-    What the catalogue does not have is no word of a command: then it is the layout in the file `saved`.
-    """
-    from forescale.io.line import project_line
-    from forescale.io.named import named_cluster, named_model
-    from forescale.spec.space import Space
-
-    name = named_model(question.model, images=one.workload.images.count)
-    if name is None or named_cluster(one.cluster) is None:
-        return f"{command} {saved}, of what --json prints"
-    asked = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
-    if command == "project":
-        asked = replace(asked, objective="step_time", max_memory=None, safe=False)
-    return f"{command} {project_line(asked)}"
-
-
 def _framework_notes(question: Question) -> tuple[Note, ...]:
     """Return what trains, where something names it, and what of the question it cannot run."""
     from forescale.question import Note
