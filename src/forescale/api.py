@@ -23,7 +23,7 @@ from forescale.advise import fit as fitted
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError, shown
 from forescale.explain import explain as explained
-from forescale.export import Export
+from forescale.export import Export, is_writable
 from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
@@ -335,7 +335,9 @@ def fit(
         If `keep` names nothing that is changed.
     """
     kept = (keep,) if isinstance(keep, str) else keep
-    return fitted(ask(model, cluster, strategy, workload, **words), keep=kept, pairs=pairs)
+    return fitted(
+        ask(model, cluster, strategy, workload, **words), keep=kept, pairs=pairs, accepts=is_writable
+    )
 
 
 def compare(

@@ -72,9 +72,10 @@ def fit_command(
     """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
     from forescale.advise import fit
     from forescale.cli.render.advise import fit_view
+    from forescale.export import is_writable
 
     question = read_question(asked)
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
-    result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs)
+    result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs, accepts=is_writable)
     show(result, partial(fit_view, most=change.top), as_json=as_json, question=question)
