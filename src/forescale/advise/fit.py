@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from forescale.advise.advice import verdict_within
 from forescale.advise.changes import KINDS, Change, changed, changes
 from forescale.advise.decide import LEAST_GAIN
 from forescale.errors import UnknownNameError
-from forescale.memory.peak import fit as verdict_of
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
@@ -187,7 +187,7 @@ def fit(
     tried = _tried(question, [(each,) for each in every], accepted)
     if pairs:
         tried += _tried(question, _pairs(every, tried), accepted)
-    verdict = _verdict(question, now)
+    verdict = verdict_within(now, question.memory_limit)
     chosen = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
     fixes = [_fix(question, now, each) for each in chosen]
     return Fit(
@@ -288,19 +288,9 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
     return Fix(
         changes=tried.made,
         projection=result,
-        verdict=_verdict(question, result),
+        verdict=verdict_within(result, question.memory_limit),
         lost_s=result.step_time_s - now.step_time_s,
         freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
-    )
-
-
-def _verdict(question: Question, one: Projection) -> Verdict:
-    """Return how a layout stands to the limit of the question."""
-    memory = one.memory
-    return verdict_of(
-        point_bytes=memory.peak_low_bytes,
-        upper_bytes=memory.peak_high_bytes,
-        capacity_bytes=question.memory_limit,
     )
 
 

@@ -28,6 +28,7 @@ def advise_command(
     *,
     asked: Asked,
     max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE"),
+    safe: bool = option("Only layouts that fit by the upper estimate of memory.", default=False),
     exact: bool = option("Say how far the advice is from the exact best.", default=True),
     operated: OperationsOptions,
     cost: CostOptions,
@@ -40,7 +41,7 @@ def advise_command(
     question = read_question(replace(asked, cost=cost), operated=operated)
     refuse_presets(question, "advise")
     question = spaced(limited(question, max_memory), SpaceOptions(), sized=True, sets=asked.plan.sets)
-    result = advise(question, exact=exact)
+    result = advise(replace(question, safe=safe or question.safe), exact=exact)
     if as_json:
         print_json(result.to_json())
         return
