@@ -56,9 +56,9 @@ class UnknownKeyError(SpecError):
 class MissingError(SpecError):
     """Parts of a question that are not given."""
 
-    def __init__(self, missing: Sequence[str], where: str) -> None:
+    def __init__(self, missing: Sequence[str], text: str) -> None:
         self.missing = tuple(missing)
-        super().__init__(f"{', '.join(missing)} must be given, {where}")
+        super().__init__(text)
 
 
 class ScheduleError(SpecError):

@@ -494,7 +494,7 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     if missing:
         if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
             load_preset(preset)
-        raise MissingError(missing, "here or in a plan file (--plan)")
+        raise MissingError(missing, f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
 
 
 def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:

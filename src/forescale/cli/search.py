@@ -26,10 +26,10 @@ from forescale.cli.options import (
     refuse,
 )
 from forescale.cli.reproduce import again
-from forescale.cli.scan import ScanOptions, complete_question, front, planned, scanned
+from forescale.cli.scan import ScanOptions, complete_question, front, needing_most, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_length
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, MissingError, SpecError
 from forescale.limits import SHOWN, TIME
 from forescale.results import Result
 from forescale.written import writable
@@ -117,7 +117,10 @@ def search_command(
     """Find the best layouts: the whole legal space, ranked."""
     choice = _limited_by(emission, choice)
     asked = with_own_length(complete_question(scan, replace(asked, cost=cost)))
-    question = read_question(asked, framework=framework_of(choice), operated=operated)
+    try:
+        question = read_question(asked, framework=framework_of(choice), operated=operated)
+    except MissingError as error:
+        raise needing_most(error, scan) from error
     question = _limited(question, goal, safe=answer.safe)
     if question.preset == STUDY:
         from forescale.cli.render.study import study_view
