@@ -17,6 +17,7 @@ def code_of(script):
             "-c",
             f"import atexit, signal, sys\nfrom forescale.cli import app, console, main\n{script}",
         ],
+        check=False,
         capture_output=True,
         text=True,
         timeout=60,
