@@ -32,13 +32,11 @@ class ScanOptions:
     pareto: bool = _scan("Layouts none beats in time and peak memory.", default=False)
     device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
-        "The fewest devices, up to --devices, for --tokens within DAYS.",
+        "The fewest of --devices for --tokens within DAYS.",
         "DAYS",
         check=bounded(TIME, whole=False),
     )
-    target_step_time: str | None = _scan(
-        "The fewest devices, up to --devices, with a step this short.", "TIME"
-    )
+    target_step_time: str | None = _scan("The fewest of --devices with a step this short.", "TIME")
     batches: str | None = _scan("The best layout at each global batch size.", "N,N")
     price_per_device_hour: float | None = _scan(
         "Price for cost, in any currency.",
@@ -48,12 +46,10 @@ class ScanOptions:
     )
 
     deadline: str | None = _planned(
-        "The cheapest run (devices up to --devices, layout, checkpoints, spares) that ends within this, such as 90d.",
-        "TIME",
+        "The cheapest run on up to --devices that ends within this, such as 90d.", "TIME"
     )
     budget: str | None = _planned(
-        "The soonest run on up to --devices that costs at most this, such as 10M; device-hours without a price.",
-        "AMOUNT",
+        "The soonest run that costs at most this, such as 10M; device-hours without a price.", "AMOUNT"
     )
 
     @property
