@@ -23,7 +23,7 @@ from forescale.advise import fit as fitted
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError, shown
 from forescale.explain import explain as explained
-from forescale.export import Export
+from forescale.export import Export, is_writable
 from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
@@ -104,7 +104,8 @@ def ask(
     """Return the question of one layout: a whole one as it is, or what names, values and keywords make.
 
     Data parallel follows from `devices`: what the other degrees leave. A cluster of another number gets that many,
-    as `--devices` says it over a cluster file.
+    as `--devices` says it over a cluster file. Where nothing gives the number of devices, it is the fewest that the
+    degrees occupy, and a note says so.
 
     Raises
     ------
@@ -117,7 +118,7 @@ def ask(
         return _whole(model, cluster, strategy, workload, words)
     words = _plain(words)
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    asked, parts = _read(model, cluster, strategy, workload, words, layout=layout)
+    asked, parts = _read(model, cluster, strategy, workload, words, layout=layout, laid=True)
     return replace(asked, **parts)
 
 
@@ -347,7 +348,9 @@ def fit(
         If `keep` names nothing that is changed.
     """
     kept = (keep,) if isinstance(keep, str) else keep
-    return fitted(ask(model, cluster, strategy, workload, **words), keep=kept, pairs=pairs)
+    return fitted(
+        ask(model, cluster, strategy, workload, **words), keep=kept, pairs=pairs, accepts=is_writable
+    )
 
 
 def compare(
@@ -381,6 +384,7 @@ def _read(
     words: dict[str, Any],
     *,
     layout: dict[str, Any] | None,
+    laid: bool = False,
 ) -> tuple[Question, dict[str, Any]]:
     """Return what plain words and values ask, read as a plan file is, and the whole parts among them."""
     parts = {name: words.pop(name) for name in PARTS if words.get(name) is not None}
@@ -408,7 +412,7 @@ def _read(
     if cost:
         values["cost"] = cost
     present = {name: value for name, value in values.items() if value is not None}
-    return build_question(spelt_out(present), where=WHERE), parts
+    return build_question(spelt_out(present), where=WHERE, laid=laid), parts
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any word)

@@ -5,6 +5,7 @@ ForescaleError
 │   ├── UnknownNameError a name that is in no catalogue, with the nearest ones
 │   ├── AmbiguousNameError a short name that can mean several entries of a catalogue
 │   ├── UnknownKeyError  a key that a file or an override may not have
+│   ├── MissingError     parts of a question that are not given
 │   └── ScheduleError    a pipeline schedule that cannot be built, read or run
 ├── ReaderError          a file that cannot be read: which, where, why
 ├── InfeasibleError      no layout satisfies the constraints; carries the table of those that failed
@@ -63,6 +64,14 @@ class UnknownKeyError(SpecError):
         self.key, self.where, self.suggestions = key, where, nearest(key, allowed)
         hint = _did_you_mean(self.suggestions) or (f"; {home} has it" if home else _takes(allowed))
         super().__init__(f"unknown key {key!r} in {where}{hint}")
+
+
+class MissingError(SpecError):
+    """Parts of a question that are not given."""
+
+    def __init__(self, missing: Sequence[str], text: str) -> None:
+        self.missing = tuple(missing)
+        super().__init__(text)
 
 
 class ScheduleError(SpecError):

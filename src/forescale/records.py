@@ -24,6 +24,7 @@ from typing import (
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest, shown
 from forescale.limits import Interval, outside
 from forescale.struct import Struct
+from forescale.synonyms import spelling
 from forescale.units import parse
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ def same(value: T, where: str, key: str) -> T:
     SpecError
         If one does not; the message says which, and what it may hold.
     """
-    walk, kind = Walk(where), cast("Hint", type(value))
+    walk, kind = Walk(where, respells=False), cast("Hint", type(value))
     for name, form in _forms(kind).items():
         walk.read(form, getattr(value, name), (key, name) if key else (name,))
     if walk.problems:
@@ -79,8 +80,8 @@ def same(value: T, where: str, key: str) -> T:
 class Walk:
     """One pass over plain values: collects problems instead of stopping at the first."""
 
-    def __init__(self, where: str, units: Units = _NO_UNITS) -> None:
-        self.where, self.units = where, units
+    def __init__(self, where: str, units: Units = _NO_UNITS, *, respells: bool = True) -> None:
+        self.where, self.units, self.respells = where, units, respells
         self.problems: list[str | SpecError] = []
 
     def visit(self, hint: Hint, value: object, path: tuple[str, ...]) -> Hint:
@@ -157,6 +158,8 @@ class Walk:
         bare, choices = form.bare, form.choices
         if choices and any(value == each and type(value) is type(each) for each in choices):
             return value
+        if choices and self.respells and isinstance(value, str) and (meant := spelling(value, choices)):
+            return meant
         if type(value) in (str, bool) and type(value) in bare:
             return value
         numbers = float in bare or int in bare

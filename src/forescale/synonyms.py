@@ -80,7 +80,33 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("launch convert write", "export"),
     ("why", "explain"),
 )
+_VALUES: tuple[tuple[str, str], ...] = (
+    ("a2a", "all_to_all"),
+    ("a2a", "ulysses"),
+    ("p2p", "ring"),
+    ("a2a+p2p", "hierarchical"),
+    ("flex", "deepep"),
+    ("bfloat16", "bf16"),
+    ("float16 half", "fp16"),
+    ("float32 float", "fp32"),
+    ("float8", "fp8"),
+)
+"""Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
 _MEANT = {word: fields for words, fields in _WORDS for word in words.split()}
+
+
+def spelling(text: str, known: Collection[object]) -> str | None:
+    """Return which of the `known` values of a field `text` is another spelling of; None if it is none.
+
+    Letter case, dashes and underscores make no difference.
+    """
+    names = {_letters(each): each for each in known if isinstance(each, str)}
+    others = (value for words, value in _VALUES if _letters(text) in map(_letters, words.split()))
+    return names.get(_letters(text)) or next((value for value in others if value in known), None)
+
+
+def _letters(text: str) -> str:
+    return re.sub("[-_ ]", "", text.lower())
 
 
 def command_called(name: str) -> str | None:

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.small import dense
 
 from forescale.advise import fit
 from forescale.advise.changes import changed, changes
+from forescale.advise.fit import _pairs, _tried
 from forescale.api import ask
 from forescale.catalogue.frameworks import load_framework
+from forescale.export import is_writable
 from forescale.project import project
 from forescale.search.evaluate import score_layouts
 from forescale.spec import Recompute
@@ -141,3 +144,53 @@ def test_a_limit_is_what_must_be_fitted():
     question = replace(LARGE["dense"], max_memory=30 * GIB)
     found = fit(question)
     assert found.first.projection.memory.peak_high_bytes <= 30 * GIB
+
+
+def test_what_cannot_be_written_for_the_framework_is_not_proposed():
+    question = ask(dense(8), "h100-sxm", devices=4, zero=1, seq_len=2048, global_batch_size=32, micro_batch_size=4,
+                   framework="deepspeed-zero")  # fmt: skip
+    question = replace(question, max_memory=0.6 * project(question).memory.peak_bytes)
+    every, written = fit(question, pairs=False), fit(question, pairs=False, accepts=is_writable)
+    assert any(each.projection.strategy.pp > 1 for each in every.fixes)
+    assert written.fixes
+    assert all(is_writable(question.of(each.projection.strategy)) for each in written.fixes)
+    assert not any(each.projection.strategy.pp > 1 for each in written.fixes)
+
+
+def test_a_layout_that_cannot_be_written_itself_refuses_nothing():
+    question = ask(dense(8), "h100-sxm", devices=4, pp=2, zero=1, seq_len=2048, global_batch_size=32,
+                   framework="deepspeed-zero")  # fmt: skip
+    assert not is_writable(question)
+    assert fit(question, pairs=False, accepts=is_writable).num_tried == fit(question, pairs=False).num_tried
+
+
+def test_every_number_of_chunks_that_frees_memory_is_listed():
+    """Megatron-Bridge #3107: 10 chunks instead of 5 free memory at no cost; fewer free more and cost time."""
+    question = ask("llama-3-70b", "h100-sxm", devices=32, tp=4, pp=4, vpp=5, zero=1, seq_len=4096,
+                   global_batch_size=32, precision={"compute": "fp8", "recipe": "current"},
+                   framework="megatron-bridge", max_memory=68 * GIB)  # fmt: skip
+    found = {each.text: each for each in fit(question, pairs=False).fixes}
+    assert {"vpp 10", "vpp 20", "vpp 1"} <= found.keys()
+    assert found["vpp 10"].freed_bytes > 0.0
+    assert found["vpp 10"].lost_s <= 1e-3 * found["vpp 10"].projection.step_time_s
+    assert found["vpp 1"].freed_bytes > found["vpp 10"].freed_bytes
+
+
+def test_a_smaller_micro_batch_alone_is_listed():
+    """NeMo Automodel #2673: under pipeline stages and FSDP the micro-batch alone is made smaller."""
+    question = ask("llama-3.3-70b", "h100-sxm", devices=32, pp=8, zero=3, micro_batch_size=4, seq_len=1024,
+                   global_batch_size=128, framework="torch-fsdp")  # fmt: skip
+    found = {each.text: each for each in fit(question, pairs=False).fixes}
+    sizes = {text for text in found if text.startswith("micro_batch_size")}
+    assert "micro_batch_size 2" in sizes or "micro_batch_size 1" in sizes
+    assert all(found[text].freed_bytes > 0.0 for text in sizes)
+
+
+def test_chunks_that_need_another_micro_batch_are_tried_with_it():
+    question = ask(
+        dense(8), "h100-sxm", devices=2, pp=2, micro_batch_size=4, seq_len=2048, global_batch_size=4
+    )
+    alone = {each.made[0].text for each in _tried(question, [(each,) for each in changes(question)], bool)}
+    assert "vpp 2" not in alone
+    pairs = _pairs(changes(question), _tried(question, [(each,) for each in changes(question)], bool))
+    assert {"vpp 2", "micro_batch_size 2"} in [{each.text for each in pair} for pair in pairs]

@@ -5,6 +5,10 @@ import json
 import pytest
 from tests.cli.questions import DENSE, LAYOUT, MACHINE, RUN
 
+from forescale.cli.explain import _model_and_quantity
+from forescale.cli.options import PlanOptions
+from forescale.explain import quantity_names
+
 
 def test_one_screen_by_default(forescale):
     for quantity in ("step_time", "memory.peak", "mfu", "step_time.data_comm", "memory.activations"):
@@ -37,3 +41,49 @@ def test_a_plan_needs_no_model(forescale, tmp_path):
         encoding="utf-8",
     )
     assert forescale("explain", "step_time", "--plan", plan).code == 0
+
+
+def test_without_a_quantity_all_are_listed_with_their_values(forescale):
+    listed = forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT, "--json")
+    assert listed.code == 0, listed.err
+    values = {each["name"]: each["value"] for each in json.loads(listed.out)["quantities"]}
+    assert set(values) == set(quantity_names()) - {"training_days"}
+    for name in ("step_time", "memory.peak", "mfu"):
+        one = forescale("explain", DENSE[0], name, *MACHINE, *RUN, *LAYOUT, "--json", "--depth", 0)
+        assert json.loads(one.out)["tree"]["value"] == values[name]
+    shown = forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT)
+    assert all(name in shown.out for name in values)
+
+
+def test_an_incomplete_question_lists_the_names(forescale):
+    for arguments in ((), (DENSE[0], "--cluster", "h100-sxm")):
+        ran = forescale("explain", *arguments)
+        assert ran.code == 0, ran.err
+        assert all(name in ran.out for name in quantity_names())
+        assert "--seq-len" in ran.out
+
+
+def test_the_quantities_of_a_preset_are_its_own(forescale):
+    ran = forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT, "--preset", "playbook", "--json")
+    names = {each["name"] for each in json.loads(ran.out)["quantities"]}
+    assert "memory.weights" in names
+    assert "step_time" not in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model", "quantity"),
+    [
+        (("mfu",), None, "mfu"),
+        (("step_tim",), None, "step_tim"),
+        (("llama-3.1-8b",), "llama-3.1-8b", None),
+        (("llama-3.1-8",), "llama-3.1-8", None),
+        (("llama-3.1-8b", "mfuu"), "llama-3.1-8b", "mfuu"),
+        ((), None, None),
+    ],
+)
+def test_a_single_argument_is_a_model_or_a_quantity(arguments, model, quantity):
+    assert _model_and_quantity(list(arguments), PlanOptions()) == (model, quantity)
+
+
+def test_options_of_one_quantity_require_it(forescale):
+    assert forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT, "--depth", 1).code == 2

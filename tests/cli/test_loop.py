@@ -70,17 +70,80 @@ def test_every_row_of_a_search_is_projected_as_it_was_ranked(forescale, asked, n
         assert again["workload"] == row["workload"]
 
 
-@pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "a cluster of one's own"])
-def test_the_line_of_a_search_gives_its_best(forescale, asked, name):
+def pasted(forescale, line, *more):
+    """Return what a printed line answers, run as a shell runs it; `more` goes to its last command."""
+    *before, last = line.split(" && ")
+    for each in before:
+        command, _, file = each.partition(" > ")
+        ran = forescale(*shlex.split(command)[1:])
+        assert ran.code == 0, ran.err
+        Path(file).write_text(ran.out, encoding="utf-8")
+    assert shlex.split(last)[0] == "forescale"
+    ran = forescale(*shlex.split(last)[1:], *more)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def said_after(out, start):
+    (line,) = [line.removeprefix(start) for line in out.splitlines() if line.startswith(start)]
+    return line
+
+
+REPRODUCE, FIT = "to reproduce: ", "to find changes that make it fit: "
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_line_of_a_search_gives_its_best(forescale, asked, name, tmp_path, monkeypatch):
     out, path = asked(*QUESTIONS[name])
-    (line,) = [line for line in out.splitlines() if line.startswith("again: forescale project ")]
-    again = json.loads(forescale(*shlex.split(line)[2:], "--json").out)
+    monkeypatch.chdir(tmp_path)
+    again = json.loads(pasted(forescale, said_after(out, REPRODUCE), "--json").out)
     assert figures(again) == figures(json.loads(path.read_text())["best"][0])
 
 
-def test_what_no_catalogue_has_is_read_from_the_file(asked):
-    out, _ = asked(*QUESTIONS["a cluster of one's own"])
-    assert "again: forescale project best.json#1, of what --json prints" in out
+MODEL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "vocab_size": 32000,
+}
+OWN = ("my model.json", "--cluster", "h100-sxm", "--devices", 2, "--seq-len", 1024, "--global-batch-size", 16)
+
+
+@pytest.fixture
+def own_model(tmp_path, monkeypatch):
+    (tmp_path / "my model.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_line_of_a_search_of_ones_own_model(forescale, own_model):
+    files = ("--emit", "megatron", "--output", "run.sh", "--html=page.html", "--csv", "best.csv", "--top", 1)
+    ran = forescale("search", *OWN, *files)
+    assert ran.code == 0, ran.err
+    line = said_after(ran.out, REPRODUCE)
+    assert line.endswith(" --json > best.json && forescale project 'best.json#1'")
+    again = json.loads(pasted(forescale, line, "--json").out)
+    best = json.loads(forescale("search", *OWN, "--for", "megatron", "--top", 1, "--json").out)["best"][0]
+    assert figures(again) == figures(best)
+
+
+def test_the_line_of_a_projection_of_ones_own_model_that_runs_out_of_memory(forescale, own_model):
+    large = (*OWN, "--set", "cluster.device.hbm_bytes=2GiB", "--zero", 0)
+    line = said_after(forescale("project", *large).out, FIT)
+    again = json.loads(pasted(forescale, line, "--no-pairs", "--json").out)
+    assert figures(again["now"]) == figures(json.loads(forescale("project", *large, "--json").out))
+
+
+@pytest.mark.parametrize("name", ["question", "this file"])
+def test_the_lines_of_an_export_give_its_figures(forescale, own_model, name):
+    laid = (*DENSE, *LAYOUT, "--framework", "megatron-core")
+    assert forescale("export", *laid, "--to", "megatron", "--output", "run.sh").code == 0
+    head = [line for line in Path("run.sh").read_text().splitlines() if line.startswith("#")]
+    line = said_after("\n".join(head), f"# {name}:{' ' * (13 - len(name))}")
+    again = json.loads(pasted(forescale, line, "--json").out)
+    assert figures(again) == figures(json.loads(forescale("project", *laid, "--json").out))
 
 
 @pytest.mark.parametrize(
@@ -154,10 +217,7 @@ def test_a_projection_that_runs_out_of_memory_names_what_to_ask(forescale):
         64,
     )
     ran = forescale("project", *large)
-    (line,) = [
-        line for line in ran.out.splitlines() if line.startswith("what would make it fit: forescale fit ")
-    ]
-    again = json.loads(forescale(*shlex.split(line.partition("forescale ")[2]), "--json").out)
+    again = json.loads(pasted(forescale, said_after(ran.out, FIT), "--json").out)
     assert (
         again["now"]["step_time_s"] == json.loads(forescale("project", *large, "--json").out)["step_time_s"]
     )

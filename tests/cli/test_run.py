@@ -28,14 +28,76 @@ def test_a_run_in_phases(forescale):
     assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
 
 
-def test_a_phase_that_does_not_fit_is_said(forescale):
+def test_a_given_layout_that_does_not_fit_is_marked(forescale):
     large = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", 64, "--global-batch-size", 256)
     fits, more = ("--phase", "tokens=1T seq_len=4096 tp=8 pp=4"), ("--phase", "tokens=1B seq_len=4096 tp=1")
     said = " ".join(forescale("run", *large, *fits, *more).out.split())
-    assert "phase 2 needs more memory than there is: what follows is as if it were there" in said
-    assert "more memory than there is" not in forescale("run", *large, *fits).out
+    assert "OOM in phase 2: " in said
+    assert "OOM in" not in forescale("run", *large, *fits).out
     assert " money USD " in said
     assert "USD" not in forescale("run", *large, *fits, "--price", 2).out
+
+
+SMALL = (
+    "llama-3.1-8b",
+    "--cluster",
+    "h100-sxm",
+    "--devices",
+    8,
+    "--seq-len",
+    4096,
+    "--global-batch-size",
+    64,
+)
+
+
+def phases_of(ran):
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)["phases"]
+
+
+def test_a_run_without_a_layout_takes_the_fastest_that_fits_with_margin(forescale):
+    tokens = ("--tokens", "1B")
+    assert (
+        phases_of(forescale("run", *SMALL, *tokens, "--micro-batch-size", 8, "--json"))[0]["verdict"] == "OOM"
+    )
+    (row,) = phases_of(forescale("run", *SMALL, *tokens, "--json"))
+    assert row["verdict"] == "FITS"
+    best = json.loads(forescale("search", *SMALL, "--safe", "--top", 1, "--json").out)["best"][0]
+    assert row["step_time_s"] == best["step_time_s"]
+    assert row["layout_origin"] != "given"
+    shown = " ".join(forescale("run", *SMALL, *tokens).out.split())
+    assert f"layout of phase 1: {row['layout']}" in shown
+    assert row["layout_origin"] in shown
+
+
+def test_the_searched_layout_divides_every_batch_of_a_ramp(forescale):
+    ramp = ("--phase", "tokens=1B rampup_batch_size=4,4,8192")
+    rows = phases_of(forescale("run", *SMALL, *ramp, "--json"))
+    assert len(rows) == 16
+    assert len({row["layout"] for row in rows}) == 1
+    assert all(row["verdict"] == "FITS" for row in rows)
+
+
+def test_only_phases_without_a_layout_are_searched(forescale):
+    phases = ("--phase", "tokens=1B", "--phase", "tokens=1B tp=8")
+    one, two = phases_of(forescale("run", *SMALL, *phases, "--json"))
+    assert (one["layout_origin"] == "given", two["layout_origin"]) == (False, "given")
+    assert two["layout"].startswith("tp 8")
+
+
+def test_a_run_searches_what_its_framework_can_run(forescale):
+    (row,) = phases_of(forescale("run", *SMALL, "--tokens", "1B", "--framework", "deepspeed-zero", "--json"))
+    assert row["layout_origin"] != "given"
+    assert "tp" not in row["layout"].split()
+    assert "pp" not in row["layout"].split()
+
+
+def test_a_run_that_nothing_fits_has_no_figures(forescale):
+    ran = forescale("run", *SMALL, "--tokens", "1B", "--set", "cluster.device.hbm_bytes=4GiB")
+    assert ran.code == 2
+    assert not ran.out
+    assert "MODEL must be given" not in ran.err
 
 
 PHASES = """

@@ -257,8 +257,7 @@ def test_nodes_instead_of_devices(plan):
     assert read_question(edited(plan, "devices = 256", "nodes = 32")).cluster.num_devices == 256
     with pytest.raises(SpecError, match="exactly one of devices and nodes"):
         read_question(edited(plan, "devices = 256", "devices = 256\nnodes = 32"))
-    with pytest.raises(SpecError, match="exactly one of devices and nodes"):
-        read_question(edited(plan, "devices = 256", ""))
+    assert read_question(edited(plan, "devices = 256", "")).cluster.num_devices == 8 * 4
 
 
 def test_a_plan_without_strategy_is_for_a_search(plan):

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeAlias
 from msgspec.structs import replace
 
 from forescale.errors import SpecError
+from forescale.memory.peak import fit as verdict_of
 from forescale.presets.playbook.preset import Ratio
 from forescale.project import project
-from forescale.projection.result import Projection
+from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
 from forescale.results import Result
 from forescale.search.compare import Comparison
@@ -55,14 +56,24 @@ class Case(Struct, frozen=True, kw_only=True):
             found = project(self.question.of(layout))
         except SpecError as error:
             return Trial(move=move, strategy=layout, problem=str(error)), None
+        memory, limit = found.memory, self.question.memory_limit
         trial = Trial(
             move=move,
             strategy=layout,
             step_time_s=found.step_time_s,
-            peak_bytes=found.memory.peak_bytes,
-            fits=found.memory.peak_bytes <= self.question.memory_limit,
+            peak_bytes=memory.peak_bytes,
+            fits=(memory.peak_high_bytes if self.question.safe else memory.peak_bytes) <= limit,
+            verdict=verdict_within(found, limit),
         )
         return trial, found
+
+
+def verdict_within(found: Projection, limit: float) -> Verdict:
+    """Return the verdict of a layout against a limit in bytes, which may be below the capacity of the device."""
+    memory = found.memory
+    return verdict_of(
+        point_bytes=memory.peak_low_bytes, upper_bytes=memory.peak_high_bytes, capacity_bytes=limit
+    )
 
 
 def first(
@@ -103,6 +114,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     step_time_s: float | None = None
     peak_bytes: float | None = None
     fits: bool = False
+    """Whether its peak is within the limit: as expected, or at the upper end of its range where that is asked for."""
+    verdict: Verdict | None = None
+    """Against the limit; None if it is not legal."""
     taken: bool = False
     problem: str | None = None
     """Why it is out of the question: not legal, or its communication cannot hide."""
@@ -136,6 +150,8 @@ class Advice(Result, Struct, frozen=True, kw_only=True):
     advised: Projection
     ratios: tuple[Ratio, ...]
     """Communication to compute of the advised layout; below 1 it can hide."""
+    verdict: Verdict
+    """Of the advised layout, against the limit of the question."""
     comparison: Comparison | None = None
     """The exact best (b) against the advised layout (a); None if it was not asked for."""
     best: Projection | None = None
@@ -164,7 +180,7 @@ class Advice(Result, Struct, frozen=True, kw_only=True):
             "zero",
             "micro_batch_size",
         )
-        says = ("step_time_s", "peak_bytes", "fits", "taken", "problem")
+        says = ("step_time_s", "peak_bytes", "fits", "verdict", "taken", "problem")
         return [
             {"step": step.name, "move": trial.move}
             | {name: getattr(trial.strategy, name) for name in degrees}
@@ -175,5 +191,5 @@ class Advice(Result, Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.advice/1` document."""
-        names = ("steps", "advised", "ratios", "best", "excess", "agrees", "comparison")
+        names = ("steps", "advised", "verdict", "ratios", "best", "excess", "agrees", "comparison")
         return {"schema": SCHEMA, **attributes(self, *names)}

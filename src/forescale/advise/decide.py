@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.advise.advice import Advice, Case, Fact, Step, Trial, first
+from forescale.advise.advice import Advice, Case, Fact, Step, Trial, first, verdict_within
 from forescale.advise.changes import recompute_text
 from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
@@ -231,6 +231,7 @@ def advise(
         workload=workload,
         steps=(fit, batch, throughput, *_sites(asked, advised)),
         advised=advised,
+        verdict=verdict_within(advised, asked.memory_limit),
         ratios=playbook_ratios(
             model,
             case.question.cluster,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from forescale.advise.advice import verdict_within
 from forescale.advise.changes import KINDS, Change, changed, changes
 from forescale.advise.decide import LEAST_GAIN
 from forescale.errors import UnknownNameError
-from forescale.memory.peak import fit as verdict_of
 from forescale.project import project
 from forescale.projection.result import Projection, Verdict
 from forescale.question import Question
@@ -30,8 +30,10 @@ MOST_OF_A_KIND = 6
 """Changes of one kind that are paired with others: of those that no other of the kind beats in time and memory."""
 MOST_PAIRS = 5
 """Pairs that are listed."""
-DEGREES = ("tp", "cp", "pp")
+DEGREES = ("tp", "cp", "pp", "vpp", "micro_batch_size")
 """What is paired even where it is not legal by itself."""
+GRADED = ("vpp", "micro_batch_size")
+"""Of what does not fit for sure, all values that no other of the kind beats are listed: each is a small step."""
 ALONE = ("schedule",)
 """What is not paired: every shape of a named schedule is simulated."""
 GRADES: Mapping[Verdict, int] = {"FITS": 0, "AT RISK": 1, "OOM": 2}
@@ -147,7 +149,13 @@ class _Tried(Struct, frozen=True, kw_only=True):
         return tuple(each.kind for each in self.made)
 
 
-def fit(question: Question, *, keep: Sequence[str] = (), pairs: bool = True) -> Fit:
+def fit(
+    question: Question,
+    *,
+    keep: Sequence[str] = (),
+    pairs: bool = True,
+    accepts: Callable[[Question], bool] = lambda _: True,
+) -> Fit:
     """Try every single change of a layout, and pairs of them, and say which make it fit at what price.
 
     Parameters
@@ -158,6 +166,9 @@ def fit(question: Question, *, keep: Sequence[str] = (), pairs: bool = True) -> 
         Kinds of changes that are not made, such as micro_batch_size or tp.
     pairs
         Whether changes are also made two at a time: of each kind some that no other of the kind beats.
+    accepts
+        Whether a layout can be run beyond what the record of the framework says, such as that its configuration can be
+        written. It does not count where it refuses the layout as it is.
 
     Raises
     ------
@@ -172,10 +183,11 @@ def fit(question: Question, *, keep: Sequence[str] = (), pairs: bool = True) -> 
             raise UnknownNameError(what, kind, KINDS)
     now = project(question)
     every = tuple(each for each in changes(question) if each.kind not in keep)
-    tried = _tried(question, [(each,) for each in every])
+    accepted = accepts if accepts(question) else (lambda _: True)
+    tried = _tried(question, [(each,) for each in every], accepted)
     if pairs:
-        tried += _tried(question, _pairs(every, tried))
-    verdict = _verdict(question, now)
+        tried += _tried(question, _pairs(every, tried), accepted)
+    verdict = verdict_within(now, question.memory_limit)
     chosen = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
     fixes = [_fix(question, now, each) for each in chosen]
     return Fit(
@@ -187,12 +199,15 @@ def fit(question: Question, *, keep: Sequence[str] = (), pairs: bool = True) -> 
     )
 
 
-def _tried(question: Question, combinations: Iterable[tuple[Change, ...]]) -> list[_Tried]:
-    """Evaluate what combinations of changes make legal layouts, each layout once."""
+def _tried(
+    question: Question, combinations: Iterable[tuple[Change, ...]], accepts: Callable[[Question], bool]
+) -> list[_Tried]:
+    """Evaluate what combinations of changes make legal layouts that are accepted, each layout once."""
     found: dict[Strategy, tuple[Change, ...]] = {}
     for made in combinations:
         if (layout := changed(question, made)) is not None:
             found.setdefault(layout, made)
+    found = {layout: made for layout, made in found.items() if accepts(question.of(layout))}
     layouts = list(found)
     scores = score_layouts(question, layouts)
     fitting = np.flatnonzero(scores.peak <= question.memory_limit).tolist()
@@ -211,18 +226,23 @@ def _pairs(every: Sequence[Change], tried: Sequence[_Tried]) -> Iterator[tuple[C
     kinds = dict.fromkeys(each.kind for each in every if each.kind not in ALONE)
     worth = {}
     for kind in kinds:
-        own = [each for each in tried if each.kinds == (kind,)]
-        front = pareto_front(*(np.array([getattr(each, of) for each in own]) for of in ("step_time", "peak")))
+        front = _front([each for each in tried if each.kinds == (kind,)])
         alone = [each for each in every if each.kind == kind and kind in DEGREES and each not in legal]
-        worth[kind] = [*(own[at].made[0] for at in _few(front.tolist())), *alone]
+        worth[kind] = [*(each.made[0] for each in _few(front)), *alone]
     for one, other in combinations(kinds, 2):
         yield from product(worth[one], worth[other])
 
 
-def _few(places: list[int]) -> list[int]:
+def _front(tried: Sequence[_Tried]) -> list[_Tried]:
+    """Return those that no other beats in time and memory."""
+    front = pareto_front(*(np.array([getattr(each, of) for each in tried]) for of in ("step_time", "peak")))
+    return [tried[at] for at in front.tolist()]
+
+
+def _few(front: list[_Tried]) -> list[_Tried]:
     """Return at most `MOST_OF_A_KIND`, the first and the last among them."""
-    steps = min(len(places), MOST_OF_A_KIND)
-    return [places[round(at * (len(places) - 1) / max(1, steps - 1))] for at in range(steps)]
+    steps = min(len(front), MOST_OF_A_KIND)
+    return [front[round(at * (len(front) - 1) / max(1, steps - 1))] for at in range(steps)]
 
 
 def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
@@ -235,7 +255,9 @@ def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> li
         for each in tried
         if len(each.made) == 1 and each.kinds not in settled and each.peak < now.memory.peak_bytes
     ]
-    return [*chosen, *_first_of_kinds(sorted(short, key=lambda each: each.peak))]
+    graded = [each for kind in GRADED for each in _front([each for each in short if each.kinds == (kind,)])]
+    least = sorted((each for each in short if each.made[0].kind not in GRADED), key=lambda each: each.peak)
+    return [*chosen, *graded, *_first_of_kinds(least)]
 
 
 def _faster(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
@@ -266,19 +288,9 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
     return Fix(
         changes=tried.made,
         projection=result,
-        verdict=_verdict(question, result),
+        verdict=verdict_within(result, question.memory_limit),
         lost_s=result.step_time_s - now.step_time_s,
         freed_bytes=now.memory.peak_bytes - result.memory.peak_bytes,
-    )
-
-
-def _verdict(question: Question, one: Projection) -> Verdict:
-    """Return how a layout stands to the limit of the question."""
-    memory = one.memory
-    return verdict_of(
-        point_bytes=memory.peak_low_bytes,
-        upper_bytes=memory.peak_high_bytes,
-        capacity_bytes=question.memory_limit,
     )
 
 

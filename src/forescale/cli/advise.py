@@ -28,6 +28,7 @@ def advise_command(
     *,
     asked: Asked,
     max_memory: str | None = option("Peak per device, such as 70GiB.", "SIZE"),
+    safe: bool = option("Only layouts that fit by the upper estimate of memory.", default=False),
     exact: bool = option("Say how far the advice is from the exact best.", default=True),
     operated: OperationsOptions,
     cost: CostOptions,
@@ -40,7 +41,7 @@ def advise_command(
     question = read_question(replace(asked, cost=cost), operated=operated)
     refuse_presets(question, "advise")
     question = spaced(limited(question, max_memory), SpaceOptions(), sized=True, sets=asked.plan.sets)
-    result = advise(question, exact=exact)
+    result = advise(replace(question, safe=safe or question.safe), exact=exact)
     if as_json:
         print_json(result.to_json())
         return
@@ -72,9 +73,10 @@ def fit_command(
     """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
     from forescale.advise import fit
     from forescale.cli.render.advise import fit_view
+    from forescale.export import is_writable
 
     question = read_question(asked)
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
-    result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs)
+    result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs, accepts=is_writable)
     show(result, partial(fit_view, most=change.top), as_json=as_json, question=question)

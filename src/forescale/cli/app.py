@@ -16,6 +16,7 @@ from typer.main import get_command
 from forescale.cli.codes import INTERRUPTED, USAGE_ERROR
 from forescale.cli.console import dropped, say
 from forescale.cli.help import Commands
+from forescale.cli.reproduce import TYPED
 from forescale.errors import ForescaleError, InfeasibleError, nearest
 from forescale.synonyms import command_called, meant
 from forescale.version import __version__
@@ -112,6 +113,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
+    TYPED.set(tuple(given))
     try:
         code = application(_needed(given))(
             given, prog_name="forescale", standalone_mode=False, obj=tuple(given)

@@ -22,8 +22,17 @@ Filter = Annotated[
 
 
 @catalogue_app.command("models")
-def models_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
-    """List models."""
+def models_command(
+    *,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TEXT", help="Only names that contain it; or a file that has a model.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List models, or describe the model of a file."""
     from forescale.cli.render.catalogue import model_rows
 
     _show("models", model_rows(text or ""), text, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -22,7 +22,8 @@ from forescale.cli.options import (
     grouped,
     output_option,
 )
-from forescale.errors import SpecError
+from forescale.errors import MissingError, SpecError, nearest
+from forescale.files import place_of
 from forescale.limits import REST
 
 complete_quantities = completing("explain", "quantity_names")
@@ -46,14 +47,15 @@ def explain_command(
     *,
     tree: TreeOptions,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="[MODEL] QUANTITY",
-            help="A model as for project, and step_time, step_time.data_comm, memory.peak, mfu, ...",
+            metavar="[MODEL] [QUANTITY]",
+            help="A model as for project, and step_time, step_time.data_comm, memory.peak, mfu, ...; without a "
+            "quantity, all of them are listed.",
             autocompletion=complete_quantities,
             show_default=False,
         ),
-    ],
+    ] = None,
     cluster: ClusterOptions,
     run: RunOptions,
     layout: LayoutOptions,
@@ -64,10 +66,11 @@ def explain_command(
     """Show how a number comes about: formula, inputs, units and source."""
     from forescale.explain import explain
 
-    if len(words) > 2:
-        raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
-    model, quantity = (words[0] if len(words) == 2 else None), words[-1]
+    model, quantity = _model_and_quantity(words or [], plan)
     asked = Priced(model=model, cluster=cluster, run=run, layout=layout, plan=plan, cost=cost)
+    if quantity is None:
+        _list(asked, tree, as_json=as_json)
+        return
     question = read_question(asked)
     node = explain(question, quantity, stage=tree.stage)
     if as_json:
@@ -78,3 +81,47 @@ def explain_command(
 
     view = explanation_view(node, depth=tree.depth, cite=tree.cite)
     console().print(*left_out(question.model), view, *notes(question.notes), sep="\n")
+
+
+def _model_and_quantity(words: list[str], plan: PlanOptions) -> tuple[str | None, str | None]:
+    """Return the model and the quantity of the arguments; a single one is a quantity if it is named like one.
+
+    With a plan or a file that may hold the model, a single argument that is not a model is a quantity too.
+    """
+    from forescale.catalogue.models import model_names
+    from forescale.explain import quantity_names
+
+    if len(words) > 2:
+        raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
+    if len(words) == 2:
+        return words[0], words[1]
+    if not words:
+        return None, None
+    word, names, models = words[0], quantity_names(), model_names()
+    if word in models or place_of(word).exists():
+        return word, None
+    held = plan.plan is not None or plan.config is not None
+    like = nearest(word, names) and not nearest(word, models)
+    return (None, word) if held or word in names or like else (word, None)
+
+
+def _list(asked: Priced, tree: TreeOptions, *, as_json: bool) -> None:
+    """Print the quantities, with their values where the question is complete."""
+    from forescale.cli.render.explain import names_view, quantities_view
+    from forescale.explain import quantities, quantity_names
+
+    for flag, value in (("--depth", tree.depth), ("--stage", tree.stage), ("--cite", tree.cite or None)):
+        if value is not None:
+            raise SpecError(f"{flag} requires a quantity, such as step_time")
+    try:
+        question = read_question(asked)
+    except MissingError as error:
+        if as_json:
+            raise
+        console().print(names_view(quantity_names(), error.missing))
+        return
+    found = quantities(question)
+    if as_json:
+        print_json({"schema": "forescale.quantities/1", "quantities": [asdict(each) for each in found]})
+        return
+    console().print(quantities_view(found))

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from forescale.errors import SpecError, shown
 from forescale.limits import whole_of
+from forescale.synonyms import spelling
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST = 29
@@ -136,8 +137,8 @@ def _plain(kind: Any, value: object) -> object:  # noqa: ANN401  (an annotation)
     """Return text, a flag, a word of a list, a path or a whole number as what it is; None if it is none of these."""
     if kind is not None and (kind in (str, bool, int) and type(value) is kind):
         return value
-    if get_origin(kind) is Literal and value in get_args(kind):
-        return value
+    if get_origin(kind) is Literal and isinstance(value, str):
+        return value if value in get_args(kind) else spelling(value, get_args(kind))
     if isinstance(value, str) and value:
         return Path(value) if kind is Path else whole_of(value) if kind is int else None
     return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from math import lcm
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
+from forescale.cli.layout_words import ROUTING, names_in, strategy_words
 from forescale.cli.options import (
     Asked,
     ClusterOptions,
@@ -20,7 +21,7 @@ from forescale.cli.options import (
     memory_limit,
     refuse,
 )
-from forescale.errors import ReaderError, SpecError, nearest, shown
+from forescale.errors import MissingError, ReaderError, SpecError
 from forescale.files import place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
@@ -41,10 +42,6 @@ PRECISION_FIELDS = {
     "frozen_dtype": "frozen",
 }
 """Field of `Precision` by option."""
-DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
-"""Degrees whose product is the number of devices."""
-ROUTING = ("imbalance", "capacity_factor", "balance", "pad_to_capacity")
-"""Options that are fields of `Routing`: they go over those of a file one by one."""
 OWN_SEARCH = {"almodel": "report", "subramanian2024": "search"}
 """Command that runs the search of a preset that has one."""
 NAMED_KEYS = 8
@@ -89,11 +86,13 @@ def read_question(
     framework: str | None = None,
     operated: OperationsOptions | None = None,
     phased: bool = False,
+    searched: bool = False,
 ) -> Question:
     """Return the question that a command asks; without options of a layout it may have no strategy.
 
     A framework's file gives what it says of layout and workload; the plan file, flags and `--set` go over it.
-    `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out.
+    `framework` is what trains where nothing else says so; `phased` leaves the phases of a run's plan out; `searched`
+    leaves the layout to a search where nothing gives a dimension that a search chooses.
     """
     from forescale.cli.unused import hardware_notes, unused_notes
     from forescale.frameworks.reading import flat
@@ -108,14 +107,12 @@ def read_question(
     if phased:
         written.pop("phase", None)
     _refilled(written, asked)
-    names = {"model": _apart(asked.model, plan), "cluster": _apart(asked.cluster.cluster, plan)}
-    _lay(written, {**names, "framework": plan.framework, "preset": plan.preset})
+    named = {"model": _apart(asked.model, plan), "cluster": _apart(asked.cluster.cluster, plan)}
+    _lay(written, {**named, "framework": plan.framework, "preset": plan.preset})
     _machine(written, asked.cluster)
     _run(written, asked.run)
     if layout is not None:
-        _section(written, "strategy", _strategy(layout))
-        if isinstance(written["strategy"], dict):
-            _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
+        _layout(written, layout)
     if cost is not None:
         _section(written, "cost", cost.values() if isinstance(cost, CostOptions) else cost.measured())
     if operated is not None:
@@ -124,17 +121,33 @@ def read_question(
     if framework is not None:
         values.setdefault("framework", framework)
     values = with_overrides(values, plan.sets or ())
-    _counted(values, folder, plan, laid=layout is not None)
+    laid = layout is not None and not (searched and _left_to_search(values))
+    _counted(values, folder, plan, laid=laid)
     with said_by(files, dict(flat(with_overrides(written, plan.sets or ())))):
-        question = _built(values, told, plan.plan, laid=layout is not None)
+        question = _built(values, told, plan.plan, laid=laid)
     if asked.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    by_hand = told if plan.plan is not None and is_written(plan.plan) else {}
+    by_hand = told if plan.plan and is_written(plan.plan) else {}
     unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
-    notes = (*notes, *hardware_notes(values, folder), *_framework_notes(question), *unused)
-    return replace(question, notes=(*question.notes, *notes))
+    notes = (*question.notes, *notes, *hardware_notes(values, folder))
+    return replace(question, notes=(*notes, *_framework_notes(question), *unused))
+
+
+def _left_to_search(values: dict[str, Any]) -> bool:
+    """Leave the layout to a search if no dimension that a search chooses is given; what is given is its base."""
+    from forescale.spec.space import NAMES
+
+    layout, preset = values.get("strategy"), values.get("preset", "default")
+    if (
+        preset != "default"
+        or not isinstance(layout, dict)
+        or not layout.keys().isdisjoint((*NAMES, "stage_layers"))
+    ):
+        return False
+    values["space"] = {**values.get("space", {}), "base": values.pop("strategy")}
+    return True
 
 
 def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
@@ -144,7 +157,7 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, l
 
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
     with located(plan, changed_keys(values, told)):
-        question = build_question(values, where=where, folder=folder)
+        question = build_question(values, where=where, folder=folder, laid=laid)
         # A framework's words alone are no layout: a search has yet to find one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
@@ -170,6 +183,7 @@ def _asked_in(asked: Asked) -> Asked:
 def _refilled(written: dict[str, Any], asked: Asked) -> None:
     """Leave data parallel to the devices where flags change the degrees of a printed layout."""
     from forescale.io.document import is_document
+    from forescale.io.sizes import DEGREES
 
     cluster, plan = asked.cluster, asked.plan.plan
     flags = [cluster.devices, cluster.nodes, *(getattr(asked.layout, name, None) for name in DEGREES)]
@@ -178,24 +192,6 @@ def _refilled(written: dict[str, Any], asked: Asked) -> None:
     from forescale.io.reading import without_data_parallel
 
     written["strategy"] = without_data_parallel(written["strategy"])
-
-
-def line_of(command: str, question: Question, one: Projection, saved: str) -> str:
-    """Return the words after `forescale` that ask the same of a layout as was answered.
-
-    What the catalogue does not have is no word of a command: then it is the layout in the file `saved`.
-    """
-    from forescale.io.line import project_line
-    from forescale.io.named import named_cluster, named_model
-    from forescale.spec.space import Space
-
-    name = named_model(question.model, images=one.workload.images.count)
-    if name is None or named_cluster(one.cluster) is None:
-        return f"{command} {saved}, of what --json prints"
-    asked = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
-    if command == "project":
-        asked = replace(asked, objective="step_time", max_memory=None, safe=False)
-    return f"{command} {project_line(asked)}"
 
 
 def _framework_notes(question: Question) -> tuple[Note, ...]:
@@ -209,6 +205,13 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
     if refusal := question.refusal(question.strategy):
         texts.insert(0, refusal)
     return tuple(Note(topic="framework", text=text) for text in texts)
+
+
+def _layout(written: dict[str, Any], layout: LayoutOptions) -> None:
+    """Lay how it is laid out over the plan's words."""
+    _section(written, "strategy", strategy_words(layout))
+    if isinstance(written["strategy"], dict):
+        _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
 
 
 def _run(written: dict[str, Any], run: RunOptions) -> None:
@@ -269,9 +272,10 @@ def _with_files(
     if path is not None:
         refuse_layout_alone(path)
     options = _reading_options(wanted, folder, plan, layout=layout)
-    readings = [
+    pairs = [
         _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files
     ]
+    readings = [reading for reading, _ in pairs]
     refuse_unread(options.variables, files)
     values: dict[str, Any] = {}
     for reading in readings:
@@ -284,8 +288,11 @@ def _with_files(
             )
         given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
         values["model"] = {**given, "base": found} if isinstance(given, dict) else found
-    notes = (note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading))
-    return values, tuple(notes), files
+    elif "model" not in values and readings[-1].model is not None:
+        values["model"] = checked_model(readings[-1].model, where=str(plan.config))
+    notes = [note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading)]
+    origins = [note for _, note in pairs if note is not None and "nodes" not in written]
+    return values, (*origins[-1:], *notes), files
 
 
 def _reading_options(
@@ -319,22 +326,34 @@ def _reading_options(
 
 def _read(
     file: Path, wanted: dict[str, Any], folder: Path | None, options: Options, *, bare: bool
-) -> Reading:
-    """Return what a file says; where nothing states the devices, on the least nodes that its degrees need."""
+) -> tuple[Reading, Note | None]:
+    """Return what a file says, and the origin of its number of devices where that is inferred.
+
+    Where nothing gives the number, it is that of the fewest whole nodes that the degrees occupy.
+    """
     from forescale.frameworks.readers import HuggingFaceReader, read_file
+    from forescale.io.sizes import size_note
 
     if bare:
-        return HuggingFaceReader().read(file, options)
+        return HuggingFaceReader().read(file, options), None
     reading = read_file(file, options)
-    given = (options.num_devices, reading.num_devices)
-    if not options.layout or reading.strategy is None or given != (None, None):
-        return reading
-    devices = _least_nodes(reading, wanted, folder)
-    return read_file(file, replace(options, num_devices=devices))
+    if options.num_devices is not None:
+        return reading, None
+    if reading.num_devices is not None:
+        return reading, size_note(reading.num_devices, file.name)
+    if not options.layout or reading.strategy is None:
+        return reading, None
+    devices, origin = _least_nodes(reading, wanted, folder)
+    return read_file(file, replace(options, num_devices=devices)), size_note(
+        devices, f"{origin} that the degrees in {file.name} occupy; give --devices or --nodes for more"
+    )
 
 
-def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> int:
-    """Return the devices of the fewest whole nodes that hold a layout; its own where the batch does not divide."""
+def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> tuple[int, str]:
+    """Return the devices of the fewest whole nodes that hold a layout, and that in words.
+
+    Where the batch is not divisible by their data-parallel ranks, they are the fewest devices.
+    """
     from forescale.io.named import cluster_given
 
     strategy, workload = reading.strategy, reading.workload
@@ -344,7 +363,9 @@ def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) 
         each = cluster_given(wanted["cluster"], COMMAND_LINE, folder).devices_per_node
     nodes = lcm(fewest, each) if fewest >= each or each % fewest == 0 else fewest
     step = strategy.dp * strategy.micro_batch_size * (nodes // fewest)
-    return nodes if workload is None or workload.global_batch_size % step == 0 else fewest
+    if nodes > fewest and (workload is None or workload.global_batch_size % step == 0):
+        return nodes, f"the fewest whole nodes of {each} devices"
+    return fewest, "the fewest"
 
 
 def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
@@ -451,110 +472,10 @@ def _amount(text: str) -> float | str:
 
 def _trainable(run: RunOptions) -> dict[str, Any]:
     return {
-        "frozen": _names(run.freeze),
+        "frozen": names_in(run.freeze),
         "lora_rank": run.lora_rank,
-        "lora_targets": _names(run.lora_targets),
+        "lora_targets": names_in(run.lora_targets),
     }
-
-
-def _strategy(layout: LayoutOptions) -> dict[str, Any]:
-    from forescale.io.space import placement_of
-
-    own = ("stage_layers", "axis_order", "placement", "overlap", "reshard", *ROUTING)
-    tables = ("recompute", "offload")
-    names = [item.name for item in fields(layout) if not item.name.startswith(tables)]
-    plain = {name: getattr(layout, name) for name in names if name not in own}
-    return {
-        **plain,
-        "recompute": _recompute(layout),
-        "offload": _offload(layout),
-        "stage_layers": None
-        if layout.stage_layers is None
-        else _counts(layout.stage_layers, "--stage-layers", "16,15,15,15"),
-        "axis_order": _names(layout.axis_order),
-        "placement": None
-        if layout.placement is None
-        else [asdict(share) for share in placement_of(layout.placement, where="--placement")],
-        "reshard": _word_or_count(layout.reshard),
-        "overlap": _overlap(layout.overlap),
-    }
-
-
-def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
-    """Return the offload table; None where no flag says anything of it."""
-    given = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
-    table: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if (text := layout.offload_activations) is not None:
-        from forescale.io.space import offloaded_layers
-
-        if text == "all" or whole_of(text) is not None:
-            table["activation_layers"] = offloaded_layers(text, where="--offload-activations")
-        else:
-            table["modules"] = _offloaded(_names(text) or [])
-    return table or None
-
-
-def _offloaded(names: list[str]) -> list[str]:
-    from forescale.spec.strategy import OffloadName
-
-    known = get_args(OffloadName)
-    for name in names:
-        if name not in known:
-            close = nearest(name, known)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise SpecError(
-                "--offload-activations takes a number of layers, all, or modules "
-                f"({', '.join(known)}); got {name!r}{hint}"
-            )
-    return names
-
-
-def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
-    """Return the recompute table; what belongs to one granularity implies it."""
-    listed = layout.recompute_layer_ids
-    ids = None if listed is None else _counts(listed, "--recompute-layer-ids", "0,1,2,3")
-    details: tuple[tuple[str, str, str, Any], ...] = (
-        ("selective", "--recompute-modules", "modules", _names(layout.recompute_modules)),
-        ("full", "--recompute-layers", "num_layers", layout.recompute_layers),
-        ("full", "--recompute-layer-ids", "layer_ids", ids),
-        ("full", "--recompute-unit", "unit", layout.recompute_unit),
-        ("policy", "--recompute-policy", "policy", layout.recompute_policy),
-    )
-    given = [detail for detail in details if detail[3] is not None]
-    kind: str | None = layout.recompute or next((needed for needed, *_ in given), None)
-    for needed, option, _, _ in given:
-        if needed != kind:
-            raise SpecError(f"{option} goes with recompute {needed}; it is {kind}")
-    if kind is None:
-        return None
-    if kind == "selective" and not given:
-        return {"granularity": kind, "modules": ["core_attn"]}
-    return {"granularity": kind, **{name: value for _, _, name, value in given}}
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _word_or_count(text: str | None) -> str | int | None:
-    number = None if text is None else whole_of(text)
-    return text if number is None else number
-
-
-def _counts(text: str, option: str, example: str) -> list[int]:
-    counts = [whole_of(count) for count in text.split(",")]
-    if None in counts:
-        raise SpecError(f"{option} takes whole numbers such as {example}; got {shown(text)}")
-    return [count for count in counts if count is not None]
-
-
-def _overlap(text: str | None) -> dict[str, bool] | None:
-    """Return which communication overlaps: exactly the named kinds."""
-    if text is None:
-        return None
-    from forescale.io.space import overlap_of
-
-    return asdict(overlap_of(_names(text) or [], where="--overlap"))
 
 
 def _require(values: dict[str, Any], *, uncounted: bool) -> None:
@@ -573,24 +494,13 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     if missing:
         if isinstance(preset := values.get("preset"), str):  # it may be why so little was given
             load_preset(preset)
-        raise SpecError(f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
+        raise MissingError(missing, f"{', '.join(missing)} must be given, here or in a plan file (--plan)")
 
 
 def _counted(values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, laid: bool) -> None:
-    """Put the devices of a layout's degrees where nothing counts them; refuse what no plan and no flag says."""
+    """Refuse a question whose main parts no plan and no flag gives."""
     from forescale.io.named import devices_told
 
-    uncounted = values.get("nodes") is None and devices_told(values, folder) is None
     if plan.plan is None:
+        uncounted = values.get("nodes") is None and devices_told(values, folder) is None
         _require(values, uncounted=uncounted and not laid)
-    if uncounted and laid:
-        values["devices"] = _devices(values["strategy"])
-
-
-def _devices(strategy: object) -> int:
-    """Return the devices that the degrees given occupy."""
-    product = 1
-    for name in DEGREES:
-        degree = strategy.get(name, 1) if isinstance(strategy, dict) else 1
-        product *= degree if isinstance(degree, int) and degree > 0 else 1
-    return product

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forescale.cli.console import console, print_json, say
-from forescale.cli.inputs import answered, line_of, read_question, refuse_presets
+from forescale.cli.inputs import answered, read_question, refuse_presets
 from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, grouped, option, refuse
+from forescale.cli.reproduce import again
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -59,7 +60,7 @@ def project_command(
         return
     console().print(view())
     if result.memory.verdict == "OOM" and question.preset == "default":
-        say(f"what would make it fit: forescale {line_of('fit', question, result, 'FILE.json')}")
+        say(f"to find changes that make it fit: {again('fit', question, result, saved='project.json')}")
 
 
 def _view(simulated: Projection | None, result: Projection, measured: Collection[str]) -> Group:

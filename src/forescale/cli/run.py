@@ -12,6 +12,9 @@ from forescale.cli.console import console, print_json, show
 from forescale.cli.help import Rare
 from forescale.cli.inputs import answered, read_question, refuse_twice
 from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, bounded, grouped, option
+from forescale.cli.progress import SearchBar
+from forescale.cli.search import ranked
+from forescale.cli.space import SpaceOptions, spaced
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
 from forescale.limits import Interval
@@ -19,6 +22,7 @@ from forescale.positions import COMMAND_LINE, located
 
 if TYPE_CHECKING:
     from forescale.question import Question
+    from forescale.search import SearchResult
     from forescale.whole_run import Phase, Prices
 
 _service = partial(option, panel=Rare("Money and dice"))
@@ -184,7 +188,10 @@ def _asked(
     left = dict(words)
     ramp = left.pop(RAMP, None)
     plan = replace(asked.plan, sets=[*(asked.plan.sets or ()), *_sets(left)])
-    question = read_question(replace(asked, plan=plan), operated=operated, phased=True)
+    question = read_question(replace(asked, plan=plan), operated=operated, phased=True, searched=True)
+    if question.strategy is None:
+        limits = None if question.framework is None else question.framework.label
+        question = spaced(question, SpaceOptions(limits=limits), sized=True)
     if question.workload.tokens is None:
         raise SpecError("its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')")
     if ramp is None:
@@ -197,18 +204,33 @@ def _asked(
     return question, build(Ramp, values, where=RAMP).parts(question)
 
 
-def _projected(name: str, asked: list[Question]) -> list[Phase]:
-    """Return a phase, or those of each batch where it grows."""
-    from forescale.whole_run import Phase
+def _projected(name: str, parts: list[Question]) -> list[Phase]:
+    """Return a phase, or those of each batch where it grows; a layout that none of them gives is searched."""
+    from forescale.whole_run import Phase, searched_layout
 
+    origin = ""
+    if parts[-1].strategy is None:
+        layout, origin = searched_layout(parts, _ranked)
+        parts = [each.of(layout) for each in parts]
     return [
         Phase(
-            name=name if len(asked) == 1 else f"{name}, {each.workload.global_batch_size:,}",
+            name=name if len(parts) == 1 else f"{name}, {each.workload.global_batch_size:,}",
             projection=answered(each),
             tokens=each.workload.tokens or 0.0,
+            origin=origin,
         )
-        for each in asked
+        for each in parts
     ]
+
+
+def _ranked(question: Question) -> SearchResult:
+    """Return the best layout; only where memory counts as expected, an error says what would fit."""
+    from forescale.search import search
+
+    if not question.safe:
+        return ranked(question, top=1, all_variants=False)
+    with SearchBar() as bar:
+        return search(question, top=1, watch=bar)
 
 
 def _sets(words: dict[str, Any]) -> list[str]:

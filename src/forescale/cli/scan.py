@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from forescale.cli.help import Rare
 from forescale.cli.options import Asked, bounded, option
-from forescale.errors import SpecError, shown
+from forescale.errors import MissingError, SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ class ScanOptions:
     pareto: bool = _scan("Layouts none beats in time and peak memory.", default=False)
     device_counts: str | None = _scan("The best layout on each number of devices.", "N,N|A-B:STEP")
     target_days: float | None = _scan(
-        "The fewest devices for --tokens within DAYS.", "DAYS", check=bounded(TIME, whole=False)
+        "The fewest of --devices for --tokens within DAYS.",
+        "DAYS",
+        check=bounded(TIME, whole=False),
     )
-    target_step_time: str | None = _scan("The fewest devices with a step this short.", "TIME")
+    target_step_time: str | None = _scan("The fewest of --devices with a step this short.", "TIME")
     batches: str | None = _scan("The best layout at each global batch size.", "N,N")
     price_per_device_hour: float | None = _scan(
         "Price for cost, in any currency.",
@@ -44,7 +46,7 @@ class ScanOptions:
     )
 
     deadline: str | None = _planned(
-        "The cheapest run (devices, layout, checkpoints, spares) that ends within this, such as 90d.", "TIME"
+        "The cheapest run on up to --devices that ends within this, such as 90d.", "TIME"
     )
     budget: str | None = _planned(
         "The soonest run that costs at most this, such as 10M; device-hours without a price.", "AMOUNT"
@@ -79,6 +81,24 @@ def complete_question(scan: ScanOptions, asked: Asked) -> Asked:
             raise SpecError("--batches and --global-batch-size say the same thing; give one of them")
         run = replace(run, global_batch_size=max(_counts("--batches", scan.batches)))
     return replace(asked, cluster=cluster, run=run)
+
+
+CAPPED = ("target_days", "target_step_time", "deadline", "budget")
+"""Options that choose a number of devices up to a largest one."""
+
+
+def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
+    """Return the error where the largest number of devices is missing, with what it is for; else as it is."""
+    named = [f"--{name.replace('_', '-')}" for name in CAPPED if getattr(scan, name) is not None]
+    if not named or not any(each.startswith("--devices") for each in error.missing):
+        return error
+    others = [each for each in error.missing if not each.startswith("--devices")]
+    also = f"; {', '.join(others)} must be given too" if others else ""
+    return MissingError(
+        error.missing,
+        f"{named[0]} requires the largest number of devices to try: give --devices N or --nodes N, or the numbers "
+        f"themselves with --device-counts N,N{also}",
+    )
 
 
 def _refuse_combinations(scan: ScanOptions) -> None:

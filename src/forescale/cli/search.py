@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from forescale.cli.console import say, show
 from forescale.cli.emit import EmitOptions, emitted, put
-from forescale.cli.inputs import limited, line_of, read_question, refuse_presets
+from forescale.cli.inputs import limited, read_question, refuse_presets
 from forescale.cli.options import (
     Asked,
     CostOptions,
@@ -25,10 +25,11 @@ from forescale.cli.options import (
     output_option,
     refuse,
 )
-from forescale.cli.scan import ScanOptions, complete_question, front, planned, scanned
+from forescale.cli.reproduce import again
+from forescale.cli.scan import ScanOptions, complete_question, front, needing_most, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_length
-from forescale.errors import InfeasibleError, SpecError
+from forescale.errors import InfeasibleError, MissingError, SpecError
 from forescale.limits import SHOWN, TIME
 from forescale.results import Result
 from forescale.written import writable
@@ -116,7 +117,10 @@ def search_command(
     """Find the best layouts: the whole legal space, ranked."""
     choice = _limited_by(emission, choice)
     asked = with_own_length(complete_question(scan, replace(asked, cost=cost)))
-    question = read_question(asked, framework=framework_of(choice), operated=operated)
+    try:
+        question = read_question(asked, framework=framework_of(choice), operated=operated)
+    except MissingError as error:
+        raise needing_most(error, scan) from error
     question = _limited(question, goal, safe=answer.safe)
     if question.preset == STUDY:
         from forescale.cli.render.study import study_view
@@ -191,7 +195,8 @@ def _answer(
     if written is None or aside or as_json:
         _write(result, search_view, as_json=as_json, files=files, question=question)
     if not as_json and (written is None or aside):
-        say(f"again: forescale {line_of('project', question, result.best[0], 'best.json#1')}")
+        line = again("project", question, result.best[0], saved="best.json", place=1)
+        say(f"to reproduce: {line}")
     if written is not None and (aside or not as_json):
         put(written, emission.output, force=emission.force, aside=as_json)
 

@@ -187,19 +187,24 @@ def explain_account(question: Question, quantity: str, stage: int | None) -> Ter
     SpecError
         If the layout is none that the account knows, or has no such stage, or the quantity none at all.
     """
-    told = project_as(question)
-    account = next(each for each in ACCOUNTS if each.name == told.preset)
-    rank = _rank(told, stage)
-    memory = _memory(rank, account.stages(question)[rank.stage], account.source)
-    made = next((each.seconds(question) for each in TIMED if each.name == told.preset), {})
-    known = {**memory, **_time(told, {**told.time_s, **made}, account.source), **_counts(told)}
+    known = _account(question, stage)
     if quantity not in known:
-        raise UnknownNameError(f"quantity of preset {told.preset}", quantity, known)
+        raise UnknownNameError(f"quantity of preset {question.preset}", quantity, known)
     if stage is not None and not quantity.startswith("memory."):
         raise SpecError(
             f"a stage goes with memory and its parts (memory.activations, ...), not with {quantity}"
         )
     return tidy(known[quantity].renamed(quantity).at())
+
+
+def _account(question: Question, stage: int | None) -> dict[str, Term]:
+    """Return all quantities that a preset has of one layout, by name."""
+    told = project_as(question)
+    account = next(each for each in ACCOUNTS if each.name == told.preset)
+    rank = _rank(told, stage)
+    memory = _memory(rank, account.stages(question)[rank.stage], account.source)
+    made = next((each.seconds(question) for each in TIMED if each.name == told.preset), {})
+    return {**memory, **_time(told, {**told.time_s, **made}, account.source), **_counts(told)}
 
 
 def _rank(told: Projection, stage: int | None) -> StageMemory:
@@ -301,6 +306,28 @@ def explain(question: Question, quantity: str, *, stage: int | None = None) -> T
     if question.preset != "default":
         return explain_account(question, quantity, stage)
     return Explainer.of(question).node(quantity, stage=stage)
+
+
+class Quantity(Struct, frozen=True, kw_only=True):
+    """A quantity of one layout that can be explained."""
+
+    name: str
+    value: float
+    unit: str
+
+
+def quantities(question: Question) -> tuple[Quantity, ...]:
+    """Return every quantity of one layout that `explain` takes, with its value; memory is that of the fullest stage."""
+    if question.preset != "default":
+        terms = _account(question, None)
+    else:
+        explainer = Explainer.of(question)
+        timed = question.workload.tokens is not None
+        names = (name for name in quantity_names() if timed or name != "training_days")
+        terms = {name: explainer.term(name) for name in names}
+    return tuple(
+        Quantity(name=name, value=float(number_of(term)), unit=term.unit) for name, term in terms.items()
+    )
 
 
 class Explainer(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.export.text import SLURM, Unsaid, headed, slurm_script, words_of
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
-from forescale.frameworks.writers import writer_of
+from forescale.frameworks.writers import has_writer, writer_of
 from forescale.frameworks.writing import Files, check_ending
 from forescale.io.line import told_words
 from forescale.io.question import build_question
@@ -220,6 +220,20 @@ def export(
         main=files.main,
         launch=files.command,
     )
+
+
+def is_writable(question: Question) -> bool:
+    """Return whether the framework of a question, if any configuration is written for it, takes the layout."""
+    framework = question.framework
+    if framework is None or not has_writer(framework):
+        return True
+    writer = writer_of(framework)
+    try:
+        _check(question, framework, writer.no_vision)
+        writer.write(question)
+    except SpecError:
+        return False
+    return True
 
 
 def under(question: Question, framework: Framework) -> Question:

@@ -38,3 +38,8 @@ def writer_of(framework: Framework) -> Writer:
             return writer
     known = ", ".join(name for writer in WRITERS for name in writer.frameworks)
     raise SpecError(f"nothing is written for {framework.name}; export writes {known}")
+
+
+def has_writer(framework: Framework) -> bool:
+    """Return whether configurations of a framework are written."""
+    return any(framework.name in writer.frameworks for writer in WRITERS)

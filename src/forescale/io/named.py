@@ -33,6 +33,7 @@ from forescale.frameworks.primus.hardware import (
     is_hardware_config,
     read_hardware_config,
 )
+from forescale.goodput.operations import rates_of
 from forescale.io.machine import cluster_fields
 from forescale.limits import LAYERS, within
 from forescale.positions import says_lines
@@ -233,6 +234,21 @@ def failures_given(given: object, folder: Path | None) -> object:
         return given
     path = file_of(given, folder, known=given in packaged("operations")["failures"])
     return given if path is None else read_failures(path)
+
+
+def build_operations(values: Mapping[str, Any], where: str, folder: Path | None = None) -> Operations:
+    """Return how a run is operated as `values` describe it; failures may be a file's, seen from `folder`.
+
+    Raises
+    ------
+    SpecError
+        If anything in it is unknown or impossible, the name of published rates included.
+    """
+    if isinstance(values, Mapping) and "failures" in values:
+        values = {**values, "failures": failures_given(values["failures"], folder)}
+    built = build(Operations, values, where=where)
+    rates_of(built)
+    return built
 
 
 @says_lines

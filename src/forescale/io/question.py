@@ -44,27 +44,31 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import check_plain, file_of, parse_json, read_text
 from forescale.frameworks.reading import flat
-from forescale.goodput.operations import rates_of
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import artifact_notes, cost_values, of_artifact, of_profile, read_costs
 from forescale.io.named import (
     build,
+    build_operations,
     cluster_given,
     cluster_notes,
-    devices_told,
-    failures_given,
     framework_given,
     model_given,
     named_cluster,
     named_model,
 )
-from forescale.io.reading import check_names, in_todays_words, names_of, spelt_out, uncontradicted
-from forescale.limits import DEVICES, within
+from forescale.io.reading import (
+    check_names,
+    in_todays_words,
+    names_of,
+    spelt_out,
+    uncontradicted,
+    with_fixed_vpp,
+)
+from forescale.io.sizes import microbatch_note, sized_cluster
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
 from forescale.records import home_of
 from forescale.spec import Cluster, Device, Strategy, Workload
-from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import laid_over, rule_of, told_of
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.operations import Operations
@@ -106,7 +110,7 @@ def read_question(path: str | Path, *, overrides: Iterable[str] = ()) -> Questio
     written = read_plan_values(file := file_of(path, "read_question"))
     values = with_overrides(written, overrides)
     with located(file, changed_keys(values, written)):
-        return build_question(values, where=str(file), folder=file.parent)
+        return build_question(values, where=str(file), folder=file.parent, laid="strategy" in values)
 
 
 def changed_keys(values: Mapping[str, Any], written: Mapping[str, Any]) -> frozenset[str]:
@@ -173,7 +177,9 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     return spelt_out(changed)
 
 
-def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Question:
+def build_question(
+    values: Mapping[str, Any], *, where: str, folder: Path | None = None, laid: bool = False
+) -> Question:
     """Return the question that `values` (the sections of a plan file) ask; reads the files that they name.
 
     Parameters
@@ -184,40 +190,40 @@ def build_question(values: Mapping[str, Any], *, where: str, folder: Path | None
         Their origin, for messages.
     folder
         Folder that relative paths in `values` start from; the working directory if None.
+    laid
+        Whether the strategy is a whole layout, whose degrees give the number of devices where nothing else does.
     """
     _check_sections(values, where)
-    devices = _count({"devices": devices_told(values, folder)}, "devices", where)
-    nodes = _count(values, "nodes", where)
     cluster = cluster_given(values["cluster"], where, folder, config=values.get("hardware_config"))
-    link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
-    cluster = _sized(cluster, values["cluster"], devices, nodes, where, link)
     model = model_given(values["model"], where, folder)
     framework = framework_given(values.get("framework"), where)
     strategy, space = in_todays_words(_told(values.get("strategy")), values.get("space", {}))
-    workload = {**(_told(values["workload"]) or {})}
-    if "precision" in values:
-        workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
+    strategy, notes = with_fixed_vpp(strategy)
+    workload = _run_words(values)
+    layout = strategy if laid else None
+    if layout is not None and framework is not None:
+        layout = framework.completed(layout, workload, model, cluster)[0]
+    cluster, origin = sized_cluster(values, cluster, where, folder, layout=layout)
     if framework is not None:
         searched = strategy is None and isinstance(space.get("base"), Mapping)
-        words = space["base"] if searched else strategy or {}
-        words, workload = framework.completed(words, workload, model, cluster)
+        given = space["base"] if searched else strategy or {}
+        words, workload = framework.completed(given, workload, model, cluster)
+        notes += () if searched else microbatch_note(given, words, framework.label)
         strategy, space = (None, {**space, "base": words}) if searched else (words, space)
     work = build(Workload, workload, where=f"{where}, workload")
-    sites = 1 if work.outer is None else max(1, cluster.num_sites)
-    operated = build_operations(values.get("operations", {}), where=f"{where}, operations", folder=folder)
     question = Question(
         model=model,
         cluster=cluster,
         workload=work,
         strategy=None
         if strategy is None
-        else build_strategy(strategy, cluster.num_devices, where=where, sites=sites),
+        else build_strategy(strategy, cluster.num_devices, where=where, sites=_sites(work, cluster)),
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
-        operations=operated,
+        operations=build_operations(values.get("operations", {}), f"{where}, operations", folder),
         space=_space(space, where),
-        notes=cluster_notes(values["cluster"], where, folder),
+        notes=(*cluster_notes(values["cluster"], where, folder), *origin, *notes),
         **_limits(values, where, cluster.device),
     )
     if not question.costs.benchmark_files:
@@ -388,21 +394,6 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, s
     return build(Strategy, {**values, **found}, where=f"{where}, strategy")
 
 
-def build_operations(values: Mapping[str, Any], *, where: str, folder: Path | None = None) -> Operations:
-    """Return how a run is operated as `values` describe it; failures may be a file's, seen from `folder`.
-
-    Raises
-    ------
-    SpecError
-        If anything in it is unknown or impossible, the name of published rates included.
-    """
-    if isinstance(values, Mapping) and "failures" in values:
-        values = {**values, "failures": failures_given(values["failures"], folder)}
-    built = build(Operations, values, where=where)
-    rates_of(built)
-    return built
-
-
 def question_values(question: Question) -> dict[str, Any]:
     """Return a question as the plain values of a plan file: names that the catalogue knows, else fields."""
     strategy, workload = _words(question)
@@ -496,10 +487,24 @@ def _words(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
     return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
 
 
+def _sites(work: Workload, cluster: Cluster) -> int:
+    """Return the sites that train by themselves."""
+    return 1 if work.outer is None else max(1, cluster.num_sites)
+
+
+def _run_words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the words of a workload, with the types of the section of their own."""
+    workload = {**(_told(values["workload"]) or {})}
+    if "precision" in values:
+        workload["precision"] = {**workload.get("precision", {}), **values["precision"]}
+    return workload
+
+
 def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
     """Return the words of a specification; what is none stays as it is."""
     if isinstance(given, Strategy):
-        return {"dp_replicate": given.dp_replicate, "dp_shard": given.dp_shard, **_changed(given)}
+        degrees = {name: getattr(given, name) for name in ("vpp", "dp_replicate", "dp_shard")}
+        return {**degrees, **_changed(given)}
     return _changed(given) if isinstance(given, Workload) else given
 
 
@@ -521,23 +526,6 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
         if key in values and not isinstance(values[key], Mapping | Strategy | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
     check_names(values, where)
-
-
-def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
-    count = values.get(key)
-    return None if count is None else within(count, DEVICES, f"{where}: {key}", whole=True)
-
-
-def _sized(
-    cluster: Cluster, given: object, devices: int | None, nodes: int | None, where: str, link: SiteLink | None
-) -> Cluster:
-    """Return the cluster with as many devices as were given in one of the three ways, over the sites of a link."""
-    if (devices is None) == (nodes is None):
-        raise SpecError(f"{where}: exactly one of devices and nodes must be given")
-    count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
-    if isinstance(given, Mapping) and given.get("num_devices", count) != count:
-        raise SpecError(f"{where}: cluster.num_devices is given beside {count} devices; leave it out")
-    return cluster.sized(count) if link is None else cluster.over_sites(link, count)
 
 
 def _set(values: dict[str, Any], keys: list[str], value: object, override: str) -> None:

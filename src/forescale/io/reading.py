@@ -10,6 +10,8 @@ from typing import Any
 from forescale.errors import ReaderError, SpecError, shown
 from forescale.frameworks.reading import Reading
 from forescale.positions import says_lines
+from forescale.question import Note
+from forescale.schedule.library import family
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Precision
 from forescale.units import length_of
@@ -141,6 +143,24 @@ def _today(layout: Any) -> Any:  # noqa: ANN401 (a section of a plan)
     elif IN_PRODUCT in flags:
         words["gradient_sum"] = "in_product" if flags[IN_PRODUCT] else "after_product"
     return {**layout, "kernels": words}
+
+
+def with_fixed_vpp(layout: Any) -> tuple[Any, tuple[Note, ...]]:  # noqa: ANN401 (a section of a plan)
+    """Return a layout with the vpp that its schedule requires, if it gives none, and a note that says so."""
+    if (
+        not isinstance(layout, Mapping)
+        or layout.get("vpp") is not None
+        or not isinstance(layout.get("schedule"), str)
+    ):
+        return layout, ()
+    pp = layout.get("pp")
+    if not isinstance(pp, int) or pp < 2:
+        return layout, ()
+    found = family(layout["schedule"])
+    if found.fixed_vpp in (None, 1):
+        return layout, ()
+    text = f"vpp = {found.fixed_vpp}, the only value that schedule {found.name} allows"
+    return {**layout, "vpp": found.fixed_vpp}, (Note(topic="schedule", text=text),)
 
 
 def spelt_out(values: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from forescale.spec.strategy import (
     TensorKind,
 )
 from forescale.spec.workload import ComputeType, Precision
+from forescale.synonyms import spelling
 from forescale.syntax import parse_mapping, parse_toml
 
 Words = Mapping[str, Sequence[str]]
@@ -172,9 +173,9 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
     if name == "recompute":
         return _recompute(space, text, model, where)
     if name in words:
-        if text not in words[name]:
+        if (word := spelling(text, words[name])) is None:
             raise SpecError(f"{where} {name} takes {', '.join(words[name])}; got {shown(text)}")
-        return (words[name][text],)
+        return (words[name][word],)
     least = 0 if name == "zero" else 1
     number = whole_of(text)
     if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):
@@ -209,9 +210,9 @@ def _scenario(name: str, text: str, where: str) -> object:
         overlap_of(names)
         return () if names == ("none",) else names
     if name == "dispatcher":
-        if text not in get_args(Dispatcher):
+        if (kind := spelling(text, get_args(Dispatcher))) is None:
             raise SpecError(f"{where} dispatcher takes {', '.join(get_args(Dispatcher))}; got {shown(text)}")
-        return text
+        return kind
     if name == "activation_offload":
         return offloaded_layers(text, where=f"{where} activation_offload")
     try:
@@ -224,9 +225,10 @@ def _scenario(name: str, text: str, where: str) -> object:
 
 
 def _precision(text: str, where: str) -> tuple[str, str]:
-    compute, _, recipe = text.partition(":")
+    given, _, recipe = text.partition(":")
+    compute = spelling(given, get_args(ComputeType))
     recipes = get_args(get_type_hints(Precision)["recipe"])
-    if compute not in get_args(ComputeType) or (recipe or "none") not in recipes:
+    if compute is None or (recipe or "none") not in recipes:
         raise SpecError(
             f"{where} precision takes {', '.join(get_args(ComputeType))}, or fp8:blockwise; got {shown(text)}"
         )

@@ -14,8 +14,7 @@ import numpy as np
 
 from forescale.cost.select import Costs
 from forescale.errors import SpecError, UnknownKeyError
-from forescale.io.named import build
-from forescale.io.question import build_operations
+from forescale.io.named import build, build_operations
 from forescale.io.space import held_space
 from forescale.numeric import Array
 from forescale.question import Objective, Question
@@ -251,7 +250,7 @@ class Sweep:
             objective=self.objective,
             max_memory=limit.by * capacity if isinstance(limit, Factor) else limit,
             costs=self.costs,
-            operations=build_operations(draft.operations, where="operations"),
+            operations=build_operations(draft.operations, "operations"),
         )
 
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from forescale.advise import fit as fitted
 from forescale.errors import ForescaleError, SpecError, UnknownNameError
 from forescale.explain import explain as explained
-from forescale.export import export
+from forescale.export import export, is_writable
 from forescale.formula import TermNode
 from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
@@ -219,7 +219,7 @@ def launch_file(query: Query, to: str, file: str) -> str:
 
 def fit(query: Query) -> str:
     """Return what would make the layout fit."""
-    found = fitted(question(query), pairs=False)
+    found = fitted(question(query), pairs=False, accepts=is_writable)
     rows = [
         {**fix.row(), "verdict": fix.verdict, "address": _layout(query, fix.projection)}
         for fix in found.fixes[:TOP]

@@ -39,6 +39,7 @@ from forescale.project import project
 from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Interval, Projection
 from forescale.question import Question
 from forescale.results import Result
+from forescale.spec import phrases
 from forescale.spec.cluster import Device
 from forescale.spec.operations import Operations
 from forescale.spec.strategy import Strategy
@@ -102,6 +103,8 @@ class Phase(Struct, frozen=True, kw_only=True):
     name: str
     projection: Projection
     tokens: float
+    origin: str = ""
+    """How the layout was chosen; empty if it was given."""
 
     @property
     def steps(self) -> float:
@@ -231,6 +234,8 @@ class RunProjection(Result):
                 "step_time_s": each.projection.step_time_s,
                 "mfu": each.projection.mfu,
                 "verdict": each.projection.memory.verdict,
+                "layout": phrases.layout(each.projection.strategy),
+                "layout_origin": each.origin or "given",
                 "ideal_days": each.steps * each.projection.step_time_s / SECONDS_PER_DAY,
             }
             for each in self.phases

@@ -82,7 +82,10 @@ def _shown(step: Step) -> list[Trial]:
 def _cells(trial: Trial) -> tuple[str, str, str, str]:
     time = "" if trial.step_time_s is None else format_seconds(trial.step_time_s)
     memory = "" if trial.peak_bytes is None else f"{words.gib(trial.peak_bytes)} GiB"
-    said = "taken" if trial.taken else "" if trial.fits else "does not fit"
+    at_risk = "at risk" if trial.fits and trial.verdict == "AT RISK" else ""
+    said = (
+        ", ".join(filter(None, ["taken" if trial.taken else "", at_risk])) if trial.fits else "does not fit"
+    )
     return f"  {trial.move}", time, memory, trial.problem or said
 
 
@@ -94,8 +97,10 @@ def _outcome(result: Advice) -> list[Text]:
             ("advice  ", "bold"),
             phrases.layout(one.strategy),
             f": {format_seconds(one.step_time_s)} per step, MFU {words.percent(one.mfu)}, "
-            f"{words.gib(one.memory.peak_bytes)} GiB",
-        )
+            f"{words.gib(one.memory.peak_bytes)} GiB, ",
+            (result.verdict, VERDICT_STYLE[result.verdict]),
+        ),
+        *_risk(result),
     ]
     if one.training_days is not None:
         days = f"the run  {one.training_days:,.1f} days if nothing failed, {words.calendar(one)}"
@@ -122,6 +127,15 @@ def _outcome(result: Advice) -> list[Text]:
     )
     lines.append(Text(f"  {' · '.join(changes)}", style="dim"))
     return lines
+
+
+def _risk(result: Advice) -> list[Text]:
+    """Return what a layout that may run out of memory means, and what avoids it."""
+    if result.verdict == "FITS":
+        return []
+    high = words.gib(result.advised.memory.peak_high_bytes)
+    text = f"it may run out of memory: the upper end of its 80 % interval is {high} GiB; --safe requires that it fits"
+    return [Text(text, style=VERDICT_STYLE[result.verdict])]
 
 
 def _plain(value: object) -> str:

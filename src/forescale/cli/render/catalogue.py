@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -27,7 +28,10 @@ from forescale.cost.calibration import load_calibration
 from forescale.cost.provenance import provenance
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import SpecError
+from forescale.files import place_of
 from forescale.graph.counts import count_parameters
+from forescale.io.named import model_given, model_of
+from forescale.io.question import is_plan, read_plan_values
 from forescale.spec import Device
 from forescale.spec.framework import Framework, Limits, choice_word, told_of
 from forescale.spec.model import Model
@@ -39,8 +43,18 @@ _RATES = ("bf16", "fp16", "fp8", "fp4")
 
 
 def model_rows(text: str) -> Rows:
-    """Return the models whose name contains `text`."""
+    """Return the models whose name contains `text`, or the model of the file that `text` is."""
+    path = place_of(text)
+    if text and text not in model_names() and path.exists():
+        return [_model_row(_model_in(path))]
     return [_model_row(load_model(name)) for name in _containing(text, model_names())]
+
+
+def _model_in(path: Path) -> Model:
+    """Return the model of a plan, a config.json, a folder or a framework's file."""
+    if is_plan(path):
+        return model_given(read_plan_values(path).get("model"), str(path), path.parent)
+    return model_of(str(path))
 
 
 def _model_row(model: Model) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
 from forescale.cli.render import words
-from forescale.explain.explain import is_constant, is_operation, operation_of
+from forescale.explain.explain import Quantity, is_constant, is_operation, operation_of
 from forescale.formula import TermNode
 
 SCREEN_LINES = 22
@@ -28,6 +30,22 @@ def explanation_view(node: TermNode, *, depth: int | None, cite: bool) -> Group:
     if cite:
         parts += [Text("sources", style="bold"), *[Text(f"  {source}") for source in node.sources]]
     return Group(*parts)
+
+
+def quantities_view(found: Sequence[Quantity]) -> Group:
+    """Return every quantity with its value, and how to explain one."""
+    rows = words.table("<quantity", "value")
+    for each in found:
+        rows.add_row(each.name, words.quantity(each.value, each.unit))
+    return Group(rows, "", Text(HOW, style="dim"))
+
+
+def names_view(names: Sequence[str], missing: Sequence[str]) -> Group:
+    """Return the names of all quantities, and what their values require."""
+    return Group(*names, "", Text(f"{HOW}; their values require {', '.join(missing)}", style="dim"))
+
+
+HOW = "forescale explain MODEL QUANTITY shows how a value is computed"
 
 
 def fitting_depth(node: TermNode) -> int:

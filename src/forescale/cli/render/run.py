@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from math import isfinite
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forescale.cli.render import words
+from forescale.cli.render.projection import VERDICT_STYLE
 from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells
 from forescale.cli.render.words import asked, table
 from forescale.goodput.expected import PARTS
@@ -20,6 +22,8 @@ from forescale.units import counted, format_count, format_seconds
 from forescale.whole_run import RunProjection
 from forescale.whole_run.plans import EqualBudget, Plan, Plans
 
+APART = ("sites", "layout", "devices", "schedule", "cluster")
+"""Topics of notes that are shown of a run."""
 VISIBLE = 0.005
 """Share of a range that a cause has at least to be named."""
 CAUSES = 6
@@ -35,28 +39,45 @@ def run_view(result: RunProjection) -> Group:
     )  # fmt: skip
     told = _apart(*(each.projection for each in result.phases))
     return Group(
-        head, "", _phases(result), *_too_large(result), "", _days(result), "", *_lines(result), *told
-    )
+        head, "", _phases(result), "", *_layouts(result), *_too_large(result), "", _days(result), "",
+        *_lines(result), *told,
+    )  # fmt: skip
 
 
 def _apart(*found: Projection) -> list[Text]:
     """Return once what is said of sites that train by themselves, and of the layout in every phase."""
-    said = dict.fromkeys(
-        each for one in found for each in one.notes if each.topic in ("sites", "layout", "cluster")
-    )
+    said = dict.fromkeys(each for one in found for each in one.notes if each.topic in APART)
     return words.notes(
         [each for each in said if each.topic == "sites" or all(each in one.notes for one in found)]
     )
 
 
+def _layouts(result: RunProjection) -> list[Text]:
+    """Return the layout of every phase, and how it was chosen; equal ones of neighbours once."""
+    lines: list[Text] = []
+    for (layout, origin), each in groupby(result.rows(), lambda row: (row["layout"], row["layout_origin"])):
+        names = [row["phase"] for row in each]
+        which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        chosen = "" if origin == "given" else f" ({origin})"
+        lines.append(Text(f"layout of phase {which}: {layout}{chosen}"))
+    return lines
+
+
 def _too_large(result: RunProjection) -> list[Text]:
-    """Return which phases cannot run as they are laid out, and what would."""
-    named = [row["phase"] for row in result.rows() if row["verdict"] == "OOM"]
-    if not named:
-        return []
-    which = f"phase {named[0]} needs" if len(named) == 1 else f"phases {', '.join(named)} need"
-    said = f"{which} more memory than there is: what follows is as if it were there; fit and search say what fits"
-    return [Text(""), Text(said, style="yellow")]
+    """Return which phases run out of memory, or may."""
+    verdicts = (
+        (
+            "OOM",
+            "the layout runs out of memory; the figures below ignore that. fit and search find layouts that fit",
+        ),
+        ("AT RISK", "the layout may run out of memory (upper end of the 80 % interval exceeds capacity)"),
+    )
+    lines = []
+    for verdict, text in verdicts:
+        if named := [row["phase"] for row in result.rows() if row["verdict"] == verdict]:
+            which = f"phase{'s' if len(named) > 1 else ''} {', '.join(named)}"
+            lines.append(Text(f"{verdict} in {which}: {text}", style=VERDICT_STYLE[verdict]))
+    return lines
 
 
 def plans_view(result: Plans) -> Group:
@@ -145,7 +166,7 @@ def _phases(result: RunProjection) -> Table:
             f"{row['steps']:,.0f}",
             format_seconds(row["step_time_s"]),
             f"{row['mfu']:.1%}",
-            row["verdict"],
+            Text(row["verdict"], style=VERDICT_STYLE[row["verdict"]]),
             f"{row['ideal_days']:.1f}",
         )
     return table

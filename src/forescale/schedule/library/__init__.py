@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from forescale.errors import ScheduleError, UnknownNameError
@@ -17,7 +19,7 @@ def families() -> tuple[Family, ...]:
 
 
 def family(name: str) -> Family:
-    """Return the family with a name or alias (letter case and _ for - do not matter).
+    """Return the family with a name or alias (letter case, - and _ do not matter).
 
     Raises
     ------
@@ -60,4 +62,4 @@ def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Sc
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("_", "-")
+    return re.sub("[-_ ]", "", name.lower())

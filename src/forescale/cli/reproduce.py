@@ -1,0 +1,65 @@
+"""The command that repeats an answer: one line that a shell takes as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from forescale.cli.options import command_line
+
+if TYPE_CHECKING:
+    from forescale.projection.result import Projection
+    from forescale.question import Question
+
+TYPED: ContextVar[Sequence[str]] = ContextVar("TYPED", default=())
+"""Arguments of the command that runs."""
+WRITTEN = ("--html", "--csv", "--parquet", "--output")
+"""Options that write a file beside the answer."""
+
+
+def again(command: str, question: Question, one: Projection, *, saved: str, place: int | None = None) -> str:
+    """Return the command line that asks `command` about a layout that was answered.
+
+    Parameters
+    ----------
+    command
+        A command that takes one layout, such as project.
+    question
+        What was asked.
+    one
+        The layout.
+    saved
+        File for what the command that runs prints with --json. It is read where the catalogue does not have the
+        model or the cluster, which then have no form on a command line.
+    place
+        Number of the layout in that file, from 1; None if it has only one.
+    """
+    from forescale.io.line import project_line
+    from forescale.io.named import named_cluster, named_model
+    from forescale.spec.space import Space
+
+    name = named_model(question.model, images=one.workload.images.count)
+    if name is None or named_cluster(one.cluster) is None:
+        read = saved if place is None else f"{saved}#{place}"
+        return f"{command_line(_answering())} --json > {saved} && {command_line((command, read))}"
+    asked = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
+    if command == "project":
+        asked = replace(asked, objective="step_time", max_memory=None, safe=False)
+    return f"forescale {command} {project_line(asked)}"
+
+
+def _answering() -> list[str]:
+    """Return the arguments that were typed, without files that they write; what --emit limits to is kept by --for."""
+    words, left = [], iter(TYPED.get())
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name in WRITTEN:
+            value = value if equals else next(left, "")
+        elif name == "--emit":
+            words += ["--for", value if equals else next(left, "")]
+        elif name != "--force":
+            words.append(word)
+    return words

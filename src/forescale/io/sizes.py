@@ -1,0 +1,117 @@
+"""The number of devices of a question: as given, or inferred, with a note that says from what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from forescale.errors import SpecError
+from forescale.io.named import build, devices_told
+from forescale.limits import DEVICES, within
+from forescale.question import Note
+from forescale.spec import Cluster
+from forescale.spec.cluster import SiteLink
+from forescale.units import counted
+
+DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
+"""Degrees whose product is the number of devices."""
+EXPERT_DEGREES = ("ep", "etp")
+"""Degrees that share the devices of tp × cp × dp_shard."""
+
+
+def fewest_devices(layout: Mapping[str, Any]) -> int:
+    """Return the fewest devices that the degrees of a layout occupy; a degree that is absent or invalid counts as 1.
+
+    Experts are placed on tp × cp × dp_shard devices, so a dp_shard that is not given is the smallest one that
+    makes this product divisible by ep × etp.
+    """
+    degree = {name: _degree(layout.get(name)) for name in (*DEGREES, *EXPERT_DEGREES)}
+    inner, experts = degree["tp"] * degree["cp"], degree["ep"] * degree["etp"]
+    shards = experts // gcd(experts, inner) if layout.get("dp_shard") is None else degree["dp_shard"]
+    return inner * degree["pp"] * degree["dp_replicate"] * shards
+
+
+def size_note(devices: int, origin: str) -> Note:
+    """Return the note that says from what a number of devices was inferred."""
+    return Note(topic="devices", text=f"devices = {devices:,}, inferred from {origin}")
+
+
+def sized_cluster(
+    values: Mapping[str, Any],
+    cluster: Cluster,
+    where: str,
+    folder: Path | None,
+    *,
+    layout: Mapping[str, Any] | None,
+) -> tuple[Cluster, tuple[Note, ...]]:
+    """Return the cluster of as many devices as a plan's values say, and the origin of an inferred number.
+
+    Parameters
+    ----------
+    values
+        Sections of a plan: `devices` or `nodes`, or a cluster that has a number of devices.
+    cluster
+        The cluster that they name, of any size.
+    where
+        Their origin, for messages.
+    folder
+        Folder that relative paths start from.
+    layout
+        Degrees that give the number where nothing else does; None if it must be given.
+
+    Raises
+    ------
+    SpecError
+        If the number is given twice, is invalid, or is missing where no layout is given.
+    """
+    given = values["cluster"]
+    devices = _count({"devices": devices_told(values, folder)}, "devices", where)
+    nodes = _count(values, "nodes", where)
+    origin = ""
+    link = build(SiteLink, values["sites"], where=f"{where}, sites") if "sites" in values else None
+    if devices is None and nodes is None and layout is not None:
+        sites = 1 if link is None or "dp_replicate" in layout else link.count
+        devices = sites * fewest_devices(layout)
+        origin = _degrees_text(layout, sites)
+    if (devices is None) == (nodes is None):
+        raise SpecError(f"{where}: exactly one of devices and nodes must be given")
+    count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
+    if nodes is not None:
+        origin = f"{counted(nodes, 'node')} × {counted(cluster.devices_per_node, 'device')} per node of {cluster.name}"
+    elif values.get("devices") is None and not origin and not isinstance(given, Cluster):
+        origin = "num_devices of the cluster"
+    if isinstance(given, Mapping) and given.get("num_devices", count) != count:
+        raise SpecError(f"{where}: cluster.num_devices is given beside {count} devices; leave it out")
+    sized = cluster.sized(count) if link is None else cluster.over_sites(link, count)
+    return sized, ((size_note(count, origin),) if origin else ())
+
+
+def _degrees_text(layout: Mapping[str, Any], sites: int) -> str:
+    """Return the degrees above 1 as the origin of a number of devices."""
+    degrees = {name: _degree(layout.get(name)) for name in (*DEGREES, *EXPERT_DEGREES)}
+    larger = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
+    larger += [counted(sites, "site")] if sites > 1 else []
+    if not larger:
+        return "a layout without parallel degrees; give devices or nodes for more"
+    return f"{' × '.join(larger)}, the fewest that this layout occupies; give devices or nodes for more"
+
+
+def _degree(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
+    count = values.get(key)
+    return None if count is None else within(count, DEVICES, f"{where}: {key}", whole=True)
+
+
+def microbatch_note(
+    given: Mapping[str, Any], completed: Mapping[str, Any], framework: str
+) -> tuple[Note, ...]:
+    """Return the origin of a micro-batch that a layout does not give and the default of a framework does."""
+    if "micro_batch_size" in given or "micro_batch_size" not in completed:
+        return ()
+    text = f"micro_batch_size = {completed['micro_batch_size']}, inferred from the gradient accumulation of {framework}"
+    return (Note(topic="layout", text=text),)

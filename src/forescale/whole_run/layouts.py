@@ -1,0 +1,63 @@
+"""The layout of a phase that gives none: the fastest that fits, by a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd
+
+from msgspec.structs import replace
+
+from forescale.errors import InfeasibleError
+from forescale.question import Question
+from forescale.search import SearchResult
+from forescale.spec.constraints import Constraint
+from forescale.spec.strategy import Strategy
+from forescale.units import counted
+
+Search = Callable[[Question], SearchResult]
+
+
+def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Strategy, str]:
+    """Return the fastest layout of one phase, and how it was chosen.
+
+    A layout that fits at the upper end of its memory range is preferred; one that fits as expected is taken where
+    there is no such layout.
+
+    Parameters
+    ----------
+    parts
+        The questions of a phase, one per batch where the batch grows, the whole batch last. The layout is that of the
+        last one, among those whose dp × micro_batch_size divides every batch.
+    search
+        Returns the ranking of a question.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout is legal, or none fits.
+    """
+    question = parts[-1]
+    if len(parts) > 1:
+        common = gcd(*(part.site.workload.global_batch_size for part in parts))
+        question = question.within(rules=(*question.space.rules, _divides(common)))
+    try:
+        found, margin = search(replace(question, safe=True)), "with margin"
+    except InfeasibleError:
+        found = search(question)
+        margin = "as expected, but not at the upper end of the 80 % interval"
+    best = found.best[0].strategy
+    return best, f"fastest of {counted(found.num_legal, 'legal layout')} that fits {margin}"
+
+
+def _divides(batch: int) -> Constraint:
+    """Return the rule that dp × micro_batch_size divides every batch of a ramp."""
+    return Constraint(
+        name="batches of the ramp",
+        holds=lambda q: (
+            batch % (q.degrees.dp_replicate * q.degrees.dp_shard * q.degrees.micro_batch_size) == 0
+        ),
+        message=lambda q: (
+            f"dp × micro_batch_size = {q.degrees.dp_replicate * q.degrees.dp_shard * q.degrees.micro_batch_size} "
+            f"must divide {batch}, the greatest common divisor of the batches of the ramp"
+        ),
+    )
