@@ -36,7 +36,7 @@ class ScanOptions:
         "DAYS",
         check=bounded(TIME, whole=False),
     )
-    target_step_time: str | None = _scan("The fewest of --devices with a step this short.", "TIME")
+    target_step_time: str | None = _scan("Fewest of --devices with a step this short.", "TIME")
     batches: str | None = _scan("The best layout at each global batch size.", "N,N")
     price_per_device_hour: float | None = _scan(
         "Price for cost, in any currency.",
