@@ -14,7 +14,8 @@ from fastapi.testclient import TestClient
 from tests.web.test_asked import SMALL
 
 from forescale.cli.app import run
-from forescale.web.app import OF_A_CLIENT, SECURITY, create_app
+from forescale.web.app import OF_A_CLIENT, create_app
+from forescale.web.guard import SECURITY
 from forescale.web.workers import Workers
 
 QUERY = urlencode([*SMALL, ("tp", "2"), ("pp", "2"), ("tokens", "1000000000000")])
@@ -114,10 +115,6 @@ def test_an_unknown_target_or_quantity_is_named(client):
         ).text.count("root:")
         == 0
     )
-
-
-def test_too_long_an_address_is_refused(client):
-    assert client.get("/", params={"config": "x" * 60_001}).status_code == 414
 
 
 def test_files_of_the_server_are_not_served(client):
