@@ -146,9 +146,10 @@ def create_app(
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a question that cannot be answered with its one sentence."""
+    field = getattr(error, "field", "")
     if request.url.path.endswith(".json") or request.method == "POST":
-        return JSONResponse({"error": str(error)}, status_code=422)
-    return HTMLResponse(_sentence(str(error)), status_code=422)
+        return JSONResponse({"error": str(error), "field": field or None}, status_code=422)
+    return HTMLResponse(_sentence(str(error), field), status_code=422)
 
 
 async def _busy(request: Request, error: Exception) -> Response:
@@ -313,15 +314,15 @@ class Pages:
         except BusyError:
             yield _event("busy", str(RETRY_AFTER_S))
         except ForescaleError as error:
-            yield _event("found", _sentence(str(error)))
+            yield _event("failed", str(error))
 
 
 def _json(text: str) -> Response:
     return Response(text, media_type="application/json")
 
 
-def _sentence(text: str) -> str:
-    return f'<p class="error" role="alert">{xml(text)}</p>'
+def _sentence(text: str, field: str) -> str:
+    return f'<p class="error" role="alert" data-field="{xml(field)}">{xml(text)}</p>'
 
 
 def _event(name: str, text: str) -> str:

@@ -39,6 +39,7 @@ from forescale.web.asked import (
     Query,
     address,
     changed,
+    form_error,
     laid_out,
     opened,
     price_of,
@@ -143,7 +144,8 @@ def form(query: Query) -> str:
     try:
         answer = _answer(said)
     except ForescaleError as error:
-        answer = {"error": str(error), "query": said}
+        refused = form_error(error)
+        answer = {"error": str(refused), "field": refused.field}
     return filled("page.html", **answer, fields=FIELDS, said=dict(said), version=__version__, config=CONFIG)
 
 
@@ -224,7 +226,7 @@ def fit(query: Query) -> str:
         {**fix.row(), "verdict": fix.verdict, "address": _layout(query, fix.projection)}
         for fix in found.fixes[:TOP]
     ]
-    return filled("fit.html", rows=rows)
+    return filled("fit.html", rows=rows, address=address(query))
 
 
 def read(query: Query, name: str, text: str) -> str:
