@@ -32,6 +32,7 @@ from forescale.search.scenarios import (
     step_of_all,
     timed,
 )
+from forescale.search.scope import Held, claim, held_fixed
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
@@ -322,7 +323,7 @@ def _surest(
         scenario, strategy = known
         return project(question.over_sites(scenario.of(strategy)))
     found = fastest(replace(question, safe=True), watch=watch, like=ranking)
-    if found.question is None or found.strategy is None:
+    if not found.done or found.question is None or found.strategy is None:
         return None
     return project(found.question.of(found.strategy))
 
@@ -336,7 +337,8 @@ class SearchResult(Result):
     """Others that each of `best` stands for: as good as the last of `best`, with the same tp, cp, ep, etp, pp, vpp and
     micro-batch."""
     surest: Projection | None
-    """The fastest layout that fits even at the upper end of its range; None if there is none, or nobody asked."""
+    """The fastest layout that fits even at the upper end of its range; None if there is none, the search for it was
+    stopped, or nobody asked."""
     objective: str
     num_legal: int
     num_feasible: int
@@ -360,6 +362,27 @@ class SearchResult(Result):
     def num_feasible_is_exact(self) -> bool:
         """Say whether no more layouts fit: only where all were evaluated, or proven not to."""
         return self.num_evaluated + self.num_over_memory == self.num_legal
+
+    @property
+    def held_fixed(self) -> tuple[Held, ...]:
+        """Dimensions that were held fixed although another value may be faster."""
+        return held_fixed(self.question)
+
+    @property
+    def claim(self) -> str:
+        """What is proven of the first of `best`."""
+        return claim(self)
+
+    @property
+    def margin_cost(self) -> float | None:
+        """Fraction by which the step of `surest` is longer than the first's; None if the first fits with margin."""
+        if self.surest is None or self.best[0].memory.verdict == "FITS":
+            return None
+        return self.surest.step_time_s / self.best[0].step_time_s - 1.0
+
+    def __repr__(self) -> str:
+        """Return the class with its essentials, and below what is proven."""
+        return f"{Result.__repr__(self)}\n{self.claim}"
 
     @property
     def binding(self) -> Relaxation | None:
@@ -393,9 +416,9 @@ class SearchResult(Result):
         """Return the `forescale.search/1` document."""
         return {
             "schema": SCHEMA,
-            **attributes(self, *FIGURES, "relaxations"),
+            **attributes(self, "claim", "held_fixed", *FIGURES, "relaxations"),
             "binding": None if self.binding is None else self.binding.constraint,
-            **attributes(self, "surest", "price_per_device_hour"),
+            **attributes(self, "surest", "margin_cost", "price_per_device_hour"),
             "run_costs": [self.run_cost(projection) for projection in self.best],
             "best": [
                 {**one.to_json(), "variants": count}

@@ -20,12 +20,13 @@ from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
 from forescale.project import project as projected
-from forescale.projection.result import TIME_PARTS, Projection, days_and_money, memory_and_time
+from forescale.projection.result import AT_RISK, TIME_PARTS, Projection, days_and_money, memory_and_time
 from forescale.question import Question
 from forescale.report.drawn import drawings
 from forescale.search import SearchResult, pareto_search
 from forescale.search import compare as compared
 from forescale.search import search as searched
+from forescale.search.scope import margin
 from forescale.search.solve import Progress
 from forescale.spec import phrases
 from forescale.struct import Struct
@@ -239,7 +240,16 @@ def search(tell: Tell, query: Query, limit: float) -> str:
     found = _searched(tell, query, limit)
     shown = [figure(each) for each in found.pictures()]
     rows = _ranked(query, found.best)
-    return filled("search.html", found=found, address=address(query), charts=shown, rows=rows)
+    risky = any(one.memory.verdict == "AT RISK" for one in found.best)
+    return filled(
+        "search.html",
+        found=found,
+        margin=margin(found),
+        risk=AT_RISK if risky else "",
+        address=address(query),
+        charts=shown,
+        rows=rows,
+    )
 
 
 def front(query: Query) -> str:
@@ -284,7 +294,7 @@ def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
         return True
 
     price = price_of(query)
-    found = searched(search_question(query), top=TOP, time_limit=limit, watch=watch)
+    found = searched(search_question(query), top=TOP, surest=True, time_limit=limit, watch=watch)
     return replace(found, price_per_device_hour=price)
 
 
