@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from http import HTTPStatus
-from typing import cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -46,7 +45,7 @@ class Protocol(H11Protocol):
             h11.Data(data=text.encode()),
             h11.EndOfMessage(),
         ):
-            self.transport.write(cast("bytes", self.conn.send(event)))
+            self.transport.write(self.conn.send(event))
         self._discards = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
