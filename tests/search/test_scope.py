@@ -10,7 +10,7 @@ from tests.small import cluster, dense, moe, workload
 from forescale.catalogue.frameworks import load_framework
 from forescale.question import Question
 from forescale.search import search
-from forescale.search.scope import claim, held_fixed, margin
+from forescale.search.scope import held_fixed
 from forescale.spec.space import Space
 
 SMALL = Space(cp=(1,), zero=(1,), micro_batch_size=(1,))
@@ -50,11 +50,11 @@ def test_the_claim_is_as_strong_as_the_proof(found):
         f"The first is the fastest layout that fits, of {found.num_legal:,} legal layouts"
     )
     assert "(framework, schedule, overlap, graphs held fixed)" in found.claim
-    stopped = claim(replace(found, gap=0.032))
+    stopped = replace(found, gap=0.032).claim
     assert "stopped early" in stopped
     assert "3.2 % faster" in stopped
     assert "The first is" not in stopped
-    assert "smallest layout" in claim(replace(found, objective="peak_memory"))
+    assert "smallest layout" in replace(found, objective="peak_memory").claim
     for shown in (repr(found), found.to_json()["claim"]):
         assert found.claim in shown
     assert [each["dimension"] for each in found.to_json()["held_fixed"]] == dimensions(found.question)
@@ -63,11 +63,11 @@ def test_the_claim_is_as_strong_as_the_proof(found):
 def test_a_margin_is_named_where_the_first_may_not_fit(found):
     assert found.best[0].memory.verdict == "FITS"
     assert found.margin_cost is None
-    assert margin(found) is None
+    assert found.margin is None
     first, second = found.best
     risky = replace(first, memory=replace(first.memory, verdict="AT RISK"))
     at_risk = replace(found, best=(risky, second), surest=second)
     assert at_risk.margin_cost == second.step_time_s / first.step_time_s - 1.0
-    assert "(#2)" in str(margin(at_risk))
-    assert "(#" not in str(margin(replace(at_risk, best=(risky,))))
-    assert margin(replace(at_risk, surest=None)) is None
+    assert "(#2)" in str(at_risk.margin)
+    assert "(#" not in str(replace(at_risk, best=(risky,)).margin)
+    assert replace(at_risk, surest=None).margin is None

@@ -23,7 +23,6 @@ from forescale.report.document import (
     ranking,
 )
 from forescale.search.rank import SearchResult
-from forescale.search.scope import margin
 from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
 from forescale.spec.groups import group_of
@@ -499,7 +498,7 @@ def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, .
         for item in found.relaxations
     )
     held = f"Held fixed: {'; '.join(map(str, found.held_fixed))}"
-    claims = filter(None, [margin(found), found.claim, held])
+    claims = filter(None, [found.margin, found.claim, held])
     return (
         f"Best layout: {phrases.layout(best.strategy)}",
         f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",

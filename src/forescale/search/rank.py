@@ -32,7 +32,7 @@ from forescale.search.scenarios import (
     step_of_all,
     timed,
 )
-from forescale.search.scope import Held, claim, held_fixed
+from forescale.search.scope import Held, claim, held_fixed, margin
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.cluster import Cluster
@@ -371,7 +371,7 @@ class SearchResult(Result):
     @property
     def claim(self) -> str:
         """What is proven of the first of `best`."""
-        return claim(self)
+        return claim(self.objective, num_legal=self.num_legal, gap=self.gap, held=self.held_fixed)
 
     @property
     def margin_cost(self) -> float | None:
@@ -379,6 +379,13 @@ class SearchResult(Result):
         if self.surest is None or self.best[0].memory.verdict == "FITS":
             return None
         return self.surest.step_time_s / self.best[0].step_time_s - 1.0
+
+    @property
+    def margin(self) -> str | None:
+        """Which layout fits with margin and what it costs, in a sentence; None if the first fits with margin."""
+        if self.surest is None or self.margin_cost is None:
+            return None
+        return margin(self.best, self.surest, self.margin_cost)
 
     def __repr__(self) -> str:
         """Return the class with its essentials, and below what is proven."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from forescale.errors import SpecError
+from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.search.relax import SPLIT_BACKWARD
 from forescale.spec import phrases
@@ -13,9 +13,6 @@ from forescale.spec.framework import check_choice
 from forescale.spec.model import MoeFfn
 from forescale.struct import Struct
 from forescale.units import counted, format_seconds
-
-if TYPE_CHECKING:
-    from forescale.search.rank import SearchResult
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -86,26 +83,22 @@ BEST = {"step_time": ("fastest", "faster"), "peak_memory": ("smallest", "smaller
 """What the best layout is by an objective, and what a better one would be."""
 
 
-def claim(found: SearchResult) -> str:
+def claim(objective: str, *, num_legal: int, gap: float, held: Sequence[Held]) -> str:
     """Return what is proven of the first layout of a ranking, no more."""
-    best, better = BEST[found.objective]
-    held = [each.dimension for each in found.held_fixed]
-    scope = f"of {counted(found.num_legal, 'legal layout')} of this search space"
-    scope += f" ({', '.join(held)} held fixed)" if held else ""
-    if found.gap > 0.0:
+    best, better = BEST[objective]
+    scope = f"of {counted(num_legal, 'legal layout')} of this search space"
+    scope += f" ({', '.join(each.dimension for each in held)} held fixed)" if held else ""
+    if gap > 0.0:
         return (
             f"Search stopped early; the {best} layout that fits, {scope}, may be up to "
-            f"{100.0 * found.gap:.1f} % {better} than the first"
+            f"{100.0 * gap:.1f} % {better} than the first"
         )
     return f"The first is the {best} layout that fits, {scope}"
 
 
-def margin(found: SearchResult) -> str | None:
-    """Return which layout fits with margin where the first may not fit, and the step time that it costs, if known."""
-    cost, surest = found.margin_cost, found.surest
-    if cost is None or surest is None:
-        return None
-    place = f" (#{found.best.index(surest) + 1})" if surest in found.best else ""
+def margin(best: Sequence[Projection], surest: Projection, cost: float) -> str:
+    """Return which layout fits with margin where the first of a ranking may not, and what it costs in step time."""
+    place = f" (#{best.index(surest) + 1})" if surest in best else ""
     return (
         f"The fastest layout that fits with margin{place} takes {format_seconds(surest.step_time_s)} per step, "
         f"{100.0 * cost:.1f} % more: {phrases.layout(surest.strategy)}"

@@ -26,7 +26,6 @@ from forescale.report.drawn import drawings
 from forescale.search import SearchResult, pareto_search
 from forescale.search import compare as compared
 from forescale.search import search as searched
-from forescale.search.scope import margin
 from forescale.search.solve import Progress
 from forescale.spec import phrases
 from forescale.struct import Struct
@@ -244,7 +243,6 @@ def search(tell: Tell, query: Query, limit: float) -> str:
     return filled(
         "search.html",
         found=found,
-        margin=margin(found),
         risk=AT_RISK if risky else "",
         address=address(query),
         charts=shown,

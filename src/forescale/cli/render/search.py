@@ -12,7 +12,6 @@ from forescale.cli.render import words
 from forescale.cli.render.words import asked, table
 from forescale.projection.result import AT_RISK, Projection
 from forescale.search import ParetoResult, Relaxation, SearchResult
-from forescale.search.scope import margin
 from forescale.spec import phrases
 from forescale.spec.strategy import Strategy
 from forescale.units import counted, format_count, format_seconds
@@ -48,7 +47,7 @@ def search_view(result: SearchResult) -> Group:
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
     legend = verdict_legend([one for _, one in (*ranked, *sure)])
-    legend += [Text(line) for line in [margin(result)] if line is not None]
+    legend += [Text(line) for line in [result.margin] if line is not None]
     folded = FOLDED_LEGEND if result.objective == "step_time" else SMALL_FOLDED_LEGEND
     legend += [Text(folded, style="dim")] if any(result.variants) else []
     legend += [Text(f"the first: {words.calendar(first)}")] if first.training_days is not None else []
