@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
-from forescale.positions import key_lines, line_of, located, said_by
+from forescale.positions import DEEPEST, key_lines, line_of, located, said_by
 
 PLAN = """\
 # a comment
@@ -134,3 +134,7 @@ def test_keys_of_maxtext_are_known_behind_where_they_count(tmp_path):
     file.write_text("base_config: base.yml\nici_expert_parallelism: 4\n")
     with pytest.raises(SpecError, match=r"run.yml, line 2: ici_expert_parallelism: m"), said_by([file], ()):
         raise SpecError("m has no experts: ep 4 must be 1")
+
+
+def test_keys_below_any_configuration_have_no_line():
+    assert len(key_lines('{"a":\n' * 2 * DEEPEST, ".json")) == DEEPEST

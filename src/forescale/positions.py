@@ -19,6 +19,8 @@ T = TypeVar("T")
 P = TypeVar("P")
 Rest = ParamSpec("Rest")
 COMMAND_LINE = "command line"
+DEEPEST = 64
+"""Levels of tables and lists down to which keys have lines; no configuration is deeper."""
 _TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(
     r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
@@ -188,7 +190,8 @@ def _keys_of_json(text: str) -> Iterator[tuple[str, int]]:
             path[-1] += 1
         elif path and token[2]:
             path[-1] = token[1]
-            yield ".".join(map(str, path)), line
+            if len(path) <= DEEPEST:
+                yield ".".join(map(str, path)), line
             line += mark.count("\n")
 
 

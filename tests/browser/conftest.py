@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
 AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
 Opened = Callable[..., Page]
@@ -13,7 +13,7 @@ Opened = Callable[..., Page]
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    """Open pages in a browser that must not complain about any of them."""
+    """Open pages in a browser that must not complain about any of them, but for requests that were refused."""
     names = ("chromium", "chromium-browser", "google-chrome")
     chromium = next((found for name in names if (found := shutil.which(name))), None)
     if chromium is None:
@@ -25,13 +25,18 @@ def opened() -> Iterator[Opened]:
         def call(url: str, *, width: int = 1400, scheme: str = "light") -> Page:
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
             page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+            page.on("console", lambda said: problems.append(said.text) if _complains(said) else None)
             page.goto(url)
             return page
 
         yield call
         browser.close()
     assert problems == []
+
+
+def _complains(said: ConsoleMessage) -> bool:
+    """Say whether a message is an error of the page; a refused request is logged by the browser itself."""
+    return said.type == "error" and not said.text.startswith(("Failed to load resource", "htmx:"))
 
 
 def serious(page: Page) -> list[str]:

@@ -186,10 +186,27 @@ def test_the_fastest_that_fits_for_sure_is_named(forescale):
     verdicts = {one["memory"]["verdict"] for one in body["best"]}
     assert verdicts == {"AT RISK"}
     assert body["surest"]["memory"]["verdict"] == "FITS"
-    assert "✓ the fastest that fits by the upper estimate too" in ran.out
+    cost = body["surest"]["step_time_s"] / body["best"][0]["step_time_s"] - 1.0
+    assert body["margin_cost"] == cost
+    text = " ".join(ran.out.split())
+    assert (
+        f"fits with margin takes {body['surest']['step_time_s']:.3f} s per step, {100 * cost:.1f} % more"
+        in text
+    )
+    assert "AT RISK: may run out of memory" in text
     safe = document(forescale("search", "llama-3.1-8b", *SURE, "--safe", "--json"))
     assert safe["best"][0]["strategy"] == body["surest"]["strategy"]
     assert {one["memory"]["verdict"] for one in safe["best"]} == {"FITS"}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_what_is_held_fixed_is_opened_by_its_option(forescale, number):
+    small = (*DENSE[:-2], "--global-batch-size", "64", "--fix", "tp=8", "--top", "1", "--json")
+    held = document(forescale("search", *small))["held_fixed"]
+    assert [each["dimension"] for each in held] == ["framework", "schedule", "overlap", "graphs"]
+    option = held[number]["option"].replace("NAME", "megatron-core").split()
+    opened = document(forescale("search", *small, *option))
+    assert held[number] not in opened["held_fixed"]
 
 
 def test_relaxed_constraints_are_a_table_and_one_binds(forescale):

@@ -255,7 +255,7 @@ def ranked(
             top=top,
             all_variants=all_variants,
             relax=answer is not None and answer.relax,
-            surest=answer is not None,
+            surest=True,
             time_limit=effort.time_limit,
             watch=bar,
             checkpoint=effort.checkpoint,

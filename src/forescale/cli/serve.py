@@ -18,6 +18,9 @@ def serve_command(
     host: str = option(
         "Address to listen on; others than this machine's let anyone ask.", panel=PANEL, default=LOCAL[0]
     ),
+    allowed_host: list[str] | None = option(
+        "Another host name under which browsers may open the page. Repeatable.", "NAME", panel=PANEL
+    ),
 ) -> None:
     """Serve a page: one form, and at once the projection, pictures, the best layouts, explanations and launch files."""
     try:
@@ -25,10 +28,12 @@ def serve_command(
 
         begin()
         from forescale.web.app import serve
+        from forescale.web.guard import allowed_host as checked
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "jinja2", "starlette"):
             raise
         raise SpecError(f"serve needs {error.name}; install it with: pip install 'forescale[web]'") from error
+    allowed = [checked(name) for name in allowed_host or ()]
     if host not in LOCAL:
         say(f"anyone who reaches {host} may ask; nothing asks who they are", error=True)
-    serve(host, port, ready=lambda url: say(f"{url}  (Ctrl-C ends it)"))
+    serve(host, port, allowed_hosts=allowed, ready=lambda url: say(f"{url}  (Ctrl-C ends it)"))

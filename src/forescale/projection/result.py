@@ -132,6 +132,8 @@ def _remark(one: Projection) -> str:
 
 
 Verdict: TypeAlias = Literal["FITS", "AT RISK", "OOM"]
+AT_RISK = "may run out of memory (upper end of the 80 % interval exceeds capacity)"
+"""What AT RISK means."""
 SCHEMA = "forescale.projection/1"
 TIME_PARTS = (
     "attention",

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from forescale.cost.roofline import peak_rate
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops
-from forescale.projection.result import TIME_PARTS, Projection, StageMemory
+from forescale.projection.result import AT_RISK, TIME_PARTS, Projection, StageMemory
 from forescale.report.document import (
     Bullets,
     Column,
@@ -336,7 +336,7 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
 def _folded(found: SearchResult) -> tuple[Column[Projection], ...]:
     """Return the column of what the best stand for, if any stands for more than itself."""
     counts = {id(one): count for one, count in zip(found.best, found.variants, strict=True)}
-    meaning = "Variants of the same degrees that are as good as the last of the ranking"
+    meaning = "Variants of this layout at least as good as the last of the ranking"
     column: Column[Projection] = Column("more", meaning, lambda one: str(counts.get(id(one), "")))
     return (column,) if any(found.variants) else ()
 
@@ -383,6 +383,12 @@ _BATCH: tuple[Column[Projection], ...] = (
 _MEMORY: tuple[Column[Projection], ...] = (
     *(Column(name, MEANINGS[name], _gib(name)) for name in MEMORY),
     Column("peak", "Peak on the fullest device", _gib("peak")),
+    Column(
+        "fit",
+        f"FITS, or AT RISK: {AT_RISK}",
+        lambda one: one.memory.verdict,
+        "left",
+    ),
 )
 _WORK: tuple[Column[Projection], ...] = (
     Column(
@@ -492,9 +498,12 @@ def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, .
         f"with {item.change}: {item.step_time_s:.3f}s per step, {item.gain:.1%} less"
         for item in found.relaxations
     )
+    held = f"Held fixed: {'; '.join(map(str, found.held_fixed))}"
+    claims = filter(None, [found.margin, found.claim, held])
     return (
         f"Best layout: {phrases.layout(best.strategy)}",
         f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
+        *claims,
         *span,
         f"{counted(found.num_legal, 'legal layout')}; {_fitting(found)} fit",
         *gains,

@@ -18,6 +18,7 @@ from forescale.project import project
 from forescale.projection.result import Projection, days_and_money, memory_and_time
 from forescale.question import Question, question_of
 from forescale.results import Result
+from forescale.search.claim import Held, claim, held_fixed, margin
 from forescale.search.evaluate import Scores, score
 from forescale.search.incumbent import Goal
 from forescale.search.layouts import Candidates, Rows
@@ -323,7 +324,7 @@ def _surest(
         scenario, strategy = known
         return project(question.over_sites(scenario.of(strategy)))
     found = fastest(replace(question, safe=True), watch=watch, like=ranking)
-    if found.question is None or found.strategy is None:
+    if not found.done or found.question is None or found.strategy is None:
         return None
     return project(found.question.of(found.strategy))
 
@@ -337,7 +338,8 @@ class SearchResult(Result):
     """Others that each of `best` stands for: as good as the last of `best`, with the same tp, cp, ep, etp, pp, vpp and
     micro-batch."""
     surest: Projection | None
-    """The fastest layout that fits even at the upper end of its range; None if there is none, or nobody asked."""
+    """The fastest layout that fits even at the upper end of its range; None if there is none, the search for it was
+    stopped, or nobody asked."""
     objective: str
     num_legal: int
     num_feasible: int
@@ -361,6 +363,34 @@ class SearchResult(Result):
     def num_feasible_is_exact(self) -> bool:
         """Say whether no more layouts fit: only where all were evaluated, or proven not to."""
         return self.num_evaluated + self.num_over_memory == self.num_legal
+
+    @property
+    def held_fixed(self) -> tuple[Held, ...]:
+        """Dimensions that were held fixed although another value may be faster."""
+        return held_fixed(self.question)
+
+    @property
+    def claim(self) -> str:
+        """What is proven of the first of `best`."""
+        return claim(self.objective, num_legal=self.num_legal, gap=self.gap, held=self.held_fixed)
+
+    @property
+    def margin_cost(self) -> float | None:
+        """Fraction by which the step of `surest` is longer than the first's; None if the first fits with margin."""
+        if self.surest is None or self.best[0].memory.verdict == "FITS":
+            return None
+        return self.surest.step_time_s / self.best[0].step_time_s - 1.0
+
+    @property
+    def margin(self) -> str | None:
+        """Which layout fits with margin and what it costs, in a sentence; None if the first fits with margin."""
+        if self.surest is None or self.margin_cost is None:
+            return None
+        return margin(self.best, self.surest, self.margin_cost)
+
+    def __repr__(self) -> str:
+        """Return the class with its essentials, and below what is proven."""
+        return f"{Result.__repr__(self)}\n{self.claim}"
 
     @property
     def binding(self) -> Relaxation | None:
@@ -394,9 +424,9 @@ class SearchResult(Result):
         """Return the `forescale.search/1` document."""
         return {
             "schema": SCHEMA,
-            **attributes(self, *FIGURES, "relaxations"),
+            **attributes(self, "claim", "held_fixed", *FIGURES, "relaxations"),
             "binding": None if self.binding is None else self.binding.constraint,
-            **attributes(self, "surest", "price_per_device_hour"),
+            **attributes(self, "surest", "margin_cost", "price_per_device_hour"),
             "run_costs": [self.run_cost(projection) for projection in self.best],
             "best": [
                 {**one.to_json(), "variants": count}

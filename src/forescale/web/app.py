@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -24,6 +24,8 @@ from forescale.escaping import xml
 from forescale.version import __version__
 from forescale.view.page import FOLDER
 from forescale.web.asked import Query, address, of_search
+from forescale.web.guard import LONGEST_ADDRESS, Guard
+from forescale.web.protocol import Protocol
 from forescale.web.workers import BusyError, Work, Workers
 
 KEEP_ALIVE_S = 30
@@ -31,8 +33,17 @@ BACKLOG = 512
 """Connections that wait to be accepted."""
 
 
-def serve(host: str, port: int, *, ready: Callable[[str], None]) -> None:
-    """Serve the page until it is interrupted; `ready` is told the address.
+def serve(host: str, port: int, *, allowed_hosts: Sequence[str] = (), ready: Callable[[str], None]) -> None:
+    """Serve the page until it is interrupted.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen.
+    allowed_hosts
+        Names under which browsers may ask, in addition to `host` and those of the loopback interface.
+    ready
+        Called with the address of the page.
 
     Raises
     ------
@@ -50,8 +61,12 @@ def serve(host: str, port: int, *, ready: Callable[[str], None]) -> None:
             f"{host}:{port} cannot be listened on: {error.strerror}; --port 0 takes a free port"
         ) from error
     config = uvicorn.Config(
-        create_app(),
-        log_level="warning",
+        create_app(hosts=(host, *allowed_hosts)),
+        http=Protocol,
+        ws="none",
+        log_level="error",
+        proxy_headers=False,
+        server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         backlog=BACKLOG,
         h11_max_incomplete_event_size=2 * LONGEST_ADDRESS,
@@ -62,10 +77,10 @@ def serve(host: str, port: int, *, ready: Callable[[str], None]) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-LONGEST_ADDRESS = 60_000
-"""Characters of an address."""
 LARGEST_FILE = 2**20
 """Bytes of a file that is handed in."""
+MOST_DISCARDED = 64 * LARGEST_FILE
+"""Bytes of a larger one that are read before it is refused."""
 RETRY_AFTER_S = 1
 REMEMBERED = 1024
 """Answers that are kept."""
@@ -78,17 +93,14 @@ LONG_QUESTIONS, OF_A_CLIENT = 16, 4
 """Long questions that are worked on or wait, and those of one address among them."""
 GRACE_S = 20.0
 """Seconds beyond, in which a search says what it has."""
-SECURITY = {
-    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
-"""The charts' library compiles its expressions, hence unsafe-eval; nothing comes from elsewhere."""
 
 
 def create_app(
-    quick: Workers | None = None, drawn: Workers | None = None, long: Workers | None = None
+    quick: Workers | None = None,
+    drawn: Workers | None = None,
+    long: Workers | None = None,
+    *,
+    hosts: Sequence[str] = (),
 ) -> FastAPI:
     """Return the application.
 
@@ -96,6 +108,8 @@ def create_app(
     ----------
     quick, drawn, long
         What projects; what draws, explains and exports, which stands back; what searches, and finds what would fit.
+    hosts
+        Hosts that requests may name, in addition to the loopback interface and the address they arrive at.
     """
     served = Pages(
         quick or Workers(processes=2, most=QUICK_QUESTIONS, time_limit_s=QUICK_S),
@@ -118,7 +132,7 @@ def create_app(
     )
     app.mount("/view", StaticFiles(directory=FOLDER), name="view")
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    app.middleware("http")(_guarded)
+    app.add_middleware(Guard, hosts=hosts)
     for path in ("/", "/pictures", "/compare", "/explain", "/launch", "/fit", "/search", "/front"):
         app.get(path)(getattr(served, path[1:] or "form"))
     for name in ("project", "explain", "search"):
@@ -130,22 +144,12 @@ def create_app(
     return app
 
 
-async def _guarded(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Refuse what is too long, before anything reads it, and say what a page may load."""
-    if len(request.url.query) > LONGEST_ADDRESS:
-        return PlainTextResponse(
-            f"the address is longer than {LONGEST_ADDRESS:,} characters", status_code=414
-        )
-    response = await call(request)
-    response.headers.update(SECURITY)
-    return response
-
-
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a question that cannot be answered with its one sentence."""
+    field = getattr(error, "field", "")
     if request.url.path.endswith(".json") or request.method == "POST":
-        return JSONResponse({"error": str(error)}, status_code=422)
-    return HTMLResponse(_sentence(str(error)), status_code=422)
+        return JSONResponse({"error": str(error), "field": field or None}, status_code=422)
+    return HTMLResponse(_sentence(str(error), field), status_code=422)
 
 
 async def _busy(request: Request, error: Exception) -> Response:
@@ -270,11 +274,17 @@ class Pages:
 
     async def read(self, request: Request) -> Response:
         """Return what a framework's file, which is the body, asks; the parameter `name` is what it is called."""
-        body = b""
+        body = bytearray()
+        length = 0
         async for part in request.stream():
-            body += part
-            if len(body) > LARGEST_FILE:
-                return JSONResponse({"error": "the file is too large"}, status_code=413)
+            length += len(part)  # the rest is read: a client that still sends sees no answer
+            if length <= LARGEST_FILE:
+                body += part
+            elif length > MOST_DISCARDED:
+                break
+        if length > LARGEST_FILE:
+            text = f"the file is larger than the {LARGEST_FILE // 2**20} MiB that are read"
+            return JSONResponse({"error": text}, status_code=413)
         try:
             text = body.decode()
         except UnicodeDecodeError:
@@ -304,15 +314,15 @@ class Pages:
         except BusyError:
             yield _event("busy", str(RETRY_AFTER_S))
         except ForescaleError as error:
-            yield _event("found", _sentence(str(error)))
+            yield _event("failed", str(error))
 
 
 def _json(text: str) -> Response:
     return Response(text, media_type="application/json")
 
 
-def _sentence(text: str) -> str:
-    return f'<p class="error" role="alert">{xml(text)}</p>'
+def _sentence(text: str, field: str) -> str:
+    return f'<p class="error" role="alert" data-field="{xml(field)}">{xml(text)}</p>'
 
 
 def _event(name: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from forescale.catalogue.clusters import cluster_names, load_cluster, resolve_cluster_name
 from forescale.catalogue.frameworks import framework_names, load_framework
 from forescale.catalogue.models import model_names, resolve_model_name
-from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownNameError
+from forescale.errors import ForescaleError, ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.files import parse_json
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.io.named import checked_model
@@ -34,6 +35,7 @@ Query = Sequence[tuple[str, str]]
 Path: TypeAlias = tuple[str, ...]
 """Where a word stands in a plan."""
 WHERE = "the page"
+PASTED = "the pasted config.json"
 LONGEST_VALUE = 50_000
 """Characters of a pasted config.json."""
 MOST_FIELDS = 64
@@ -42,8 +44,18 @@ MOST_LAYERS = 2_000
 MOST_SETS = 64
 OWN = "own"
 """What stands for the model where a config.json is pasted."""
+DERIVED: Path = ("strategy", "dp_shard")
+"""The degree that follows from the others and the number of devices."""
 ROOTS = ("strategy", "workload", "precision")
 """Tables of a plan that `set` may change; the others may name files."""
+
+
+class FormError(SpecError):
+    """A question that cannot be answered, as the form shows it: `field` is the input at fault, empty if unknown."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        self.field = field
+        super().__init__(message)
 
 
 class Field(Struct, frozen=True, kw_only=True):
@@ -78,16 +90,16 @@ FIELDS: tuple[Field, ...] = (
     Field(name="seq_len", label="Tokens per sequence", group="Run", path=("workload", "seq_len"), usual="8192"),
     Field(name="global_batch_size", label="Sequences per step", group="Run",
           path=("workload", "global_batch_size"), usual="1024", slider=(3, 14, 1)),
-    Field(name="tokens", label="Tokens to train", group="Run", path=("workload", "tokens"), hint="for days"),
-    Field(name="price", label="Price of a device-hour", group="Run", hint="for money"),
+    Field(name="tokens", label="Tokens to train", group="Run", path=("workload", "tokens"), hint="e.g. 15T"),
+    Field(name="price", label="Price of a device-hour", group="Run", hint="e.g. 2.50"),
     Field(name="framework", label="Framework", group="Run", path=("framework",), choices=framework_names(),
-          hint="none in particular", listed=True),
+          hint="any framework", listed=True),
     Field(name="precision", label="Compute type", group="Run", path=("precision", "compute"),
           choices=_choices(ComputeType)),
     Field(name="images", label="Images per sequence", group="Run", path=("workload", "images", "count"),
-          hint="usual"),
-    Field(name="image_size", label="Pixels of a side", group="Run", path=("workload", "images", "size"),
-          hint="usual"),
+          hint="default"),
+    Field(name="image_size", label="Image size (px)", group="Run", path=("workload", "images", "size"),
+          hint="default"),
     Field(name="tp", label="Tensor", group="Layout", path=("strategy", "tp"), usual="8"),
     Field(name="cp", label="Context", group="Layout", path=("strategy", "cp")),
     Field(name="pp", label="Pipeline", group="Layout", path=("strategy", "pp"), usual="4"),
@@ -104,14 +116,45 @@ FIELDS: tuple[Field, ...] = (
           choices=_choices(ContextKind)),
     Field(name="dispatcher", label="Dispatcher", group="Layout", path=("strategy", "dispatcher"),
           choices=_choices(Dispatcher)),
-    Field(name="hbm_gib", label="Memory per device [GiB]", group="What if", hint="its own", slider=(4, 9, 0.25)),
+    Field(name="hbm_gib", label="Memory per device [GiB]", group="What if", hint="of the device", slider=(4, 9, 0.25)),
     Field(name="network", label="Network between nodes ×", group="What if", hint="1",
           slider=(-3, 3, 0.5)),
 )  # fmt: skip
 """The form, in order. `set` (PATH=VALUE) may be given besides, any number of times, and `config`."""
+NEEDED = {
+    "model": "Enter a model",
+    "cluster": "Enter a cluster",
+    "devices": "Enter the number of devices",
+    "seq_len": "Enter the number of tokens per sequence",
+    "global_batch_size": "Enter the number of sequences per step",
+}
+"""What to say where a field is empty that has no default."""
 NAMES = (*(each.name for each in FIELDS), "set", "config")
 LONGEST_NAME = 120
 """Characters of a name that are read."""
+
+
+_PLACE = re.compile(rf"{WHERE}(?:, (\w+))?: ")
+"""How a message about the page begins; its table in a plan is the group."""
+
+
+def form_error(error: ForescaleError) -> FormError:
+    """Return an error as the form shows it: with the field at fault, and without the place, which is the page."""
+    if isinstance(error, FormError):
+        return error
+    place = _PLACE.match(str(error))
+    text = str(error)[place.end() :] if place else str(error)
+    if isinstance(error, UnknownNameError):
+        return FormError(text, error.kind if error.kind in NAMES else "")
+    if isinstance(error, UnknownKeyError):
+        return FormError(text.replace(f" in {WHERE}, ", " in "), "set")
+    if isinstance(error, ReaderError):
+        return FormError(text, "config" if error.path == PASTED else "")
+    key = text.partition(" ")[0]
+    path = (*((place[1],) if place and place[1] else ()), *key.split("."))
+    paths = {each.path: each.name for each in FIELDS if each.path}
+    named = paths.get(path) or paths.get(path[1:])  # a plan has precision outside the workload
+    return FormError(text, named or (key if key in NAMES else ""))
 
 
 def opened() -> Query:
@@ -194,31 +237,32 @@ def of_search(query: Query) -> Query:
 
 
 def laid_out(query: Query, one: Projection) -> Query | None:
-    """Return the question that a projection answers, as the address's with another layout; None where no words say it.
+    """Return the question of the address with the layout of a projection; None if no fields express it.
 
-    What a framework does where the words are silent is not said again.
+    Only what differs from the defaults is set; the degree that follows from the others is set only if it must be.
     """
     free = of_search(query)
-    wanted, usual = _words_of(one.strategy, one.workload), _usual(tuple(free))
-    layout = [each.path for each in FIELDS if each.group == "Layout"]
-    words = {path: value for path, value in wanted.items() if path in layout or value != usual.get(path)}
-    for _ in range(2):  # what else the framework then says otherwise
-        free = _saying(free, words)
+    wanted, built = _words_of(one.strategy, one.workload), _default_words(tuple(free))
+    for _ in range(3):  # with what is set, a framework chooses otherwise
+        words = {path: value for path, value in wanted.items() if value != built.get(path)}
+        if not words:
+            return free
+        free = _saying(free, {path: words[path] for path in words if path != DERIVED} or words)
         try:
             asked = question(free)
         except ForescaleError:
             return None
         built = _words_of(asked.layout, asked.workload)
-        words = {path: value for path, value in wanted.items() if value != built.get(path)}
-        if not words:
-            return free
-    return None
+    return free if built == wanted else None
 
 
 @lru_cache(maxsize=8)
-def _usual(free: tuple[tuple[str, str], ...]) -> dict[Path, Any]:
-    """Return the words of the layout that nothing is said of."""
-    asked = question(free)
+def _default_words(free: tuple[tuple[str, str], ...]) -> dict[Path, Any]:
+    """Return the words of the default layout; none where it is not possible."""
+    try:
+        asked = question(free)
+    except ForescaleError:
+        return {}
     return _words_of(asked.layout, asked.workload)
 
 
@@ -265,6 +309,8 @@ def _values(said: Query) -> dict[str, Any]:
             place = place.setdefault(step, {})
         place[field.path[-1]] = _value(text)
     values["model"] = _model(one)
+    for name in NEEDED:
+        _present(one, name)
     values["cluster"] = _cluster(one)
     if "framework" in one:
         values["framework"] = load_framework(one["framework"])
@@ -273,8 +319,9 @@ def _values(said: Query) -> dict[str, Any]:
         raise SpecError(f"{WHERE}: {len(sets)} changes are more than the {MOST_SETS} that are read")
     for line in sets:
         if line.partition(".")[0] not in ROOTS:
-            raise SpecError(
-                f"{WHERE}: {line[:80]!r} changes none of {', '.join(ROOTS)}, such as strategy.sp=false"
+            raise FormError(
+                f"{line[:80]!r} is not a key of {', '.join(ROOTS)}; write a line such as strategy.sp=false",
+                "set",
             )
     return with_overrides(values, sets)
 
@@ -294,7 +341,7 @@ def _model(said: Mapping[str, str]) -> object:
 
 def _own_model(text: str) -> object:
     """Return the model of a pasted text: a config.json, or all fields of a model as a plan has them."""
-    where = "the pasted config.json"
+    where = PASTED
     config = parse_json(text, where, infinite=True)
     if not isinstance(config, dict):
         raise ReaderError(where, "it holds no JSON object")
@@ -308,7 +355,7 @@ def _own_model(text: str) -> object:
 
 def _present(said: Mapping[str, str], name: str) -> str:
     if name not in said:
-        raise SpecError(f"{WHERE}: {name} is missing")
+        raise FormError(NEEDED[name], name)
     return said[name]
 
 

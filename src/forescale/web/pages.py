@@ -20,7 +20,7 @@ from forescale.frameworks.writers import WRITERS
 from forescale.io.line import project_line
 from forescale.io.question import question_values
 from forescale.project import project as projected
-from forescale.projection.result import TIME_PARTS, Projection, days_and_money, memory_and_time
+from forescale.projection.result import AT_RISK, TIME_PARTS, Projection, days_and_money, memory_and_time
 from forescale.question import Question
 from forescale.report.drawn import drawings
 from forescale.search import SearchResult, pareto_search
@@ -39,6 +39,7 @@ from forescale.web.asked import (
     Query,
     address,
     changed,
+    form_error,
     laid_out,
     opened,
     price_of,
@@ -143,7 +144,8 @@ def form(query: Query) -> str:
     try:
         answer = _answer(said)
     except ForescaleError as error:
-        answer = {"error": str(error), "query": said}
+        refused = form_error(error)
+        answer = {"error": str(refused), "field": refused.field}
     return filled("page.html", **answer, fields=FIELDS, said=dict(said), version=__version__, config=CONFIG)
 
 
@@ -224,7 +226,7 @@ def fit(query: Query) -> str:
         {**fix.row(), "verdict": fix.verdict, "address": _layout(query, fix.projection)}
         for fix in found.fixes[:TOP]
     ]
-    return filled("fit.html", rows=rows)
+    return filled("fit.html", rows=rows, address=address(query))
 
 
 def read(query: Query, name: str, text: str) -> str:
@@ -237,7 +239,15 @@ def search(tell: Tell, query: Query, limit: float) -> str:
     found = _searched(tell, query, limit)
     shown = [figure(each) for each in found.pictures()]
     rows = _ranked(query, found.best)
-    return filled("search.html", found=found, address=address(query), charts=shown, rows=rows)
+    risky = any(one.memory.verdict == "AT RISK" for one in found.best)
+    return filled(
+        "search.html",
+        found=found,
+        risk=AT_RISK if risky else "",
+        address=address(query),
+        charts=shown,
+        rows=rows,
+    )
 
 
 def front(query: Query) -> str:
@@ -282,7 +292,7 @@ def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
         return True
 
     price = price_of(query)
-    found = searched(search_question(query), top=TOP, time_limit=limit, watch=watch)
+    found = searched(search_question(query), top=TOP, surest=True, time_limit=limit, watch=watch)
     return replace(found, price_per_device_hour=price)
 
 

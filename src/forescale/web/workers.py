@@ -148,6 +148,7 @@ class _Worker:
 def _serve(there: Connection, nice: int) -> None:
     """Answer questions until nobody asks any more."""
     from forescale.web import pages
+    from forescale.web.asked import form_error
 
     os.nice(nice)
     with tempfile.TemporaryDirectory(prefix="forescale-") as folder:
@@ -162,7 +163,7 @@ def _serve(there: Connection, nice: int) -> None:
                 told = (lambda news: there.send(("news", news)),) if work in pages.TELLING else ()
                 there.send(("found", getattr(pages, work)(*told, *question)))
             except ForescaleError as error:
-                there.send(("refused", ForescaleError(str(error))))
+                there.send(("refused", form_error(error)))
             except MemoryError:
                 there.send(("refused", ForescaleError("this needs more memory than there is")))
             except Exception as error:  # a mistake of ours must not end in silence

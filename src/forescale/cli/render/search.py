@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forescale.cli.render import words
 from forescale.cli.render.words import asked, table
-from forescale.projection.result import Projection
+from forescale.projection.result import AT_RISK, Projection
 from forescale.search import ParetoResult, Relaxation, SearchResult
 from forescale.spec import phrases
 from forescale.spec.strategy import Strategy
@@ -20,9 +20,11 @@ PLACEMENT = ("dp", "zero", "mbs")
 """Columns of a layout after its degrees."""
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp")
 SURE = "✓"
-SURE_LEGEND = "✓ the fastest that fits by the upper estimate too; --safe ranks such layouts only"
 FOLDED_LEGEND = (
-    "+ variants of these degrees that are as good as the last row; --all-variants ranks each of them"
+    "+N: variants of this layout at least as fast as the last row shown (--all-variants ranks each of them)"
+)
+SMALL_FOLDED_LEGEND = (
+    "+N: variants of this layout at least as small as the last row shown (--all-variants ranks each of them)"
 )
 VISIBLE = 5e-4
 """Least gain that a table shows."""
@@ -35,22 +37,23 @@ def search_view(result: SearchResult) -> Group:
     header = asked(first.model, first.cluster, f"{words.workload(first.workload)} · preset {first.preset}")
     least = "" if result.num_feasible_is_exact else "at least "
     counts = (
-        f"{counted(result.num_legal, 'legal layout')}, {least}{result.num_feasible:,} fit; {result.num_evaluated:,} "
-        f"evaluated, the others proven no better, in {result.elapsed_s:.2f} s; "
-        f"ranked by {result.objective.replace('_', ' ')}"
+        f"{least}{result.num_feasible:,} fit; {result.num_evaluated:,} evaluated, the others excluded by bounds, in "
+        f"{result.elapsed_s:.2f} s; ranked by {result.objective.replace('_', ' ')}"
     )
-    gap = f"stopped early: the best there is may be up to {words.percent(result.gap)} better"
-    stopped = [Text(gap, style="yellow")] if result.gap > 0.0 else []
+    style = "yellow" if result.gap > 0.0 else "bold"
+    claims = [Text(result.claim, style=style), Text(f"held fixed: {'; '.join(map(str, result.held_fixed))}")]
     gains = _gains(result)
     notes = words.notes(first.notes)
     ranked: list[tuple[int | str, Projection]] = list(enumerate(result.best, start=1))
     sure = [] if result.surest is None or result.surest in result.best else [(SURE, result.surest)]
-    legend = [*legend_of(result.best), *(Text(SURE_LEGEND) for _ in sure)]
-    legend += [Text(FOLDED_LEGEND, style="dim")] if any(result.variants) else []
+    legend = verdict_legend([one for _, one in (*ranked, *sure)])
+    legend += [Text(line) for line in [result.margin] if line is not None]
+    folded = FOLDED_LEGEND if result.objective == "step_time" else SMALL_FOLDED_LEGEND
+    legend += [Text(folded, style="dim")] if any(result.variants) else []
     legend += [Text(f"the first: {words.calendar(first)}")] if first.training_days is not None else []
     shown = ranking([*ranked, *sure], cost=result.run_cost, variants=result.variants)
     return Group(
-        header, *words.left_out(first.model), "", shown, "", *legend, Text(counts), *stopped, *gains, *notes
+        header, *words.left_out(first.model), "", shown, "", *legend, *claims, Text(counts), *gains, *notes
     )
 
 
@@ -76,6 +79,7 @@ def ranking(
     runs = {name: known for name, known in (("days", days), ("calendar", ends), ("cost", costs)) if known}
     figures = ("step", *runs, "tok/s/dev", "MFU", "GiB")
     rows = table(*head, *(["<numbers, overlap"] if varied else []), *figures, gap=1)
+    rows.add_column("fit", no_wrap=True)
     rows.add_column("dominant", no_wrap=True)
     for row, ((place, one), scenario) in enumerate(zip(ranked, chosen, strict=True)):
         rows.add_row(
@@ -87,7 +91,8 @@ def ranking(
             *(known[row] for known in runs.values()),
             f"{one.tokens_per_s_per_device:,.0f}",
             words.percent(one.mfu),
-            words.gib(one.memory.peak_bytes) + (" " if one.memory.verdict == "FITS" else "!"),
+            words.gib(one.memory.peak_bytes),
+            one.memory.verdict,
             f"{words.time_part(one.dominant_cost)} {words.percent(one.time_s[one.dominant_cost] / one.step_time_s, 0)}",
         )
     return rows
@@ -111,8 +116,14 @@ def layout_cells(layout: Strategy, degrees: Sequence[str], folded: int = 0) -> l
     ]
 
 
+def verdict_legend(shown: Sequence[Projection]) -> list[Text]:
+    """Return what AT RISK in the column `fit` means, if any layout is."""
+    risky = any(one.memory.verdict == "AT RISK" for one in shown)
+    return [Text(f"AT RISK: {AT_RISK}", style="yellow")] if risky else []
+
+
 def legend_of(shown: Sequence[Projection]) -> list[Text]:
-    """Return what the mark beside memory means, if any layout has it."""
+    """Return what the mark next to memory means, if any layout has it."""
     risky = any(one.memory.verdict != "FITS" for one in shown)
     return [Text(words.RISKY, style="yellow")] if risky else []
 
@@ -157,7 +168,7 @@ def pareto_view(result: ParetoResult, *, most: int) -> Group:
     left = len(result.front) - len(shown)
     more = [Text(f"{left} more between those shown (all with --json, --csv or a larger --top)", style="dim")]
     notes = words.notes(first.notes)
-    legend = legend_of([one for _, one in shown])
+    legend = verdict_legend([one for _, one in shown])
     head = [header, *words.left_out(first.model), Text()]
     return Group(*head, ranking(shown), "", *legend, Text(counts), *(more if left else []), *notes)
 

@@ -37,8 +37,8 @@ def asked(model: Model, cluster: Cluster, rest: str, *, devices: str | None = No
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
-RISKY = "! may not fit (upper estimate)"
-"""What the mark beside memory means."""
+RISKY = f"! {result.AT_RISK}"
+"""What the mark next to memory means."""
 
 
 def notes(given: Sequence[Note]) -> list[Text]:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -191,6 +191,7 @@ def _of_megatron(program: str | None) -> bool:
     )
 
 
+@lru_cache(maxsize=512)  # a flag may be there ten thousand times
 def _line(text: str, flag: str) -> str:
     """Return where a flag stands in a script, for messages."""
     lines = text.splitlines()

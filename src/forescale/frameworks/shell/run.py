@@ -214,11 +214,12 @@ class _Walk:
         """Return the scripts inside a command, and the words that start them."""
         if words[0] == "eval":
             return [(" ".join(words[1:]), [])]
+        of_shell = False
         for at, word in enumerate(words):
-            before = [each.rsplit("/", 1)[-1] for each in words[:at]]
-            if word == "-c" and any(each in _SHELLS for each in before) and at + 1 < len(words):
+            if word == "-c" and of_shell and at + 1 < len(words):
                 return [(words[at + 1], words[:at])]
-            starts = not before or words[0] in (".", "source", "sbatch", "srun", *_SHELLS)
+            of_shell = of_shell or word.rpartition("/")[2] in _SHELLS
+            starts = at == 0 or words[0] in (".", "source", "sbatch", "srun", *_SHELLS)
             text = self.beside(word) if starts and word.endswith(".sh") else None
             if text is not None:
                 return [(text, words[:at])]

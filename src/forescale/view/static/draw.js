@@ -14,6 +14,16 @@ function hint(handler, event, item, value) {
   tip.style.top = event.clientY + 14 + "px";
 }
 
+// A click on a linked mark is an event that the page may take; else the browser opens the link.
+function linking(place) {
+  const loader = vega.loader(), plain = loader.sanitize.bind(loader);
+  loader.sanitize = (uri, options) => {
+    const taken = options && options.context === "href" && !place.dispatchEvent(new CustomEvent("follow", { detail: uri, bubbles: true, cancelable: true }));
+    return taken ? Promise.reject(new Error("the page follows this link")) : plain(uri, options);
+  };
+  return loader;
+}
+
 async function drawChart(place) {
   const spec = JSON.parse(place.dataset.spec);
   place.removeAttribute("data-spec");
@@ -21,7 +31,7 @@ async function drawChart(place) {
   delete wide.title;  // the page says it
   wide.description = place.getAttribute("aria-label");
   const narrow = place.clientWidth < 400 ? { ...config, legend: { ...config.legend, columns: 2, labelLimit: place.clientWidth / 2 - 40 } } : config;
-  const view = new vega.View(vega.parse(vegaLite.compile(wide, { config: narrow, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true });
+  const view = new vega.View(vega.parse(vegaLite.compile(wide, { config: narrow, logger: vega.logger(vega.Error) }).spec), { renderer: "svg", container: place, hover: true, loader: linking(place) });
   view.tooltip(hint);
   view.addEventListener("click", (_, item) => {
     const { quantity, stage } = item && item.datum || {};
