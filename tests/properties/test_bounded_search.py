@@ -147,7 +147,7 @@ def shape(layout):
     return tuple(getattr(layout, name) for name in names)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(questions(), st.data())
 def test_the_best_by_bounds_are_the_best_of_all(asked, data):
     """Evaluate all layouts of a space and their bounds once, and search it twice: other goals, limits and steps."""
@@ -214,7 +214,7 @@ def no_layout_is_below_its_bounds(question, space, scores):
         assert ratio.max() <= 1.0, bound
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(questions())
 def test_placements_that_are_left_out_are_others_by_another_name(asked):
     """Of shards that straddle nodes the network's model has means, which depend on how their ranks are written."""

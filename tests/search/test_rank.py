@@ -39,7 +39,7 @@ def test_no_layout_is_listed_twice_and_all_are_legal(model):
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
 def test_the_best_of_search_is_the_best_of_projecting_everything(model):
-    space = Space(zero=(1, 3), micro_batch_size=(1, 4), recompute=default_recompute(model)[:2])
+    space = Space(zero=(1, 3), vpp=(1, 2), micro_batch_size=(1, 4), recompute=default_recompute(model)[:2])
     small, work = cluster(4), workload(global_batch_size=16)
     candidates = enumerate_layouts(model, small, work, space)
     everything = [project(model, small, candidates.strategy(*index), work) for index in layouts(candidates)]
@@ -89,7 +89,7 @@ def test_what_fits_nowhere_says_how_much_is_missing():
         (3, {"dp_shard": 8, "tp": 1, "pp": 1}, "global batch"),
         (64, {"micro_batch_size": 3}, "global batch"),
         (64, {"vpp": 2, "pp": 1}, "vpp needs pp"),
-        (64, {"vpp": 3, "pp": 2}, "layers over pp × vpp"),
+        (64, {"vpp": 6, "pp": 2}, "layers over pp × vpp"),
     ],
 )
 def test_no_legal_layout_names_what_refused(batch, held, refused):
