@@ -242,7 +242,7 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
         notes = (*notes, Note(topic="calibration", text=PRIORS.format(device=device.name)))
     files = [each for each in (costs.anchor, costs.measurements) if each is not None]
     unsaid = dict.fromkeys(text for each in files for text in each.notes)
-    notes = (*notes, *(Note(topic="measured", text=text) for text in unsaid))
+    notes = (*notes, *(Note(topic="file", text=text) for text in unsaid))
     if costs.kernels or costs.links:
         own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
         notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forescale.catalogue.clusters import device_names, hardware_device
 from forescale.errors import SpecError, UnknownNameError
 from forescale.formula import number_of
 from forescale.graph.ops import AttentionCore, Gemm
-from forescale.io.profile import Profile
 from forescale.question import Question
 from forescale.spec import Device
 from forescale.spec.model import FullAttention, LatentAttention
+
+if TYPE_CHECKING:
+    from forescale.io.profile import Profile
 
 CPU = "cpu"
 PADDED = 8
