@@ -57,6 +57,10 @@ READERS: tuple[Reader, ...] = (
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
 
+LARGEST: Final = 4 * 2**20
+"""Bytes of a framework's configuration."""
+
+
 @says_lines
 def read_file(path: str | Path, options: Options | None = None) -> Reading:
     """Return what a framework's configuration file says, in whichever known format it is.
@@ -69,7 +73,10 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
     file = Path(path)
     if file.is_dir():
         return HuggingFaceReader().read(file, options or Options())
-    return reader_of(read_text(file), file).read(file, options or Options())
+    try:
+        return reader_of(read_text(file, most=LARGEST), file).read(file, options or Options())
+    except RecursionError as error:
+        raise ReaderError(file, "its content nests deeper than can be read") from error
 
 
 def is_bare_model(path: Path) -> bool:
@@ -113,9 +120,9 @@ def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
 
 
 LEARNERS: Mapping[str, re.Pattern[str]] = {
-    "verl": re.compile(r"^\s*actor_rollout_ref[.:]|\bverl\.trainer\.", re.MULTILINE),
+    "verl": re.compile(r"^[ \t]*actor_rollout_ref[.:]|\bverl\.trainer\.", re.MULTILINE),
     "OpenRLHF": re.compile(r"\bopenrlhf\.(?:cli|trainer)\b"),
-    "NeMo RL": re.compile(r"^grpo:[^\0]*^policy:|^policy:[^\0]*^grpo:|\bnemo_rl\.", re.MULTILINE),
+    "NeMo RL": re.compile(r"\A(?=[^\0]*^grpo:)[^\0]*^policy:|\bnemo_rl\.", re.MULTILINE),
     "slime": re.compile(r"--rollout-num-gpus\b|--actor-num-gpus-per-node\b"),
 }
 """What configurations of reinforcement learning hold, by framework."""
@@ -152,7 +159,7 @@ def reader_of(text: str, where: object) -> Reader:
 
 
 FOREIGN: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(rf"^\s*(?:- )?(?:{words})\S*", re.MULTILINE)
+    name: re.compile(rf"^[ \t]*(?:- )?(?:{words})\S*", re.MULTILINE)
     for name, words in {
         "Axolotl": "base_model:|sequence_len:|sample_packing:",
         "llm-foundry": "device_train_microbatch_size:|global_train_batch_size:|fsdp_config:|max_seq_len:",

@@ -42,7 +42,7 @@ _HALLMARK = re.compile(
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
-_REMARK = re.compile(r"^\s*#.*$", re.MULTILINE)
+_REMARK = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 
 
 class MegatronReader:
