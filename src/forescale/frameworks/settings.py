@@ -212,6 +212,11 @@ class Settings:
         if text not in self.notes:
             self.notes.append(text)
 
+    def note_devices(self, count: int, *keys: str) -> None:
+        """Note the keys that the number of devices follows from."""
+        named = " x ".join(f"{self.spell(key)} {self.get(key)}" for key in keys)
+        self.note(f"{counted(count, 'device')}, from {named}")
+
     def refuse(self, problem: str) -> NoReturn:
         """Raise: the configuration cannot be, or cannot be expressed."""
         raise ReaderError(self.where, problem)

@@ -59,6 +59,8 @@ class AccelerateReader:
                 f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)"
             )
         devices = options.num_devices or given
+        if given and options.num_devices is None:
+            settings.note_devices(given, "num_processes")
         if options.num_devices is not None and given not in (None, options.num_devices):
             settings.note(
                 f"{settings.spell('num_processes')} {given} gives way to {options.num_devices} devices"

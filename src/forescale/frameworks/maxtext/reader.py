@@ -118,6 +118,9 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
         raise
     except ForescaleError as error:
         raise ReaderError(path, str(error)) from error
+    if options.layout and mesh.stated and options.num_devices is None:
+        topology = [key for key in ("compile_topology", "compile_topology_num_slices") if key in settings]
+        settings.note_devices(strategy.num_devices, *(topology or mesh.split))
     used = tuple(key for key in settings.used() if key in written)
     return Reading(
         format=MaxTextReader.name,

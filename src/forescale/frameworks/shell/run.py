@@ -13,11 +13,11 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Final
 
 from forescale.errors import ReaderError, SpecError
 from forescale.frameworks.budget import Budget
+from forescale.frameworks.shell.launch import header_words, slurm_variables
 from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
 
 LONGEST: Final = 2**20
@@ -58,7 +58,10 @@ def _names(name: str, text: str) -> bool:
 def follow(
     text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None] = lambda _: None
 ) -> Script:
-    """Return what the script `text` runs; what Slurm is told (`#SBATCH`, `srun`) stands before the words it starts.
+    """Return what the script `text` runs.
+
+    The options of schedulers (`#SBATCH`, `#PBS`, `srun`) stand before the words that they start, and variables of
+    Slurm have the values that follow from them.
 
     Parameters
     ----------
@@ -85,7 +88,9 @@ def follow(
         raise ReaderError(where, str(error)) from error
     except RecursionError:
         raise ReaderError(where, "its commands lie deeper inside each other than can be followed") from None
-    own = {name: words for name, words in walk.known.items() if name not in (*variables, *_OWN)}
+    own = {
+        name: words for name, words in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
+    }
     return Script(commands=walk.commands, variables=own)
 
 
@@ -108,6 +113,8 @@ class _Walk:
         self.given, self.beside = variables, beside
         self.known: dict[str, list[str]] = {name: [value] for name, value in _OWN.items()}
         self.started: list[str] = []
+        self.scheduled: dict[str, str] = {}
+        """Variables that the scheduler sets."""
         self.commands: list[list[str]] = []
         self.functions: dict[str, Commands] = {}
         self.output: list[str] = []
@@ -127,11 +134,11 @@ class _Walk:
         if self.depth >= _DEEPEST:
             return True
         outside = self.started
-        lines = takewhile(lambda line: not line.strip() or line.startswith("#"), text.splitlines())
-        told = [
-            word for line in lines if line.startswith("#SBATCH") for word in line[7:].split("#")[0].split()
-        ]
+        told = header_words(text)
         self.started = [*outside, *started, *told]
+        if told or started:
+            self.scheduled |= slurm_variables(self.started)
+            self.known |= {name: [value] for name, value in self.scheduled.items() if name not in self.given}
         self.known |= {name: [self.given[name]] for name in self.given if _names(name, text)}
         self.depth += 1
         self.text_left.spend(len(text))
