@@ -322,6 +322,7 @@ def _read(
 ) -> Reading:
     """Return what a file says; where nothing states the devices, on the least nodes that its degrees need."""
     from forescale.frameworks.readers import HuggingFaceReader, read_file
+    from forescale.frameworks.reading import fewest_note, with_note
 
     if bare:
         return HuggingFaceReader().read(file, options)
@@ -330,15 +331,7 @@ def _read(
     if not options.layout or reading.strategy is None or given != (None, None):
         return reading
     devices = _least_nodes(reading, wanted, folder)
-    sized = read_file(file, replace(options, num_devices=devices))
-    note = f"the number of devices is not stated: {devices} hold the layout's {_degrees(reading.strategy)} in whole nodes"
-    return replace(sized, notes=(note, *sized.notes))
-
-
-def _degrees(layout: Strategy) -> str:
-    """Return the degrees of a layout that are more than one, as a message shows them."""
-    degrees = {name: getattr(layout, name) for name in ("tp", "cp", "pp", "ep", "dp")}
-    return " x ".join(f"{name} {value}" for name, value in degrees.items() if value > 1) or "dp 1"
+    return with_note(read_file(file, replace(options, num_devices=devices)), fewest_note(reading, devices))
 
 
 def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> int:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import field
+from msgspec.structs import replace
 
 from forescale.errors import UnknownKeyError
 from forescale.spec import Model, Strategy, Workload
@@ -69,6 +70,21 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Keys that the framework does not have; empty unless `Options.strict` is off."""
     notes: tuple[str, ...] = ()
     """How something was understood, or what could not be expressed, one sentence each."""
+
+
+def with_note(reading: Reading, note: str) -> Reading:
+    """Return a reading with one more note, before the others."""
+    return replace(reading, notes=(note, *reading.notes))
+
+
+def fewest_note(reading: Reading, devices: int) -> str:
+    """Return the note on devices that nothing states, taken as the fewest (in whole nodes) that hold a layout."""
+    assert reading.strategy is not None
+    degrees = {name: getattr(reading.strategy, name) for name in ("tp", "cp", "pp", "ep", "dp")}
+    said = " x ".join(f"{name} {value}" for name, value in degrees.items() if value > 1) or "dp 1"
+    return (
+        f"the number of devices is not stated; it is taken as {devices}, the fewest for {said} in whole nodes"
+    )
 
 
 @cache

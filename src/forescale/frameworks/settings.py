@@ -191,9 +191,12 @@ class Settings:
 
     def spell(self, key: str) -> str:
         """Return the key as the configuration writes it, and on which line, for a message."""
+        return self._spelling.get(key, key) + self._place(key)
+
+    def _place(self, key: str) -> str:
         line = self._lines.get(key)
         told = f"line {line}" if isinstance(line, int) else line
-        return self._spelling.get(key, key) + (f" ({told})" if line else "")
+        return f" ({told})" if line else ""
 
     def ask(self, keys: Iterable[str]) -> None:
         """Refuse keys that are variables which nothing sets, all at once."""
@@ -214,7 +217,9 @@ class Settings:
 
     def note_devices(self, count: int, *keys: str) -> None:
         """Note the keys that the number of devices follows from."""
-        named = " x ".join(f"{self.spell(key)} {self.get(key)}" for key in keys)
+        named = " x ".join(
+            f"{self._spelling.get(key, key)} {self.get(key)}{self._place(key)}" for key in keys
+        )
         self.note(f"{counted(count, 'device')}, from {named}")
 
     def refuse(self, problem: str) -> NoReturn:

@@ -287,7 +287,10 @@ def source_of(node: ast.AST) -> str:
     """Return the source of a node, which is written once however often it is evaluated."""
     kept: str | None = getattr(node, "forescale_source", None)
     if kept is None:
-        kept = ast.unparse(node)
+        try:
+            kept = ast.unparse(node)
+        except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deep to be written
+            kept = "an expression too long to show"
         node.forescale_source = kept  # type: ignore[attr-defined]
     return kept
 
