@@ -438,6 +438,9 @@ class Offload(Given, frozen=True, kw_only=True):
     precision-aware optimizer)."""
     parameters: bool = False
     """Stage 3: the shards of weights, gradients and all states are held on the host (FSDP's CPU offload)."""
+    states: bool = True
+    """`parameters` includes gradients and optimizer states; False leaves them on the device (DeepSpeed's offload_param
+    alone)."""
     overlap: bool = True
     """Copies run beside compute and beside the update."""
 
@@ -459,7 +462,7 @@ class Offload(Given, frozen=True, kw_only=True):
 
     @property
     def updates(self) -> bool:
-        """Whether the host updates anything."""
+        """Whether the host updates anything, or receives what the device updates."""
         return self.parameters or self.optimizer > 0.0
 
 

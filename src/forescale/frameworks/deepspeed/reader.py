@@ -1,11 +1,12 @@
 """DeepSpeed's JSON configuration: batch, ZeRO stage, offload and types; the model is in another file.
 
-"auto", which Hugging Face's trainer fills in, counts as not given.
+"auto", which a trainer fills in, counts as not given where the trainer's settings are not there; a 16-bit type that is
+"auto" is then taken as enabled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -101,8 +102,10 @@ def _settings(
     given = dict(flat({key: value for key, value in content.items() if key in tops}))
     auto = [key for key, value in given.items() if value == "auto"]
     settings = Settings(given | {key: outer.get(key) for key in auto}, str(path))
-    for key in auto:
-        if key in read and key not in outer:
+    open_ended = [key for key in auto if key in read and key not in outer]
+    _assume_types(settings, open_ended)
+    for key in open_ended:
+        if not any(key == f"{kind}.enabled" for kind in HALF):
             settings.note(f"{key} is auto: not given")
     for key, what in lost.items():
         if any(name == key or name.startswith(f"{key}.") for name, value in given.items() if value):
@@ -215,8 +218,23 @@ def _offload(config: Settings, zero: int) -> Offload:
     return Offload(
         optimizer=whole if on_host["optimizer"] else 0.0,
         parameters=on_host["param"],
+        states=on_host["optimizer"] or not on_host["param"],
         modules=("decoder_layer_input",) if inputs else (),
     )
+
+
+HALF: Final = ("bf16", "fp16")
+
+
+def _assume_types(config: Settings, auto: Collection[str]) -> None:
+    """Take a 16-bit type that is left to a trainer which is not here as the one that it trains in, bf16 before fp16."""
+    named = [kind for kind in HALF if f"{kind}.enabled" in auto]
+    if named and not any(config.flag(f"{kind}.enabled") for kind in HALF):
+        config.lay(f"{named[0]}.enabled", value=True)
+        config.note(
+            f"{named[0]}.enabled is auto: taken as true, as a trainer that trains in {named[0]} sets it; "
+            "--precision takes another type"
+        )
 
 
 def _types(config: Settings) -> dict[str, str]:

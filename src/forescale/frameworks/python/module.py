@@ -289,7 +289,10 @@ def source_of(node: ast.AST) -> str:
     if kept is None:
         try:
             kept = ast.unparse(node)
-        except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deep to be written
+        except (
+            ValueError,
+            RecursionError,
+        ):  # a number of thousands of digits, or nested too deep to be written
             kept = "an expression too long to show"
         node.forescale_source = kept  # type: ignore[attr-defined]
     return kept
