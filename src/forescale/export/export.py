@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial, reduce
@@ -208,6 +208,7 @@ def export(
         files = files.renamed(name)
     together = projection if found == asked else project(found)
     unsaid = tuple(_unsaid(asked, found, projection, together))
+    _refuse_another_model(asked, unsaid)
     texts = {**files.texts, **headed(files, asked, projection, unsaid, together)}
     if slurm:
         texts[SLURM] = slurm_script(files, asked)
@@ -258,6 +259,24 @@ def _check(question: Question, framework: Framework, no_vision: str) -> None:
     for name, told in (limits.rules if limits is not None else {}).items():
         if not RULES[name](proposal):
             raise SpecError(f"{framework.name} does not run this layout: {name} ({told})")
+
+
+def _refuse_another_model(question: Question, unsaid: Sequence[Unsaid]) -> None:
+    """Refuse to write a model that is another one where figures follow from the difference."""
+    assert question.framework is not None
+    own = [
+        each
+        for each in unsaid
+        if each.word.startswith("model.") and (each.step_time_s, each.peak_bytes) != (0, 0)
+    ]
+    if own:
+        said = "; ".join(
+            f"{each.word.partition('.')[2]} {words_of(each.wanted)} would be {words_of(each.read)}"
+            for each in own
+        )
+        raise SpecError(
+            f"{question.framework.name} has no model like {question.model.name}: {said}; export writes no other model"
+        )
 
 
 def read_back(files: Files, question: Question) -> Question:

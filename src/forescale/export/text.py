@@ -49,7 +49,7 @@ def headed(
     files: Files, question: Question, projection: Projection, unsaid: Sequence[Unsaid], together: Projection
 ) -> dict[str, str]:
     """Return the main file with the projection in comments at its head, or a README where it has no comments."""
-    facts = _facts(files, question, projection)
+    facts = _facts(files, question, projection, together)
     losses = _losses(question, projection, unsaid, together)
     if files.comment is None:
         return {README: _readme(question, facts, losses)}
@@ -96,18 +96,26 @@ def _title(question: Question) -> str:
     )
 
 
-def _facts(files: Files, question: Question, projection: Projection) -> list[tuple[str, str]]:
+def _speed(question: Question, projection: Projection) -> str:
     step = projection.step_time
     tokens = projection.tokens_per_s_per_device
+    return (
+        f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g} in 8 cases of 10), "
+        f"{tokens * question.cluster.num_devices:,.0f} tokens/s, {tokens:,.0f} per device, MFU {projection.mfu:.1%}"
+    )
+
+
+def _facts(
+    files: Files, question: Question, projection: Projection, together: Projection
+) -> list[tuple[str, str]]:
+    """Return what is to know of the files: first what they are projected to do, then what was asked if that differs."""
     assumed = [note.text for note in projection.notes]
+    asked = f"{_speed(question, projection)}; {_memory(projection.memory)}"
+    written = f"{_speed(question, together)}; {_memory(together.memory)}"
     facts = [
-        (
-            "projected",
-            f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g} in 8 cases of 10), "
-            f"{tokens * question.cluster.num_devices:,.0f} tokens/s, {tokens:,.0f} per device, "
-            f"MFU {projection.mfu:.1%}",
-        ),
-        ("memory", _memory(projection.memory)),
+        ("projected", _speed(question, together)),
+        ("memory", _memory(together.memory)),
+        *([("as asked", asked)] if asked != written else []),
         (QUESTION, f"forescale project {project_line(question, model=files.main)}"),
         (READ, f"forescale project {_reading(files, question)}"),
         (LAUNCH, files.command),

@@ -27,8 +27,8 @@ def test_a_table_of_another_kind_is_noted(tmp_path):
     found = AccelerateReader().read(path, Options())
     assert found.strategy.zero == 0
     assert found.notes == (
-        DEVICES,
         "fsdp_config, such as fsdp_sharding_strategy (line 4), counts under distributed_type FSDP alone; it is MULTI_GPU",
+        DEVICES,
     )
     path.write_text(LAUNCH.format(kind="FSDP"))
     found = AccelerateReader().read(path, Options())
