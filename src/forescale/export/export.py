@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import ForescaleError, SpecError
-from forescale.export.text import SLURM, Unsaid, headed, slurm_script, words_of
+from forescale.export.text import SLURM, Unsaid, headed, slurm_script, told_beside, words_of
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.frameworks.writers import writer_of
@@ -147,6 +147,8 @@ class Export(Result, Struct, frozen=True, kw_only=True):
     """Text of each file by its path; comments, or a README, say what was projected."""
     main: str
     launch: str
+    options: tuple[str, ...] = ()
+    """Options of `forescale project` that the files are read with, besides the cluster and its devices."""
 
     def essentials(self) -> dict[str, Any]:
         """Return what was written and what could not be said."""
@@ -220,6 +222,7 @@ def export(
         texts=texts,
         main=files.main,
         launch=files.command,
+        options=tuple(told_beside(files, asked)),
     )
 
 

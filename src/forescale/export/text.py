@@ -137,9 +137,15 @@ def _memory(memory: MemorySummary) -> str:
 
 def _reading(files: Files, question: Question) -> str:
     """Return the words after `forescale project` that read the files back."""
+    words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
+    return shlex.join([*words, *told_beside(files, question)])
+
+
+def told_beside(files: Files, question: Question) -> list[str]:
+    """Return the options that the files do not hold and are read with, besides the devices."""
     framework = question.framework
     assert framework is not None
-    words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
+    words: list[str] = []
     for name in files.beside:
         words += ["--config", name]
     if load_framework(writer_of(framework).frameworks[0]) != framework:  # which its files are read as
@@ -157,7 +163,7 @@ def _reading(files: Files, question: Question) -> str:
     launched = {} if framework.allocator == question.layout.allocator else files.launched
     for name, value in launched.items():
         words += ["--set", f"strategy.{name}={value}"]
-    return shlex.join(words)
+    return words
 
 
 def _losses(

@@ -87,6 +87,30 @@ def is_bare_model(path: Path) -> bool:
     return HuggingFaceReader().recognises(text) or not any(reader.recognises(text) for reader in READERS)
 
 
+def training_file(folder: Path) -> Path | None:
+    """Return the one file of a folder that says how to train, as TrainingArguments do beside a config.json.
+
+    Raises
+    ------
+    ReaderError
+        If there are several.
+    """
+    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".yaml", ".yml")]
+    files = [path for path in found if TrainerReader().recognises(_text_of(path))]
+    if len(files) > 1:
+        named = ", ".join(path.name for path in files)
+        raise ReaderError(folder, f"it holds several configurations of training, {named}; give one of them")
+    return files[0] if files else None
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file; nothing where it has none that can be read."""
+    try:
+        return read_text(path, most=LARGEST)
+    except ReaderError:
+        return ""
+
+
 def refuse_layout_alone(path: Path) -> None:
     """Refuse, where a model is wanted, a file that has a layout and no model.
 

@@ -197,7 +197,7 @@ class Framework:
         return (*found, *broken)
 
     def _cannot_replay(self, asked: Asked) -> list[str]:
-        """Return the recompute that the framework has no word for; counts of layers and names of results are others'."""
+        """Return the recompute that the framework does not have; its writer checks the names of results."""
         assert self.limits is not None
         known = (*self.limits.values.get("recompute", ()), *self.limits.others.get("recompute", ()))
         value = asked.degrees.recompute
