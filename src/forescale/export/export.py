@@ -109,7 +109,8 @@ def _check_kind(path: Path, framework: Framework) -> None:
         raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
     for release, ending in writer.endings.items():
         if framework.release.startswith(release) and not _is_folder(path, framework):
-            check_ending(path.name, ending)
+            others = {f"{framework.name}@{each}": end for each, end in writer.endings.items() if each}
+            check_ending(path.name, ending, framework.label, others)
         elif path.is_dir() and not writer.several:
             fix = f"give a file's name, such as {path / f'run{ending}'}"
             raise SpecError(f"{path} is a folder; one file is written for {framework.name}: {fix}")
