@@ -61,6 +61,10 @@ LARGEST: Final = 4 * 2**20
 """Bytes of a framework's configuration."""
 
 
+LINES: Final = 5_000
+"""Lines of a file of no known format that are looked at for a misspelt key."""
+
+
 @says_lines
 def read_file(path: str | Path, options: Options | None = None) -> Reading:
     """Return what a framework's configuration file says, in whichever known format it is.
@@ -172,7 +176,7 @@ def reader_of(text: str, where: object) -> Reader:
                 "a config.json) with the layout in --plan or flags: --seq-len, --global-batch-size, --zero"
             )
             raise ReaderError(where, problem)
-    for line, row in enumerate(text.splitlines(), 1):
+    for line, row in enumerate(text.splitlines()[:LINES], 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
         if near and word and word[1] not in HALLMARKS:
