@@ -67,6 +67,10 @@ class Settings:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def written(self, key: str) -> bool:
+        """Whether a key is there, even without a value."""
+        return key in self._values
+
     def get(self, key: str) -> object:
         """Return the value as written, or None."""
         if key in self._values:

@@ -429,7 +429,7 @@ class Offload(Given, frozen=True, kw_only=True):
     """What all decoder layers send to the host: what these modules (Megatron-LM's --offload-modules) alone save, or
     results by MaxText's names."""
     module_share: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Share of each stage's layers, first ones, whose `modules` go there (Megatron-LM --activation-offload-fraction)."""
+    """Share of each stage's layers, the first, whose `modules` go there (Megatron-LM, activation_offload_fraction)."""
     optimizer: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Share of the optimizer's states that are held, and updated, on the host."""
     master: bool = True

@@ -83,6 +83,16 @@ def test_other_parallelism(read):
     assert found.framework == "megatron-deepspeed"
 
 
+def test_a_micro_batch_that_is_left_out_follows_from_the_batch(read):
+    found = read({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 8)
+    assert (found.strategy.micro_batch_size, found.workload_values["global_batch_size"]) == (4, 64)
+    said = "train_micro_batch_size_per_gpu is not given: 4, from train_batch_size 64"
+    assert any(note.startswith(said) for note in found.notes)
+    auto = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}
+    assert read(auto, 8).strategy.micro_batch_size == 1
+    assert read({"train_batch_size": 64}).strategy.micro_batch_size == 1
+
+
 def test_parameters_alone_on_the_host(read):
     stage3 = {"stage": 3, "offload_param": {"device": "cpu"}}
     offload = read({**BATCH, "zero_optimization": stage3}, 8).strategy.offload

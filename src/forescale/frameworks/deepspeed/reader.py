@@ -133,7 +133,7 @@ def _strategy(config: Settings, num_devices: int | None) -> Strategy:
         dp_replicate=dp // group,
         dp_shard=group,
         zero=zero,
-        micro_batch_size=config.size("train_micro_batch_size_per_gpu", 1),
+        micro_batch_size=_micro_batch(config, None if num_devices is None else dp),
         ep=_experts(config),
         overlap=Overlap(grad_reduce=config.flag(f"{ZERO}.overlap_comm", default=zero == FULLY_SHARDED)),
         kernels=Kernels(bucket_elements=_bucket(config)),
@@ -164,6 +164,18 @@ def _data_parallel(config: Settings, num_devices: int | None, inner: int) -> int
     if whole and micro:
         return max(1, whole // (micro * (steps or 1)))
     return 1
+
+
+def _micro_batch(config: Settings, dp: int | None) -> int:
+    """Return the micro-batch; where the file leaves it out, it follows from the whole batch, as in DeepSpeed."""
+    key = _BATCH[1]
+    whole, micro, steps = _batch(config)
+    ranks = (dp or 1) * (steps or 1)
+    if micro is None and whole and dp is not None and not config.written(key) and whole % ranks == 0:
+        micro = whole // ranks
+        over = f"gradient_accumulation_steps {steps or 1} x {counted(dp, 'data-parallel rank')}"
+        config.note(f"{key} is not given: {micro}, from train_batch_size {whole} / ({over})")
+    return micro or 1
 
 
 def _experts(config: Settings) -> int:
