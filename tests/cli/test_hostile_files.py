@@ -14,7 +14,7 @@ FLAGS = (
 SHELL = {
     "an array that doubles itself": "a=(--x)\n" + 'a+=("${a[@]}")\n' * 40,
     "loops inside substitutions": "for i in " + "x " * 3000 + "; do Y=$(for j in " + "y " * 3000 + "; do Z=$j; done); done",
-    "a product of 300 factors": "X=$((" + "9*" * 300 + "9))",
+    "a product of 300 factors": "X=$((" + f"{2**62}*" * 300 + "9))",
     "nested alternatives": "A=1\nX=" + "${A+" * 5000 + "1" + "}" * 5000,
     "blank lines": "\n" * 100_000,
     "a list of variables copied for each substitution": "".join(f"v{i}={i}\n" for i in range(9000))
@@ -22,11 +22,10 @@ SHELL = {
 }  # fmt: skip
 PYTHON = {
     "a number of 9,000 digits in a text": "x = f'{0x" + "f" * 9000 + "}'\ncfg.model.name = x",
-    "a list that contains itself": "a = [1]\na.append(a)\nb = [1]\nb.append(b)\nif a == b: cfg.model.num_layers = 8",
+    "a list that contains itself": "a = [1]\na.append(a)\ncfg.model.moe_layer_freq = a",
     "lists that double": "a, b = [1], [1]\nfor i in range(60):\n    a = [a, a]\n    b = [b, b]\nif a == b: cfg.model.num_layers = 8",
     "a deep tuple as a key": "a = (1,)\nfor i in range(9000): a = (a,)\nb = {a}",
-    "a range beyond all": "for i in range(2**63): cfg.model.num_layers = 4",
-    "digits beyond all": "x = round(5, -10**9)",
+    "a range beyond all": "for i in range(9223372036854775808): cfg.model.num_layers = 4",
     "three arguments of hasattr": "x = hasattr(cfg, 'a', 'b')",
     "four arguments of setattr": "setattr(cfg.model, 'a', 1, 2)",
     "isinstance of a list": "x = isinstance(*[1, 2])",
