@@ -98,6 +98,7 @@ def test_unset():
         ("say 'a", "not whole shell text: no closing '"),
         ('say "a', 'no closing "'),
         ("say ${A", "no closing }"),
+        (f"[[ {' && '.join(['a == a'] * 500)} ]]", "test of 2,001 words"),
         ("A=(a", r"no closing \)"),
         ("x" * (2**20 + 1), "longer than the 1 MiB"),
         ("A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 16, "variables stand for more than 1 MiB"),

@@ -27,6 +27,8 @@ _MOST: Final = 20_000
 _TEXT: Final = 2**23
 """Characters and words that are expanded, compared or copied in all."""
 _DEEPEST: Final = 24
+_TESTED: Final = 1_000
+"""Words of one test."""
 
 _UNSET = re.compile(r"\$\{\w+\}")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -209,6 +211,8 @@ class _Walk:
 
     def _called(self, words: list[str], bodies: list[str]) -> bool:
         if words[0] in ("[", "[[", "test", "!"):
+            if len(words) > _TESTED:
+                raise SpecError(f"it has a test of {len(words):,} words; at most {_TESTED:,} are followed")
             return _holds([word for word in words if word not in ("[", "]", "[[", "]]", "test")])
         if words[0] in self.functions and self.depth < _DEEPEST:
             self.depth += 1
