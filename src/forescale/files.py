@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -111,8 +111,7 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            twice = _repeated(key for key, _ in pairs)
             raise ReaderError(where, f"the key {shown(twice)} is given twice")
         return found
 
@@ -131,6 +130,16 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
         raise ReaderError(where, "it has a number with thousands of digits") from error
     check_plain(content, where, infinite=infinite)
     return content
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that is the same as one before it; None where all differ."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def check_plain(content: object, where: object, *, infinite: bool = False) -> None:
@@ -276,8 +285,8 @@ def read_table(path: str | Path) -> Table:
     except csv.Error as error:
         raise ReaderError(path, f"line {reader.line_num} is no CSV: {error}") from error
     columns = tuple(name.strip() for name in found[0][1]) if found else ()
-    if twice := [name for name in columns if columns.count(name) > 1]:
-        raise ReaderError(path, f"the column {shown(twice[0])} is there twice")
+    if (twice := _repeated(columns)) is not None:
+        raise ReaderError(path, f"the column {shown(twice)} is there twice")
     for line, cells in found:
         if len(cells) != len(columns):
             problem = f"line {line} has {len(cells)} cells, not as many as the {len(columns)} columns"

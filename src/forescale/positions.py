@@ -21,12 +21,12 @@ Rest = ParamSpec("Rest")
 COMMAND_LINE = "command line"
 DEEPEST = 64
 """Levels of tables and lists down to which keys have lines; no configuration is deeper."""
-_TABLE = re.compile(r"^\s*\[(\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
+_TABLE = re.compile(r"^\s*\[(\[?)([^\[\]#]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(
     r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
 )
 _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
-_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*)"(\s*:)?|[{}\[\],\n]')
+_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*)"?(\s*:)?|[{}\[\],\n]')
 _WORD = re.compile(r"(?:--)?[\w.-]*\w")
 _SAID = re.compile(r"\blines? \d")
 

@@ -86,12 +86,19 @@ def test_the_file_and_the_line_that_starts_it_go_by_the_name_it_was_given(
 
 
 @pytest.mark.parametrize(
-    ("to", "name", "kind"), [("megatron", "run.toml", "a shell script"), ("torchtitan", "tt.toml", "Python")]
+    ("to", "name", "kind", "ending", "other"),
+    [
+        ("megatron", "run.toml", "a shell script", ".sh", ""),
+        ("torchtitan", "tt.toml", "Python", ".py", "TOML is for torchtitan@0.2"),
+        ("torchtitan@0.2", "tt.py", "TOML", ".toml", "Python is for torchtitan@0.3"),
+    ],
 )
-def test_a_file_is_not_given_the_name_of_another_kind(forescale, tmp_path, to, name, kind):
+def test_a_file_is_not_given_the_name_of_another_kind(forescale, tmp_path, to, name, kind, ending, other):
     ran = forescale("export", *DENSE, *LAYOUT, "--to", to, "--output", tmp_path / name)
     assert (ran.code, ran.out) == (2, "")
-    assert f"what is written is {kind}: give a name that ends in " in ran.err
+    said = " ".join(ran.err.split())
+    assert f"reads {kind}: give a name that ends in {ending}, got {name}" in said
+    assert other in said
     assert not (tmp_path / name).exists()
 
 

@@ -210,6 +210,10 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 ENDLESS = re.compile(r"(?<![\w./-])(?:nan|-?inf|NaN|-?Infinity)(?![\w./-])")
 
 
+class Late(BaseException):
+    """A question takes too long; no handler of errors on its way may take it for one of its own."""
+
+
 @dataclass
 class Broken:
     """One command line and its file."""
@@ -338,7 +342,7 @@ def ask(question: Broken, folder: Path) -> Broken:
         warnings.simplefilter("always")
         try:
             code = run(given)
-        except TimeoutError:
+        except Late:
             question.problems.append("took too long")
         except BaseException:  # whatever it is, it is what is looked for
             question.problems.append(traceback.format_exc(limit=-4))
@@ -391,7 +395,7 @@ def main() -> int:
     document, wrong = projection_document(), 0
 
     def late(*_: object) -> None:
-        raise TimeoutError
+        raise Late
 
     signal.signal(signal.SIGALRM, late)
     for seed in range(asked.first, asked.first + asked.count):

@@ -299,6 +299,19 @@ def test_shards_of_parameters_come_with_every_pass_and_gradients_leave(overlap):
     assert kept.host_bytes == pytest.approx((2 + 8 + 8) * parameters / 4)
 
 
+def test_weights_alone_on_the_host_leave_gradients_and_states_on_the_device():
+    """DeepSpeed's offload_param: weights in 2 bytes before either pass, and back once they are updated."""
+    layout = Strategy(dp_shard=4, zero=3)
+    plain = offloaded(layout, Offload()).memory.stages[0]
+    result = offloaded(layout, Offload(parameters=True, states=False, overlap=False))
+    (moved,) = result.memory.stages
+    parameters = 6 * (HIDDEN + 3 * HIDDEN * WIDTH) + HIDDEN + 2 * 8 * HIDDEN
+    assert moved.weights_bytes == 0.0
+    assert (moved.gradients_bytes, moved.optimizer_bytes) == (plain.gradients_bytes, plain.optimizer_bytes)
+    assert moved.host_bytes == pytest.approx(2 * parameters / 4)
+    assert result.time_s["host_comm"] == pytest.approx((4 * (2 + 2) + 2) * parameters / 4 / LINK)
+
+
 @pytest.mark.parametrize(
     ("layout", "passes"),
     [

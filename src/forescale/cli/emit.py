@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,8 +86,13 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     place(result, output, force=force)
     folder = output if output.is_dir() else output.parent
     written = output / result.main if output.is_dir() and len(result.texts) == 1 else output
-    said = f"wrote {written} ({_lost(result.unsaid)}; its head says more)"
+    said = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
     say(f"{said}; on every node: cd {folder} && {result.launch}", error=aside)
+
+
+def _read_with(options: Sequence[str]) -> str:
+    """Return the options that the files are read back with, if they need some."""
+    return f"; read it back with {shlex.join(options)}" if options else ""
 
 
 def _lost(unsaid: Sequence[Unsaid]) -> str:

@@ -371,11 +371,13 @@ def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) 
 def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     """Return the file that the model's name means, or that a table of its fields is based on, if it is one."""
     from forescale.catalogue.models import model_names
+    from forescale.frameworks.readers import training_file
     from forescale.io.named import file_of
 
     given = written.get("model")
     text = given.get("base") if isinstance(given, dict) else given
-    return file_of(text, folder, known=text in model_names()) if isinstance(text, str) else None
+    path = file_of(text, folder, known=text in model_names()) if isinstance(text, str) else None
+    return (training_file(path) or path) if path is not None and path.is_dir() else path
 
 
 def _over(values: dict[str, Any], more: dict[str, Any]) -> None:

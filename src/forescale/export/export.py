@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial, reduce
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import ForescaleError, SpecError
-from forescale.export.text import SLURM, Unsaid, headed, slurm_script, words_of
+from forescale.export.text import SLURM, Unsaid, headed, slurm_script, told_beside, words_of
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.frameworks.writers import has_writer, writer_of
@@ -109,7 +109,8 @@ def _check_kind(path: Path, framework: Framework) -> None:
         raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
     for release, ending in writer.endings.items():
         if framework.release.startswith(release) and not _is_folder(path, framework):
-            check_ending(path.name, ending)
+            others = {f"{framework.name}@{each}": end for each, end in writer.endings.items() if each}
+            check_ending(path.name, ending, framework.label, others)
         elif path.is_dir() and not writer.several:
             fix = f"give a file's name, such as {path / f'run{ending}'}"
             raise SpecError(f"{path} is a folder; one file is written for {framework.name}: {fix}")
@@ -147,6 +148,8 @@ class Export(Result, Struct, frozen=True, kw_only=True):
     """Text of each file by its path; comments, or a README, say what was projected."""
     main: str
     launch: str
+    options: tuple[str, ...] = ()
+    """Options of `forescale project` that the files are read with, besides the cluster and its devices."""
 
     def essentials(self) -> dict[str, Any]:
         """Return what was written and what could not be said."""
@@ -208,6 +211,7 @@ def export(
         files = files.renamed(name)
     together = projection if found == asked else project(found)
     unsaid = tuple(_unsaid(asked, found, projection, together))
+    _refuse_another_model(asked, unsaid)
     texts = {**files.texts, **headed(files, asked, projection, unsaid, together)}
     if slurm:
         texts[SLURM] = slurm_script(files, asked)
@@ -219,6 +223,7 @@ def export(
         texts=texts,
         main=files.main,
         launch=files.command,
+        options=tuple(told_beside(files, asked)),
     )
 
 
@@ -272,6 +277,24 @@ def _check(question: Question, framework: Framework, no_vision: str) -> None:
     for name, told in (limits.rules if limits is not None else {}).items():
         if not RULES[name](proposal):
             raise SpecError(f"{framework.name} does not run this layout: {name} ({told})")
+
+
+def _refuse_another_model(question: Question, unsaid: Sequence[Unsaid]) -> None:
+    """Refuse to write a model that is another one where figures follow from the difference."""
+    assert question.framework is not None
+    own = [
+        each
+        for each in unsaid
+        if each.word.startswith("model.") and (each.step_time_s, each.peak_bytes) != (0, 0)
+    ]
+    if own:
+        said = "; ".join(
+            f"{each.word.partition('.')[2]} {words_of(each.wanted)} would be {words_of(each.read)}"
+            for each in own
+        )
+        raise SpecError(
+            f"{question.framework.name} has no model like {question.model.name}: {said}; export writes no other model"
+        )
 
 
 def read_back(files: Files, question: Question) -> Question:

@@ -49,7 +49,7 @@ def headed(
     files: Files, question: Question, projection: Projection, unsaid: Sequence[Unsaid], together: Projection
 ) -> dict[str, str]:
     """Return the main file with the projection in comments at its head, or a README where it has no comments."""
-    facts = _facts(files, question, projection)
+    facts = _facts(files, question, projection, together)
     losses = _losses(question, projection, unsaid, together)
     if files.comment is None:
         return {README: _readme(question, facts, losses)}
@@ -96,18 +96,26 @@ def _title(question: Question) -> str:
     )
 
 
-def _facts(files: Files, question: Question, projection: Projection) -> list[tuple[str, str]]:
+def _speed(question: Question, projection: Projection) -> str:
     step = projection.step_time
     tokens = projection.tokens_per_s_per_device
+    return (
+        f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g} in 8 cases of 10), "
+        f"{tokens * question.cluster.num_devices:,.0f} tokens/s, {tokens:,.0f} per device, MFU {projection.mfu:.1%}"
+    )
+
+
+def _facts(
+    files: Files, question: Question, projection: Projection, together: Projection
+) -> list[tuple[str, str]]:
+    """Return what is to know of the files: first what they are projected to do, then what was asked if that differs."""
     assumed = [note.text for note in projection.notes]
+    asked = f"{_speed(question, projection)}; {_memory(projection.memory)}"
+    written = f"{_speed(question, together)}; {_memory(together.memory)}"
     facts = [
-        (
-            "projected",
-            f"step {step.expected:.3f} s ({step.low:.3g} to {step.high:.3g} in 8 cases of 10), "
-            f"{tokens * question.cluster.num_devices:,.0f} tokens/s, {tokens:,.0f} per device, "
-            f"MFU {projection.mfu:.1%}",
-        ),
-        ("memory", _memory(projection.memory)),
+        ("projected", _speed(question, together)),
+        ("memory", _memory(together.memory)),
+        *([("as asked", asked)] if asked != written else []),
         (QUESTION, f"forescale project {project_line(question, model=files.main)}"),
         (READ, f"forescale project {_reading(files, question)}"),
         (LAUNCH, files.command),
@@ -129,9 +137,15 @@ def _memory(memory: MemorySummary) -> str:
 
 def _reading(files: Files, question: Question) -> str:
     """Return the words after `forescale project` that read the files back."""
+    words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
+    return shlex.join([*words, *told_beside(files, question)])
+
+
+def told_beside(files: Files, question: Question) -> list[str]:
+    """Return the options that the files do not hold and are read with, besides the devices."""
     framework = question.framework
     assert framework is not None
-    words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
+    words: list[str] = []
     for name in files.beside:
         words += ["--config", name]
     if load_framework(writer_of(framework).frameworks[0]) != framework:  # which its files are read as
@@ -149,7 +163,7 @@ def _reading(files: Files, question: Question) -> str:
     launched = {} if framework.allocator == question.layout.allocator else files.launched
     for name, value in launched.items():
         words += ["--set", f"strategy.{name}={value}"]
-    return shlex.join(words)
+    return words
 
 
 def _losses(

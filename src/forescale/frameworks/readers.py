@@ -57,6 +57,14 @@ READERS: tuple[Reader, ...] = (
 """All readers; a new one is added here and must pass `check_reader` (tests/conformance)."""
 
 
+LARGEST: Final = 4 * 2**20
+"""Bytes of a framework's configuration."""
+
+
+LINES: Final = 5_000
+"""Lines of a file of no known format that are looked at for a misspelt key."""
+
+
 @says_lines
 def read_file(path: str | Path, options: Options | None = None) -> Reading:
     """Return what a framework's configuration file says, in whichever known format it is.
@@ -69,7 +77,10 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
     file = Path(path)
     if file.is_dir():
         return HuggingFaceReader().read(file, options or Options())
-    return reader_of(read_text(file), file).read(file, options or Options())
+    try:
+        return reader_of(read_text(file, most=LARGEST), file).read(file, options or Options())
+    except RecursionError as error:
+        raise ReaderError(file, "its content nests deeper than can be read") from error
 
 
 def is_bare_model(path: Path) -> bool:
@@ -78,6 +89,30 @@ def is_bare_model(path: Path) -> bool:
         return path.suffix == ".json" or path.is_dir()
     text = read_text(path)
     return HuggingFaceReader().recognises(text) or not any(reader.recognises(text) for reader in READERS)
+
+
+def training_file(folder: Path) -> Path | None:
+    """Return the one file of a folder that says how to train, as TrainingArguments do beside a config.json.
+
+    Raises
+    ------
+    ReaderError
+        If there are several.
+    """
+    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".yaml", ".yml")]
+    files = [path for path in found if TrainerReader().recognises(_text_of(path))]
+    if len(files) > 1:
+        named = ", ".join(path.name for path in files)
+        raise ReaderError(folder, f"it holds several configurations of training, {named}; give one of them")
+    return files[0] if files else None
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file; nothing where it has none that can be read."""
+    try:
+        return read_text(path, most=LARGEST)
+    except ReaderError:
+        return ""
 
 
 def refuse_layout_alone(path: Path) -> None:
@@ -113,9 +148,9 @@ def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
 
 
 LEARNERS: Mapping[str, re.Pattern[str]] = {
-    "verl": re.compile(r"^\s*actor_rollout_ref[.:]|\bverl\.trainer\.", re.MULTILINE),
+    "verl": re.compile(r"^[ \t]*actor_rollout_ref[.:]|\bverl\.trainer\.", re.MULTILINE),
     "OpenRLHF": re.compile(r"\bopenrlhf\.(?:cli|trainer)\b"),
-    "NeMo RL": re.compile(r"^grpo:[^\0]*^policy:|^policy:[^\0]*^grpo:|\bnemo_rl\.", re.MULTILINE),
+    "NeMo RL": re.compile(r"\A(?=[^\0]*^grpo:)[^\0]*^policy:|\bnemo_rl\.", re.MULTILINE),
     "slime": re.compile(r"--rollout-num-gpus\b|--actor-num-gpus-per-node\b"),
 }
 """What configurations of reinforcement learning hold, by framework."""
@@ -141,7 +176,7 @@ def reader_of(text: str, where: object) -> Reader:
                 "a config.json) with the layout in --plan or flags: --seq-len, --global-batch-size, --zero"
             )
             raise ReaderError(where, problem)
-    for line, row in enumerate(text.splitlines(), 1):
+    for line, row in enumerate(text.splitlines()[:LINES], 1):
         word = re.match(r"""[\s\["'{]*([A-Za-z_]\w{3,})["'\]\s]*(?:[:=]|$)""", row)
         near = get_close_matches(word[1], HALLMARKS, 1, 0.8) if word else []
         if near and word and word[1] not in HALLMARKS:
@@ -152,7 +187,7 @@ def reader_of(text: str, where: object) -> Reader:
 
 
 FOREIGN: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(rf"^\s*(?:- )?(?:{words})\S*", re.MULTILINE)
+    name: re.compile(rf"^[ \t]*(?:- )?(?:{words})\S*", re.MULTILINE)
     for name, words in {
         "Axolotl": "base_model:|sequence_len:|sample_packing:",
         "llm-foundry": "device_train_microbatch_size:|global_train_batch_size:|fsdp_config:|max_seq_len:",

@@ -67,6 +67,10 @@ class Settings:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def written(self, key: str) -> bool:
+        """Whether a key is there, even without a value."""
+        return key in self._values
+
     def get(self, key: str) -> object:
         """Return the value as written, or None."""
         if key in self._values:
@@ -191,9 +195,12 @@ class Settings:
 
     def spell(self, key: str) -> str:
         """Return the key as the configuration writes it, and on which line, for a message."""
+        return self._spelling.get(key, key) + self._place(key)
+
+    def _place(self, key: str) -> str:
         line = self._lines.get(key)
         told = f"line {line}" if isinstance(line, int) else line
-        return self._spelling.get(key, key) + (f" ({told})" if line else "")
+        return f" ({told})" if line else ""
 
     def ask(self, keys: Iterable[str]) -> None:
         """Refuse keys that are variables which nothing sets, all at once."""
@@ -211,6 +218,13 @@ class Settings:
         """Keep a remark for the reader of the result."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def note_devices(self, count: int, *keys: str) -> None:
+        """Note the keys that the number of devices follows from."""
+        named = " x ".join(
+            f"{self._spelling.get(key, key)} {self.get(key)}{self._place(key)}" for key in keys
+        )
+        self.note(f"{counted(count, 'device')}, from {named}")
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise: the configuration cannot be, or cannot be expressed."""

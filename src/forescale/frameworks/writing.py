@@ -80,11 +80,25 @@ class Files(Struct, frozen=True, kw_only=True):
         return replace(self, texts={name: self.texts[self.main]}, main=name, launch=launch)
 
 
-def check_ending(name: str, own: str) -> None:
-    """Refuse a name of another kind of file than what is written, whose own names end in `own`."""
+def check_ending(
+    name: str, own: str, reader: str = "", others: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuse a name of another kind of file than what is written.
+
+    Parameters
+    ----------
+    own
+        How names of what is written end.
+    reader
+        The framework's release that reads it.
+    others
+        Endings of what other releases read, by release.
+    """
     other = PurePath(name).suffix.lower()
     if other in KINDS and KINDS[other] != KINDS[own]:
-        raise SpecError(f"what is written is {KINDS[own]}: give a name that ends in {own}, got {name}")
+        written = f"{reader} reads {KINDS[own]}" if reader else f"what is written is {KINDS[own]}"
+        hint = "".join(f"; {KINDS[other]} is for {label}" for label, end in others.items() if end == other)
+        raise SpecError(f"{written}: give a name that ends in {own}, got {name}{hint}")
 
 
 EXPANDABLE: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}

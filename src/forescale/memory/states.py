@@ -80,7 +80,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
         received=_received(setting, sharded, weight),
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
-    if not (offload.updates or offload.parameters):
+    if not offload.updates:
         return held
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
     sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else held.updated
@@ -107,22 +107,23 @@ def on_host(held: StateBytes, offload: Offload, zero: Numeric, left: float, sent
 
     Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way.
     """
-    whole = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
+    weights = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
+    whole = weights if offload.states else 0.0
     share = largest(first=offload.optimizer, second=whole)
     updated, moved = share * held.updated, held.optimizer - left * held.updated
     beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
     return StateBytes(
-        weights=held.weights * (1.0 - whole),
-        frozen=held.frozen * (1.0 - whole),
+        weights=held.weights * (1.0 - weights),
+        frozen=held.frozen * (1.0 - weights),
         gradients=held.gradients * (1.0 - whole),
         optimizer=held.optimizer - share * moved,
         update=held.update * (1.0 - share),
         updated=held.updated * (1.0 - share),
         copied=updated if left else 0.0,
-        host=share * moved + beside * updated + whole * held.weights,
+        host=share * moved + beside * updated + weights * held.weights,
         host_updated=updated,
         host_optimizer=share * held.optimizer,
-        host_weights=whole * sent,
+        host_weights=weights * sent,
         host_gradients=whole * held.gradients,
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -191,9 +191,19 @@ class Framework:
             value = getattr(asked.degrees, name)
             usual = value == getattr(Strategy(), name)
             if known and value not in known and not usual and not unless(asked):
-                found.append(f"{name} {choice_word(value)} (it takes {', '.join(map(choice_word, known))})")
+                found.append(_refused(name, value, known))
+        found += self._cannot_replay(asked)
         broken = (told for name, told in limits.rules.items() if not np.all(RULES[name](asked)))
         return (*found, *broken)
+
+    def _cannot_replay(self, asked: Asked) -> list[str]:
+        """Return the recompute that the framework does not have; its writer checks the names of results."""
+        assert self.limits is not None
+        known = (*self.limits.values.get("recompute", ()), *self.limits.others.get("recompute", ()))
+        value = asked.degrees.recompute
+        if not known or choice_word(value) in (*map(choice_word, known), OWN_POLICY):
+            return []
+        return [_refused("recompute", value, known)]
 
     def cannot_compute(self, precision: Precision) -> tuple[str, ...]:
         """Return the type of compute that the framework does not have, where that is asked for."""
@@ -302,6 +312,14 @@ class Framework:
         batch = _count(workload, "global_batch_size")
         ranks = cluster.num_devices // (pp * _count(strategy, "tp") * _count(strategy, "cp"))
         return count and max(1, batch // (max(1, ranks) * count))
+
+
+OWN_POLICY: Final = "custom"
+"""A policy by the names of results; whether a framework has each is its writer's to say."""
+
+
+def _refused(name: str, value: object, known: Iterable[object]) -> str:
+    return f"{name} {choice_word(value)} (it takes {', '.join(map(choice_word, known))})"
 
 
 RULES: Mapping[str, Callable[[Asked], Any]] = {

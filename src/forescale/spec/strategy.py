@@ -426,18 +426,18 @@ class Offload(Given, frozen=True, kw_only=True):
     activation_layers: OptionalExtent = 0
     """Decoder layers of each stage whose saved tensors go to the host; more than there are means all."""
     modules: tuple[OffloadName, ...] = ()
-    """Of all decoder layers, what goes to the host: the tensors that these modules save (Megatron-LM's
-    --offload-modules), or results by MaxText's names. A tensor that another module saves as well stays."""
+    """What all decoder layers send to the host: what these modules (Megatron-LM's --offload-modules) alone save, or
+    results by MaxText's names."""
     module_share: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Share of the layers, the first of each stage, whose `modules` are offloaded (Megatron-LM's
-    --activation-offload-fraction)."""
+    """Share of each stage's layers, the first, whose `modules` go there (Megatron-LM, activation_offload_fraction)."""
     optimizer: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Share of the optimizer's states that are held, and updated, on the host."""
     master: bool = True
-    """The share includes the master copy; False leaves it on the device (Megatron-LM without its
-    precision-aware optimizer)."""
+    """The share includes the master copy; it stays with Megatron-LM's optimizer that is not precision-aware."""
     parameters: bool = False
     """Stage 3: the shards of weights, gradients and all states are held on the host (FSDP's CPU offload)."""
+    states: bool = True
+    """`parameters` includes gradients and optimizer states; DeepSpeed's offload_param alone leaves them."""
     overlap: bool = True
     """Copies run beside compute and beside the update."""
 
@@ -459,7 +459,7 @@ class Offload(Given, frozen=True, kw_only=True):
 
     @property
     def updates(self) -> bool:
-        """Whether the host updates anything."""
+        """Whether the host updates anything, or receives what the device updates."""
         return self.parameters or self.optimizer > 0.0
 
 

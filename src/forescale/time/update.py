@@ -74,9 +74,28 @@ def update_traffic(
     return states * passes + read * gradient + written * weight
 
 
+@formula(
+    unit="byte", source="DeepSpeed, runtime/zero/stage3.py, _reassign_or_swap_out_partitioned_parameters"
+)
+def updated_weight_bytes(*, parameters: Numeric, element_bytes: float) -> Numeric:
+    """Parameters that are updated × bytes."""
+    return parameters * element_bytes
+
+
 def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:
-    """Return seconds of the update on the host, and of its copies beside it, per stage."""
+    """Return seconds of the update on the host, and of its copies beside it, per stage.
+
+    Weights on the host that the device updates are copied there once they are updated.
+    """
     offload = setting.choices.offload
+    if offload.parameters and not offload.states:
+        written = updated_weight_bytes(
+            parameters=states.updated, element_bytes=STORAGE_BYTES[setting.workload.precision.parameters]
+        )
+        bandwidth = link_bandwidth(setting)
+        return 0.0 * written, exposed_copies(
+            out=written, back=0.0, bandwidth=bandwidth, cover=0.0, overlapped=offload.overlap
+        )
     moved = update_traffic(
         states=states.host_optimizer,
         passes=OPTIMIZER_PASSES,

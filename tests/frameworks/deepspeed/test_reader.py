@@ -83,6 +83,40 @@ def test_other_parallelism(read):
     assert found.framework == "megatron-deepspeed"
 
 
+def test_a_micro_batch_that_is_left_out_follows_from_the_batch(read):
+    found = read({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 8)
+    assert (found.strategy.micro_batch_size, found.workload_values["global_batch_size"]) == (4, 64)
+    said = "train_micro_batch_size_per_gpu is not given: 4, from train_batch_size 64"
+    assert any(note.startswith(said) for note in found.notes)
+    auto = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}
+    assert read(auto, 8).strategy.micro_batch_size == 1
+    assert read({"train_batch_size": 64}).strategy.micro_batch_size == 1
+
+
+def test_parameters_alone_on_the_host(read):
+    stage3 = {"stage": 3, "offload_param": {"device": "cpu"}}
+    offload = read({**BATCH, "zero_optimization": stage3}, 8).strategy.offload
+    assert (offload.parameters, offload.states, offload.optimizer) == (True, False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "compute"),
+    [
+        ({"bf16": {"enabled": "auto"}}, "bf16"),
+        ({"fp16": {"enabled": "auto"}}, "fp16"),
+        ({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}, "bf16"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": "auto"}}, "fp16"),
+        ({"bf16": {"enabled": False}}, "tf32"),
+        ({}, "tf32"),
+    ],
+)
+def test_a_type_that_is_auto_is_the_one_that_a_trainer_would_set(read, content, compute):
+    found = read({**BATCH, **content}, 8)
+    assert found.workload_values["precision"]["compute"] == compute
+    assumed = any("auto: taken as true" in note for note in found.notes)
+    assert assumed == ("auto" in str(content) and True not in [each["enabled"] for each in content.values()])
+
+
 def test_what_hugging_face_fills_in_is_not_given(read):
     found = read(
         {"train_batch_size": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}, 8

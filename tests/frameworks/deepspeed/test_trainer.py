@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from forescale.errors import ReaderError
@@ -16,6 +18,9 @@ num_processes: 8
 """
 
 
+DEVICES = "8 devices, from num_processes 8 (line 5)"
+
+
 def test_a_table_of_another_kind_is_noted(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text(LAUNCH.format(kind="MULTI_GPU"))
@@ -23,10 +28,11 @@ def test_a_table_of_another_kind_is_noted(tmp_path):
     assert found.strategy.zero == 0
     assert found.notes == (
         "fsdp_config, such as fsdp_sharding_strategy (line 4), counts under distributed_type FSDP alone; it is MULTI_GPU",
+        DEVICES,
     )
     path.write_text(LAUNCH.format(kind="FSDP"))
     found = AccelerateReader().read(path, Options())
-    assert (found.strategy.zero, found.notes) == (3, ())
+    assert (found.strategy.zero, found.notes) == (3, (DEVICES,))
 
 
 def test_keys_that_accelerate_has_are_read(tmp_path):
@@ -47,5 +53,22 @@ def test_machines_divide_the_processes_and_cpus_are_said(tmp_path):
     ):
         AccelerateReader().read(path, Options())
     path.write_text(LAUNCH.format(kind="FSDP") + "num_machines: 2\nuse_cpu: true\n")
-    (note,) = AccelerateReader().read(path, Options()).notes
+    (note, _) = AccelerateReader().read(path, Options()).notes
     assert note.startswith("not expressed: use_cpu (line 7)")
+
+
+@pytest.mark.parametrize(("kind", "compute"), [("bf16", "bf16"), ("no", "tf32"), (None, "bf16")])
+def test_accelerate_fills_in_a_type_that_is_auto(tmp_path, kind, compute):
+    content = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 3},
+    }
+    (tmp_path / "ds.json").write_text(json.dumps(content))
+    path = tmp_path / "launch.yaml"
+    launch = (
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\nnum_processes: 8\n"
+    )
+    path.write_text(launch + (f"mixed_precision: '{kind}'\n" if kind else ""))
+    found = AccelerateReader().read(path, Options())
+    assert found.workload_values["precision"]["compute"] == compute

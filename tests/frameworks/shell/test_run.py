@@ -98,15 +98,39 @@ def test_unset():
         ("say 'a", "not whole shell text: no closing '"),
         ('say "a', 'no closing "'),
         ("say ${A", "no closing }"),
+        (f"[[ {' && '.join(['a == a'] * 500)} ]]", "test of 2,001 words"),
         ("A=(a", r"no closing \)"),
         ("x" * (2**20 + 1), "longer than the 1 MiB"),
         ("A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 16, "variables stand for more than 1 MiB"),
-        ("for a in 1 2 3 4 5 6 7 8 9; do " * 6 + "say" + "; done" * 6, "runs more than 20,000 commands"),
+        ("for a in 1 2 3 4 5 6 7 8 9; do " * 6 + "say" + "; done" * 6, "more than 20,000 commands"),
     ],
 )
 def test_refused(text, problem):
     with pytest.raises(ReaderError, match=problem):
         follow(text, {}, "run.sh")
+
+
+def arithmetic(text):
+    return follow(f"say {text}", {}, "run.sh").commands[0][1:]
+
+
+def test_arithmetic_is_that_of_64_bits():
+    assert arithmetic("$((-7 / 2)) $((-7 % 2)) $((7 / -2)) $((2 * 3 - 1))") == ["-3", "-1", "-3", "5"]
+    assert arithmetic(f"$(({'9*' * 300}9))") == [f"$(({'9*' * 300}9))"]
+
+
+def test_substitutions_spend_the_budget_of_the_script():
+    inside = "for i in " + "w " * 40 + "; do x=$(for j in " + "w " * 600 + "; do echo $j; done); done"
+    with pytest.raises(ReaderError, match="more than 20,000 commands"):
+        follow(inside, {}, "run.sh")
+    nested = 'a=("' + "w" * 1000 + '"); ' + "for i in " + "w " * 9000 + '; do b=$(echo "${a[@]}"); done'
+    with pytest.raises(ReaderError, match="more than 8,388,608 characters"):
+        follow(nested, {}, "run.sh")
+
+
+def test_an_array_that_doubles_itself():
+    text = "a=(1); " + 'a+=("${a[@]}"); ' * 19 + "say ${#a[@]}"
+    assert len(follow(text, {}, "run.sh").variables["a"]) == 2**19
 
 
 @pytest.mark.parametrize(

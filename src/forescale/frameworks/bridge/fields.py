@@ -271,8 +271,8 @@ def layout_of(stages: list[Any] | tuple[Any, ...], refuse: Any) -> str:  # noqa:
     """Return a list of stages as the text that --pipeline-model-parallel-layout takes."""
     found = []
     for stage in stages:
-        names = [stage] if isinstance(stage, str) else stage
-        wrong = next((name for name in names if name not in LETTERS), None)
+        names = stage if isinstance(stage, list | tuple) else [stage]
+        wrong = next((name for name in names if not isinstance(name, str) or name not in LETTERS), None)
         if wrong is not None:
             refuse(f"a stage has {shown(wrong)}; {', '.join(LETTERS)} can be expressed")
         found.append("".join(LETTERS[name] for name in names))

@@ -21,6 +21,7 @@ from forescale.frameworks.megatron.reader import read_settings
 from forescale.frameworks.reading import Options, Reading
 from forescale.frameworks.settings import Settings
 from forescale.spec.workload import FROZEN_PARTS, FUSED, RECURRENT, FrozenPart, Trainable
+from forescale.units import counted
 
 USUAL: Final[Mapping[str, list[str]]] = FACTS["adapters"]
 """Classes and their target_modules where none are given (megatron/bridge/peft/lora.py, canonical_lora.py)."""
@@ -110,6 +111,8 @@ class BridgeReader:
         model = named_model(said, settings)
         for note in unread_of(hooks):
             settings.note(note)
+        if hooks.num_devices and options.num_devices is None and options.layout:
+            settings.note(f"{counted(hooks.num_devices, 'device')}, from the recipe's name, {hooks.recipe}")
         reading = read_settings(
             settings,
             name=path.stem,

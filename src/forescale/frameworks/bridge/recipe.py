@@ -50,6 +50,8 @@ class Bridge:
         self.world: World | None = None
         self.num_devices: int | None = None
         """Devices that the recipe's name says."""
+        self.recipe = ""
+        """The recipe's name."""
         self.module: Module | None = None
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
@@ -157,7 +159,8 @@ def run(path: Path, options: Options) -> tuple[Call, Bridge]:
     module = world.module(path)
     hooks.world, hooks.module = world, module
     name = _wanted(module, options.variables.get("config"))
-    if (counted := _DEVICES.search(name or "")) is not None:
+    hooks.recipe = name or ""
+    if (counted := _DEVICES.search(hooks.recipe)) is not None:
         hooks.num_devices = whole_of(counted[1]) or None
     try:
         frame = _framed(module, name)

@@ -1,11 +1,12 @@
 """DeepSpeed's JSON configuration: batch, ZeRO stage, offload and types; the model is in another file.
 
-"auto", which Hugging Face's trainer fills in, counts as not given.
+"auto", which a trainer fills in, counts as not given where the trainer's settings are not there; a 16-bit type that is
+"auto" is then taken as enabled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -101,8 +102,10 @@ def _settings(
     given = dict(flat({key: value for key, value in content.items() if key in tops}))
     auto = [key for key, value in given.items() if value == "auto"]
     settings = Settings(given | {key: outer.get(key) for key in auto}, str(path))
-    for key in auto:
-        if key in read and key not in outer:
+    open_ended = [key for key in auto if key in read and key not in outer]
+    _assume_types(settings, open_ended)
+    for key in open_ended:
+        if not any(key == f"{kind}.enabled" for kind in HALF):
             settings.note(f"{key} is auto: not given")
     for key, what in lost.items():
         if any(name == key or name.startswith(f"{key}.") for name, value in given.items() if value):
@@ -130,7 +133,7 @@ def _strategy(config: Settings, num_devices: int | None) -> Strategy:
         dp_replicate=dp // group,
         dp_shard=group,
         zero=zero,
-        micro_batch_size=config.size("train_micro_batch_size_per_gpu", 1),
+        micro_batch_size=_micro_batch(config, None if num_devices is None else dp),
         ep=_experts(config),
         overlap=Overlap(grad_reduce=config.flag(f"{ZERO}.overlap_comm", default=zero == FULLY_SHARDED)),
         kernels=Kernels(bucket_elements=_bucket(config)),
@@ -161,6 +164,18 @@ def _data_parallel(config: Settings, num_devices: int | None, inner: int) -> int
     if whole and micro:
         return max(1, whole // (micro * (steps or 1)))
     return 1
+
+
+def _micro_batch(config: Settings, dp: int | None) -> int:
+    """Return the micro-batch; where the file leaves it out, it follows from the whole batch, as in DeepSpeed."""
+    key = _BATCH[1]
+    whole, micro, steps = _batch(config)
+    ranks = (dp or 1) * (steps or 1)
+    if micro is None and whole and dp is not None and not config.written(key) and whole % ranks == 0:
+        micro = whole // ranks
+        over = f"gradient_accumulation_steps {steps or 1} x {counted(dp, 'data-parallel rank')}"
+        config.note(f"{key} is not given: {micro}, from train_batch_size {whole} / ({over})")
+    return micro or 1
 
 
 def _experts(config: Settings) -> int:
@@ -215,8 +230,23 @@ def _offload(config: Settings, zero: int) -> Offload:
     return Offload(
         optimizer=whole if on_host["optimizer"] else 0.0,
         parameters=on_host["param"],
+        states=on_host["optimizer"] or not on_host["param"],
         modules=("decoder_layer_input",) if inputs else (),
     )
+
+
+HALF: Final = ("bf16", "fp16")
+
+
+def _assume_types(config: Settings, auto: Collection[str]) -> None:
+    """Take a 16-bit type that is left to a trainer which is not here as the one that it trains in, bf16 before fp16."""
+    named = [kind for kind in HALF if f"{kind}.enabled" in auto]
+    if named and not any(config.flag(f"{kind}.enabled") for kind in HALF):
+        config.lay(f"{named[0]}.enabled", value=True)
+        config.note(
+            f"{named[0]}.enabled is auto: taken as true, as a trainer that trains in {named[0]} sets it; "
+            "--precision takes another type"
+        )
 
 
 def _types(config: Settings) -> dict[str, str]:

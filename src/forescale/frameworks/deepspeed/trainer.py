@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.files import parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
-from forescale.frameworks.deepspeed.reader import LEFT, read_config
+from forescale.frameworks.deepspeed.reader import BUCKET, HALF, LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
 from forescale.frameworks.reading import Options, Reading, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
@@ -59,6 +59,8 @@ class AccelerateReader:
                 f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)"
             )
         devices = options.num_devices or given
+        if given and options.num_devices is None:
+            settings.note_devices(given, "num_processes")
         if options.num_devices is not None and given not in (None, options.num_devices):
             settings.note(
                 f"{settings.spell('num_processes')} {given} gives way to {options.num_devices} devices"
@@ -128,6 +130,14 @@ def _compute(settings: Settings) -> dict[str, Any]:
     return {"compute": settings.choice("mixed_precision", "no", types)}
 
 
+def _mixed(settings: Settings) -> dict[str, Any]:
+    """Return what Accelerate fills in for "auto" (utils/dataclasses.py, set_mixed_precision); nothing if not said."""
+    if "mixed_precision" not in settings:
+        return {}
+    kind = settings.one_of("mixed_precision", "no", ("no", *HALF))
+    return {f"{each}.enabled": each == kind for each in HALF}
+
+
 def _accelerated(settings: Settings, path: Path, options: Options, unknown: tuple[str, ...]) -> Reading:
     """Return what DeepSpeed's part says: a file of its own, or a few keys of it."""
     file = settings.get("deepspeed_config_file")
@@ -142,12 +152,12 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
             if device not in (None, "none"):
                 zero[f"offload_{part}"] = {"device": device}
         content = {"zero_optimization": zero}
-        kind = settings.one_of("mixed_precision", "no", ("no", "bf16", "fp16"))
+        kind = settings.one_of("mixed_precision", "no", ("no", *HALF))
         if kind != "no":
             content = {**content, kind: {"enabled": True}}
         if "gradient_accumulation_steps" in settings:
             content = {**content, "gradient_accumulation_steps": settings.size("gradient_accumulation_steps")}
-    inner = read_config(content, place, options)
+    inner = read_config(content, place, options, _mixed(settings))
     own = isinstance(file, str)
     return replace(
         inner,
@@ -247,7 +257,8 @@ class TrainerReader:
     def read(self, path: Path, options: Options) -> Reading:
         """Return what the arguments, the DeepSpeed configuration and the model that they name say."""
         settings, unknown = _settings(path, options)
-        values = _filled(settings)
+        model = _model(settings, options)
+        values = _filled(settings, model)
         named = settings.get("deepspeed")
         if isinstance(named, str):
             place = path.parent / named
@@ -271,7 +282,7 @@ class TrainerReader:
         return replace(
             inner,
             format=self.name,
-            model=_model(settings, options),
+            model=model,
             strategy=inner.strategy and replace(inner.strategy, recompute=recompute),
             told=told,
             workload_values=_joined(inner.workload_values, settings),
@@ -293,9 +304,13 @@ def _settings(path: Path, options: Options) -> tuple[Settings, tuple[str, ...]]:
     return Settings({key: content[key] for key in content if key in known}, str(path), lines=lines), unknown
 
 
-def _filled(settings: Settings) -> dict[str, Any]:
-    """Return what the Trainer fills in where DeepSpeed's configuration says "auto"."""
+def _filled(settings: Settings, model: Model | None) -> dict[str, Any]:
+    """Return what the Trainer fills in where DeepSpeed's configuration says "auto".
+
+    A bucket has as many elements as the model's width squared (transformers, integrations/deepspeed.py).
+    """
     return {
+        **({} if model is None else {BUCKET: model.hidden_size**2}),
         "train_micro_batch_size_per_gpu": settings.size(MICRO, 8),
         "gradient_accumulation_steps": settings.size("gradient_accumulation_steps", 1),
         "bf16.enabled": settings.flag("bf16"),

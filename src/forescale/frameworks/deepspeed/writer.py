@@ -161,6 +161,7 @@ def _zero(question: Question) -> dict[str, Any]:
             words["zero_hpz_partition_size"] = strategy.reshard
         if strategy.offload.parameters:
             words["offload_param"] = {"device": "cpu"}
-    if strategy.offload.optimizer:
-        words["offload_optimizer"] = {"device": "cpu", "ratio": strategy.offload.optimizer}
+    share = 1.0 if strategy.offload.parameters and strategy.offload.states else strategy.offload.optimizer
+    if share:
+        words["offload_optimizer"] = {"device": "cpu", "ratio": share}
     return words

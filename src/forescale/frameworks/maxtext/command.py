@@ -35,7 +35,7 @@ def presets() -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(packaged("maxtext", "presets")["models"])
 
 
-HALLMARK = re.compile(r"-m\s+[\"']?(?:maxtext|MaxText)\.|(?:maxtext|MaxText)\S*\s[^\n]*\.yml\b")
+HALLMARK = re.compile(r"-m\s+[\"']?(?:maxtext|MaxText)\.|(?:maxtext|MaxText)\S{0,200}\s[^\n]{0,4000}\.yml\b")
 _TRAINS = re.compile(r"(?:pre_train|post_train|MaxText|maxtext)[.\w/]*?(?:train\w*|\$\{\w+\})(?:\.py)?$")
 _FILE = (".yml", ".yaml")
 

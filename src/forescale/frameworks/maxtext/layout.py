@@ -97,6 +97,18 @@ class Mesh(Struct, frozen=True, kw_only=True):
         return prod(self.ici[axis] * self.dcn[axis] for axis in axes)
 
     @property
+    def split(self) -> tuple[str, ...]:
+        """Keys of the axes that have more than one rank; of the first axis where none has."""
+        networks = {"ici": self.ici, "dcn": self.dcn}
+        found = [
+            f"{network}_{axis}_parallelism"
+            for network, axes in networks.items()
+            for axis in AXES
+            if axes[axis] > 1
+        ]
+        return tuple(found or [f"ici_{AXES[0]}_parallelism"])
+
+    @property
     def num_devices(self) -> int:
         """Devices of all slices."""
         return self.degree(*AXES)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
 from forescale.files import read_text
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
-from forescale.frameworks.maxtext.layout import WORDS, read_mesh, read_strategy, read_workload, told
+from forescale.frameworks.maxtext.layout import WORDS, Mesh, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
 from forescale.frameworks.reading import Options, Reading, unknown_of
 from forescale.frameworks.settings import Settings
@@ -118,6 +118,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
         raise
     except ForescaleError as error:
         raise ReaderError(path, str(error)) from error
+    _note_devices(settings, mesh, options)
     used = tuple(key for key in settings.used() if key in written)
     return Reading(
         format=MaxTextReader.name,
@@ -133,6 +134,13 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
         unknown=unknown,
         notes=tuple(settings.notes),
     )
+
+
+def _note_devices(settings: Settings, mesh: Mesh, options: Options) -> None:
+    """Note what the number of devices follows from, where the file states it."""
+    if options.layout and mesh.stated and options.num_devices is None:
+        topology = [key for key in ("compile_topology", "compile_topology_num_slices") if key in settings]
+        settings.note_devices(mesh.num_devices, *(topology or mesh.split))
 
 
 def _student(given: Given, path: Path) -> Mapping[str, Any]:

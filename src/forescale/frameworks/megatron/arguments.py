@@ -10,14 +10,12 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import MISSING, Settings
-from forescale.frameworks.shell import follow, is_unset
-from forescale.limits import whole_of
+from forescale.frameworks.shell import HEADERS, Devices, devices_of, follow, is_unset, launch_of
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -32,8 +30,15 @@ class CommandLine(Struct, frozen=True, kw_only=True):
 
     settings: Settings
     unknown: tuple[str, ...]
-    num_devices: int | None
-    """From the launcher's --nproc-per-node and --nnodes, if they stand before the training script."""
+    devices: Devices | None
+    """Those that the launcher's options ask for, if they stand before the training script."""
+    places: tuple[str, ...] = ()
+    """The options that say so, each with its line."""
+
+    @property
+    def num_devices(self) -> int | None:
+        """Number of devices; None where the launcher does not say."""
+        return None if self.devices is None else self.devices.count
 
 
 @cache
@@ -118,7 +123,7 @@ class _Run(Struct, frozen=True):
     """One program's start."""
 
     pairs: Sequence[Pair]
-    launcher: Mapping[str, str] = field(default_factory=dict)
+    devices: Devices | None = None
     program: str | None = None
     allocator: str | None = None
     """What the script tells PyTorch's allocator."""
@@ -133,9 +138,12 @@ def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callabl
     lines of their own are one list.
     """
     script = follow(text, variables, where, beside)
+    hosts = cache(beside)
     bare = [word for words in script.commands if words[0].startswith("--") for word in words]
     runs = [
-        _run_of(words) for words in (*script.commands, bare) if _program(words) is not None or words is bare
+        _run_of(words, hosts)
+        for words in (*script.commands, bare)
+        if _program(words) is not None or words is bare
     ]
     held = [word for words in script.variables.values() for word in words]
     flags = [word for value in held if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
@@ -179,8 +187,12 @@ def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandL
         settings.note(f"not understood, perhaps of {run.program or 'another release'} alone: {named}")
     if own:
         settings.note(f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(own))}")
+    options = () if run.devices is None else run.devices.options
     return CommandLine(
-        settings=settings, unknown=tuple(dict.fromkeys(unknown)), num_devices=_world(run.launcher)
+        settings=settings,
+        unknown=tuple(dict.fromkeys(unknown)),
+        devices=run.devices,
+        places=tuple(_placed(option, text) for option in options),
     )
 
 
@@ -195,8 +207,15 @@ def _of_megatron(program: str | None) -> bool:
 def _line(text: str, flag: str) -> str:
     """Return where a flag stands in a script, for messages."""
     lines = text.splitlines()
-    found = next((at for at, line in enumerate(lines, 1) if flag in line.split("#")[0]), None)
+    plain = (line if line.startswith(HEADERS) else line.split("#")[0] for line in lines)
+    found = next((at for at, line in enumerate(plain, 1) if flag in line), None)
     return "" if found is None or len(lines) == 1 else f", line {found}"
+
+
+def _placed(option: str, text: str) -> str:
+    """Return an option of a launcher with its line."""
+    line = _line(text, option.split(maxsplit=1)[0]).removeprefix(", ")
+    return f"{option} ({line})" if line else option
 
 
 def _value(flag: str, kind: str, value: object, where: str) -> object:
@@ -220,16 +239,12 @@ def _program(words: Sequence[str]) -> int | None:
     return None
 
 
-def _run_of(words: Sequence[str]) -> _Run:
+def _run_of(words: Sequence[str], beside: Callable[[str], str | None] = lambda _: None) -> _Run:
     """Split the words of one command; those before the program are the launcher's."""
     at = _program(words)
     start = -1 if at is None else at
-    launcher = _pairs([_SHORT.get(word, word) for word in words[: start + 1]])
-    started = {flag.replace("_", "-"): values[0] for flag, values in launcher if values}
-    return _Run(_pairs(words[start + 1 :]), started, None if at is None else words[at])
-
-
-_SHORT = {"-N": "--nodes", "-n": "--ntasks"}
+    devices = devices_of(launch_of(words[:start]), beside) if start > 0 else None
+    return _Run(_pairs(words[start + 1 :]), devices, None if at is None else words[at])
 
 
 def _pairs(words: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -252,14 +267,3 @@ def _parted(word: str) -> list[str]:
         return shlex.split(word)
     except ValueError:
         return word.split()
-
-
-def _world(launcher: Mapping[str, str]) -> int | None:
-    """Return the devices of torchrun's or Slurm's words, if they say both nodes and devices of each."""
-    count = {key: whole_of(value.rsplit(":", 1)[-1]) for key, value in launcher.items()}
-    nodes = count.get("--nnodes") or count.get("--nodes")
-    told = (count.get(key) for key in ("--nproc-per-node", "--ntasks-per-node", "--gpus-per-node", "--gres"))
-    each = next((number for number in told if number), None)
-    if each and "--nproc-per-node" in launcher and "--nnodes" not in launcher:
-        return each * (nodes or 1)
-    return each * nodes if each and nodes else None

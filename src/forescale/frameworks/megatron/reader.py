@@ -19,6 +19,7 @@ from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping, parse_yaml
+from forescale.units import counted
 
 ARGUMENTS = "MODEL_ARGS"
 """Key under which Megatron-LM's own test cases keep their table of flags."""
@@ -42,7 +43,7 @@ _HALLMARK = re.compile(
 _SECTIONS = ("language_model", "model_parallel")
 """Tables of --yaml-cfg; its other keys stand beside them."""
 _NESTED = re.compile(rf"^(?:{'|'.join(_SECTIONS)}):", re.MULTILINE)
-_REMARK = re.compile(r"^\s*#.*$", re.MULTILINE)
+_REMARK = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 
 
 class MegatronReader:
@@ -115,6 +116,8 @@ def read_arguments(
     line = parse_arguments(
         arguments, where=where, variables=told.variables, strict=told.strict, beside=beside
     )
+    if line.num_devices is not None and told.num_devices is None and told.layout:
+        line.settings.note(f"{counted(line.num_devices, 'device')}, from {' x '.join(line.places)}")
     lay_program(line.settings)
     if case:
         _lay_case(line.settings, case)

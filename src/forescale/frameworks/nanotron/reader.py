@@ -226,6 +226,10 @@ def _check_heads(settings: Settings, tp: int) -> None:
 def _data_parallel(settings: Settings, options: Options, dp: int, inner: int) -> int:
     """Return data parallel: that of the file, or what the devices that the caller gives leave."""
     devices = options.num_devices if options.layout else None
+    if devices is None and options.layout:
+        degrees = ("dp", "pp", "tp", "context_parallel_size")
+        keys = [f"parallelism.{name}" for name in degrees if f"parallelism.{name}" in settings]
+        settings.note_devices(dp * inner, *keys)
     if devices is None or devices == dp * inner:
         return dp
     if devices % inner:

@@ -20,6 +20,7 @@ KINDS = {narrow: wide for wide, narrow in STORAGE.items()}
 ENGINE = {schedule: engine for engine, schedule in ENGINES.items()}
 IMPLEMENTATION = {kind: name for name, kind in CONTEXT.items()} | {"ring": "ring"}
 FLASH = "flash_attention_2"
+LARGEST_STAGE: Final = 1
 REMARKS = {
     "general.project": f"{PLACEHOLDER}: names of the run",
     "checkpoints.checkpoints_path": f"{PLACEHOLDER}: where checkpoints go",
@@ -53,6 +54,9 @@ class NanotronWriter:
         strategy, workload = question.layout, question.workload
         if strategy.ep > 1:
             msg = f"nanotron runs no layout with ep {strategy.ep}: every rank of dp x pp x tp x cp has all experts"
+            raise SpecError(msg)
+        if strategy.zero > LARGEST_STAGE:
+            msg = f"nanotron has zero 0 and {LARGEST_STAGE}; zero {strategy.zero} must be one of them"
             raise SpecError(msg)
         values = {**_trained(question), **PLACES}
         open_steps = {"tokens.train_steps": f"{PLACEHOLDER}: steps of the whole run"}
@@ -111,7 +115,7 @@ def _optimizer(strategy: Strategy, workload: Workload) -> dict[str, Any]:
     rates = {"adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "torch_adam_is_fused": True}
     return {
         "optimizer_factory": {"name": "sgd"} if sgd else {"name": "adamW", **rates},
-        "zero_stage": min(strategy.zero, 1),
+        "zero_stage": strategy.zero,
         "accumulate_grad_in_fp32": workload.precision.gradients == "fp32",
         "weight_decay": 0.1,
         "clip_grad": 1.0,

@@ -15,7 +15,7 @@ TYPES: Final[Mapping[str, type]] = {
 
 def listed(value: object) -> list[Any] | None:
     """Return what a loop over a value goes through; None where that is not known."""
-    if isinstance(value, range) and len(value) > LONGEST:
+    if isinstance(value, range) and value[LONGEST:]:
         return None
     return list(value) if isinstance(value, list | tuple | dict | set | range | str) else None
 
@@ -33,9 +33,13 @@ def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:  # noqa: ANN4
         made.places = dict(value.places)
         return made
     if isinstance(value, list):
-        return [copied(each, seen) for each in value]
+        listing = seen[id(value)] = list[Any]()
+        listing += [copied(each, seen) for each in value]
+        return listing
     if isinstance(value, dict):
-        return {name: copied(each, seen) for name, each in value.items()}
+        table = seen[id(value)] = dict[Any, Any]()
+        table |= {name: copied(each, seen) for name, each in value.items()}
+        return table
     return value
 
 
@@ -64,6 +68,12 @@ def _text(value: Any = "") -> str:  # noqa: ANN401
     return str(value)
 
 
+def _rounded(value: Any, digits: Any = None) -> Any:  # noqa: ANN401
+    if digits is not None and abs(digits) > LONGEST_NUMBER:
+        raise ValueError(digits)
+    return round(value, digits)
+
+
 def _table(given: Any = (), **words: Any) -> dict[Any, Any]:  # noqa: ANN401
     return dict(given, **words)
 
@@ -74,7 +84,7 @@ BUILTINS: Final[Mapping[str, Callable[..., Any]]] = {
     "str": _text,
     "bool": bool,
     "abs": abs,
-    "round": round,
+    "round": _rounded,
     "len": lambda value: len(_items(value)),
     "min": min,
     "max": max,
@@ -142,9 +152,12 @@ def method(owner: Any, name: str, args: list[Any], words: Mapping[str, Any]) -> 
     """Return what a method of a text, a list or a table makes; MISSING where that is not known."""
     if name in ("extend", "update") and isinstance(owner, list | dict):
         given = args[0] if args else dict(words)
-        if listed(given) is None or len(owner) + len(given) > LONGEST:
+        items = listed(given)
+        if items is None or len(owner) + len(items) > LONGEST:
             return MISSING
-        return owner.extend(given) if isinstance(owner, list) else owner.update(given, **words)
+        if isinstance(owner, list):
+            return owner.extend(items)
+        return owner.update(given, **words) if isinstance(given, dict) else MISSING
     if name == "join" and isinstance(owner, str):
         parts = listed(args[0]) if args else None
         if (

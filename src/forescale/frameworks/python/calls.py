@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from forescale.frameworks.python.builtin import BUILTINS, TYPES, built_in, copied, method
-from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, text_of
+from forescale.frameworks.python.module import DEPTH, Class, Function, Module, World, source_of, text_of
 from forescale.frameworks.python.values import MISSING, Call, Opaque, known
 
 COPIES: Final = ("copy.deepcopy", "copy.copy", "deepcopy", "copy")
@@ -56,7 +56,7 @@ class Caller:
     def __init__(self, frame: Frame, node: ast.Call) -> None:
         self.frame, self.node, self.world = frame, node, frame.world
         self.place = frame.module.place(node)
-        self.name = ast.unparse(node.func)
+        self.name = source_of(node.func)
         self.args = list(frame.items(node.args))
         self.words = frame.table(
             [None if word.arg is None else ast.Constant(word.arg) for word in node.keywords],
@@ -174,6 +174,7 @@ class Caller:
     def fields_of(self, kind: Class, kinds: dict[str, None], depth: int = 0) -> dict[str, Any]:
         """Return the fields of a class and of those it builds on, with their defaults; `kinds` are told the names."""
         kinds[kind.node.name] = None
+        self.world.copying(len(kind.node.body), self.place)
         inner, found = self.world.frame(kind.module, {}, {}), dict[str, Any]()
         for base in kind.node.bases:
             above = inner.value(base)
@@ -194,7 +195,7 @@ class Caller:
     @staticmethod
     def default(inner: Frame, node: ast.expr) -> Any:  # noqa: ANN401
         """Return the default of a field."""
-        if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "field":
+        if not isinstance(node, ast.Call) or source_of(node.func).rpartition(".")[2] != "field":
             return inner.value(node)
         words = {word.arg: word.value for word in node.keywords}
         if "default" in words:
@@ -206,7 +207,7 @@ class Caller:
         )
 
     def _hasattr(self) -> Any:  # noqa: ANN401
-        owner, name = self.args
+        owner, name = self.args[:2]
         if not isinstance(owner, Call) or not isinstance(name, str):
             return MISSING
         found = self.frame.field(owner, name)
@@ -224,14 +225,15 @@ class Caller:
         return found
 
     def _setattr(self) -> None:
-        owner, name, value = self.args
+        owner, name, value = self.args[:3]
         if isinstance(owner, Call) and isinstance(name, str):
             owner.fields[name] = self.frame.kept(owner.fields.get(name, MISSING), value)
             owner.places[name] = self.place
 
     def _isinstance(self) -> Any:  # noqa: ANN401
         value = self.args[0]
-        names = [each.rpartition(".")[2] for each in re.findall(r"[\w.]+", ast.unparse(self.node.args[1]))]
+        kinds = " ".join(map(source_of, self.node.args[1:]))
+        names = [each.rpartition(".")[2] for each in re.findall(r"[\w.]+", kinds)]
         if isinstance(value, Opaque) and value.origin and all(name in TYPES for name in names):
             return False
         if not known(value) or isinstance(value, Function | Class):

@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from forescale.errors import ReaderError, shown
+from forescale.errors import ReaderError, SpecError, shown
 from forescale.files import read_text
-from forescale.frameworks.python.values import MISSING, Call, Opaque
+from forescale.frameworks.budget import Budget
+from forescale.frameworks.python.values import LONGEST, MISSING, Call, Opaque, size_of
 
 DEPTH: Final = 40
 """Functions that may call each other, and modules that may import from each other."""
 STEPS: Final = 400_000
 """Expressions that are looked at."""
+ENTRIES: Final = 2_000_000
+"""Entries of lists and tables that are gone through in all."""
+LARGEST: Final = 2**20
+"""Characters of a file."""
 
 
 class Hooks(Protocol):
@@ -56,7 +61,8 @@ class World:
         """Functions that are not read and were given a configuration, with the place of the first call."""
         self.absent: dict[str, str] = {}
         """Functions that are not read, with the module that they are imported from, by the place of the call."""
-        self.steps = self.depth = 0
+        self.depth = 0
+        self.steps, self.entries = Budget(STEPS, "steps"), Budget(ENTRIES, "entries of lists")
 
     def module(self, path: Path) -> Module:
         """Return a file, parsed once."""
@@ -72,9 +78,29 @@ class World:
         ReaderError
             If there are more than a configuration has.
         """
-        self.steps += 1
-        if self.steps > STEPS:
-            raise ReaderError(place, f"it takes more than {STEPS:,} steps to read; write its values out")
+        try:
+            self.steps.spend()
+        except SpecError as error:
+            raise ReaderError(place, str(error)) from error
+
+    def copying(self, entries: int, place: str) -> None:
+        """Count entries that are copied or gone through.
+
+        Raises
+        ------
+        ReaderError
+            If there are more in all than a configuration has.
+        """
+        try:
+            self.entries.spend(entries)
+        except SpecError as error:
+            raise ReaderError(place, str(error)) from error
+
+    def measured(self, value: Any, place: str) -> Any:  # noqa: ANN401
+        """Return a value, whose entries are counted; MISSING where it has more than any list of a configuration."""
+        size = size_of(value)
+        self.copying(min(size, LONGEST), place)
+        return MISSING if size > LONGEST else value
 
 
 class Module:
@@ -116,6 +142,7 @@ class Module:
 
     def lookup(self, name: str) -> Any:  # noqa: ANN401
         """Return what a name of the file stands for; MISSING where it has none."""
+        self.world.step(str(self.path))
         if name in self.functions:
             return Function(self, self.functions[name])
         if name in self.classes:
@@ -228,6 +255,9 @@ def parsed(path: Path) -> ast.Module:
         If it is no Python.
     """
     text = read_text(path)
+    if len(text) > LARGEST:
+        problem = f"it is larger than the {LARGEST / 2**20:g} MiB that a configuration in Python may have"
+        raise ReaderError(path, problem)
     try:
         return ast.parse(text)
     except SyntaxError as error:
@@ -253,9 +283,24 @@ def imported(
     return names, [(module, node.level)] * any(each.name == "*" for each in node.names)
 
 
+def source_of(node: ast.AST) -> str:
+    """Return the source of a node, which is written once however often it is evaluated."""
+    kept: str | None = getattr(node, "forescale_source", None)
+    if kept is None:
+        try:
+            kept = ast.unparse(node)
+        except (
+            ValueError,
+            RecursionError,
+        ):  # a number of thousands of digits, or nested too deep to be written
+            kept = "an expression too long to show"
+        node.forescale_source = kept  # type: ignore[attr-defined]
+    return kept
+
+
 def text_of(node: ast.expr) -> str:
     """Return an expression as a message shows it."""
-    return shown(ast.unparse(node)).strip("'\"")
+    return shown(source_of(node)).strip("'\"")
 
 
 def _constants(target: ast.expr, value: ast.expr) -> dict[str, ast.expr]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from forescale.frameworks.python.builtin import listed
 from forescale.frameworks.python.calls import Caller
-from forescale.frameworks.python.module import Function, Module, imported, text_of
+from forescale.frameworks.python.module import Function, Module, imported, source_of, text_of
 from forescale.frameworks.python.values import (
     LONGEST,
     MISSING,
     Call,
     Opaque,
     Stopped,
+    checked,
     compared,
     computed,
     known,
@@ -72,7 +73,7 @@ class Frame:
         return self.body(line.body)
 
     def _functiondef(self, line: ast.FunctionDef) -> None:
-        self.scope[line.name] = Function(self.module, line, {**self.around, **self.scope})
+        self.scope[line.name] = Function(self.module, line, self.names(line))
 
     def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
         names, _ = imported(line)
@@ -103,7 +104,7 @@ class Frame:
     def _raise(self, line: ast.Raise) -> None:
         """Raise what the file raises."""
         cause = line.exc
-        name = ast.unparse(cause.func if isinstance(cause, ast.Call) else cause) if cause else "an error"
+        name = source_of(cause.func if isinstance(cause, ast.Call) else cause) if cause else "an error"
         given = self.value(cause.args[0]) if isinstance(cause, ast.Call) and cause.args else ""
         raise Stopped(self.module.place(line), name, given if isinstance(given, str) else "")
 
@@ -145,7 +146,7 @@ class Frame:
         try:
             word = self.body(node.body) or self.body(node.orelse)
         except Stopped as stopped:
-            named = ((ast.unparse(each.type) if each.type else "", each) for each in node.handlers)
+            named = ((source_of(each.type) if each.type else "", each) for each in node.handlers)
             handler = next(
                 (each for name, each in named if not name or stopped.kind in name or "Exception" in name),
                 None,
@@ -158,6 +159,7 @@ class Frame:
     def _while(self, line: ast.stmt) -> None:
         """Take names and fields that lines may set as unknown."""
         for node in ast.walk(line):
+            self.world.step(self.module.place(line))
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 self.assign(node, Opaque(text_of(node), self.module.place(node)))
 
@@ -174,7 +176,7 @@ class Frame:
                     found.places[name] = self.module.place(target)
             case ast.Subscript(value=owner, slice=key):
                 found, at = self.value(owner), self.value(key)
-                if isinstance(found, dict) and isinstance(at, str | int | tuple):
+                if isinstance(found, dict) and _is_key(at):
                     found[at] = self.kept(found.get(at, MISSING), value)
                 elif isinstance(found, list) and isinstance(at, int) and -len(found) <= at < len(found):
                     found[at] = self.kept(found[at], value)
@@ -200,14 +202,14 @@ class Frame:
 
     def kept(self, before: Any, value: Any) -> Any:  # noqa: ANN401
         """Return what a name or a field is after it was set."""
-        if self.world.doubt is None or same(before, value):
+        if self.world.doubt is None or same(self.world.measured(before, self.world.doubt.place), value):
             return value
         return self.doubted(self.world.doubt)
 
     def made(self, value: Any, node: ast.AST) -> Any:  # noqa: ANN401
         """Return a value; what stands for one where there is none."""
         if value is MISSING:
-            text = text_of(node) if isinstance(node, ast.expr) else ast.unparse(node)[:60]
+            text = text_of(node) if isinstance(node, ast.expr) else source_of(node)[:60]
             return Opaque(text, self.module.place(node))
         return value
 
@@ -215,10 +217,13 @@ class Frame:
         """Return what an expression stands for, by the method of its kind."""
         self.world.step(self.module.place(node))
         run: Callable[[ast.expr], Any] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
-        return self.made(MISSING if run is None else run(node), node)
+        found = MISSING if run is None else run(node)
+        if isinstance(found, list | tuple | dict | set):
+            found = self.world.measured(found, self.module.place(node))
+        return self.made(found, node)
 
     def _constant(self, node: ast.Constant) -> Any:  # noqa: ANN401
-        return node.value
+        return checked(node.value)
 
     def _name(self, node: ast.Name) -> Any:  # noqa: ANN401
         return self.named(node.id, node)
@@ -255,7 +260,12 @@ class Frame:
         return left if same(left, right) else MISSING
 
     def _lambda(self, node: ast.Lambda) -> Function:
-        return Function(self.module, node, {**self.around, **self.scope})
+        return Function(self.module, node, self.names(node))
+
+    def names(self, node: ast.AST) -> dict[str, Any]:
+        """Return all names at a line, which stand around a function that is made there."""
+        self.world.copying(len(self.around) + len(self.scope), self.module.place(node))
+        return {**self.around, **self.scope}
 
     def _namedexpr(self, node: ast.NamedExpr) -> Any:  # noqa: ANN401
         found = self.value(node.value)
@@ -314,7 +324,7 @@ class Frame:
             given = self.value(value)
             if key is None:
                 found |= given if isinstance(given, dict) else {}
-            elif isinstance(name := self.value(key), str | int | float | bool | tuple):
+            elif _is_key(name := self.value(key)):
                 found[name] = given
         return found
 
@@ -385,6 +395,7 @@ class Frame:
 
     def each(self, loops: Sequence[ast.comprehension], made: Callable[[Frame], Any]) -> Any:  # noqa: ANN401
         """Return what is made of each turn of loops over what is known; MISSING where that is not known."""
+        self.world.copying(len(self.scope), self.module.place(loops[0].iter))
         inner = Frame(self.module, dict(self.scope), self.around)
         found: list[Any] = []
 
@@ -430,8 +441,17 @@ def _entry(owner: Any, key: Any) -> Any:  # noqa: ANN401
         return MISSING
     try:
         return owner[key]
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, ValueError):
         return MISSING
+
+
+def _is_key(value: object) -> bool:
+    """Whether a table may have an entry by that name."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return isinstance(value, str | int | float | bool | tuple)
 
 
 def _set_of(items: Any) -> Any:  # noqa: ANN401

@@ -11,7 +11,9 @@ from typing import Any, Final
 LARGEST: Final = 2**63
 """Numbers that arithmetic goes on with."""
 LONGEST: Final = 20_000
-"""Entries of a list, letters of a text."""
+"""Entries of a list, those of lists and tables inside it included; letters of a text."""
+DEEPEST: Final = 64
+"""Lists and tables inside each other."""
 MISSING: Final = object()
 """What stands for a name or a field that nothing sets."""
 
@@ -138,6 +140,25 @@ def checked(value: Any) -> Any:  # noqa: ANN401
     """Return a value; MISSING where it is larger than a file that people write has it."""
     if isinstance(value, int | float) and not abs(value) <= LARGEST:
         return MISSING
-    if isinstance(value, str | list | tuple | dict | set) and len(value) > LONGEST:
+    if isinstance(value, str) and len(value) > LONGEST:
         return MISSING
-    return value
+    return MISSING if size_of(value) > LONGEST else value
+
+
+def size_of(value: object) -> int:
+    """Return the entries of a list, set or table, those inside its entries counted at each place; 0 of other values.
+
+    It is more than `LONGEST` where there are more, or where they nest deeper than `DEEPEST`, as a list that contains
+    itself does.
+    """
+    level: list[Any] = [value] if isinstance(value, list | tuple | dict | set) else []
+    size = depth = 0
+    while level:
+        depth += 1
+        inside = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
+        inside += [key for each in level if isinstance(each, dict) for key in each if isinstance(key, tuple)]
+        size += len(inside) if depth <= DEEPEST else LONGEST + 1
+        if size > LONGEST:
+            break
+        level = [item for item in inside if isinstance(item, list | tuple | dict | set)]
+    return size

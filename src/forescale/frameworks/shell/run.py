@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Final
 
 from forescale.errors import ReaderError, SpecError
+from forescale.frameworks.budget import Budget
+from forescale.frameworks.shell.launch import header_words, slurm_variables
 from forescale.frameworks.shell.syntax import ASSIGNS, Commands, Token, parsed, past
 
 LONGEST: Final = 2**20
 """Characters of a script, and of one word of it with its variables put in."""
 _MOST: Final = 20_000
-"""Statements that are followed."""
+"""Commands that are followed, those inside substitutions included."""
+_TEXT: Final = 2**23
+"""Characters and words that are expanded, compared or copied in all."""
 _DEEPEST: Final = 24
+_TESTED: Final = 1_000
+"""Words of one test."""
 
 _UNSET = re.compile(r"\$\{\w+\}")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -54,7 +60,10 @@ def _names(name: str, text: str) -> bool:
 def follow(
     text: str, variables: Mapping[str, str], where: str, beside: Callable[[str], str | None] = lambda _: None
 ) -> Script:
-    """Return what the script `text` runs; what Slurm is told (`#SBATCH`, `srun`) stands before the words it starts.
+    """Return what the script `text` runs.
+
+    The options of schedulers (`#SBATCH`, `#PBS`, `srun`) stand before the words that they start, and variables of
+    Slurm have the values that follow from them.
 
     Parameters
     ----------
@@ -70,7 +79,7 @@ def follow(
     Raises
     ------
     ReaderError
-        If it is too long, not whole shell text, or goes round in circles.
+        If it is too long, not whole shell text, or takes more than its budget of commands and characters.
     """
     if len(text) > LONGEST:
         raise ReaderError(where, f"it is longer than the {LONGEST / 2**20:g} MiB that a script may have")
@@ -81,7 +90,9 @@ def follow(
         raise ReaderError(where, str(error)) from error
     except RecursionError:
         raise ReaderError(where, "its commands lie deeper inside each other than can be followed") from None
-    own = {name: words for name, words in walk.known.items() if name not in (*variables, *_OWN)}
+    own = {
+        name: words for name, words in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
+    }
     return Script(commands=walk.commands, variables=own)
 
 
@@ -100,29 +111,39 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 class _Walk:
     """Runs commands over the variables that are known; `run` says whether the last succeeded."""
 
-    def __init__(
-        self, variables: Mapping[str, str], beside: Callable[[str], str | None], depth: int = 0
-    ) -> None:
+    def __init__(self, variables: Mapping[str, str], beside: Callable[[str], str | None]) -> None:
         self.given, self.beside = variables, beside
         self.known: dict[str, list[str]] = {name: [value] for name, value in _OWN.items()}
         self.started: list[str] = []
+        self.scheduled: dict[str, str] = {}
+        """Variables that the scheduler sets."""
         self.commands: list[list[str]] = []
         self.functions: dict[str, Commands] = {}
         self.output: list[str] = []
-        self.depth, self.left = depth, _MOST
+        self.depth = 0
+        self.commands_left, self.text_left = Budget(_MOST, "commands"), Budget(_TEXT, "characters")
+
+    def inner(self) -> _Walk:
+        """Return the walk of a substitution: it has its own variables and output, and spends the same budgets."""
+        walk = _Walk(self.given, self.beside)
+        self.text_left.spend(len(self.known))
+        walk.known, walk.functions, walk.depth = dict(self.known), self.functions, self.depth + 1
+        walk.commands_left, walk.text_left = self.commands_left, self.text_left
+        return walk
 
     def read(self, text: str, started: Sequence[str] = ()) -> bool:
         """Run a script that the words `started` started."""
         if self.depth >= _DEEPEST:
             return True
         outside = self.started
-        lines = takewhile(lambda line: not line.strip() or line.startswith("#"), text.splitlines())
-        told = [
-            word for line in lines if line.startswith("#SBATCH") for word in line[7:].split("#")[0].split()
-        ]
+        told = header_words(text)
         self.started = [*outside, *started, *told]
+        if told or started:
+            self.scheduled |= slurm_variables(self.started)
+            self.known |= {name: [value] for name, value in self.scheduled.items() if name not in self.given}
         self.known |= {name: [self.given[name]] for name in self.given if _names(name, text)}
         self.depth += 1
+        self.text_left.spend(len(text))
         worked = self.run(parsed(text))
         self.depth -= 1
         self.started = outside
@@ -131,9 +152,7 @@ class _Walk:
     def run(self, commands: Commands) -> bool:
         worked = True
         for joined, (kind, parts) in commands:
-            self.left -= 1
-            if self.left < 0:
-                raise SpecError(f"it runs more than {_MOST:,} commands")
+            self.commands_left.spend()
             if (joined == "&&" and not worked) or (joined == "||" and worked):
                 continue
             worked = getattr(self, f"_{kind}")(parts)
@@ -158,6 +177,7 @@ class _Walk:
     def _for(self, parts: tuple[str, list[str], Commands]) -> bool:
         name, words, body = parts
         for word in [each for raw in words for each in self.fields(raw)]:
+            self.commands_left.spend()
             self._set(name, [word])
             self.run(body)
         return True
@@ -165,6 +185,7 @@ class _Walk:
     def _case(self, parts: tuple[str, list[tuple[list[str], Commands]]]) -> bool:
         subject = " ".join(self.fields(parts[0]))
         for patterns, body in parts[1]:
+            self.text_left.spend(len(subject) * len(patterns))
             if any(fnmatch.fnmatchcase(subject, " ".join(self.fields(each))) for each in patterns):
                 return self.run(body)
         return True
@@ -190,6 +211,8 @@ class _Walk:
 
     def _called(self, words: list[str], bodies: list[str]) -> bool:
         if words[0] in ("[", "[[", "test", "!"):
+            if len(words) > _TESTED:
+                raise SpecError(f"it has a test of {len(words):,} words; at most {_TESTED:,} are followed")
             return _holds([word for word in words if word not in ("[", "]", "[[", "]]", "test")])
         if words[0] in self.functions and self.depth < _DEEPEST:
             self.depth += 1
@@ -244,15 +267,18 @@ class _Walk:
         return True
 
     def _set(self, name: str, words: list[str]) -> None:
-        if sum(map(len, words)) > LONGEST:
+        size = sum(map(len, words))
+        if size > LONGEST:
             raise SpecError(f"its variables stand for more than {LONGEST / 2**20:g} MiB of text")
+        self.text_left.spend(len(words) + size)
         if name not in self.given:
             self.known[name] = words
 
     def fields(self, raw: str, *, split: bool = True) -> list[str]:
         """Return the words that a raw word stands for."""
+        self.text_left.spend(len(raw))
         found: list[str] = []
-        word: str | None = None
+        word: list[str] | None = None  # the parts of the word that is being put together
         at = 0
         while at < len(raw):
             after = past(raw, at)
@@ -262,18 +288,18 @@ class _Walk:
                 text = " ".join(several)
                 several = text.split()
                 if text[:1].isspace() and word is not None:
-                    found, word = [*found, word], None
-            if several:
-                head, *rest = several
-                word = (word or "") + head
-                for each in rest:
-                    found, word = [*found, word], each
-            elif quoted and not _ALL.fullmatch(piece):
-                word = word or ""
-            if len(word or "") > LONGEST:
-                raise SpecError(f"its variables stand for more than {LONGEST / 2**20:g} MiB of text")
+                    found.append("".join(word))
+                    word = None
+            self.text_left.spend(len(several) + sum(map(len, several)))
+            if word is None and quoted and not several and not _ALL.fullmatch(piece):
+                word = []
+            for place, part in enumerate(several):
+                if word is None or place:
+                    found += [] if word is None else ["".join(word)]
+                    word = []
+                word.append(part)
             at = after
-        return found if word is None else [*found, word]
+        return found if word is None else [*found, "".join(word)]
 
     def _piece(self, piece: str) -> list[str]:
         """Return the words of one piece of a raw word."""
@@ -346,8 +372,7 @@ class _Walk:
         """Return what a command prints where that can be known; the text itself where it cannot."""
         if self.depth >= _DEEPEST:
             return [piece]
-        inner = _Walk(self.given, self.beside, self.depth + 1)
-        inner.known, inner.functions = dict(self.known), self.functions
+        inner = self.inner()
         inner.run(parsed(text))
         if inner.commands:
             return [piece]
@@ -373,20 +398,28 @@ _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: lambda left, right: (
+        int(math.copysign(1, left) * math.copysign(1, right)) * (abs(left) // abs(right))
+    ),
+    ast.Mod: lambda left, right: int(math.copysign(1, left)) * (abs(left) % abs(right)),
 }
+"""Operators of the shell's arithmetic; division rounds towards zero."""
+_LARGEST: Final = 2**63
 
 
 def _arithmetic(node: ast.expr) -> int:
     match node:
-        case ast.Constant(value=int() as value) if abs(value) < 2**63:
-            return value
+        case ast.Constant(value=int() as value):
+            found = value
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_arithmetic(inner)
+            found = -_arithmetic(inner)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_arithmetic(left), _arithmetic(right))
-    raise ValueError(ast.dump(node))
+            found = _BINARY[type(op)](_arithmetic(left), _arithmetic(right))
+        case _:
+            raise ValueError(ast.dump(node))
+    if not -_LARGEST <= found < _LARGEST:
+        raise OverflowError(found.bit_length())
+    return found
 
 
 def _escaped(text: str) -> str:

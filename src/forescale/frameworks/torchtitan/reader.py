@@ -29,9 +29,9 @@ from forescale.positions import key_lines
 from forescale.spec.model import Model
 from forescale.syntax import parse_mapping, parse_toml
 
-_SECTION = re.compile(r"^\s*\[(?:model|training|parallelism|activation_checkpoint)\]", re.MULTILINE)
+_SECTION = re.compile(r"^[ \t]*\[(?:model|training|parallelism|activation_checkpoint)\]", re.MULTILINE)
 _KEY = re.compile(
-    r"^\s*(?:flavor|hf_assets_path|local_batch_size|tensor_parallel_degree|data_parallel_shard_degree)\s*=",
+    r"^[ \t]*(?:flavor|hf_assets_path|local_batch_size|tensor_parallel_degree|data_parallel_shard_degree)\s*=",
     re.MULTILINE,
 )
 _JOB = re.compile(r"^def \w+\(.*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)

@@ -1,0 +1,102 @@
+"""Exported files read back by themselves, with the options that their head names, to what the export says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from forescale.api import ask
+from forescale.cli.app import run
+from forescale.errors import ReaderError, SpecError
+from forescale.export import Export, export, place
+from forescale.frameworks.readers import training_file
+from forescale.frameworks.writers import WRITERS
+from forescale.spec.strategy import Recompute
+
+ON = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
+FRAMEWORKS = [*(name for writer in WRITERS for name in writer.frameworks), "torchtitan@0.2"]
+QUESTIONS = (
+    ("llama-3.2-1b", {"zero": 1, "recompute": "none"}),
+    ("qwen3-0.6b", {"zero": 3, "recompute": "full"}),
+    ("gemma-2-2b", {"tp": 2}),
+    ("gemma-3-4b", {"tp": 2}),
+    ("qwen3-30b-a3b", {"ep": 4}),
+)
+LARGEST = 1e-12
+"""Relative difference of figures."""
+
+
+def written(model: str, layout: dict, framework: str) -> Export | str:
+    """An export, or why there is none."""
+    try:
+        return export(ask(model, "h100-sxm", **ON, **layout, framework=framework))
+    except SpecError as error:
+        return str(error)
+
+
+def alone(found: Export, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    """What the command line projects the files alone to do."""
+    place(found, folder)
+    file = folder / found.main if folder.is_dir() else folder
+    words = ["project", str(file), "--cluster", "h100-sxm", "--devices", "8", *found.options, "--json"]
+    code = run(words)
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return json.loads(said.out)
+
+
+def figures(document: dict) -> tuple[float, ...]:
+    memory = document["memory"]
+    return (document["step_time_s"], *(stage["peak_bytes"] for stage in memory["stages"]))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_files_alone_are_projected_as_the_export_says(framework, tmp_path, capsys):
+    done = 0
+    for index, (model, layout) in enumerate(QUESTIONS):
+        found = written(model, layout, framework)
+        if isinstance(found, str):
+            assert framework.partition("@")[0] in found.lower().replace(" ", "-"), found
+            continue
+        (tmp_path / str(index)).mkdir()
+        read = figures(alone(found, tmp_path / str(index) / "out", capsys))
+        told = (found.read_back.step_time_s, *(stage.peak_bytes for stage in found.read_back.memory.stages))
+        assert read == pytest.approx(told, rel=LARGEST), (model, layout)
+        if not found.unsaid:
+            asked = found.projection
+            assert told == (asked.step_time_s, *(stage.peak_bytes for stage in asked.memory.stages))
+        done += 1
+    assert done, "at least one of the questions is written"
+
+
+def test_a_folder_with_training_arguments_is_read_as_such(tmp_path, capsys):
+    found = written("llama-3.2-1b", {"zero": 3, "recompute": "full"}, "deepspeed-zero")
+    assert isinstance(found, Export)
+    place(found, tmp_path / "out")
+    assert run(["project", str(tmp_path / "out"), "--cluster", "h100-sxm", "--devices", "8", "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert (read["strategy"]["zero"], read["strategy"]["recompute"]["granularity"]) == (3, "full")
+    assert read["step_time_s"] == found.projection.step_time_s
+    (tmp_path / "out" / "other.yaml").write_text("output_dir: x\n")
+    with pytest.raises(ReaderError, match=r"several configurations of training, other\.yaml, training\.json"):
+        training_file(tmp_path / "out")
+
+
+def test_the_head_begins_with_the_figures_of_what_is_written():
+    found = written("llama-3.2-1b", {"recompute": "none"}, "maxtext")
+    assert isinstance(found, Export)
+    lines = found.texts[found.main].splitlines()
+    projected = next(line for line in lines if line.startswith("# projected:"))
+    asked = next(line for line in lines if line.startswith("# as asked:"))
+    assert f"step {found.read_back.step_time_s:.3f} s" in projected
+    assert f"step {found.projection.step_time_s:.3f} s" in asked
+
+
+def test_what_a_framework_cannot_replay_is_refused_to_it():
+    question = ask("llama-3.2-1b", "h100-sxm", **ON, framework="maxtext")
+    assert (question.layout.recompute.granularity, question.refusal(question.layout)) == ("full", "")
+    none = replace(question.layout, recompute=Recompute())
+    assert question.refusal(none).startswith("maxtext cannot run this: recompute none (it takes ")
