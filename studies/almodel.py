@@ -1,7 +1,7 @@
 """Study of the ALModel parallelism strategy analysis.
 
-`report.md` is what `forescale report --preset almodel` writes; `tables.md` has what each quirk of the analysis is worth, and the
-same question under our own engine.
+`report.md` is what `forescale report --preset almodel` writes; `tables.md` has what each quirk of the analysis is
+worth, and the same question under our own engine.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def output(winners: Winners) -> Output:
         **best_figures(best[NOMINAL][0], best[MEASURED][0], stages[0], detailed[0][1]),
     }
     return Output(
-        tables={"report.md": to_markdown(almodel_report(found, other)), "tables.md": "\n\n".join(parts) + "\n"},
+        tables={
+            "report.md": to_markdown(almodel_report(found, other)),
+            "tables.md": "\n\n".join(parts) + "\n",
+        },
         charts={},
         figures=figures,
         claims=claims(best, detailed[0][1]),
@@ -199,9 +202,7 @@ def quirk_table(quirks: Mapping[str, AlmodelResult]) -> str:
     rows = []
     for name, found in quirks.items():
         best, worst = found.best[0], found.slowest[0]
-        rows.append(
-            (name, short(best), seconds(best), f"{percent(best):.1f}", short(worst), seconds(worst))
-        )
+        rows.append((name, short(best), seconds(best), f"{percent(best):.1f}", short(worst), seconds(worst)))
     return table("Quirks", ("", "best", "step (s)", "MFU (%)", "slowest that fits", "step (s)"), rows)
 
 

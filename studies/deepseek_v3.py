@@ -317,7 +317,9 @@ def llama_figures() -> dict[str, object]:
     rows = [
         f"| {devices:,} | {cp} | {seq_len:,} | {rate / 1e12:.0f} TFLOP/s, {mfu:.0%} | {ours / 1e12:.0f} TFLOP/s, "
         f"{projected:.1%} | {rate / ours - 1.0:+.1%} |".replace("%", " %").replace("-", "−")
-        for (devices, cp, seq_len, batch, rate, mfu), (ours, projected) in zip(LLAMA, llama_rates(), strict=True)
+        for (devices, cp, seq_len, batch, rate, mfu), (ours, projected) in zip(
+            LLAMA, llama_rates(), strict=True
+        )
     ]
     whole, reduced = (fullest(reshard) for reshard in ("default", "always"))
     return {
@@ -371,7 +373,8 @@ def claims(stack: Projection, free: Projection) -> dict[str, bool]:
         "it finds theirs": (found.pp, found.ep, found.zero, found.schedule)
         == (theirs.pp, theirs.ep, theirs.zero, theirs.schedule),
         "layouts without a pipeline are faster": free.strategy.pp == 1 < found.pp,
-        "The fullest ranks are the two that have both ends of the model": {stage.stage for stage in most} == {0, 15},
+        "The fullest ranks are the two that have both ends of the model": {stage.stage for stage in most}
+        == {0, 15},
     }
 
 

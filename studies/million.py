@@ -319,7 +319,8 @@ def grid_figures(known: Known) -> Row:
         "sequences": largest.workload.global_batch_size // plan.dp,
         "waits": sum(largest.time_s[part] for part in COMMUNICATION) / largest.step_time_s,
         "mfu_left": {
-            machine: known[named(machine, SIZES[-1])].mfu / known[named(machine, SIZES[0])].mfu for machine in GRID
+            machine: known[named(machine, SIZES[-1])].mfu / known[named(machine, SIZES[0])].mfu
+            for machine in GRID
         },
         "goodputs": [goodput(days(known[named("H100", size)], RESTARTS[-1])) or 0.0 for size in SIZES],
         "failures_h": [FAILED_EVERY_H / devices for devices in SIZES],
@@ -349,9 +350,7 @@ def cost_figures(known: Known) -> Row:
 
 def announced_figures(known: Known) -> Row:
     """Return what the page says of announced machines."""
-    short = {
-        tokens: {name: days(known[name], RESTARTS[-1], tokens) for name in ANNOUNCED} for tokens in FLOP
-    }
+    short = {tokens: {name: days(known[name], RESTARTS[-1], tokens) for name in ANNOUNCED} for tokens in FLOP}
     ends = {
         FLOP[tokens]: sorted((one.days.expected, name) for name, one in found.items() if one)
         for tokens, found in short.items()
@@ -366,7 +365,9 @@ def announced_figures(known: Known) -> Row:
         "soonest": ends["1e26"][0][1],
         "ends": {flop: (each[0], each[-1]) for flop, each in ends.items()},
         "years": bounds(value / 365.25 for value, _ in ends["1e28"]),
-        "rated": {name.replace(" ", "_"): megawatts(known[name]) for name in ANNOUNCED if megawatts(known[name])},
+        "rated": {
+            name.replace(" ", "_"): megawatts(known[name]) for name in ANNOUNCED if megawatts(known[name])
+        },
     }
 
 
@@ -387,7 +388,9 @@ def network_figures(steps: Steps) -> Row:
         "network": "\n".join(lines),
         "tiered_gain": gains[0][1],
         "sharp_gain": gains[1][1],
-        "sharp_small": max(1.0 - found[2] / found[0] for (_, size), found in steps.items() if size != SIZES[-1]),
+        "sharp_small": max(
+            1.0 - found[2] / found[0] for (_, size), found in steps.items() if size != SIZES[-1]
+        ),
     }
 
 

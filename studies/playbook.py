@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -476,7 +477,11 @@ def picture_figures(charts: Mapping[str, Chart]) -> Row:
             for name in ("data", "zero-3")
         },
         "hidden": {
-            model: max(row["degree"] for row in values(charts["tensor"]) if row["line"] == model and row["value"] < 1.0)
+            model: max(
+                row["degree"]
+                for row in values(charts["tensor"])
+                if row["line"] == model and row["value"] < 1.0
+            )
             for model in MODELS
         },
     }
@@ -495,7 +500,9 @@ NEAR = 0.01
 def claims(charts: Mapping[str, Chart]) -> dict[str, bool]:
     """Return which statements of the page hold."""
     return {
-        "hidden for all models up to 32 stages": all(row["value"] < 1.0 for row in values(charts["pipeline"])),
+        "hidden for all models up to 32 stages": all(
+            row["value"] < 1.0 for row in values(charts["pipeline"])
+        ),
         "MFU falls with nearly every doubling of nodes at a fixed batch": falls(charts["swept"])
         and falls(charts["measured"]),
     }
@@ -511,7 +518,7 @@ def falls(chart: Chart) -> bool:
     """Whether MFU falls with the nodes in four of five neighbouring cells of a size."""
     sizes = dict.fromkeys(row["billions of parameters"] for row in values(chart))
     lines = [[row["MFU"] for row in values(chart) if row["billions of parameters"] == size] for size in sizes]
-    pairs = [more < less for line in lines for more, less in zip(line, line[1:], strict=False)]
+    pairs = [more < less for line in lines for more, less in pairwise(line)]
     return sum(pairs) >= 0.8 * len(pairs)
 
 

@@ -2,8 +2,8 @@
 
 The page of a study is a template, studies/pages/NAME.md. Each computed figure is a placeholder in it, `{name}` or
 `{name:format}` as in Python, so that the format is next to the sentence. Published figures are written as they are.
-A statement without a figure, such as which of two is faster, is a claim: the study has its condition next to the words of the
-page. A claim that does not hold any more is reported, and its sentence must be rewritten by hand.
+A statement without a figure, such as which of two is faster, is a claim: the study has its condition next to the words
+of the page. A claim that does not hold any more is reported, and its sentence must be rewritten by hand.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class Study:
             raise ValueError(f"{path}: no placeholder for {', '.join(unused)}; remove it from the study")
         plain = " ".join(page.split())
         if lost := [words for words in output.claims if words not in plain]:
-            raise ValueError(f"{path}: claims that the page does not make: {lost}; remove them from the study")
+            raise ValueError(
+                f"{path}: claims that the page does not make: {lost}; remove them from the study"
+            )
         return page
 
 
@@ -82,7 +84,7 @@ class Figures(string.Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return a figure by its name."""
         self.used.add(str(key))
-        return kwargs[str(key)]
+        return super().get_value(str(key), args, kwargs)
 
     def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401
         """Return a figure as the page has it."""

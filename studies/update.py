@@ -1,12 +1,15 @@
 """Write the studies anew: tables, pictures, pages and the layouts that their searches find.
 
-`./scripts/studies` writes all studies, `./scripts/studies almodel million` some. `--check` writes nothing and lists the files
-that would change. `--known-layouts` projects the layouts that are known and searches for none: seconds instead of minutes.
+`./scripts/studies` writes all studies, `./scripts/studies almodel million` some. `--check` writes nothing and
+lists the files that would change. `--known-layouts` projects the layouts that are known instead of searching for
+the best ones: seconds instead of minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +18,7 @@ import almodel
 import deepseek_v3
 import million
 import playbook
-import subramanian2024
+import subramanian2024_page
 from study import Output, Study
 from winners import FOLDER, Winners, known_layouts, layouts_text
 
@@ -24,22 +27,39 @@ from forescale.view.page import picture
 
 STUDIES: dict[str, Study] = {
     each.name: each
-    for each in (almodel.STUDY, deepseek_v3.STUDY, million.STUDY, playbook.STUDY, subramanian2024.STUDY)
+    for each in (almodel.STUDY, deepseek_v3.STUDY, million.STUDY, playbook.STUDY, subramanian2024_page.STUDY)
 }
 DOCS = Path(__file__).parents[1] / "docs" / "studies"
 
 
-def computed(study: Study, *, known: bool) -> tuple[Output, dict[Path, str]]:
-    """Return what a study finds, and the text of each of its files; `known` is whether to project the known layouts."""
-    winners = Winners(known_layouts(study.name) if known else None)
+def computed(study: Study, winners: Winners) -> tuple[Output, dict[Path, str]]:
+    """Return what a study finds, and the text of each of its files."""
     output = study.output(winners)
     files = {DOCS / name: text for name, text in study.files(output).items()}
     return output, {**files, FOLDER / f"{study.name}.json": layouts_text(winners.layouts)}
 
 
 def differing(files: dict[Path, str]) -> list[Path]:
-    """Return the files whose text is not the one given."""
-    return [path for path, text in files.items() if not path.exists() or path.read_text("utf-8") != text]
+    """Return the files that differ from what they should be; numbers in pictures may differ by rounding."""
+    return [path for path, text in files.items() if not (path.exists() and _same(path, text))]
+
+
+def _same(path: Path, text: str) -> bool:
+    before = path.read_text(encoding="utf-8")
+    if path.suffix != ".json" or before == text:
+        return before == text
+    return _close(json.loads(before), json.loads(text))
+
+
+def _close(a: object, b: object) -> bool:
+    """Whether two JSON documents are equal up to the rounding of another processor."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(_close(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_close, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b
 
 
 def write(output: Output, study: Study, paths: list[Path], files: dict[Path, str]) -> None:
@@ -57,20 +77,24 @@ def write(output: Output, study: Study, paths: list[Path], files: dict[Path, str
 def main() -> int:
     """Write or check studies; return 1 if a file would change, or a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument(
+        "studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY", help=", ".join(STUDIES)
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; list files that would change")
     parser.add_argument("--known-layouts", action="store_true", help="project known layouts, do not search")
     asked = parser.parse_args()
     failed = False
     for name in asked.studies or STUDIES:
-        output, files = computed(STUDIES[name], known=asked.known_layouts)
+        winners = Winners(known_layouts(name) if asked.known_layouts else None)
+        output, files = computed(STUDIES[name], winners)
         changed = differing(files)
         if not asked.check:
             write(output, STUDIES[name], changed, files)
         told = "would change" if asked.check else "written"
-        print(*(f"{told}: {path.relative_to(DOCS.parents[1])}" for path in changed), sep="\n")
+        lines = [f"{told}: {path.relative_to(DOCS.parents[1])}" for path in changed]
         false = [words for words, holds in output.claims.items() if not holds]
-        print(*(f"{name}: no longer true, rewrite: {words}" for words in false), sep="\n")
+        lines += [f"studies/pages/{name}.md: not true any more, rewrite: {words}" for words in false]
+        sys.stdout.writelines(f"{line}\n" for line in lines)
         failed |= bool(false) or (asked.check and bool(changed))
     return int(failed)
 

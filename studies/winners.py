@@ -1,13 +1,13 @@
 """The layouts that the searches of a study find.
 
-A search takes seconds, a projection milliseconds. So a study keeps the layouts that its searches found, and a test computes
-every figure of the study from them, without searching.
+A search takes seconds, a projection milliseconds. So a study keeps the layouts that its searches found, and a test
+computes every figure of the study from them, without searching.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ FOLDER = Path(__file__).parent / "layouts"
 class Winners:
     """The best layouts of the searches of one study.
 
-    With `known` layouts, these are projected; without, each question is searched. Either way `layouts` has what was found.
+    Without `known` layouts each question is searched. Known layouts are projected, except those of the names in
+    `searched`. `layouts` has what was found.
     """
 
-    def __init__(self, known: Layouts | None = None) -> None:
+    def __init__(self, known: Layouts | None = None, *, searched: Collection[str] = ()) -> None:
         self._known = known
+        self._searched = frozenset(searched)
         self._answers: dict[str, tuple[Question, tuple[Projection, ...]]] = {}
 
     def best(self, name: str, question: Question, top: int = 1) -> tuple[Projection, ...]:
@@ -61,7 +63,7 @@ class Winners:
         }
 
     def _projected(self, name: str, question: Question, top: int) -> tuple[Projection, ...]:
-        if self._known is None:
+        if self._known is None or name in self._searched:
             try:
                 return search(question, top=top).best
             except InfeasibleError:
