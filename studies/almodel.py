@@ -94,7 +94,7 @@ def analysis_figures(found: AlmodelResult, quirks: Mapping[str, AlmodelResult]) 
     without = {name: result.best[0] for name, result in quirks.items()}
     flops = first.projection.model_flops_full_attention_per_step
     return {
-        "detailed_steps": bounds(one.step.total for one in found.best[:5]),
+        "detailed_steps": bounds(float(one.step.total) for one in found.best[:5]),
         "steps": (first.step.total, found.slowest[0].step.total),
         "mfus": bounds(percent(one) for one in (*found.slowest, *found.best)),
         "petaflop": flops / 1e15,

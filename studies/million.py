@@ -381,8 +381,8 @@ def network_figures(steps: Steps) -> Row:
             lines.append(f"| {kind}, {change} | {' | '.join(cells)} |")
     lines.append(f"| best step, as it is | {' | '.join(f'{plain:.3f} s' for plain, *_ in steps.values())} |")
     for place, change in enumerate(("hierarchical", "SHARP"), start=1):
-        gains = (f"{found[place] / found[0] - 1.0:+.1%}".replace("%", " %") for found in steps.values())
-        lines.append(f"| best step, {change} | {' | '.join(gains)} |".replace("-", "−"))
+        cells = [f"{found[place] / found[0] - 1.0:+.1%}".replace("%", " %") for found in steps.values()]
+        lines.append(f"| best step, {change} | {' | '.join(cells)} |".replace("-", "−"))
     gains = [bounds(1.0 - found[place] / found[0] for found in steps.values()) for place in (1, 2)]
     return {
         "network": "\n".join(lines),

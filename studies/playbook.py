@@ -518,8 +518,8 @@ def falls(chart: Chart) -> bool:
     """Whether MFU falls with the nodes in four of five neighbouring cells of a size."""
     sizes = dict.fromkeys(row["billions of parameters"] for row in values(chart))
     lines = [[row["MFU"] for row in values(chart) if row["billions of parameters"] == size] for size in sizes]
-    pairs = [more < less for line in lines for more, less in pairwise(line)]
-    return sum(pairs) >= 0.8 * len(pairs)
+    falling = [bool(more < less) for line in lines for more, less in pairwise(line)]
+    return sum(falling) >= 0.8 * len(falling)
 
 
 def output(winners: Winners) -> Output:

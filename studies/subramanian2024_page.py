@@ -18,8 +18,6 @@ from subramanian2024 import (
     PIPELINES,
     TENSORS,
     VIT,
-    Quirks,
-    Ranked,
     best,
     boundless,
     cluster,
@@ -50,7 +48,7 @@ from subramanian2024_engine import (
 )
 from winners import Winners
 
-from forescale.presets.subramanian2024 import TensorParallel
+from forescale.presets.subramanian2024 import Quirks, Ranked, TensorParallel
 from forescale.projection.result import Projection
 
 Figures = dict[str, Any]
@@ -177,18 +175,21 @@ def map_figures(charts: Mapping[str, Chart]) -> Figures:
     }
 
 
+def cells(rows: Sequence[Figures]) -> dict[tuple[float, float], float]:
+    """Return the days of a map by capacity and bandwidth, without cells in which nothing fits."""
+    return {(row["GB"], row["TB/s"]): row["days"] for row in rows if row["days"]}
+
+
 def capacity_gain(rows: Sequence[Figures]) -> float:
     """Return the largest gain from 192 to 768 GB at any bandwidth, as a share of the days."""
-    at = {(row["GB"], row["TB/s"]): row["days"] for row in rows}
-    return max(
-        1.0 - at[768.0, each] / at[192.0, each] for _, each in at if at[192.0, each] and at[768.0, each]
-    )
+    at = cells(rows)
+    return max(1.0 - at[768.0, each] / value for (size, each), value in at.items() if size == 192.0)
 
 
 def bandwidth_gain(rows: Sequence[Figures], first: float) -> float:
     """Return the largest gain from a bandwidth to 16 TB/s at any capacity, as a share of the days."""
-    at = {(row["GB"], row["TB/s"]): row["days"] for row in rows}
-    return max(1.0 - at[each, 16.0] / at[each, first] for each, _ in at if at[each, first] and at[each, 16.0])
+    at = cells(rows)
+    return max(1.0 - at[size, 16.0] / value for (size, each), value in at.items() if each == first)
 
 
 def engine_figures(own: Own, winners: Winners) -> Figures:
