@@ -1,21 +1,23 @@
-"""Report and tables of the study of the ALModel parallelism strategy analysis.
+"""Study of the ALModel parallelism strategy analysis.
 
-`python studies/almodel.py FOLDER` writes `report.md` (what `forescale report --preset almodel` writes) and `tables.md`:
-what each quirk of the analysis is worth, and the same question under our own engine. It takes a minute or so.
+`report.md` is what `forescale report --preset almodel` writes; `tables.md` has what each quirk of the analysis is
+worth, and the same question under our own engine.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
+
+from study import Output, Study, bounds, table
+from winners import Winners
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.presets.almodel import (
     QUESTION,
     Almodel,
+    AlmodelResult,
     Quirks,
     Ranked,
     first_table_terms,
@@ -25,9 +27,9 @@ from forescale.presets.almodel import (
 from forescale.presets.almodel.preset import POLICIES
 from forescale.project import project
 from forescale.projection.result import Projection
+from forescale.question import Question
 from forescale.report.almodel import almodel_report, policy_name
 from forescale.report.document import to_markdown
-from forescale.search import search
 from forescale.spec import Cluster, Strategy, Workload, phrases
 from forescale.spec.space import Space
 from forescale.units import GIB
@@ -42,58 +44,186 @@ MEASURED_RATE = 186e9
 """byte/s of the gather over 8 devices in the hardware table, in place of the nominal 600 GB/s."""
 
 
-def main() -> None:
-    """Write report and tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
+def output(winners: Winners) -> Output:
+    """Return report, tables and figures."""
     found = search_almodel(MODEL, CLUSTER, WORKLOAD)
     other = search_almodel(
         MODEL, CLUSTER, WORKLOAD, preset=Almodel(terms=first_table_terms()), worst=0, least_mfu=0.2
     )
-    (folder / "report.md").write_text(to_markdown(almodel_report(found, other)), encoding="utf-8")
-    parts = ["# The ALModel analysis: tables", *quirk_table(), *engine_table(found.best[:5]), *best_table()]
-    (folder / "tables.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    quirks = quirk_cases()
+    detailed = [(one, *own(one.strategy)) for one in found.best[:5]]
+    best = {
+        rate: winners.best(rate, question(cluster), top=5)
+        for rate, cluster in ((NOMINAL, CLUSTER), (MEASURED, as_measured(CLUSTER)))
+    }
+    parts = ["# The ALModel analysis: tables", quirk_table(quirks), engine_table(detailed), best_table(best)]
+    stages = winners.best("186 GB/s, pp 2", question(as_measured(CLUSTER)).within(pp=(2,)))
+    figures = {
+        **analysis_figures(found, quirks),
+        **engine_figures(*detailed[0]),
+        **best_figures(best[NOMINAL][0], best[MEASURED][0], stages[0], detailed[0][1]),
+    }
+    return Output(
+        tables={
+            "report.md": to_markdown(almodel_report(found, other)),
+            "tables.md": "\n\n".join(parts) + "\n",
+        },
+        charts={},
+        figures=figures,
+        claims=claims(best, detailed[0][1]),
+    )
 
 
-def quirk_table() -> list[str]:
-    """Return the best and the slowest layout with each quirk left out, and with all."""
+def question(cluster: Cluster) -> Question:
+    """Return what our own engine is asked."""
+    return Question(model=MODEL, cluster=cluster, workload=WORKLOAD, space=SPACE)
+
+
+def own(layout: Strategy) -> tuple[Projection, Projection]:
+    """Return a layout under our own engine, at the nominal rate and at the measured one."""
+    nominal, measured = (
+        project(MODEL, cluster, replace(layout, graphs="full"), WORKLOAD)
+        for cluster in (CLUSTER, as_measured(CLUSTER))
+    )
+    return nominal, measured
+
+
+def analysis_figures(found: AlmodelResult, quirks: Mapping[str, AlmodelResult]) -> dict[str, object]:
+    """Return what the page says of the analysis."""
+    first = found.best[0]
+    without = {name: result.best[0] for name, result in quirks.items()}
+    flops = first.projection.model_flops_full_attention_per_step
+    return {
+        "detailed_steps": bounds(float(one.step.total) for one in found.best[:5]),
+        "steps": (first.step.total, found.slowest[0].step.total),
+        "mfus": bounds(percent(one) for one in (*found.slowest, *found.best)),
+        "petaflop": flops / 1e15,
+        "num_candidates": found.num_candidates,
+        "num_feasible": found.num_feasible,
+        "more_feasible": found.num_feasible - quirks["without `scores_shrink_twice`"].num_feasible,
+        "analysis": first,
+        "analysis_short": short(first),
+        "analysis_mfu": percent(first),
+        "analysis_mfu_masked": first.projection.mfu,
+        "without": {name.strip("`").split("`")[-1]: one.step.total for name, one in without.items()},
+        "replay_gain": 1.0 - without["without `replays_everything`"].step.total / first.step.total,
+        "bf16_best": layout(without["without `gathers_fp32`"]),
+        "meant_best": short(without[MEANT]),
+        "meant_mfu": percent(without[MEANT]),
+        "division": found.best[2].step.total / first.step.total - 1.0,
+    }
+
+
+def engine_figures(one: Ranked, nominal: Projection, measured: Projection) -> dict[str, object]:
+    """Return what the page says of the analysis's best layout under our own engine."""
+    (stage,) = nominal.memory.stages
+    divided = [
+        project(MODEL, CLUSTER, replace(nominal.strategy, dp_replicate=n, dp_shard=128 // n), WORKLOAD)
+        for n in (1, 2, 4)
+    ]
+    states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+    least, most = bounds(each.step_time_s for each in divided)
+    return {
+        "nominal": nominal,
+        "measured": measured,
+        "nominal_compute": compute(nominal),
+        "nominal_exposed": exposed(nominal),
+        "measured_exposed": exposed(measured),
+        "analysis_exposed": one.step.communication,
+        "analysis_gib": one.memory.total / GIB,
+        "nominal_gib": nominal.memory.peak_bytes / GIB,
+        "compute_ratio": compute(nominal) / one.step.compute,
+        "moe_s": nominal.time_s["moe"],
+        "own_division": most / least - 1.0,
+        "more_states_gib": (states - one.memory.weights - one.memory.gradients - one.memory.optimizer) / GIB,
+        "less_gib": (one.memory.total - nominal.memory.peak_bytes) / GIB,
+        "overhead_gib": stage.overhead_bytes / GIB,
+        "reserve_gib": one.memory.overhead / GIB,
+        "less_activations_gib": (one.memory.activations - stage.activations_bytes) / GIB,
+        "less_buffers_gib": (one.memory.buffers - stage.buffers_bytes) / GIB,
+    }
+
+
+def best_figures(
+    nominal: Projection, slow: Projection, stages: Projection, published: Projection
+) -> dict[str, object]:
+    """Return what the page says of the best layouts of our own engine."""
+    return {
+        "best": nominal,
+        "best_words": phrases.layout(nominal.strategy),
+        "best_gib": nominal.memory.peak_bytes / GIB,
+        "best_gain": published.step_time_s / nominal.step_time_s - 1.0,
+        "slow": slow,
+        "slow_words": phrases.layout(slow.strategy),
+        "slow_gib": slow.memory.peak_bytes / GIB,
+        "slow_micro": slow.strategy.micro_batch_size,
+        "best_micro": nominal.strategy.micro_batch_size,
+        "stages_behind": stages.step_time_s / slow.step_time_s - 1.0,
+    }
+
+
+def claims(best: Mapping[str, Sequence[Projection]], published: Projection) -> dict[str, bool]:
+    """Return which statements of the page hold."""
+    nominal, slow = best[NOMINAL][0], best[MEASURED][0]
+    return {
+        "The bottleneck is compute, not FSDP.": compute(published) > 5.0 * exposed(published),
+        "The best layout recomputes whole layers": slow.strategy.recompute.granularity == "full",
+        "its larger micro-batch": slow.strategy.micro_batch_size > nominal.strategy.micro_batch_size,
+        "Expert parallelism loses in both": all(
+            one.strategy.ep == 1 for found in best.values() for one in found
+        ),
+    }
+
+
+NOMINAL, MEASURED = "600 GB/s (nominal)", "186 GB/s"
+MEANT = "as meant (without any)"
+
+
+def quirk_cases() -> dict[str, AlmodelResult]:
+    """Return what the analysis finds with each quirk left out, and with all."""
     cases = {"as published": Quirks()}
     cases |= {f"without `{item.name}`": Quirks(**{item.name: False}) for item in fields(Quirks)}
-    cases |= {"as meant (without any)": Quirks.none()}
+    cases |= {MEANT: Quirks.none()}
+    return {
+        name: search_almodel(
+            MODEL,
+            CLUSTER,
+            WORKLOAD,
+            preset=Almodel(terms=replace(measured_terms(), quirks=quirks)),
+            top=1,
+            worst=1,
+        )
+        for name, quirks in cases.items()
+    }
+
+
+def quirk_table(quirks: Mapping[str, AlmodelResult]) -> str:
+    """Return the best and the slowest layout with each quirk left out, and with all."""
     rows = []
-    for name, quirks in cases.items():
-        preset = Almodel(terms=replace(measured_terms(), quirks=quirks))
-        found = search_almodel(MODEL, CLUSTER, WORKLOAD, preset=preset, top=1, worst=1)
+    for name, found in quirks.items():
         best, worst = found.best[0], found.slowest[0]
-        rows.append((name, short(best), seconds(best), percent(best), short(worst), seconds(worst)))
+        rows.append((name, short(best), seconds(best), f"{percent(best):.1f}", short(worst), seconds(worst)))
     return table("Quirks", ("", "best", "step (s)", "MFU (%)", "slowest that fits", "step (s)"), rows)
 
 
-def engine_table(best: Sequence[Ranked]) -> list[str]:
+def engine_table(detailed: Sequence[tuple[Ranked, Projection, Projection]]) -> str:
     """Return the detailed configurations under the analysis and under our own engine."""
-    rows = []
-    for one in best:
-        own, measured = (
-            project(MODEL, cluster, replace(one.strategy, graphs="full"), WORKLOAD)
-            for cluster in (CLUSTER, as_measured(CLUSTER))
+    rows = [
+        (
+            short(one),
+            seconds(one),
+            f"{own.step_time_s:.2f} ({own.step_time.low:.1f} to {own.step_time.high:.1f})",
+            f"{measured.step_time_s:.2f}",
+            f"{one.step.compute:.2f}",
+            f"{compute(own):.2f}",
+            f"{one.step.communication:.2f}",
+            f"{exposed(own):.2f}",
+            f"{exposed(measured):.2f}",
+            f"{one.memory.total / GIB:.1f}",
+            f"{own.memory.peak_bytes / GIB:.1f}",
         )
-        rows.append(
-            (
-                short(one),
-                seconds(one),
-                f"{own.step_time_s:.2f} ({own.step_time.low:.1f} to {own.step_time.high:.1f})",
-                f"{measured.step_time_s:.2f}",
-                f"{one.step.compute:.2f}",
-                f"{compute(own):.2f}",
-                f"{one.step.communication:.2f}",
-                f"{exposed(own):.2f}",
-                f"{exposed(measured):.2f}",
-                f"{one.memory.total / GIB:.1f}",
-                f"{own.memory.peak_bytes / GIB:.1f}",
-            )
-        )
+        for one, own, measured in detailed
+    ]
     heads = (
         *("layout", "step (s)", "ours", "ours, measured rate", "compute (s)", "ours"),
         *("exposed communication (s)", "ours", "ours, measured rate", "memory (GiB)", "ours"),
@@ -101,7 +231,7 @@ def engine_table(best: Sequence[Ranked]) -> list[str]:
     return table("The five detailed configurations", heads, rows)
 
 
-def best_table() -> list[str]:
+def best_table(best: Mapping[str, Sequence[Projection]]) -> str:
     """Return the best layouts of our own engine over all degrees, at the nominal rate and at the measured one."""
     rows = [
         (
@@ -113,8 +243,8 @@ def best_table() -> list[str]:
             f"{exposed(one):.2f}",
             f"{one.memory.peak_bytes / GIB:.1f}",
         )
-        for name, cluster in (("600 GB/s (nominal)", CLUSTER), ("186 GB/s", as_measured(CLUSTER)))
-        for one in search(MODEL, cluster, WORKLOAD, space=SPACE, top=5).best
+        for name, found in best.items()
+        for one in found
     ]
     heads = ("network", "layout", "step (s)", "MFU (%)", "compute (s)", "exposed (s)", "GiB")
     return table("The best layouts under our own engine", heads, rows)
@@ -129,12 +259,16 @@ def as_measured(cluster: Cluster) -> Cluster:
     )
 
 
+def layout(one: Ranked) -> str:
+    """Return the degrees of a layout."""
+    plan = one.strategy
+    degrees = {"DP": plan.dp_replicate, "EP": plan.ep, "FSDP": one.fsdp, "CP": plan.cp}
+    return " ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+
+
 def short(one: Ranked) -> str:
     """Return a layout in few words."""
-    layout = one.strategy
-    degrees = {"DP": layout.dp_replicate, "EP": layout.ep, "FSDP": one.fsdp, "CP": layout.cp}
-    words = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
-    return " ".join([*words, f"{policy_name(layout.recompute)}, PDB {one.per_device_batch:g}"])
+    return f"{layout(one)} {policy_name(one.strategy.recompute)}, PDB {one.per_device_batch:g}"
 
 
 def seconds(one: Ranked) -> str:
@@ -142,9 +276,9 @@ def seconds(one: Ranked) -> str:
     return f"{one.step.total:.2f}"
 
 
-def percent(one: Ranked) -> str:
-    """Return MFU without the mask."""
-    return f"{100 * one.projection.mfu_full_attention:.1f}"
+def percent(one: Ranked) -> float:
+    """Return MFU without the mask, in percent."""
+    return 100.0 * one.projection.mfu_full_attention
 
 
 def compute(one: Projection) -> float:
@@ -158,11 +292,4 @@ def exposed(one: Projection) -> float:
     return sum(value for name, value in one.time_s.items() if name.endswith("_comm"))
 
 
-def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table under a heading."""
-    lines = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
-    return ["", f"## {title}", "", *lines]
-
-
-if __name__ == "__main__":
-    main()
+STUDY = Study(name="almodel", output=output)

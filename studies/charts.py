@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from forescale.errors import SpecError
 from forescale.presets.subramanian2024 import Ranked
 from forescale.view.axes import CONFIG, SCHEMA, SERIES
 from forescale.view.axes import colour as part_colour
-from forescale.view.page import picture
 
 DEGREES = {
     "dp": "#59a14f",
@@ -45,17 +40,9 @@ STYLE = {**CONFIG, "background": "white", "title": {**CONFIG["title"], "fontSize
 Chart = dict[str, Any]
 
 
-def write(folder: Path, name: str, chart: Chart, *, title: str, told: str = "") -> None:
-    """Write a chart in the common style as NAME.json, and as NAME.svg where forescale[pictures] is installed.
-
-    `told` says what it shows to who cannot see it; by default its title does.
-    """
-    head = {"$schema": SCHEMA, "title": wrap(title, 52), "description": told or title}
-    whole = {**head, "config": STYLE, **chart}
-    text = json.dumps(whole, indent=1, ensure_ascii=False)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    with suppress(SpecError):
-        (folder / f"{name}.svg").write_bytes(picture(whole, ".svg"))
+def titled(chart: Chart, title: str) -> Chart:
+    """Return a chart in the common style, under a title that also describes it to those who cannot see it."""
+    return {"$schema": SCHEMA, "title": wrap(title, 52), "description": title, "config": STYLE, **chart}
 
 
 def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = False) -> Chart:

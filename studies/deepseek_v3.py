@@ -1,25 +1,24 @@
-"""Pictures and tables of the study of two published runs: DeepSeek-V3 and Llama 3 405B.
-
-`python studies/deepseek_v3.py FOLDER` writes one Vega-Lite specification per picture, the picture as SVG where
-vl-convert-python is installed, and `tables.md`. `--search` looks for better layouts too, in a minute or so.
-"""
+"""Study of two published runs: DeepSeek-V3 and Llama 3 405B."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from charts import bar_chart, write
+from charts import bar_chart, titled
+from study import Output, Study, bounds
+from winners import Winners
 
 from forescale.api import ask, ask_search
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
 from forescale.inputs import wire
 from forescale.memory.peak import PARTS
 from forescale.project import project
+from forescale.projection.result import Projection, StageMemory
 from forescale.question import Question
-from forescale.search import search
+from forescale.spec import phrases
+from forescale.spec.framework import searched
 from forescale.units import GIB
 
 Row = dict[str, Any]
@@ -150,18 +149,39 @@ PICTURES: dict[str, tuple[Callable[[], Iterator[Row]], dict[str, Any]]] = {
 """Rows and axes by file."""
 
 
+def published_step() -> float:
+    """Return the seconds of a published step."""
+    return HOURS_PER_TRILLION * 3600.0 * published().workload.tokens_per_step / 1e12 / 2048
+
+
+def balanced() -> Projection:
+    """Return the projection where both ends of the model stand in the place of layers."""
+    return project(ask("deepseek-v3", **RUN, **LAYOUT, stage_layers=BALANCED))
+
+
+def without(question: Question, change: Mapping[str, Any]) -> Question:
+    """Return a question with fields of its precision or of its kernels changed."""
+    layout, work = question.layout, question.workload
+    if "parameters" in change:
+        return replace(question, workload=replace(work, precision=replace(work.precision, **change)))
+    return question.of(replace(layout, kernels=replace(layout.kernels, **change)))
+
+
+def middle(question: Question) -> float:
+    """Return the peak bytes of the rank that needs the least: one in the middle of the pipeline."""
+    return min(stage.peak_bytes for stage in project(question).memory.stages)
+
+
 def deepseek_table() -> str:
     """Return DeepSeek-V3 as published beside what is projected."""
     question = published()
     found = project(question)
-    step = HOURS_PER_TRILLION * 3600.0 * question.workload.tokens_per_step / 1e12 / 2048
     memory = found.memory
-    balanced = project(ask("deepseek-v3", **RUN, **LAYOUT, stage_layers=BALANCED))
     lines = [
         "| | published | projected |",
         "|---|---:|---:|",
-        f"| step | {step:.2f} s | {found.step_time_s:.2f} s |",
-        f"| step, ends in the place of layers | | {balanced.step_time_s:.2f} s |",
+        f"| step | {published_step():.2f} s | {found.step_time_s:.2f} s |",
+        f"| step, ends in the place of layers | | {balanced().step_time_s:.2f} s |",
         f"| memory of the fullest rank | at most 80 GB | {memory.peak_bytes / GIB:.1f} of "
         f"{memory.capacity_bytes / GIB:.1f} GiB |",
     ]
@@ -193,6 +213,12 @@ def llama(devices: int, cp: int, seq_len: int, batch: int, reshard: str = "defau
     )
 
 
+def fullest(reshard: str) -> StageMemory:
+    """Return the fullest device of Llama 3 405B."""
+    stages = project(llama(*LLAMA[0][:4], reshard=reshard)).memory.stages
+    return max(stages, key=lambda stage: stage.peak_bytes)
+
+
 def llama_memory() -> str:
     """Return the fullest device of Llama 3 405B where gradients wait for the last backward, and where none does."""
     lines = ["| gradients | of 80 GiB | activations |", "|---|---:|---:|"]
@@ -200,10 +226,16 @@ def llama_memory() -> str:
         ("whole until a stage's last backward", "default"),
         ("reduced as they come", "always"),
     ):
-        memory = project(llama(*LLAMA[0][:4], reshard=reshard)).memory
-        most = max(memory.stages, key=lambda stage: stage.peak_bytes)
+        most = fullest(reshard)
         lines.append(f"| {name} | {most.peak_bytes / GIB:.0f} | {most.activations_bytes / GIB:.0f} |")
     return "\n".join(lines)
+
+
+def llama_rates() -> list[tuple[float, float]]:
+    """Return projected FLOP/s of a device, and MFU, of each line of `LLAMA`."""
+    asked = [llama(devices, cp, seq_len, batch) for devices, cp, seq_len, batch, _, _ in LLAMA]
+    found = [(project(each).mfu, each.cluster.device.matrix_flops.bf16 or 0.0) for each in asked]
+    return [(mfu * peak, mfu) for mfu, peak in found]
 
 
 def llama_table() -> str:
@@ -212,40 +244,95 @@ def llama_table() -> str:
         "| devices | cp | tokens | TFLOP/s, published | projected | MFU, published | projected | error of the step |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for devices, cp, seq_len, batch, rate, mfu in LLAMA:
-        question = llama(devices, cp, seq_len, batch)
-        found = project(question)
-        ours = found.mfu * (question.cluster.device.matrix_flops.bf16 or 0.0)
+    for (devices, cp, seq_len, _, rate, mfu), (ours, projected) in zip(LLAMA, llama_rates(), strict=True):
         lines.append(
             f"| {devices:,} | {cp} | {seq_len:,} | {rate / 1e12:.0f} | {ours / 1e12:.0f} | {mfu:.0%} | "
-            f"{found.mfu:.1%} | {rate / ours - 1.0:+.1%} |"
+            f"{projected:.1%} | {rate / ours - 1.0:+.1%} |"
         )
     return "\n".join(lines)
 
 
-def search_table(top: int = 5) -> str:
-    """Return what a search finds in the stack that DeepSeek published, and with more."""
-    lines = ["| layout | step | GiB | |", "|---|---:|---:|---|"]
-    found = search(ask_search("deepseek-v3", **RUN), top=top)
-    for one in found.best:
-        s = one.strategy
-        degrees = f"tp {s.tp} cp {s.cp} ep {s.ep} pp {s.pp} vpp {s.vpp} dp {s.dp} zero {s.zero}"
-        words = f"{s.schedule or '1F1B'}, {s.recompute.granularity}"
-        memory = f"{one.memory.peak_bytes / GIB:.1f} | {one.memory.verdict}"
-        lines.append(f"| {degrees}, {words} | {one.step_time_s:.2f} s | {memory} |")
-    lines.append(f"\n{found.num_legal:,} layouts, gap {found.gap:.0%}.")
+def searches(winners: Winners) -> tuple[Sequence[Projection], Sequence[Projection]]:
+    """Return the best layouts among those of DeepSeek's stack, and among all."""
+    asked = ask_search("deepseek-v3", **RUN)
+    assert asked.framework is not None
+    own = replace(asked, space=searched(asked.framework, asked.space, limited=True))
+    return winners.best("DeepSeek's stack", own, top=5), winners.best("any layout", asked, top=5)
+
+
+def search_table(found: Mapping[str, Sequence[Projection]]) -> str:
+    """Return the layouts that searches find."""
+    lines = ["| among | layout | step | GiB | |", "|---|---|---:|---:|---|"]
+    for space, best in found.items():
+        for one in best:
+            memory = f"{one.memory.peak_bytes / GIB:.1f} | {one.memory.verdict}"
+            lines.append(f"| {space} | {phrases.layout(one.strategy)} | {one.step_time_s:.2f} s | {memory} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Write everything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where pictures and tables go")
-    parser.add_argument("--search", action="store_true", help="look for better layouts too")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    for name, (rows, axes) in PICTURES.items():
-        write(asked.folder, name, bar_chart(list(rows()), **axes), title=TITLES[name])
+def deepseek_figures() -> dict[str, object]:
+    """Return what the page says of DeepSeek-V3."""
+    question = published()
+    found = project(question)
+    ours, alone, measured = kernels(question), deepep_seconds(question), dict(PROFILED)
+    *others, last, most = sorted(stage.peak_bytes / GIB for stage in found.memory.stages)
+    return {
+        "step": found,
+        "published_step": published_step(),
+        "step_error": found.step_time_s / published_step() - 1.0,
+        "balanced": balanced(),
+        "layer": layer_ms(question),
+        "kernels": {name.split(",")[0]: ours[name] for name in measured},
+        "profiled": {name.split(",")[0]: value for name, value in measured.items()},
+        "alone": {name: 1e3 * seconds for name, seconds in alone.items()},
+        "ends": bounds((last, most)),
+        "others": bounds(others),
+        "ranks": bounds((*others, last, most)),
+        "capacity": found.memory.capacity_bytes / GIB,
+        "savings": savings(),
+    }
+
+
+SAVINGS: dict[str, Mapping[str, Any]] = {
+    "weights in fp8 alone (`fp8_parameters`)": {"parameters": "bf16"},
+    "inputs of SwiGLU in fp8 (`narrow_activation_inputs`)": {"narrow_activation_inputs": False},
+    "output of attention in 12 bits (`narrow_core_output`)": {"narrow_core_output": False},
+}
+"""Settings of the record that save memory, and what replaces each: a field of the precision or of the kernels."""
+
+
+def savings() -> str:
+    """Return what settings of the record save on a middle rank, as rows."""
+    question = published()
+    with_all = middle(question)
+    lines = []
+    for name, change in SAVINGS.items():
+        other = middle(without(question, change))
+        lines.append(f"| {name} | {(other - with_all) / GIB:.1f} |")
+    return "\n".join(lines)
+
+
+def llama_figures() -> dict[str, object]:
+    """Return what the page says of Llama 3 405B."""
+    rows = [
+        f"| {devices:,} | {cp} | {seq_len:,} | {rate / 1e12:.0f} TFLOP/s, {mfu:.0%} | {ours / 1e12:.0f} TFLOP/s, "
+        f"{projected:.1%} | {rate / ours - 1.0:+.1%} |".replace("%", " %").replace("-", "−")
+        for (devices, cp, seq_len, batch, rate, mfu), (ours, projected) in zip(
+            LLAMA, llama_rates(), strict=True
+        )
+    ]
+    whole, reduced = (fullest(reshard) for reshard in ("default", "always"))
+    return {
+        "llama_rows": "\n".join(rows),
+        "whole_gib": whole.peak_bytes / GIB,
+        "reduced_gib": reduced.peak_bytes / GIB,
+        "llama_activations": bounds((whole.activations_bytes / GIB, reduced.activations_bytes / GIB)),
+    }
+
+
+def output(winners: Winners) -> Output:
+    """Return tables, pictures and figures."""
+    stack, free = searches(winners)
     parts = [
         "# Two published runs",
         "Written by `studies/deepseek_v3.py`.",
@@ -255,11 +342,40 @@ def main() -> None:
         llama_table(),
         "## Its memory",
         llama_memory(),
+        "## What a search finds for DeepSeek-V3",
+        search_table({"DeepSeek's stack": stack, "any layout": free}),
     ]
-    if asked.search:
-        parts += ["## What a search finds for DeepSeek-V3", search_table()]
-    (asked.folder / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    first, other = stack[0], free[0]
+    figures = {
+        "stack_best": first,
+        "stack_words": phrases.layout(first.strategy),
+        "stack_gib": first.memory.peak_bytes / GIB,
+        "free_best": other,
+        "free_words": phrases.layout(other.strategy),
+        "free_gain": 1.0 - other.step_time_s / first.step_time_s,
+    }
+    return Output(
+        tables={"tables.md": "\n\n".join(parts) + "\n"},
+        charts={
+            name: titled(bar_chart(list(rows()), **axes), TITLES[name])
+            for name, (rows, axes) in PICTURES.items()
+        },
+        figures={**deepseek_figures(), **llama_figures(), **figures},
+        claims=claims(first, other),
+    )
 
 
-if __name__ == "__main__":
-    main()
+def claims(stack: Projection, free: Projection) -> dict[str, bool]:
+    """Return which statements of the page hold."""
+    theirs, found = published().layout, stack.strategy
+    most = sorted(project(published()).memory.stages, key=lambda stage: -stage.peak_bytes)[:2]
+    return {
+        "it finds theirs": (found.pp, found.ep, found.zero, found.schedule)
+        == (theirs.pp, theirs.ep, theirs.zero, theirs.schedule),
+        "layouts without a pipeline are faster": free.strategy.pp == 1 < found.pp,
+        "The fullest ranks are the two that have both ends of the model": {stage.stage for stage in most}
+        == {0, 15},
+    }
+
+
+STUDY = Study(name="deepseek-v3", output=output)

@@ -1,18 +1,15 @@
-"""Pictures and tables of the study of runs of 1e26 to 1e28 FLOP on up to a million devices.
-
-`python studies/million.py FOLDER SWEEP` takes the points of examples/million.toml from the folder SWEEP, where
-`forescale sweep examples/million.toml --output SWEEP` left them; it searches those that are missing.
-"""
+"""Study of runs of 1e26 to 1e28 FLOP on up to a million devices: the cases of examples/million.toml."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from charts import Chart, degree_chart, dot_chart, stack_chart, write
+from charts import Chart, degree_chart, dot_chart, stack_chart, titled
+from study import Output, Study, bounds, table
+from winners import Winners
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -22,12 +19,13 @@ from forescale.errors import SpecError
 from forescale.goodput.operations import calendar
 from forescale.graph.counts import count_parameters
 from forescale.graph.ops import CollectiveKind
-from forescale.projection.result import Calendar, Interval
-from forescale.search import search
+from forescale.projection.result import Calendar, Projection
+from forescale.question import Question
 from forescale.spec import Cluster, Workload
 from forescale.spec.cluster import LinkParameters
 from forescale.spec.operations import Operations
-from forescale.sweep import read_sweep, run
+from forescale.sweep import read_sweep
+from forescale.sweep.result import COMMUNICATION
 from forescale.units import format_seconds
 from forescale.view.axes import SERIES
 from forescale.whole_run.prices import published_prices
@@ -52,12 +50,20 @@ PARTS = {
 }
 """Of the calendar: its name in ml-goodput, its colour."""
 Row = dict[str, Any]
+Known = Mapping[str, Projection]
+"""The best layout of every case."""
 
 
-def points(folder: Path) -> dict[tuple[str, float], Row]:
-    """Return the points of the sweep by case and tokens."""
-    found = run(read_sweep(SWEEP), output=folder)
-    return {(row["vary.case"], row["vary.tokens"]): row for row in found.rows}
+def best_layouts(winners: Winners) -> dict[str, Projection]:
+    """Return the best layout of every case of the sweep, which is the same for all tokens."""
+    sweep = read_sweep(SWEEP)
+    found = {}
+    for point in sweep.asked:
+        shown = dict(zip(sweep.axes.names, point.shown, strict=True))
+        if shown["tokens"] == TOKENS:
+            assert point.question is not None
+            found[str(shown["case"])] = winners.best(str(shown["case"]), point.question)[0]
+    return found
 
 
 def named(machine: str, devices: int) -> str:
@@ -65,22 +71,20 @@ def named(machine: str, devices: int) -> str:
     return f"{machine}, {devices:,}"
 
 
-def days(row: Row, restart: float, tokens: float = TOKENS) -> Calendar | None:
-    """Return the calendar of a point's best layout with another restart; None where it never ends."""
-    cluster = load_cluster(row["cluster"], row["num_devices"])
-    work = Workload(seq_len=row["seq_len"], global_batch_size=row["global_batch_size"], tokens=tokens)
-    step = Interval(low=row["step_time_low_s"], expected=row["step_time_s"], high=row["step_time_high_s"])
+def days(one: Projection, restart: float, tokens: float = TOKENS) -> Calendar | None:
+    """Return the calendar of a layout with another restart; None where it never ends."""
+    work = replace(one.workload, tokens=tokens)
     try:
-        return calendar(PARAMETERS, cluster, work, step, Operations(restart=restart))
+        return calendar(PARAMETERS, one.cluster, work, one.step_time, Operations(restart=restart))
     except SpecError:
         return None
 
 
-def said_days(low: float | None, expected: float | None, high: float | None) -> str:
+def said_days(found: Calendar | None) -> str:
     """Return days with their range."""
-    if low is None or expected is None or high is None:
+    if found is None:
         return "never ends"
-    return f"{expected:,.0f} ({low:,.0f} to {high:,.0f})"
+    return f"{found.days.expected:,.0f} ({found.days.low:,.0f} to {found.days.high:,.0f})"
 
 
 def share(value: float | None) -> str:
@@ -88,60 +92,74 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{100.0 * value:.1f} %"
 
 
-def layout(row: Row) -> str:
-    """Return the degrees of a row."""
+def goodput(found: Calendar | None) -> float | None:
+    """Return the share of the calendar that trains."""
+    return None if found is None else found.goodput
+
+
+def layout(one: Projection) -> str:
+    """Return the degrees of a layout."""
+    plan = one.strategy
     names = ("tp", "cp", "pp", "vpp", "dp_replicate", "dp_shard")
-    return " ".join([*(f"{name} {row[name]}" for name in names if row[name] > 1), f"zero {row['zero']}"])
+    degrees = [f"{name} {getattr(plan, name)}" for name in names if getattr(plan, name) > 1]
+    return " ".join([*degrees, f"zero {plan.zero}"])
 
 
-def megawatts(row: Row) -> float:
+def megawatts(one: Projection) -> float:
     """Return what the devices draw at their rated power with the overhead of their data centre."""
-    device = load_cluster(row["cluster"], row["num_devices"]).device
     pue = published_prices().pue
-    return float(row["num_devices"]) * device.power_w * (pue.value if pue else 1.0) / 1e6  # 0 where unknown
+    return float(one.cluster.num_devices) * one.cluster.device.power_w * (pue.value if pue else 1.0) / 1e6
 
 
-def millions(row: Row, calendar_days: float) -> str:
-    """Return money for device-hours, in millions."""
-    found = published_prices().price(load_cluster(row["cluster"], row["num_devices"]).device.name)
-    return (
-        "–" if found is None else f"{row['num_devices'] * 24 * calendar_days * found[0].expected / 1e6:,.0f}"
-    )
+def gigawatt_hours(one: Projection, found: Calendar) -> float:
+    """Return the energy of a run."""
+    return 24.0 * found.days.expected * megawatts(one) / 1e3
 
 
-def grid_rows(known: dict[tuple[str, float], Row]) -> Iterator[tuple[str, ...]]:
+def hourly(one: Projection) -> float:
+    """Return the published price of an hour of a device, 0 where none is known."""
+    found = published_prices().price(one.cluster.device.name)
+    return 0.0 if found is None else found[0].expected
+
+
+def millions(one: Projection, found: Calendar) -> float:
+    """Return the price of the device hours of a run, in millions."""
+    return one.cluster.num_devices * 24 * found.days.expected * hourly(one) / 1e6
+
+
+def grid_rows(known: Known) -> Iterator[tuple[str, ...]]:
     """Yield what every size of both machines takes for 1e26 FLOP."""
     for machine in GRID:
         for devices in SIZES:
-            row = known[named(machine, devices), TOKENS]
-            calendar_days = row["calendar_days"]
+            one = known[named(machine, devices)]
+            found = one.calendar
             yield (
-                *(machine, f"{devices:,}", layout(row), f"{row['step_time_s']:.2f}", share(row["mfu"])),
-                f"{row['training_days']:.1f}",
-                said_days(row["calendar_days_low"], calendar_days, row["calendar_days_high"]),
-                *(share(row["goodput"]), f"{megawatts(row):,.0f}"),
-                "–" if calendar_days is None else f"{24 * calendar_days * megawatts(row) / 1e3:,.0f}",
-                "–" if calendar_days is None else millions(row, calendar_days),
+                *(machine, f"{devices:,}", layout(one), f"{one.step_time_s:.2f}", share(one.mfu)),
+                f"{one.training_days:.1f}",
+                said_days(found),
+                *(share(goodput(found)), f"{megawatts(one):,.0f}"),
+                "–" if found is None else f"{gigawatt_hours(one, found):,.0f}",
+                "–" if found is None else f"{millions(one, found):,.0f}",
             )
 
 
-def restart_rows(known: dict[tuple[str, float], Row]) -> Iterator[tuple[str, ...]]:
+def restart_rows(known: Known) -> Iterator[tuple[str, ...]]:
     """Yield goodput by restart and size of H100."""
     for restart in RESTARTS:
-        found = [days(known[named("H100", devices), TOKENS], restart) for devices in SIZES]
-        yield (f"{restart:,.0f} s", *(share(one.goodput if one else None) for one in found))
+        found = [days(known[named("H100", devices)], restart) for devices in SIZES]
+        yield (f"{restart:,.0f} s", *(share(goodput(one)) for one in found))
 
 
-def announced_rows(known: dict[tuple[str, float], Row]) -> Iterator[tuple[str, ...]]:
+def announced_rows(known: Known) -> Iterator[tuple[str, ...]]:
     """Yield days of every size of run on the machines that were announced, ideal and with restarts of a minute."""
     for name in ANNOUNCED:
-        row = known[name, TOKENS]
-        ends = [days(row, RESTARTS[-1], tokens) for tokens in FLOP]
+        one = known[name]
+        ends = [days(one, RESTARTS[-1], tokens) for tokens in FLOP]
         yield (
-            *(name, f"{row['num_devices']:,} {row['device']}", layout(row), share(row["mfu"])),
-            *(f"{row['training_days']:.1f}", f"{megawatts(row):,.0f}" if megawatts(row) else "–"),
-            said_days(row["calendar_days_low"], row["calendar_days"], row["calendar_days_high"]),
-            *("never ends" if one is None else f"{one.days.expected:,.0f}" for one in ends),
+            *(name, f"{one.cluster.num_devices:,} {one.cluster.device.name}", layout(one), share(one.mfu)),
+            *(f"{one.training_days:.1f}", f"{megawatts(one):,.0f}" if megawatts(one) else "–"),
+            said_days(one.calendar),
+            *("never ends" if end is None else f"{end.days.expected:,.0f}" for end in ends),
         )
 
 
@@ -175,57 +193,75 @@ def collective_rows() -> Iterator[tuple[str, ...]]:
                 yield (machine, f"{devices:,}", name, *map(format_seconds, times))
 
 
-def change_rows(known: dict[tuple[str, float], Row]) -> Iterator[tuple[str, ...]]:
-    """Yield the best step by what the network can do; the sweep has those with and without SHARP."""
-    work = Workload(seq_len=8192, global_batch_size=8192)
-    for machine, cluster in GRID.items():
-        for devices in (SIZES[1], SIZES[-1]):
-            name = named(machine, devices)
-            plain, sharp = (known[case, TOKENS]["step_time_s"] for case in (name, f"{name}, SHARP"))
-            other = altered(load_cluster(cluster, devices), hierarchical=True)
-            tiered = search(MODEL, other, work, top=1).best[0].step_time_s
-            gains = (f"{one:.3f} ({one / plain - 1.0:+.1%})" for one in (tiered, sharp))
-            yield (machine, f"{devices:,}", f"{plain:.3f}", *gains)
+NETWORKS = [(machine, devices) for machine in GRID for devices in (SIZES[1], SIZES[-1])]
+Steps = Mapping[tuple[str, int], tuple[float, float, float]]
+"""Seconds of the best step as it is, with hierarchical collectives and with SHARP."""
 
 
-def day_rows(known: dict[tuple[str, float], Row]) -> Iterator[Row]:
+def best_steps(known: Known, winners: Winners) -> Steps:
+    """Return the best step by what the network can do; the sweep has those with and without SHARP."""
+    found = {}
+    for machine, devices in NETWORKS:
+        name = named(machine, devices)
+        question = Question(
+            model=MODEL,
+            cluster=altered(load_cluster(GRID[machine], devices), hierarchical=True),
+            workload=Workload(seq_len=8192, global_batch_size=8192),
+        )
+        tiered = winners.best(f"{name}, hierarchical", question)[0]
+        found[machine, devices] = (
+            known[name].step_time_s,
+            tiered.step_time_s,
+            known[f"{name}, SHARP"].step_time_s,
+        )
+    return found
+
+
+def change_rows(steps: Steps) -> Iterator[tuple[str, ...]]:
+    """Yield the best step by what the network can do."""
+    for (machine, devices), (plain, *others) in steps.items():
+        gains = (f"{one:.3f} ({one / plain - 1.0:+.1%})" for one in others)
+        yield (machine, f"{devices:,}", f"{plain:.3f}", *gains)
+
+
+def day_rows(known: Known) -> Iterator[Row]:
     """Yield days for 1e26 FLOP over H100: on the calendar by restart, and ideal."""
     for restart in RESTARTS:
         for devices in SIZES:
-            if (one := days(known[named("H100", devices), TOKENS], restart)) is not None:
+            if (one := days(known[named("H100", devices)], restart)) is not None:
                 yield {"degree": devices, "value": one.days.expected, "line": f"{restart:,.0f} s"}
     for devices in SIZES:
-        ideal = known[named("H100", devices), TOKENS]["training_days"]
-        yield {"degree": devices, "value": ideal, "line": "if nothing failed"}
+        ideal = known[named("H100", devices)].training_days
+        yield {"degree": devices, "value": ideal, "line": "without failures"}
 
 
-def goodput_rows(known: dict[tuple[str, float], Row]) -> Iterator[Row]:
+def goodput_rows(known: Known) -> Iterator[Row]:
     """Yield goodput over devices by restart."""
     for restart in RESTARTS:
         for devices in SIZES:
-            one = days(known[named("H100", devices), TOKENS], restart)
+            one = days(known[named("H100", devices)], restart)
             value = 0.0 if one is None else 100.0 * one.goodput
             yield {"degree": devices, "value": value, "line": f"{restart:,.0f} s"}
 
 
-def part_rows(known: dict[tuple[str, float], Row]) -> Iterator[Row]:
+def part_rows(known: Known) -> Iterator[Row]:
     """Yield where the days of 1e26 FLOP go, with restarts of a minute."""
     for devices in SIZES:
-        one = days(known[named("H100", devices), TOKENS], RESTARTS[-1])
+        one = days(known[named("H100", devices)], RESTARTS[-1])
         for part, (name, _) in PARTS.items():
             if one is not None:
                 yield {"bar": f"{devices:,}", "part": part, "value": one.parts_days.get(name, 0.0)}
 
 
-def announced_points(known: dict[tuple[str, float], Row]) -> Iterator[Row]:
+def announced_points(known: Known) -> Iterator[Row]:
     """Yield days on the announced machines by size of run, with restarts of a minute."""
     for name in ANNOUNCED:
         for tokens, flop in FLOP.items():
-            if (one := days(known[name, TOKENS], RESTARTS[-1], tokens)) is not None:
+            if (one := days(known[name], RESTARTS[-1], tokens)) is not None:
                 yield {"machine": name, "days": one.days.expected, "FLOP": flop}
 
 
-def pictures(known: dict[tuple[str, float], Row]) -> dict[str, tuple[str, Chart]]:
+def pictures(known: Known) -> dict[str, tuple[str, Chart]]:
     """Return title and chart by file."""
     colours = {part: colour for part, (_, colour) in PARTS.items()}
     return {
@@ -248,45 +284,158 @@ def pictures(known: dict[tuple[str, float], Row]) -> dict[str, tuple[str, Chart]
     }
 
 
-def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table under a heading."""
-    lines = [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
-    return [f"## {title}", "\n".join(lines)]
+FAILED_EVERY_H = 54.0 * 24.0 / 419.0 * 16384.0
+"""Device hours from one unexpected failure of Llama 3's training to the next (section 3.3.4)."""
 
 
-def main() -> None:
-    """Write everything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where pictures and tables go")
-    parser.add_argument("sweep", type=Path, help="the folder of the sweep")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    known = points(asked.sweep)
-    for name, (title, chart) in pictures(known).items():
-        write(asked.folder, name, chart, title=title)
-    heads = ["machine", "devices", "layout", "step (s)", "MFU", "days if nothing failed", "on the calendar"]
+def best_size(known: Known, restart: float) -> int:
+    """Return the number of H100 on which the calendar is shortest."""
+    found = {devices: days(known[named("H100", devices)], restart) for devices in SIZES}
+    return min((one.days.expected, devices) for devices, one in found.items() if one is not None)[1]
+
+
+def grid_figures(known: Known) -> Row:
+    """Return what the page says of both machines at every size."""
+    table = {row[:2]: row for row in grid_rows(known)}
+    shortest = min(
+        (known[named(machine, devices)].calendar for machine in GRID for devices in SIZES),
+        key=lambda found: found.days.expected if found else float("inf"),
+    )
+    lines = []
+    for devices in SIZES:
+        ours, other = table["H100", f"{devices:,}"], table["GB200", f"{devices:,}"]
+        ends = [f"**{row[6]}**" if row[6] == said_days(shortest) else row[6] for row in (ours, other)]
+        lines.append(
+            f"| {devices:,} | {ours[5]} | {ends[0]} | {ours[7]} | {ours[4]} | {other[5]} | {ends[1]} | {other[4]} |"
+        )
+    largest = known[named("H100", SIZES[-1])]
+    plan = largest.strategy
+    return {
+        "grid": "\n".join(lines),
+        "restarts": "\n".join(f"  | {' | '.join(row)} |" for row in restart_rows(known)),
+        "best_size": {int(restart): best_size(known, restart) for restart in RESTARTS},
+        "replica": plan.tp * plan.cp * plan.pp,
+        "plan": f"tp {plan.tp}, cp {plan.cp}, pp {plan.pp}",
+        "sequences": largest.workload.global_batch_size // plan.dp,
+        "waits": sum(largest.time_s[part] for part in COMMUNICATION) / largest.step_time_s,
+        "mfu_left": {
+            machine: known[named(machine, SIZES[-1])].mfu / known[named(machine, SIZES[0])].mfu
+            for machine in GRID
+        },
+        "goodputs": [goodput(days(known[named("H100", size)], RESTARTS[-1])) or 0.0 for size in SIZES],
+        "failures_h": [FAILED_EVERY_H / devices for devices in SIZES],
+        "failures_min": [60.0 * FAILED_EVERY_H / devices for devices in SIZES],
+    }
+
+
+def cost_figures(known: Known) -> Row:
+    """Return what the page says of power and money."""
+    found = {}
+    for machine in GRID:
+        sizes = [known[named(machine, devices)] for devices in SIZES]
+        (small, _), (half, ends) = [(one, one.calendar) for one in sizes[:2]]
+        longer = {name: days(half, RESTARTS[0], tokens) for tokens, name in FLOP.items()}
+        assert small.calendar is not None
+        assert ends is not None
+        found[machine] = {
+            "mw": [megawatts(one) for one in sizes],
+            "gwh": gigawatt_hours(half, ends),
+            "hour": hourly(small),
+            "money": (millions(small, small.calendar), millions(half, ends)),
+            "days": {name: each.days.expected for name, each in longer.items() if each},
+            "billions": {name: millions(half, each) / 1e3 for name, each in longer.items() if each},
+        }
+    return {"h100": found["H100"], "gb200": found["GB200"]}
+
+
+def announced_figures(known: Known) -> Row:
+    """Return what the page says of announced machines."""
+    short = {tokens: {name: days(known[name], RESTARTS[-1], tokens) for name in ANNOUNCED} for tokens in FLOP}
+    ends = {
+        FLOP[tokens]: sorted((one.days.expected, name) for name, one in found.items() if one)
+        for tokens, found in short.items()
+    }
+    usual = {name: known[name].calendar for name in ANNOUNCED}
+    finite = [(name, one.days.expected) for name, one in usual.items() if one]
+    never = [name for name, one in usual.items() if one is None]
+    return {
+        "ideal": bounds(known[name].training_days or 0.0 for name in ANNOUNCED),
+        "usual": ", ".join(f"{value:,.0f} on {name}" for name, value in finite),
+        "never": ", ".join(never),
+        "soonest": ends["1e26"][0][1],
+        "ends": {flop: (each[0], each[-1]) for flop, each in ends.items()},
+        "years": bounds(value / 365.25 for value, _ in ends["1e28"]),
+        "rated": {
+            name.replace(" ", "_"): megawatts(known[name]) for name in ANNOUNCED if megawatts(known[name])
+        },
+    }
+
+
+def network_figures(steps: Steps) -> Row:
+    """Return what the page says of the network, as a table."""
+    times = {row[:3]: row[3:] for row in collective_rows()}
+    lines = []
+    for place, kind in enumerate(("all-reduce", "reduce-scatter")):
+        for change in CHANGES:
+            cells = [times[machine, f"{devices:,}", change][place] for machine, devices in NETWORKS]
+            lines.append(f"| {kind}, {change} | {' | '.join(cells)} |")
+    lines.append(f"| best step, as it is | {' | '.join(f'{plain:.3f} s' for plain, *_ in steps.values())} |")
+    for place, change in enumerate(("hierarchical", "SHARP"), start=1):
+        cells = [f"{found[place] / found[0] - 1.0:+.1%}".replace("%", " %") for found in steps.values()]
+        lines.append(f"| best step, {change} | {' | '.join(cells)} |".replace("-", "−"))
+    gains = [bounds(1.0 - found[place] / found[0] for found in steps.values()) for place in (1, 2)]
+    return {
+        "network": "\n".join(lines),
+        "tiered_gain": gains[0][1],
+        "sharp_gain": gains[1][1],
+        "sharp_small": max(
+            1.0 - found[2] / found[0] for (_, size), found in steps.items() if size != SIZES[-1]
+        ),
+    }
+
+
+def claims(known: Known) -> dict[str, bool]:
+    """Return which statements of the page hold."""
+    parts = days(known[named("H100", SIZES[-1])], RESTARTS[-1])
+    return {
+        "planned interruptions take more than training": parts is not None
+        and parts.parts_days["custom_badput_events"] > parts.parts_days["goodput"],
+    }
+
+
+def tables(known: Known, steps: Steps) -> str:
+    """Return all tables as one page."""
+    heads = ["machine", "devices", "layout", "step (s)", "MFU", "days without failures", "on the calendar"]
     heads += ["goodput", "MW", "GWh", "million USD"]
     parts = ["# Tables of the study of a million devices", "Written by `studies/million.py`."]
-    parts += table("1e26 FLOP by machine and devices", heads, grid_rows(known))
+    parts += [table("1e26 FLOP by machine and devices", heads, grid_rows(known))]
     sizes = [f"{devices:,} H100" for devices in SIZES]
-    parts += table("Goodput by restart", ["restart", *sizes], restart_rows(known))
-    heads = [
-        "machine",
-        "taken as",
-        "layout",
-        "MFU",
-        "1e26: days if nothing failed",
-        "MW",
-        "restarts of 1,000 s",
-    ]
-    heads += ["restarts of 60 s: 1e26", "1e27", "1e28"]
-    parts += table("Announced machines", heads, announced_rows(known))
+    parts += [table("Goodput by restart", ["restart", *sizes], restart_rows(known))]
+    heads = ["machine", "taken as", "layout", "MFU", "1e26: days without failures", "MW"]
+    heads += ["restarts of 1,000 s", "restarts of 60 s: 1e26", "1e27", "1e28"]
+    parts += [table("Announced machines", heads, announced_rows(known))]
     heads = ["machine", "ranks", "network", "all-reduce", "reduce-scatter"]
-    parts += table("One GiB over all devices", heads, collective_rows())
+    parts += [table("One GiB over all devices", heads, collective_rows())]
     heads = ["machine", "devices", "best step (s)", "with hierarchical collectives", "with SHARP"]
-    parts += table("What the network could do", heads, change_rows(known))
-    (asked.folder / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    parts += [table("What the network could do", heads, change_rows(steps))]
+    return "\n\n".join(parts) + "\n"
 
 
-if __name__ == "__main__":
-    main()
+def output(winners: Winners) -> Output:
+    """Return tables, pictures and figures."""
+    known = best_layouts(winners)
+    steps = best_steps(known, winners)
+    return Output(
+        tables={"tables.md": tables(known, steps)},
+        charts={name: titled(chart, title) for name, (title, chart) in pictures(known).items()},
+        figures={
+            **grid_figures(known),
+            **cost_figures(known),
+            **announced_figures(known),
+            **network_figures(steps),
+        },
+        claims=claims(known),
+    )
+
+
+STUDY = Study(name="million", output=output)

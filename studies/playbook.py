@@ -1,20 +1,18 @@
-"""Pictures and tables of the study of the Ultra-Scale Playbook (Hugging Face, 2025).
-
-`python studies/playbook.py FOLDER` writes one Vega-Lite specification per picture, the picture as SVG where
-vl-convert-python is installed, and `tables.md`, in two minutes or so.
-"""
+"""Study of the Ultra-Scale Playbook (Hugging Face, 2025)."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from charts import EQUAL, RATIO, Chart, cell_chart, degree_chart, stack_chart, write
+from charts import EQUAL, RATIO, Chart, cell_chart, degree_chart, stack_chart, titled
+from study import Output, Study, bounds
+from winners import Winners
 
 from forescale.advise import Advice, advise
 from forescale.api import ask, ask_search
@@ -34,7 +32,7 @@ from forescale.presets.playbook.preset import (
 )
 from forescale.project import project
 from forescale.projection.result import Projection
-from forescale.search import search
+from forescale.question import Question
 from forescale.spec import Model, Workload
 from forescale.spec.framework import searched
 from forescale.spec.model import DenseFfn, FullAttention, Layer
@@ -275,11 +273,12 @@ def same_layout(cell: Row) -> float:
     return 100.0 * found.mfu_full_attention
 
 
-def best_layout(cell: Row) -> Projection:
+def best_layout(cell: Row, winners: Winners) -> Projection:
     """Return the best layout that a search finds for a cell, among those that nanotron runs."""
     asked = ask_search(benchmark_model(cell["model_b"]), devices=8 * int(cell["nodes"]), **RUN)
     space = searched(load_framework("nanotron"), replace(asked.space, cp=(1,)), limited=True)
-    return search(replace(asked, space=space), top=1).best[0]
+    name = f"nanotron, {cell['model_b']} B, {cell['nodes']} nodes"
+    return winners.best(name, replace(asked, space=space))[0]
 
 
 def cell_row(cell: Row, mfu: float, plan: Mapping[str, Any]) -> Row:
@@ -300,11 +299,11 @@ def measured_chart() -> Chart:
     return cell_chart(rows, x="billions of parameters", y="nodes", value="MFU", top=60.0)
 
 
-def swept_chart() -> Chart:
+def swept_chart(winners: Winners) -> Chart:
     """Return the same map by our own searches."""
     rows = []
     for cell in measured_cells():
-        found = best_layout(cell)
+        found = best_layout(cell, winners)
         plan = found.strategy
         words = {
             "dp": plan.dp,
@@ -317,11 +316,16 @@ def swept_chart() -> Chart:
     return cell_chart(rows, x="billions of parameters", y="nodes", value="MFU", top=60.0)
 
 
-def benchmark_table() -> str:
+def projected_cells() -> dict[tuple[str, str], float]:
+    """Return the projected MFU of every measured layout, in percent, by size and nodes."""
+    return {(cell["model_b"], cell["nodes"]): same_layout(cell) for cell in measured_cells()}
+
+
+def benchmark_table(projected: Mapping[tuple[str, str], float]) -> str:
     """Return every cell: what was measured, what is projected of that layout."""
     lines = ["| billions | nodes | layout measured | MFU | projected | off by |", "|--:|--:|---|--:|--:|--:|"]
     for cell in measured_cells():
-        ours, theirs = same_layout(cell), float(cell["mfu_pct"])
+        ours, theirs = projected[cell["model_b"], cell["nodes"]], float(cell["mfu_pct"])
         names = {"dp": "dp", "tp": "tp", "pp": "pp", "micro_batch": "micro-batch", "zero": "zero"}
         words = ", ".join(f"{name} {cell[key]}" for key, name in names.items())
         lines.append(
@@ -365,50 +369,178 @@ PICTURES: dict[str, tuple[str, Callable[[], Chart]]] = {
         lambda: degree_chart([*bubble_rows()], x="pipeline stages", y="bubble / ideal time", log=True),
     ),
     "measured": ("Measured by nanotron's authors: MFU of the best configuration on H100", measured_chart),
-    "swept": ("By search, among what nanotron runs: MFU of the best layout on H100", swept_chart),
 }
-"""Title and chart by file."""
+"""Title and chart by file, of pictures that need no search."""
+SWEPT = "By search, among what nanotron runs: MFU of the best layout on H100"
 
 
-def advice_of(model: str, devices: int, seq_len: int, batch: int) -> Advice:
-    """Return the advice on one case, with the exact search."""
-    workload = Workload(seq_len=seq_len, global_batch_size=batch)
-    return advise(load_model(model), load_cluster("h100-sxm", devices), workload)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """The advice on one case, and the best layout of all."""
+
+    case: tuple[str, int, int, int]
+    advice: Advice
+    best: Projection
+
+    @property
+    def excess(self) -> float:
+        """How much longer the advised step is than the best one, as a share of it."""
+        return self.advice.advised.step_time_s / self.best.step_time_s - 1.0
 
 
-def advice_table() -> str:
+def advised(case: tuple[str, int, int, int], winners: Winners) -> Advised:
+    """Return the advice on one case, and what a search of the whole space finds."""
+    model, devices, seq_len, batch = case
+    question = Question(
+        model=load_model(model),
+        cluster=load_cluster("h100-sxm", devices),
+        workload=Workload(seq_len=seq_len, global_batch_size=batch),
+    )
+    best = winners.best(f"{model}, {devices} devices, {seq_len} tokens", question)[0]
+    return Advised(case=case, advice=advise(question, exact=False), best=best)
+
+
+def advice_table(cases: Sequence[Advised]) -> str:
     """Return what the process finds on every case, and how far that is from the exact best."""
     lines = [
         "| model | devices | seq_len | batch | fits first | advised step | moves | best step | advised is longer by |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for model, devices, seq_len, batch in CASES:
-        found = advice_of(model, devices, seq_len, batch)
-        fit, _, throughput = found.steps
+    for each in cases:
+        model, devices, seq_len, batch = each.case
+        fit, _, throughput = each.advice.steps
         first = next(trial.move for trial in fit.trials if trial.taken)
         moves = sum(trial.taken for trial in throughput.trials)
-        assert found.best is not None
-        assert found.excess is not None
         lines.append(
-            f"| {model} | {devices} | {seq_len:,} | {batch} | {first} | {format_seconds(found.advised.step_time_s)} "
-            f"| {moves} | {format_seconds(found.best.step_time_s)} | {100.0 * found.excess:.1f} % |"
+            f"| {model} | {devices} | {seq_len:,} | {batch} | {first} "
+            f"| {format_seconds(each.advice.advised.step_time_s)} "
+            f"| {moves} | {format_seconds(each.best.step_time_s)} | {100.0 * each.excess:.1f} % |"
         )
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Write everything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where pictures and tables go")
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (title, chart) in PICTURES.items():
-        write(folder, name, chart(), title=title)
+def values(chart: Chart) -> list[Row]:
+    """Return the rows of a chart."""
+    rows: list[Row] = chart["data"]["values"]
+    return rows
+
+
+def bars(chart: Chart) -> dict[str, float]:
+    """Return the heights of stacked bars."""
+    heights: dict[str, float] = {}
+    for row in values(chart):
+        heights[row["bar"]] = heights.get(row["bar"], 0.0) + row["value"]
+    return heights
+
+
+def of_nodes(chart: Chart, nodes: str) -> tuple[float, float]:
+    """Return the least and the greatest MFU on some nodes."""
+    return bounds(row["MFU"] for row in values(chart) if row["nodes"] == nodes)
+
+
+def benchmark_figures(charts: Mapping[str, Chart], projected: Mapping[tuple[str, str], float]) -> Row:
+    """Return what the page says of the measured benchmark."""
+    measured = {(cell["model_b"], cell["nodes"]): float(cell["mfu_pct"]) for cell in measured_cells()}
+    off = {cell: projected[cell] / mfu - 1.0 for cell, mfu in measured.items()}
+    return {
+        "measured_one": of_nodes(charts["measured"], "1"),
+        "measured_64": of_nodes(charts["measured"], "64"),
+        "swept_one": of_nodes(charts["swept"], "1"),
+        "swept_64": of_nodes(charts["swept"], "64"),
+        "measured_one_layouts": one_node(charts["measured"]),
+        "swept_one_layouts": one_node(charts["swept"]),
+        "near": sum(abs(round(100.0 * miss)) <= 12 for miss in off.values()),
+        "cells": len(off),
+        "off_64": bounds(miss for (_, nodes), miss in off.items() if nodes == "64"),
+        "off_80": off["80.0", "4"],
+    }
+
+
+def picture_figures(charts: Mapping[str, Chart]) -> Row:
+    """Return what the page says of the pictures."""
+    length, recompute = bars(charts["memory"]), bars(charts["recompute"])
+    limit = CLUSTER.device.hbm_bytes / GIB
+    context = {row["degree"]: row["value"] for row in values(charts["cp"]) if row["line"] == "128k tokens"}
+    stages = {(row["degree"], row["line"]): row["value"] for row in values(charts["pp"])}
+    last = max(degree for degree, _ in stages)
+    return {
+        "pp_last": (last, stages[last, "8 micro-batches"], stages[last, "128 micro-batches"]),
+        "over_from": next(bar for bar, height in length.items() if height > limit),
+        "recompute_none": recompute["none"],
+        "recompute_all": recompute["all layers"],
+        "cp_fits": min(degree for degree, height in context.items() if height <= limit),
+        **{
+            f"{name.replace('-', '_')}_ends": tuple(
+                next(row["value"] for row in reversed(values(charts[name])) if row["line"].startswith(start))
+                for start in ("all ranks", "one rank")
+            )
+            for name in ("data", "zero-3")
+        },
+        "hidden": {
+            model: max(
+                row["degree"]
+                for row in values(charts["tensor"])
+                if row["line"] == model and row["value"] < 1.0
+            )
+            for model in MODELS
+        },
+    }
+
+
+def advice_figures(cases: Sequence[Advised]) -> Row:
+    """Return what the page says of the decision process."""
+    far = [each.excess for each in cases if each.excess > NEAR]
+    return {"cases": len(cases), "found": len(cases) - len(far), "far": bounds(far or [0.0])}
+
+
+NEAR = 0.01
+"""The advice is as good as the best layout within this share."""
+
+
+def claims(charts: Mapping[str, Chart]) -> dict[str, bool]:
+    """Return which statements of the page hold."""
+    return {
+        "hidden for all models up to 32 stages": all(
+            row["value"] < 1.0 for row in values(charts["pipeline"])
+        ),
+        "MFU falls with nearly every doubling of nodes at a fixed batch": falls(charts["swept"])
+        and falls(charts["measured"]),
+    }
+
+
+def one_node(chart: Chart) -> str:
+    """Return the layouts on one node by size of model."""
+    rows = [row for row in values(chart) if row["nodes"] == "1"]
+    return ", ".join(f"{row['layout']} for {row['billions of parameters']} B" for row in rows)
+
+
+def falls(chart: Chart) -> bool:
+    """Whether MFU falls with the nodes in four of five neighbouring cells of a size."""
+    sizes = dict.fromkeys(row["billions of parameters"] for row in values(chart))
+    lines = [[row["MFU"] for row in values(chart) if row["billions of parameters"] == size] for size in sizes]
+    falling = [bool(more < less) for line in lines for more, less in pairwise(line)]
+    return sum(falling) >= 0.8 * len(falling)
+
+
+def output(winners: Winners) -> Output:
+    """Return tables, pictures and figures."""
+    charts = {name: titled(chart(), title) for name, (title, chart) in PICTURES.items()}
+    charts["swept"] = titled(swept_chart(winners), SWEPT)
+    projected = projected_cells()
+    cases = [advised(case, winners) for case in CASES]
     parts = ["# Tables of the study of the playbook", "Written by `studies/playbook.py`."]
-    parts += ["## The measured benchmark, layout by layout", benchmark_table()]
-    parts += ["## Advice and exact search on H100 nodes", advice_table()]
-    (folder / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    parts += ["## The measured benchmark, layout by layout", benchmark_table(projected)]
+    parts += ["## Advice and exact search on H100 nodes", advice_table(cases)]
+    return Output(
+        tables={"tables.md": "\n\n".join(parts) + "\n"},
+        charts=charts,
+        figures={
+            **picture_figures(charts),
+            **benchmark_figures(charts, projected),
+            **advice_figures(cases),
+        },
+        claims=claims(charts),
+    )
 
 
-if __name__ == "__main__":
-    main()
+STUDY = Study(name="playbook", output=output)

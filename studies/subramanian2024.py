@@ -1,12 +1,7 @@
-"""Figures and tables of the study of Subramanian et al. 2024 (arXiv:2410.00273).
-
-`python studies/subramanian2024.py FOLDER` writes one Vega-Lite specification per figure, its picture as SVG where
-vl-convert-python is installed, and `tables.md`. Everything is searched anew, in two minutes or so.
-"""
+"""The figures and tables of Subramanian et al. 2024 (arXiv:2410.00273)."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +9,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from charts import layout_chart, line_chart, map_chart, measured_chart, point_chart, write
+from charts import layout_chart, line_chart, map_chart, measured_chart, point_chart
+from study import bounds
+from winners import Winners
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
@@ -23,9 +20,8 @@ from forescale.cost.select import Costs
 from forescale.errors import InfeasibleError
 from forescale.presets.subramanian2024 import Quirks, Ranked, TensorParallel, search_subramanian2024
 from forescale.presets.subramanian2024.machine import machine_of
-from forescale.project import project
-from forescale.search import search
-from forescale.spec import Cluster, Precision, Strategy, Workload
+from forescale.question import Question
+from forescale.spec import Cluster, Workload
 from forescale.spec.space import Space
 
 BATCH = 4096
@@ -43,7 +39,7 @@ class Figure:
     """One picture of the paper: its caption and its chart."""
 
     caption: str
-    chart: Callable[[], Row]
+    chart: Callable[[Winners], Row]
 
 
 @cache
@@ -153,13 +149,13 @@ MEMORIES = ((80.0, 1.555), (141.0, 4.8), (192.0, 8.0), (288.0, 12.0), (384.0, 16
 CAPACITIES, BANDWIDTHS = (80.0, 141.0, 192.0, 288.0, 384.0, 768.0), (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-Days = Callable[[Cluster], float | None]
+Days = Callable[[Cluster, Winners], float | None]
 
 
 def published_days(model: str, kind: TensorParallel) -> Days:
     """Return what gives the days of a whole training on a cluster, as the paper's model has them."""
 
-    def of(given: Cluster) -> float | None:
+    def of(given: Cluster, _: Winners) -> float | None:
         one = best(model, kind, given)
         return None if one is None else days(model, one)
 
@@ -169,14 +165,23 @@ def published_days(model: str, kind: TensorParallel) -> Days:
 def own_days(model: str) -> Days:
     """Return the same by Forescale's own engine, over all of its layouts."""
 
-    def of(given: Cluster) -> float | None:
-        try:
-            one = search(load_model(model), given, work(model), top=1).best[0]
-        except InfeasibleError:
-            return None
-        return SAMPLES[model] / BATCH * one.step_time_s / 86400.0
+    def of(given: Cluster, winners: Winners) -> float | None:
+        device = given.device
+        rate = (device.matrix_flops.bf16 or 0.0) / 1e12
+        name = (
+            f"{model}, {rate:g} TFLOP/s, {device.hbm_bytes / 1e9:g} GB, {device.hbm_bandwidth / 1e12:g} TB/s"
+        )
+        found = winners.best(name, asked(model, given))
+        return SAMPLES[model] / BATCH * found[0].step_time_s / 86400.0 if found else None
 
     return of
+
+
+def asked(model: str, given: Cluster, batch: int = BATCH, space: Space | None = None) -> Question:
+    """Return what Forescale's own engine is asked."""
+    return Question(
+        model=load_model(model), cluster=given, workload=work(model, batch), space=space or Space()
+    )
 
 
 def work(model: str, batch: int = BATCH) -> Workload:
@@ -184,13 +189,13 @@ def work(model: str, batch: int = BATCH) -> Workload:
     return Workload(seq_len=load_model(model).max_seq_len, global_batch_size=batch)
 
 
-def rate_map(of: Days) -> Row:
+def rate_map(of: Days, winners: Winners) -> Row:
     """Return the chart of days over the FLOP rate and the memory, both as they come."""
     rows = [
         {
             "memory": f"{capacity:g} GB, {bandwidth:g} TB/s",
             "TFLOP/s": rate[0],
-            "days": of(changed(rate, capacity, bandwidth)),
+            "days": of(changed(rate, capacity, bandwidth), winners),
         }
         for rate in RATES
         for capacity, bandwidth in MEMORIES
@@ -198,10 +203,14 @@ def rate_map(of: Days) -> Row:
     return map_chart(rows, x="memory", y="TFLOP/s", value="days")
 
 
-def memory_map(of: Days) -> Row:
+def memory_map(of: Days, winners: Winners) -> Row:
     """Return the chart of days over the memory's capacity and bandwidth."""
     rows = [
-        {"GB": capacity, "TB/s": bandwidth, "days": of(changed(RATES[2], capacity, bandwidth))}
+        {
+            "GB": capacity,
+            "TB/s": bandwidth,
+            "days": of(changed(RATES[2], capacity, bandwidth), winners),
+        }
         for capacity in CAPACITIES
         for bandwidth in BANDWIDTHS
     ]
@@ -213,7 +222,7 @@ NEAR = (2, 4)
 """Ranks in a node of the paper's Figure A1."""
 
 
-def gather_chart() -> Row:
+def gather_chart(_: Winners) -> Row:
     """Return the time of an all-gather among 32 A100 by size: as measured, by the paper's formula, by our engine."""
     given, size = load_cluster("perlmutter", 32 * 4 // NEAR[0]), 32
     with MEASURED.open(encoding="utf-8") as file:
@@ -276,36 +285,38 @@ LARGE = 16384
 FIGURES: dict[str, Figure] = {
     "1": Figure(
         caption="GPT3-1T, 1D, 16,384 B200, NVS 8: pp 64, micro-batch 1, tp from 1 to 32",
-        chart=lambda: layouts("1d", cluster("b200", 8, LARGE), TENSORS),
+        chart=lambda _: layouts("1d", cluster("b200", 8, LARGE), TENSORS),
     ),
     "2a": Figure(
         caption="As 1 with tp 8, pp from 1 to 128",
-        chart=lambda: layouts("1d", cluster("b200", 8, LARGE), PIPELINES),
+        chart=lambda _: layouts("1d", cluster("b200", 8, LARGE), PIPELINES),
     ),
     "2b": Figure(
-        caption="As 2a with NVS 64", chart=lambda: layouts("1d", cluster("b200", 64, LARGE), PIPELINES)
+        caption="As 2a with NVS 64", chart=lambda _: layouts("1d", cluster("b200", 64, LARGE), PIPELINES)
     ),
     "3a": Figure(
         caption="GPT3-1T, SUMMA, 16,384 B200, NVS 8: tp 32 with pp 1, then tp 8 with pp 128",
-        chart=lambda: layouts("summa", cluster("b200", 8, LARGE), SQUARES),
+        chart=lambda _: layouts("summa", cluster("b200", 8, LARGE), SQUARES),
     ),
     "3b": Figure(
-        caption="As 3a with NVS 64", chart=lambda: layouts("summa", cluster("b200", 64, LARGE), SQUARES)
+        caption="As 3a with NVS 64", chart=lambda _: layouts("summa", cluster("b200", 64, LARGE), SQUARES)
     ),
-    "4a": Figure(caption="GPT3-1T, 1D, best on B200, NVS 8", chart=lambda: scaling(GPT, "1d", 8)),
-    "4b": Figure(caption="ViT, 2D, best on B200, NVS 8", chart=lambda: scaling(VIT, "2d", 8)),
-    "5a": Figure(caption="GPT3-1T, 1D: days for 1 T tokens", chart=lambda: training(GPT, "1d")),
-    "5b": Figure(caption="ViT, 2D: days for 40 years of ERA5, 80 times", chart=lambda: training(VIT, "2d")),
+    "4a": Figure(caption="GPT3-1T, 1D, best on B200, NVS 8", chart=lambda _: scaling(GPT, "1d", 8)),
+    "4b": Figure(caption="ViT, 2D, best on B200, NVS 8", chart=lambda _: scaling(VIT, "2d", 8)),
+    "5a": Figure(caption="GPT3-1T, 1D: days for 1 T tokens", chart=lambda _: training(GPT, "1d")),
+    "5b": Figure(caption="ViT, 2D: days for 40 years of ERA5, 80 times", chart=lambda _: training(VIT, "2d")),
     "A1": Figure(caption="All-gather among 32 A100 of Perlmutter, 2 and 4 ranks a node", chart=gather_chart),
-    "A2a": Figure(caption="As 3b with 2D", chart=lambda: layouts("2d", cluster("b200", 64, LARGE), SQUARES)),
+    "A2a": Figure(
+        caption="As 3b with 2D", chart=lambda _: layouts("2d", cluster("b200", 64, LARGE), SQUARES)
+    ),
     "A2b": Figure(
         caption="ViT, 2D, 16,384 B200, NVS 64: tp 16 with pp 1, then with pp 16",
-        chart=lambda: layouts("2d", cluster("b200", 64, LARGE), LONG, VIT),
+        chart=lambda _: layouts("2d", cluster("b200", 64, LARGE), LONG, VIT),
     ),
-    "A3a": Figure(caption="GPT3-1T, 1D, best on B200, NVS 64", chart=lambda: scaling(GPT, "1d", 64)),
-    "A3b": Figure(caption="GPT3-1T, SUMMA, best on B200, NVS 64", chart=lambda: scaling(GPT, "summa", 64)),
-    "A4a": Figure(caption="GPT3-1T: SUMMA over 1D", chart=lambda: speedups("summa")),
-    "A4b": Figure(caption="GPT3-1T: 2D over 1D", chart=lambda: speedups("2d")),
+    "A3a": Figure(caption="GPT3-1T, 1D, best on B200, NVS 64", chart=lambda _: scaling(GPT, "1d", 64)),
+    "A3b": Figure(caption="GPT3-1T, SUMMA, best on B200, NVS 64", chart=lambda _: scaling(GPT, "summa", 64)),
+    "A4a": Figure(caption="GPT3-1T: SUMMA over 1D", chart=lambda _: speedups("summa")),
+    "A4b": Figure(caption="GPT3-1T: 2D over 1D", chart=lambda _: speedups("2d")),
     **{
         f"{number}{letter}{suffix}": Figure(
             caption=f"{what}, 8,192 devices, NVS 8: days over {over}{by}", chart=partial(chart, of)
@@ -371,150 +382,46 @@ def training_table(model: str, kind: TensorParallel) -> str:
     return "\n".join(lines)
 
 
-def quirk_table() -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What leaving a quirk out changes over all devices, domains and sizes."""
+
+    moved: int
+    """Best configurations that change."""
+    both: int
+    """Cases with a result either way."""
+    gains: tuple[float, float]
+    """Least and greatest change of throughput."""
+
+
+def quirk_effects() -> dict[tuple[str, str, TensorParallel], Effect]:
+    """Return what leaving out each quirk changes, by quirk, model and strategy; what changes nothing is left out."""
+    found: dict[tuple[str, str, TensorParallel], Effect] = {}
+    for name, model, kind in ((n, m, k) for n in asdict(KEPT) for m in (GPT, VIT) for k in STRATEGIES):
+        left_out = replace(KEPT, **{name: False})
+        pairs = [(best(model, kind, given), best(model, kind, given, left_out)) for given in systems()]
+        both = [(one, other) for one, other in pairs if one is not None and other is not None]
+        gains = [other.samples_per_s / one.samples_per_s - 1.0 for one, other in both]
+        if both and max(map(abs, gains)) > 5e-4:
+            moved = sum(one.configuration != other.configuration for one, other in both)
+            found[name, model, kind] = Effect(moved=moved, both=len(both), gains=bounds(gains))
+    return found
+
+
+def systems() -> list[Cluster]:
+    """Return every device with every domain and size."""
+    return [cluster(device, domain, 2**p) for device in DEVICES for domain in DOMAINS for p in range(2, 15)]
+
+
+STRATEGIES: tuple[TensorParallel, ...] = ("1d", "2d", "summa")
+
+
+def quirk_table(effects: Mapping[tuple[str, str, TensorParallel], Effect]) -> str:
     """Return what leaving out each quirk changes over all 54 studies, in Markdown."""
     lines = ["| left out | model | strategy | best changes | throughput |", "|---|---|---|--:|--:|"]
-    for name in asdict(KEPT):
-        for model, kind in ((m, k) for m in (GPT, VIT) for k in ("1d", "2d", "summa")):
-            pairs = [
-                (best(model, kind, given), best(model, kind, given, replace(KEPT, **{name: False})))
-                for given in (cluster(d, s, 2**p) for d in DEVICES for s in DOMAINS for p in range(2, 15))
-            ]
-            both = [(one, other) for one, other in pairs if one is not None and other is not None]
-            gains = [other.samples_per_s / one.samples_per_s - 1.0 for one, other in both]
-            if both and max(map(abs, gains)) > 5e-4:
-                moved = sum(one.configuration != other.configuration for one, other in both)
-                lines.append(
-                    f"| `{name}` | {model} | {kind} | {moved} of {len(both)} "
-                    f"| {100.0 * min(gains):+.1f} % to {100.0 * max(gains):+.1f} % |"
-                )
-    return "\n".join(lines)
-
-
-def engine_table() -> str:
-    """Return what Forescale's own engine finds best for the same questions, in Markdown."""
-    lines = [
-        "| model | devices | layout | recompute | step (s) | over the paper's best | MFU | bubble | GB |",
-        "|---|--:|---|---|--:|--:|--:|--:|--:|",
-    ]
-    for name, kind in ((GPT, "1d"), (VIT, "2d")):
-        for n in (256, 2048, LARGE):
-            given = cluster("b200", 8, n)
-            one = search(load_model(name), given, work(name), top=1).best[0]
-            published = best(name, kind, given)
-            ratio = f"{one.step_time_s / published.step_time_s:.2f}" if published else "–"
-            plan = one.strategy
-            degrees = {
-                "tp": plan.tp,
-                "cp": plan.cp,
-                "pp": plan.pp,
-                "vpp": plan.vpp,
-                "dp": plan.dp,
-                "zero": plan.zero,
-            }
-            words = " ".join(f"{key} {value}" for key, value in degrees.items() if value > 1)
-            lines.append(
-                f"| {name} | {n:,} | {words} | {plan.recompute.granularity} | {one.step_time_s:.2f} | {ratio} "
-                f"| {100.0 * one.mfu:.0f} % | {100.0 * abs(one.time_s['bubble']) / one.step_time_s:.1f} % "
-                f"| {one.memory.peak_bytes / 1e9:.0f} |"
-            )
-    return "\n".join(lines)
-
-
-VALIDATED = {"tp1": 4, "pp": 16, "micro_batch_size": 1}
-"""What the paper ran on Perlmutter (section IV): GPT3-175B on 512 A100 in nodes of 4, 8 replicas, a batch of 1,024."""
-
-
-def validation_table() -> str:
-    """Return the step of the configuration that the paper measured, and the best of both models, in Markdown."""
-    model, given = load_model("gpt3-175b"), load_cluster("a100-nvs4", 512)
-    asked = work("gpt3-175b", 1024)
-    paper = {
-        name: search_subramanian2024(
-            model, given, tensor_parallel="1d", global_batch_size=1024, top=1, fixed=fixed
-        ).best[0]
-        for name, fixed in {"as measured": VALIDATED, "its best": {}}.items()
-    }
-    layout = Strategy(tp=4, pp=16, dp_shard=8, zero=1)
-    run = project(
-        model, given, layout, replace(asked, precision=Precision(compute="fp16", parameters="fp16"))
-    )
-    own = search(model, given, asked, top=1).best[0]
-    lines = ["| who | configuration | step (s) | GB |", "|---|---|--:|--:|"]
-    for name, one in paper.items():
-        at = one.configuration
-        words = f"tp {at.tp1}, pp {at.pp}, dp {at.dp}, micro-batch {at.micro_batch_size}"
+    for (name, model, kind), one in effects.items():
+        low, high = (100.0 * gain for gain in one.gains)
         lines.append(
-            f"| the paper's model, {name} | {words} | {one.step_time_s:.1f} | {total(one) / 1e9:.0f} |"
-        )
-    for name, found in {"as measured": run, "its best": own}.items():
-        plan = found.strategy
-        words = (
-            f"tp {plan.tp}, pp {plan.pp}, vpp {plan.vpp}, dp {plan.dp}, micro-batch {plan.micro_batch_size}"
-        )
-        lines.append(
-            f"| Forescale's own engine, {name} | {words} | {found.step_time_s:.1f} "
-            f"| {found.memory.peak_bytes / 1e9:.0f} |"
+            f"| `{name}` | {model} | {kind} | {one.moved} of {one.both} | {low:+.1f} % to {high:+.1f} % |"
         )
     return "\n".join(lines)
-
-
-SUMMA = Space(tp_kind=("summa",), summa_panels=(1, 2, 4, 8, 16))
-GRIDS = replace(SUMMA, cp=(2, 4, 8, 16))
-CASES = [("b200", 64, GPT, n) for n in (256, 1024, 4096, LARGE)]
-CASES += [("b200", 64, VIT, 1024), ("b200", 64, VIT, 4096), ("a100", 4, GPT, 4096)]
-
-
-def summa_table() -> str:
-    """Return what SUMMA takes in Forescale's own engine, next to any layout, in Markdown."""
-    lines = [
-        "| model | devices | any layout (s) | SUMMA (s) | grid of SUMMA (tp × cp) | SUMMA with cp of 2 to 16 (s) |",
-        "|---|--:|--:|--:|---|--:|",
-    ]
-    for device, domain, name, n in CASES:
-        model, given = load_model(name), cluster(device, domain, n)
-        free, line, grids = (
-            search(model, given, work(name), space=space, top=1).best[0] for space in (Space(), SUMMA, GRIDS)
-        )
-        lines.append(
-            f"| {name} | {n:,} {device.upper()}, NVS {domain} | {free.step_time_s:.2f} | {line.step_time_s:.2f} "
-            f"| {line.strategy.tp} × {line.strategy.cp} | {grids.step_time_s:.2f} |"
-        )
-    return "\n".join(lines)
-
-
-def tables() -> str:
-    """Return all tables as one page."""
-    parts = ["# Tables of the study of Subramanian et al. 2024", "Written by `studies/subramanian2024.py`."]
-    scaled: tuple[tuple[str, TensorParallel, int], ...] = (
-        (GPT, "1d", 8),
-        (VIT, "2d", 8),
-        (GPT, "1d", 64),
-        (GPT, "summa", 64),
-    )
-    trained: tuple[tuple[str, TensorParallel], ...] = ((GPT, "1d"), (VIT, "2d"))
-    for model, kind, domain in scaled:
-        parts += [f"## Best on B200: {model}, {kind}, NVS {domain}", scaling_table(model, kind, domain)]
-    for model, kind in trained:
-        parts += [f"## Days of training: {model}, {kind}", training_table(model, kind)]
-    parts += ["## Quirks left out, one at a time", quirk_table()]
-    parts += ["## All quirks left out: gpt3-1t, summa, NVS 64", scaling_table(GPT, "summa", 64, MEANT)]
-    parts += ["## The paper's validation: GPT3-175B on 512 A100, NVS 4", validation_table()]
-    parts += ["## Forescale's own engine: B200, NVS 8", engine_table()]
-    parts += ["## SUMMA with Forescale's own engine", summa_table()]
-    return "\n\n".join(parts) + "\n"
-
-
-def main() -> None:
-    """Write everything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where pictures and tables go")
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, figure in FIGURES.items():
-        write(folder, f"figure-{number}", figure.chart(), title=f"Figure {number}. {figure.caption}")
-    (folder / "tables.md").write_text(tables(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

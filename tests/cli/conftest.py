@@ -1,11 +1,19 @@
+"""Tests of the command line run commands in their own process, and search each question once."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import pytest
 
 from forescale.cli.app import run
+from forescale.question import Question
+from forescale.search import search
 
 
 @dataclass
@@ -25,3 +33,31 @@ def forescale(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         return Ran(code=code, out=captured.out, err=captured.err)
 
     return call
+
+
+KNOWN: dict[tuple[Any, ...], Any] = {}
+"""Results of searches by question, notes and options: the same for the text, the document and the page of one question."""
+
+
+@wraps(search)
+def searched(question: Question, **options: Any) -> Any:
+    """Answer each question once; searches that may stop or go on are made every time."""
+    watch = options.pop("watch", None)
+    if any(options.get(name) is not None for name in ("time_limit", "checkpoint")):
+        return search(question, watch=watch, **options)
+    key = (question, question.notes, *sorted(options.items()))
+    if key not in KNOWN:
+        KNOWN[key] = search(question, watch=watch, **options)
+    return KNOWN[key]
+
+
+@pytest.fixture(autouse=True)
+def _searched_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Remember what searches find, but for tests that change what a search does or watch it."""
+    own = inspect.signature(request.function).parameters
+    if "monkeypatch" in own or request.path.stem in ("test_progress", "test_streams"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["forescale.search"], "search", searched)
+        yield
