@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.spec import Share, Strategy, Workload
 from forescale.spec.constraints import CONSTRAINTS, check, exchanged_heads_divide, legal, sees_picked
-from forescale.spec.proposal import Proposal
+from forescale.spec.proposal import ManyLayouts, Proposal
 from forescale.spec.workload import Trainable
 
 DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "zero", "micro_batch_size")
@@ -28,7 +27,7 @@ layouts = st.fixed_dictionaries(
 @given(st.lists(layouts, min_size=1, max_size=20), st.sampled_from([dense(), moe()]))
 def test_the_mask_and_the_sentence_agree(rows, model):
     """What the mask over arrays refuses is what `check` refuses in words, layout by layout."""
-    columns = SimpleNamespace(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    columns = ManyLayouts({name: np.array([row[name] for row in rows]) for name in rows[0]}, Strategy())
     place = cluster(16)
     mask, refused = legal(Proposal(model=model, cluster=place, workload=workload(), degrees=columns))
     for row, is_legal in zip(rows, mask, strict=True):

@@ -226,7 +226,8 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
         return tuple(Inside(**{axis: self._inside(tier, axis)[which] for axis in AXES}) for tier in tiers)
 
     def _inside(self, tier: int, axis: Axis) -> Array:
-        shares = [1 if placement is None else getattr(placement[tier], axis) for _, placement in self.orders]
+        named = (None if placement is None else placement[tier : tier + 1] for _, placement in self.orders)
+        shares = [getattr(share[0], axis) if share else 1 for share in named]
         return np.array(shares, dtype=float)
 
 

@@ -430,7 +430,8 @@ def virtual_stages(model: Model, pp: int) -> tuple[int, ...]:
 
 
 def _group(q: Proposal) -> int | None:
-    return q.degrees.microbatch_group
+    group: int | None = q.degrees.microbatch_group
+    return group
 
 
 def _neighbours_divide(degrees: Values, count: int, *, is_moe: bool) -> Values:
