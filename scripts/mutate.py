@@ -47,8 +47,6 @@ FORMULAS = (
     "goodput",
     "whole_run",
     "search/bound",
-    "search/footprints",
-    "search/places",
 )
 """Where the formulas are: what the paths of mutated files begin with."""
 LEFT_OUT = ("tests/fuzz",)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from forescale.errors import InfeasibleError
 from forescale.question import Question
 from forescale.search import SearchResult
-from forescale.spec.constraints import Constraint
+from forescale.spec.proposal import Constraint
 from forescale.spec.strategy import Strategy
 from forescale.units import counted
 
