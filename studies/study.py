@@ -89,7 +89,10 @@ class Figures(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401
         """Return a figure as the page has it."""
         text = str(super().format_field(value, format_spec))
-        return text if isinstance(value, str) else text.replace("%", " %").replace("-", "−")
+        if isinstance(value, str):
+            return text
+        zero = not any(digit in text for digit in "123456789")
+        return text.replace("%", " %").replace("-", "" if zero else "−")
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -20,9 +20,10 @@ def page(tmp_path, monkeypatch):
 
 def test_figures_are_set_as_in_prose(page):
     files = page(
-        "{a:.1%} of {b[0]:,.0f}, {c:+.2f} {d}", figures={"a": 0.131, "b": [1234.5], "c": -2, "d": "x-y%"}
+        "{a:.1%} of {b[0]:,.0f}, {c:+.2f} {d} {e:.0%}",
+        figures={"a": 0.131, "b": [1234.5], "c": -2, "d": "x-y%", "e": -1e-4},
     )
-    assert files == {"one.md": "13.1 % of 1,234, −2.00 x-y%", "one/tables.md": "a\n"}
+    assert files == {"one.md": "13.1 % of 1,234, −2.00 x-y% 0 %", "one/tables.md": "a\n"}
 
 
 @pytest.mark.parametrize(
