@@ -76,7 +76,7 @@ def operations(draw):
     own = Failures(name="own", per_device_day={"faulty GPU": 1e-4, "NIC": 3e-5}, observed=120.0)
     return Operations(
         failures=draw(st.sampled_from(["llama-3", "meta-rsc-2", 0.007, own])),
-        failure_factor=draw(st.floats(0.0, 10.0)),
+        failure_factor=draw(st.just(0.0) | st.floats(1e-3, 10.0)),
         checkpointing=Checkpointing(
             mode=draw(st.sampled_from(["sync", "async", "peer"])),
             interval=draw(st.none() | st.floats(60, 1e4)),
@@ -117,7 +117,9 @@ def questions(draw):
         safe=draw(st.booleans()),
     )
     if draw(st.booleans()):
-        link = SiteLink(count=2, bandwidth=draw(st.floats(1e8, 1e11)), latency=draw(st.floats(0.0, 0.1)))
+        link = SiteLink(
+            count=2, bandwidth=draw(st.floats(1e8, 1e11)), latency=draw(st.just(0.0) | st.floats(1e-9, 0.1))
+        )
         outer = draw(
             st.none() | st.builds(Outer, every=st.integers(1, 50), bits=st.sampled_from([4.0, 16.0]))
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.plans import EXPERTS, plans
+from tests.plans import plans
 
 from forescale.errors import SpecError
 from forescale.export import export
@@ -43,7 +43,10 @@ def flat(content: Any, before: str = "") -> Any:
 @pytest.fixture(scope="module")
 def nanotron():
     found = plans(
-        "nanotron", 45, seed=11, kinds=(("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "mistral-7b"), EXPERTS)
+        "nanotron",
+        45,
+        seed=11,
+        kinds=(("llama-3.1-8b", "llama-3.1-70b", "mistral-7b"), ("mixtral-8x7b", "mixtral-8x22b")),
     )
     return [(question, yaml.safe_load(export(question).texts["run.yaml"])) for question in found]
 
