@@ -50,7 +50,8 @@ def test_the_front_of_a_search_is_that_of_projecting_everything(model):
     assert set(got) == expected
     assert got == sorted(got)
     assert front.front[0].strategy == result.best[0].strategy
-    assert (front.num_legal, front.num_feasible) == (result.num_legal, result.num_feasible)
+    assert front.num_legal == result.num_legal
+    assert front.num_feasible >= result.num_feasible > 0
 
 
 def test_devices_are_a_third_objective():
