@@ -36,14 +36,18 @@ def convert(path: str | Path, target: str | Path) -> int:
     ReaderError
         If `path` is neither a table of runs nor one of Megatron-LM's golden values.
     """
+    pairs = read_rows(path)
+    write_text(Path(target), text_of([explicit(case, row) for case, row in pairs]))
+    return len(pairs)
+
+
+def read_rows(path: str | Path) -> list[tuple[Case, Row]]:
+    """Return the case of every row of a table that `convert` takes; errors are the same."""
     table = read_table(path)
     if set(CI_COLUMNS) <= set(table.columns):
-        cases, rows = ci_cases(table), table.rows
-    else:
-        rows = read_corpus(path).rows
-        cases = express(rows)
-    write_text(Path(target), text_of([explicit(case, row) for case, row in zip(cases, rows, strict=True)]))
-    return len(rows)
+        return list(zip(ci_cases(table), table.rows, strict=True))
+    rows = read_corpus(path).rows
+    return list(zip(express(rows), rows, strict=True))
 
 
 def text_of(rows: Sequence[Mapping[str, str]]) -> str:

@@ -47,15 +47,6 @@ def plan_of(case):
     }
 
 
-def test_every_row_by_row():
-    assert len(runs()) > 1000
-    for case in runs():
-        plan = build_question(plan_of(case), where=case.id)
-        assert (plan.model, plan.cluster) == (case.model, case.cluster), case.id
-        assert plan.strategy == case.strategy, case.id
-        assert plan.workload == case.workload, case.id
-
-
 def test_one_run_of_every_source_by_its_file(tmp_path):
     first = {(case.source, case.stated.framework): case for case in reversed(runs())}
     assert len({source for source, _ in first}) > 30
