@@ -221,13 +221,22 @@ def bounded(allowed: Interval, *, whole: bool = True) -> Callable[[typer.Callbac
     return check
 
 
+def positive(name: str, text: str | None, read: Callable[[str], float]) -> float | None:
+    """Return the value of an option that `read` converts and that must be greater than 0; None if it is not given."""
+    try:
+        value = None if text is None else read(text)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
+    if value is not None and not value > 0.0:
+        raise SpecError(f"{name} must be greater than 0, got {text}")
+    return value
+
+
 def memory_limit(text: str | None) -> float | None:
     """Return the bytes of --max-memory."""
     from forescale.units import parse
 
-    value = None if text is None else parse(text, "byte")
-    if value is not None and value <= 0:
-        raise SpecError(f"--max-memory must be greater than 0, got {text}")
+    value = positive("--max-memory", text, lambda text: parse(text, "byte"))
     if value is not None and (problem := outside(value, MEMORY)):
         raise SpecError(f"--max-memory {problem} bytes, got {text}; say its unit, such as 70GiB")
     return value
