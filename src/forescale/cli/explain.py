@@ -23,7 +23,7 @@ from forescale.cli.options import (
     output_option,
 )
 from forescale.errors import MissingError, SpecError, nearest
-from forescale.files import place_of
+from forescale.files import exists, place_of
 from forescale.limits import REST
 
 complete_quantities = completing("explain", "quantity_names")
@@ -97,7 +97,7 @@ def _model_and_quantity(words: list[str], plan: PlanOptions) -> tuple[str | None
     if not words:
         return None, None
     names, models = quantity_names(), model_names()
-    is_model = [word in models or place_of(word).exists() for word in words]
+    is_model = [word in models or exists(place_of(word)) for word in words]
     if len(words) == 2:
         return (words[1], words[0]) if is_model == [False, True] else (words[0], words[1])
     word = words[0]

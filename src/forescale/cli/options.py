@@ -17,7 +17,7 @@ import typer
 
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
-from forescale.files import place_of
+from forescale.files import is_file, is_folder, place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
@@ -187,7 +187,7 @@ def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
     """Return where a page goes, if it can be written there, with the command that writes none."""
     if file is None:
         return None
-    if file.path.suffix != ".html" and not file.path.is_dir():
+    if file.path.suffix != ".html" and not is_folder(file.path):
         raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
     writable(file.path)
     words = list(context.obj or ())
@@ -567,7 +567,7 @@ def _rate(text: str) -> str | float:
     try:
         rate = float(text)
     except ValueError:
-        return str(place_of(text).absolute()) if place_of(text).is_file() else text
+        return str(place_of(text).absolute()) if is_file(place_of(text)) else text
     if not 0.0 <= rate < math.inf:
         raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
     return rate
