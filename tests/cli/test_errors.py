@@ -68,6 +68,8 @@ BAD = {
     "no model": (("project", *DENSE[1:]), "MODEL must be given"),
     "search without devices": (("search", MODEL, "--cluster", "h100-sxm", *RUN), "error: --devices (or --nodes) must be given, here or"),
     "model of no name": (("project", "", *DENSE[1:]), "unknown model ''; there are almodel, bloom"),
+    "an option in the place of a file": (("search", *SEARCH, "--checkpoint", "--json"), "--checkpoint requires a value; got the option --json"),
+    "an option in the place of a number": (("project", MODEL, *MACHINE, "--seq-len", "--global-batch-size", 64), "--seq-len requires a value; got the option --global-batch-size"),
     "cluster of no name": (("project", MODEL, "--cluster", "", "--devices", 8, *RUN), "--cluster is empty; give it a value"),
     "cluster with a word too many": (("project", MODEL, "--cluster", "b200-sxm", "--devices", 8, *RUN), "did you mean b200 or"),
     "a network of no devices": (("network", "--cluster", "h100-sxm", "--devices", 0), "1 or more, got 0"),
