@@ -132,7 +132,7 @@ def test_a_framework_trains_as_its_record_says():
     [
         ({"zero": 5}, "the question: zero takes 0, 1, 2 or 3; got '5'"),
         ({"cp_kind": ["rong"]}, "the question: cp_kind takes all_gather, ring"),
-        ({"axis_order": ("tp", "cp", "dp", "pp")}, "axis_order takes tp-cp-dp-pp, tp-cp-pp-dp; got 'tp'"),
+        ({"axis_order": ("tp", "cp", "dp", "pp")}, "axis_order takes tp-cp-dp-pp, tp-cp-pp-dp, .*; got 'tp'"),
         ({"axis_order": [("tp", "cp")]}, "axis_order names each of tp, cp, dp, pp once; got tp,cp"),
         ({"tp": [2.5]}, "the question: space.tp.0 must be a whole number, got 2.5"),
         ({"space": Space(tp=8)}, "the question: space.tp must be a list, got 8"),  # type: ignore[arg-type]
@@ -275,6 +275,8 @@ def test_what_must_be_a_name_says_so():
     of = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
     with pytest.raises(SpecError, match=r"load_framework takes a name such as torchtitan or .*; got 3"):
         fs.load_framework(3)
+    with pytest.raises(SpecError, match=r"load_framework takes a name"):
+        fs.load_framework(["megatron"])
     with pytest.raises(SpecError, match="quantity is a name such as step_time or memory; got 3"):
         fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity=3)
     with pytest.raises(SpecError, match="checkpoint is the name of a file; got 3"):
@@ -283,6 +285,22 @@ def test_what_must_be_a_name_says_so():
         fs.search("llama-3.2-1b", "h100-sxm", **of, tp=1, watch=3)
     with pytest.raises(SpecError, match=r"fs.explain: stage must be a whole number of 0 or more, got '0'"):
         fs.explain("llama-3.2-1b", "h100-sxm", **of, quantity="memory.peak", stage="0")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words", "message"),
+    [
+        (fs.fit, {"keep": 5.0}, "fs.fit: keep takes names of dimensions"),
+        (fs.fit, {"pairs": "no"}, "fs.fit: pairs must be True or False, got 'no'"),
+        (fs.advise, {"exact": 2}, "fs.advise: exact must be True or False, got 2"),
+        (fs.export, {"to": "megatron", "slurm": "x"}, "fs.export: slurm must be True or False, got 'x'"),
+        (fs.project, {"costs": fs.Costs(kernels=3)}, "costs.kernels must be a table, got 3"),
+        (fs.project, {"strategy": fs.Strategy(overlap=fs.Overlap(tensor=np.array([1, 2])))}, "overlap.tensor must be true"),
+    ],
+)  # fmt: skip
+def test_values_of_a_wrong_type_are_refused_with_their_name(ask, words, message):
+    with pytest.raises(SpecError, match=message):
+        ask("llama-3.2-1b", "h100-sxm", **WORDS, **words)
 
 
 def test_numbers_of_numpy_and_paths_are_as_good_as_pythons(tmp_path):

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from forescale.errors import ReaderError
-from forescale.files import parse_json, place_of, read_table, read_text
+import forescale as fs
+from forescale.errors import ReaderError, UnknownNameError
+from forescale.files import exists, is_file, is_folder, parse_json, place_of, read_table, read_text
+from forescale.io.question import is_plan
 
 UNREADABLE = {
     "folder": None,
@@ -95,3 +99,12 @@ def test_a_cell_that_is_no_number_says_how_to_write_it(tmp_path, cell, instead):
     with pytest.raises(ReaderError) as raised:
         read_table(path).rows[0].number("b")
     assert str(raised.value).endswith(f"; write {instead}" if instead else "is not a number")
+
+
+@pytest.mark.parametrize("name", ["é" * 200, "a" * 5000, "a\0b"])
+def test_names_that_no_file_can_have_are_of_none(name):
+    assert not any(ask(Path(name)) for ask in (exists, is_file, is_folder))
+    assert not is_plan(name)
+    for load in (fs.load_model, lambda name: fs.load_cluster(name, 8), fs.load_framework):
+        with pytest.raises(UnknownNameError):
+            load(name)

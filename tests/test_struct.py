@@ -12,7 +12,7 @@ import pytest
 from msgspec import field
 
 from forescale.errors import SpecError
-from forescale.spec import Strategy, Workload
+from forescale.spec import Precision, Recompute, Strategy, Workload
 from forescale.struct import Struct, attributes
 
 if TYPE_CHECKING:
@@ -122,3 +122,19 @@ def test_attributes_are_plain_values_and_results_within_say_themselves() -> None
 def test_what_a_constructor_does_not_take_is_named_with_its_class(make: Any, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": "fp8"}, r"Workload: precision must be Precision\(\.\.\.\), got 'fp8'"),
+        (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": {}}, r"Workload: precision must be Precision\(\.\.\.\), got {}"),
+        (Recompute, {"modules": 5}, "Recompute: modules must be a list, got 5"),
+        (Recompute, {"unit": "2"}, "Recompute: unit must be a whole number, got '2'"),
+        (Strategy, {"axis_order": 5}, "Strategy: axis_order must be a list, got 5"),
+        (Precision, {"compute": np.array([1, 2])}, "Precision: compute must be 'fp32'"),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_refused_with_its_field(kind, given, message):
+    with pytest.raises(SpecError, match=f"^{message}"):
+        kind(**given)

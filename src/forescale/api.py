@@ -307,7 +307,8 @@ def export(
     """
     if not isinstance(model, Question):
         words.setdefault("framework", to)
-    return exported(ask(model, cluster, strategy, workload, **words), to, slurm=slurm)
+    question = ask(model, cluster, strategy, workload, **words)
+    return exported(question, to, slurm=_flag(slurm, "fs.export: slurm"))
 
 
 def advise(
@@ -325,7 +326,8 @@ def advise(
     InfeasibleError
         If nothing that the process tries fits.
     """
-    return advised(ask_search(model, cluster, workload, **words), exact=exact)
+    question = ask_search(model, cluster, workload, **words)
+    return advised(question, exact=_flag(exact, "fs.advise: exact"))
 
 
 def fit(
@@ -348,9 +350,10 @@ def fit(
         If `keep` names nothing that is changed.
     """
     kept = (keep,) if isinstance(keep, str) else keep
-    return fitted(
-        ask(model, cluster, strategy, workload, **words), keep=kept, pairs=pairs, accepts=is_writable
-    )
+    if not (isinstance(kept, SEVERAL) and all(isinstance(each, str) for each in kept)):
+        raise SpecError(f"fs.fit: keep takes names of dimensions, such as ['tp']; got {shown(keep)}")
+    question = ask(model, cluster, strategy, workload, **words)
+    return fitted(question, keep=tuple(kept), pairs=_flag(pairs, "fs.fit: pairs"), accepts=is_writable)
 
 
 def compare(
@@ -363,6 +366,13 @@ def compare(
     """Return how b differs from a, term by term: projections, their JSON documents, or questions."""
     one, other = (project_as(each) if isinstance(each, Question) else each for each in (a, b))
     return compared(one, other, name_a=name_a, name_b=name_b)
+
+
+def _flag(value: object, name: str) -> bool:
+    """Return a value that must be True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise SpecError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
 
 
 def _whole(
@@ -391,6 +401,7 @@ def _read(
     for name, part in parts.items():
         if not isinstance(part, PARTS[name]):
             raise SpecError(f"{WHERE}: {name} must be an fs.{PARTS[name].__name__}, got {shown(part)}")
+        same(part, WHERE, name)
     run = {name: words.pop(name) for name in RUN if name in words}
     cost = {name: words.pop(name) for name in COST if name in words}
     values = {name: words.pop(name) for name in PLAN if name in words}

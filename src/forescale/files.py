@@ -42,6 +42,21 @@ def place_of(text: str | Path) -> Path:
     return Path(os.path.expanduser(text))  # noqa: PTH111 (pathlib raises for an unknown user)
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is a file or a folder; False for names that no file can have, which pathlib raises for."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; False as of `exists`."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder; False as of `exists`."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def file_of(given: object, function: str) -> Path:
     """Return the file that a function of Python is given by its name.
 

@@ -77,6 +77,24 @@ def same(value: T, where: str, key: str) -> T:
     return value
 
 
+def refuse_values(kind: type, values: Mapping[str, object]) -> None:
+    """Refuse arguments of a dataclass that are not what its fields are annotated with.
+
+    Raises
+    ------
+    SpecError
+        For the first of them; the message says what the field may hold.
+    """
+    for name, value in values.items():
+        walk, form = Walk(kind.__name__, respells=False), _forms(kind)[name]
+        walk.read(form, value, (name,))
+        if form.kinds and (walk.problems or isinstance(value, Mapping)):
+            wanted = " or ".join(f"{each.__name__}(...)" for each in form.kinds)
+            raise SpecError(f"{kind.__name__}: {name} must be {wanted}, got {shown(value)}")
+        if walk.problems:
+            raise SpecError(f"{kind.__name__}: {walk.problems[0]}")
+
+
 class Walk:
     """One pass over plain values: collects problems instead of stopping at the first."""
 
@@ -156,7 +174,7 @@ class Walk:
     def _scalar(self, form: _Form, value: object, path: tuple[str, ...]) -> Hint:
         """Return a plain value; what would pass by silent conversion is refused: text, or true, for a number."""
         bare, choices = form.bare, form.choices
-        if choices and any(value == each and type(value) is type(each) for each in choices):
+        if choices and any(type(value) is type(each) and value == each for each in choices):
             return value
         if choices and self.respells and isinstance(value, str) and (meant := spelling(value, choices)):
             return meant

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, asdict, field, fields, is_dataclass, make_dataclass
 from functools import cache
+from importlib import import_module
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import NODEFAULT
 
-from forescale.errors import SpecError, UnknownKeyError
+from forescale.errors import ForescaleError, SpecError, UnknownKeyError
 
 
 class _Fields:
@@ -53,13 +54,18 @@ class Struct(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.StructMeta):
-    """Makes values, and says of a wrong keyword which class has it not, and the nearest that it has."""
+    """Makes values; refuses a wrong keyword with the nearest that the class has, and a value of a wrong type."""
 
     def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: ANN401, N805  (any value; a metaclass)
         try:
             return super().__call__(*args, **given)
-        except TypeError as error:
+        except ForescaleError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
             refuse_call(cls.__name__, cls.__struct_fields__, cls.__struct_defaults__, args, given)
+            import_module("forescale.records").refuse_values(
+                cls, given
+            )  # loaded for the error's message only
             raise error from None
 
 

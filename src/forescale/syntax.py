@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import ReaderError, SpecError, shown
-from forescale.files import DEPTH, check_plain, parse_json, read_text
+from forescale.files import DEPTH, check_plain, is_folder, parse_json, read_text
 
 YAML_BYTES = 2**20
 """Largest YAML text that is read: its reader takes seconds for one."""
@@ -30,7 +30,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     """
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
-        if path.is_dir():
+        if is_folder(path):
             raise ReaderError(path, f"it is a folder; give a file, one of {', '.join(_PARSERS)}")
         raise ReaderError(path, f"the suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}")
     return parse_mapping(read_text(path), path, parse)

@@ -57,6 +57,23 @@ def test_what_a_job_does_not_read_is_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_check_without_its_file_is_refused_before_it_starts(capsys, tmp_path):
+    asked = (
+        "llama-3.1-8b",
+        "--cluster",
+        "h100-sxm",
+        "--devices",
+        "8",
+        "--seq-len",
+        "4096",
+        "--global-batch-size",
+        "64",
+    )
+    assert run(["bench", *asked, "--check", str(tmp_path / "none.json")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("none.json: there is no such file")
+
+
 def test_what_to_time_next_is_shown_without_torch(capsys):
     example = Path(__file__).parents[2] / "examples" / "bench.json"
     asked = (

@@ -78,10 +78,12 @@ def test_the_quantities_of_a_preset_are_its_own(forescale):
         (("llama-3.1-8b",), "llama-3.1-8b", None),
         (("llama-3.1-8",), "llama-3.1-8", None),
         (("llama-3.1-8b", "mfuu"), "llama-3.1-8b", "mfuu"),
+        (("mfu", "llama-3.1-8b"), "llama-3.1-8b", "mfu"),
+        (("llama-3.1-8", "mfu"), "llama-3.1-8", "mfu"),
         ((), None, None),
     ],
 )
-def test_a_single_argument_is_a_model_or_a_quantity(arguments, model, quantity):
+def test_arguments_are_a_model_and_a_quantity(arguments, model, quantity):
     assert _model_and_quantity(list(arguments), PlanOptions()) == (model, quantity)
 
 

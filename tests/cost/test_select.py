@@ -65,9 +65,9 @@ def test_impossible_choices_are_refused():
         Costs(compute="roof")
     with pytest.raises(SpecError, match="compute model measured needs timed kernels"):
         Costs(compute="measured")
-    with pytest.raises(SpecError, match="clock must be greater than 0, got -1 Hz"):
+    with pytest.raises(SpecError, match="clock in Hz must be greater than 0, got -1"):
         Costs(clock_hz=-1.0)
-    with pytest.raises(SpecError, match="got 0 Hz"):
+    with pytest.raises(SpecError, match="got 0"):
         Costs(clock_hz=0.0)
 
 

@@ -35,6 +35,11 @@ def test_images_that_do_not_fit_are_refused(images, said):
         project(MODEL, MACHINE, LAYOUT, asked(images))
 
 
+def test_a_tower_made_for_less_than_one_token_is_refused():
+    with pytest.raises(SpecError, match="image_size must be at least the 28 pixels of one token, got 27"):
+        replace(MODEL.vision, image_size=27)
+
+
 def test_a_tower_without_a_usual_size_asks_for_one():
     model = replace(MODEL, vision=replace(MODEL.vision, image_size=0))
     with pytest.raises(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.web.test_asked import LLAMA, SMALL
 
-from forescale.errors import ForescaleError
+from forescale.errors import ForescaleError, SpecError
 from forescale.export import export
 from forescale.project import project
 from forescale.web.asked import FIELDS, OWN, question
@@ -54,3 +54,23 @@ def test_a_message_names_the_file_as_it_was_called():
         uploaded("../../run.txt", "hello", {})
     with pytest.raises(ForescaleError, match="characters are more"):
         uploaded("a", "x" * 300_000, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.yaml",
+            "modules: {pre_trainer: {framework: megatron, model: NAME.yaml}}",
+            "its preset 'é",
+        ),
+        (
+            "a.yml",
+            "base_config: NAME.yml\nper_device_batch_size: 1\nmax_target_length: 1024",
+            "its base_config 'é",
+        ),
+    ],
+)
+def test_a_file_whose_name_is_too_long_is_not_there(name, text, message):
+    with pytest.raises(SpecError, match=message):
+        uploaded(name, text.replace("NAME", "é" * 200), {})

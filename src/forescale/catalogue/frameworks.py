@@ -34,7 +34,6 @@ def release_names(name: str) -> tuple[str, ...]:
     return tuple(sorted(content["releases"], key=lambda release: release != content["default"]))
 
 
-@cache
 def load_framework(name: str) -> Framework:
     """Return the framework that `name` means: NAME, in its usual release line, or NAME@RELEASE.
 
@@ -47,6 +46,11 @@ def load_framework(name: str) -> Framework:
     """
     if not isinstance(name, str):
         raise SpecError(f"load_framework takes a name such as torchtitan or nemo@24.07; got {shown(name)}")
+    return _loaded(name)
+
+
+@cache
+def _loaded(name: str) -> Framework:
     framework, at, release = name.partition("@")
     own = resolve_framework_name(framework)
     content = _files()[own]

@@ -57,10 +57,10 @@ def resolve_model_name(name: str) -> str:
     """Return the catalogue's own name of the model that `name` means; see `load_model`."""
     hub = hub_name(name)
     plain = (hub or name).strip().lower().rpartition("/")[2].replace("_", "-").replace(" ", "-")
-    if not _file(plain).is_file():
+    if plain not in model_names():
         aliases = _aliases()
         plain = aliases.get(plain, plain)
-        if not _file(plain).is_file():
+        if plain not in model_names():
             fix = f"download {HUB}/{hub}/resolve/main/config.json and give that file" if hub else ""
             raise UnknownNameError("model", hub or name, [*model_names(), *aliases], fix)
     return plain

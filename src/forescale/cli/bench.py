@@ -211,9 +211,10 @@ def _priced_by(question: Question, files: list[Path]) -> Question:
 def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
     from forescale.cli.progress import announce, interruptible
 
+    priced = _priced_by(question, [file])
     announce(seconds)
     with interruptible(NOTHING):
-        found = _measuring_part().check_projection(_priced_by(question, [file]), seconds=seconds)
+        found = _measuring_part().check_projection(priced, seconds=seconds)
     if as_json:
         print_json({"schema": "forescale.bench_check/1", **asdict(found)})
         return

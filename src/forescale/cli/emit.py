@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from forescale.cli.console import say
 from forescale.cli.options import complete_frameworks, output_option
 from forescale.errors import SpecError
+from forescale.files import is_folder
 from forescale.units import counted
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
         say(result.texts[result.main].rstrip("\n"))
         return
     place(result, output, force=force)
-    folder = output if output.is_dir() else output.parent
-    written = output / result.main if output.is_dir() and len(result.texts) == 1 else output
+    folder = output if is_folder(output) else output.parent
+    written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
     said = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
     say(f"{said}; on every node: cd {folder} && {result.launch}", error=aside)
 

@@ -23,7 +23,7 @@ from forescale.cli.options import (
     output_option,
 )
 from forescale.errors import MissingError, SpecError, nearest
-from forescale.files import place_of
+from forescale.files import exists, place_of
 from forescale.limits import REST
 
 complete_quantities = completing("explain", "quantity_names")
@@ -84,21 +84,24 @@ def explain_command(
 
 
 def _model_and_quantity(words: list[str], plan: PlanOptions) -> tuple[str | None, str | None]:
-    """Return the model and the quantity of the arguments; a single one is a quantity if it is named like one.
+    """Return the model and the quantity of the arguments, in either order.
 
-    With a plan or a file that may hold the model, a single argument that is not a model is a quantity too.
+    A single argument is a quantity if it is named like one. With a plan or a file that may hold the model, a single
+    argument that is not a model is a quantity too.
     """
     from forescale.catalogue.models import model_names
     from forescale.explain import quantity_names
 
     if len(words) > 2:
         raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
-    if len(words) == 2:
-        return words[0], words[1]
     if not words:
         return None, None
-    word, names, models = words[0], quantity_names(), model_names()
-    if word in models or place_of(word).exists():
+    names, models = quantity_names(), model_names()
+    is_model = [word in models or exists(place_of(word)) for word in words]
+    if len(words) == 2:
+        return (words[1], words[0]) if is_model == [False, True] else (words[0], words[1])
+    word = words[0]
+    if is_model[0]:
         return word, None
     held = plan.plan is not None or plan.config is not None
     like = nearest(word, names) and not nearest(word, models)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -45,9 +46,10 @@ class Command(TyperCommand):
         return _hastened(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
-        """Take `--help-all` for `--help` with nothing folded; nothing is given empty."""
+        """Take `--help-all` for `--help` with nothing folded; every option that takes a value has one."""
         ctx.meta[EVERYTHING] = EVERYTHING in args
         _refuse_empty(args)
+        _refuse_options_as_values(args, self.get_params(ctx))
         return super().parse_args(ctx, ["--help"] if ctx.meta[EVERYTHING] else args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
@@ -103,6 +105,16 @@ def _refuse_empty(args: list[str]) -> None:
         name, equals, value = word.partition("=")
         if name[:1] == "-" and not (value if equals else following).strip():
             raise SpecError(f"{name} is empty; give it a value, or leave it out")
+
+
+def _refuse_options_as_values(args: list[str], parameters: list[Any]) -> None:
+    """Refuse an option of the command in the place of another one's value."""
+    options = [each for each in parameters if each.param_type_name == "option"]
+    known = {name for each in options for name in (*each.opts, *each.secondary_opts)}
+    valued = {name for each in options if not each.is_flag for name in each.opts}
+    for word, following in pairwise(args):
+        if word in valued and following in known and following.startswith("--"):
+            raise SpecError(f"{word} requires a value; got the option {following}")
 
 
 def _hastened(parameters: list[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ from forescale.cli.options import (
     refuse,
 )
 from forescale.errors import MissingError, ReaderError, SpecError
-from forescale.files import place_of
+from forescale.files import exists, is_folder, place_of
 from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
 
@@ -310,7 +310,7 @@ def _reading_options(
     wrong = next((name for name, equals, _ in variables if not name or not equals), None)
     if wrong is not None:
         raise SpecError(f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}")
-    if missing := [each for each in plan.presets or () if not each.is_dir()]:
+    if missing := [each for each in plan.presets or () if not is_folder(each)]:
         raise ReaderError(missing[0], "there is no such folder (--presets)")
     return Options(
         num_devices=_known_devices(wanted, folder),
@@ -377,7 +377,7 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     given = written.get("model")
     text = given.get("base") if isinstance(given, dict) else given
     path = file_of(text, folder, known=text in model_names()) if isinstance(text, str) else None
-    return (training_file(path) or path) if path is not None and path.is_dir() else path
+    return (training_file(path) or path) if path is not None and is_folder(path) else path
 
 
 def _over(values: dict[str, Any], more: dict[str, Any]) -> None:
@@ -412,7 +412,7 @@ def _notes(path: Path, reading: Reading) -> tuple[Note, ...]:
 
 def _apart(text: str | None, plan: PlanOptions) -> str | None:
     """Return a file given as a flag so that it is not looked for beside the plan file."""
-    if text is None or plan.plan is None or not place_of(text).exists():
+    if text is None or plan.plan is None or not exists(place_of(text)):
         return text
     return str(place_of(text).absolute())
 

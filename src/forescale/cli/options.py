@@ -17,7 +17,7 @@ import typer
 
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
-from forescale.files import place_of
+from forescale.files import is_file, is_folder, place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
 from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
@@ -187,7 +187,7 @@ def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
     """Return where a page goes, if it can be written there, with the command that writes none."""
     if file is None:
         return None
-    if file.path.suffix != ".html" and not file.path.is_dir():
+    if file.path.suffix != ".html" and not is_folder(file.path):
         raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
     writable(file.path)
     words = list(context.obj or ())
@@ -221,13 +221,22 @@ def bounded(allowed: Interval, *, whole: bool = True) -> Callable[[typer.Callbac
     return check
 
 
+def positive(name: str, text: str | None, read: Callable[[str], float]) -> float | None:
+    """Return the value of an option that `read` converts and that must be greater than 0; None if it is not given."""
+    try:
+        value = None if text is None else read(text)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
+    if value is not None and not value > 0.0:
+        raise SpecError(f"{name} must be greater than 0, got {text}")
+    return value
+
+
 def memory_limit(text: str | None) -> float | None:
     """Return the bytes of --max-memory."""
     from forescale.units import parse
 
-    value = None if text is None else parse(text, "byte")
-    if value is not None and value <= 0:
-        raise SpecError(f"--max-memory must be greater than 0, got {text}")
+    value = positive("--max-memory", text, lambda text: parse(text, "byte"))
     if value is not None and (problem := outside(value, MEMORY)):
         raise SpecError(f"--max-memory {problem} bytes, got {text}; say its unit, such as 70GiB")
     return value
@@ -558,7 +567,7 @@ def _rate(text: str) -> str | float:
     try:
         rate = float(text)
     except ValueError:
-        return str(place_of(text).absolute()) if place_of(text).is_file() else text
+        return str(place_of(text).absolute()) if is_file(place_of(text)) else text
     if not 0.0 <= rate < math.inf:
         raise SpecError(f"--failures must be 0 or more per node and day, or a name; got {text}")
     return rate

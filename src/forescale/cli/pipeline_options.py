@@ -18,6 +18,7 @@ from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
 from forescale.cli.progress import interruptible
 from forescale.errors import ForescaleError, UnknownNameError
+from forescale.files import exists, is_folder
 from forescale.io.schedule_table import Listed, read_schedule
 from forescale.limits import DEVICES, Interval
 from forescale.numeric import Array
@@ -478,8 +479,8 @@ def _wrote(*files: Path | None) -> None:
 
 def _check_folder(folder: Path, num_ranks: int) -> None:
     """Refuse a folder in which a run of so many ranks cannot be written: asked before anything runs."""
-    if not folder.is_dir():
-        if folder.exists():
+    if not is_folder(folder):
+        if exists(folder):
             raise ForescaleError(f"{folder} is no folder; --trace writes files of all ranks")
         writable(folder)
         return
@@ -518,7 +519,7 @@ def schedule_of(
     """Return the schedule of a file, or of that name and shape."""
     if file is not None:
         with suppress(UnknownNameError):
-            if not file.exists() and family(str(file)):
+            if not exists(file) and family(str(file)):
                 raise ForescaleError(f"there is no file {file}, but a schedule of that name: -s {file}")
         if pp is not None or microbatches is not None:
             message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"

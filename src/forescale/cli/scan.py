@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from forescale.cli.help import Rare
-from forescale.cli.options import Asked, bounded, option
+from forescale.cli.options import Asked, bounded, option, positive
 from forescale.errors import MissingError, SpecError, shown
 from forescale.limits import COUNT, DEVICES, PRICE, TIME, whole_of, within
 
@@ -146,7 +146,7 @@ def planned(question: Question, scan: ScanOptions) -> Plans:
     named, price = scan.device_counts, hourly_price(question.cluster, scan.price_per_device_hour)
     counts = usual_counts(question.cluster)[1] if named is None else _counts("--device-counts", named)
     limits = Limits(
-        deadline=_positive("--deadline", scan.deadline, _days),
+        deadline=positive("--deadline", scan.deadline, _days),
         budget=amount("--budget", scan.budget),
     )
     return plan_run(question, counts, limits, price=price)
@@ -166,17 +166,7 @@ def amount(name: str, text: str | None) -> float | None:
     """Return an amount of money such as 10M, which must be greater than 0."""
     from forescale.units import parse
 
-    return _positive(name, text, lambda text: parse(text, "money"))
-
-
-def _positive(name: str, text: str | None, read: Callable[[str], float]) -> float | None:
-    try:
-        value = None if text is None else read(text)
-    except SpecError as error:
-        raise SpecError(f"{name}: {error}") from error
-    if value is not None and not value > 0.0:
-        raise SpecError(f"{name} must be greater than 0, got {text}")
-    return value
+    return positive(name, text, lambda text: parse(text, "money"))
 
 
 def _target(scan: ScanOptions) -> Target | None:
@@ -186,10 +176,7 @@ def _target(scan: ScanOptions) -> Target | None:
 
     if not scan.has_target:
         return None
-    text = scan.target_step_time
-    step = None if text is None else parse(text, "second")
-    if step is not None and step <= 0.0:
-        raise SpecError(f"--target-step-time must be greater than 0, got {text}")
+    step = positive("--target-step-time", scan.target_step_time, lambda text: parse(text, "second"))
     return Target(step_time_s=step, days=scan.target_days)
 
 

@@ -31,6 +31,7 @@ from forescale.cost.run_calibration import RunCalibration, load_run_calibration,
 from forescale.cost.tile import TileModel
 from forescale.errors import ReaderError, SpecError, UnknownNameError, shown
 from forescale.files import parse_json, read_text
+from forescale.limits import AMOUNT, within
 from forescale.spec import Cluster, Device, MoeFfn
 from forescale.struct import Struct
 
@@ -177,15 +178,14 @@ class Costs:
         SpecError
             If `measured` has no measurements, or a clock is none.
         """
-        if self.compute not in COMPUTE_KINDS:
+        if not isinstance(self.compute, str) or self.compute not in COMPUTE_KINDS:
             what = "compute model"
-            raise UnknownNameError(what, self.compute, COMPUTE_KINDS)
+            raise UnknownNameError(what, str(self.compute), COMPUTE_KINDS)
         if self.compute == "measured" and (self.measurements is None or not self.measurements.kernels):
             msg = "compute model measured needs timed kernels (--measurements FILE)"
             raise SpecError(msg)
-        if self.clock_hz is not None and self.clock_hz <= 0.0:
-            msg = f"a device's clock must be greater than 0, got {self.clock_hz:g} Hz"
-            raise SpecError(msg)
+        if self.clock_hz is not None:
+            within(self.clock_hz, AMOUNT, "the device's clock in Hz")
 
     def __hash__(self) -> int:
         """Hash what is small; the fits are compared where this is equal."""
@@ -242,7 +242,7 @@ class Costs:
     def own_fits(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the names of the fits of one's own that price questions on `cluster`."""
         kernels = self.kernel_calibration(cluster.device)
-        links = AlphaBeta.of(cluster, own=self.links).calibration.links
+        links = AlphaBeta.of(cluster, own=tuple(self.links)).calibration.links
         found = [kernels.name] if kernels in self.kernels.values() else []
         return (*found, *(link.name for link in links if link in self.links))
 
@@ -288,7 +288,7 @@ class Costs:
         With `routed` experts tokens travel to them without duplicates, by the kernels of `dispatcher`; timed
         all-to-alls are then no measure.
         """
-        base = AlphaBeta.of(cluster, own=self.links)
+        base = AlphaBeta.of(cluster, own=tuple(self.links))
         model: CollectiveModel = base
         if routed is not None:
             groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}

@@ -23,6 +23,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import ForescaleError, SpecError
 from forescale.export.text import SLURM, Unsaid, headed, slurm_script, told_beside, words_of
+from forescale.files import exists, is_file, is_folder
 from forescale.frameworks.readers import read_file
 from forescale.frameworks.reading import Options
 from forescale.frameworks.writers import has_writer, writer_of
@@ -60,7 +61,7 @@ def place(export: Export, path: Path, *, force: bool = False) -> None:
         write_text(path, export.texts[export.main])
         return
     with writing(path):
-        if path.is_dir():
+        if is_folder(path):
             _fill(path, export)
             return
         draft = path.with_name(f".{path.name[-60:]}.{os.getpid()}.part")
@@ -80,7 +81,7 @@ def file_name(path: Path | None, to: str) -> str | None:
 
 def _is_folder(path: Path, framework: Framework) -> bool:
     """Return whether files stand in `path`: it is a folder, or, where some layouts take several, has no ending."""
-    return path.is_dir() or (writer_of(framework).several and not (path.suffix or path.exists()))
+    return is_folder(path) or (writer_of(framework).several and not (path.suffix or exists(path)))
 
 
 def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
@@ -98,20 +99,20 @@ def check_place(path: Path, *, force: bool, to: str | None = None) -> None:
         _check_kind(path, load_framework(to))
     if os.path.lexists(path) and not force:
         raise SpecError(f"{path} exists; give another --output, or --force to replace it")
-    if not path.is_dir():
+    if not is_folder(path):
         writable(path)
 
 
 def _check_kind(path: Path, framework: Framework) -> None:
     """Refuse a folder where one file is written for a framework, a file where it is a folder, and a wrong ending."""
     writer = writer_of(framework)
-    if path.is_file() and not writer.endings:
+    if is_file(path) and not writer.endings:
         raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
     for release, ending in writer.endings.items():
         if framework.release.startswith(release) and not _is_folder(path, framework):
             others = {f"{framework.name}@{each}": end for each, end in writer.endings.items() if each}
             check_ending(path.name, ending, framework.label, others)
-        elif path.is_dir() and not writer.several:
+        elif is_folder(path) and not writer.several:
             fix = f"give a file's name, such as {path / f'run{ending}'}"
             raise SpecError(f"{path} is a folder; one file is written for {framework.name}: {fix}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from forescale.errors import ReaderError, UnknownNameError
-from forescale.files import read_text
+from forescale.files import is_file, is_folder, read_text
 from forescale.frameworks.adapters import AdapterReader
 from forescale.frameworks.bridge.reader import BridgeReader
 from forescale.frameworks.deepspeed.reader import DeepSpeedReader
@@ -75,7 +75,7 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
         If no reader knows the format; the message lists those that can be read.
     """
     file = Path(path)
-    if file.is_dir():
+    if is_folder(file):
         return HuggingFaceReader().read(file, options or Options())
     try:
         return reader_of(read_text(file, most=LARGEST), file).read(file, options or Options())
@@ -85,8 +85,8 @@ def read_file(path: str | Path, options: Options | None = None) -> Reading:
 
 def is_bare_model(path: Path) -> bool:
     """Return whether a path is a model alone: a folder, or JSON that no other reader recognises."""
-    if path.suffix != ".json" or not path.is_file():
-        return path.suffix == ".json" or path.is_dir()
+    if path.suffix != ".json" or not is_file(path):
+        return path.suffix == ".json" or is_folder(path)
     text = read_text(path)
     return HuggingFaceReader().recognises(text) or not any(reader.recognises(text) for reader in READERS)
 
@@ -123,7 +123,7 @@ def refuse_layout_alone(path: Path) -> None:
     ReaderError
         If it is DeepSpeed's or Accelerate's.
     """
-    text = "" if path.is_dir() else read_text(path)
+    text = "" if is_folder(path) else read_text(path)
     for reader in (DeepSpeedReader(), AccelerateReader()):
         if reader.recognises(text):
             problem = (
@@ -141,7 +141,7 @@ def refuse_unread(variables: Variables, files: Sequence[Path]) -> None:
         If there is one.
     """
     if unread := variables.unread:
-        text = "\n".join(read_text(file) for file in files if file.is_file())
+        text = "\n".join(read_text(file) for file in files if is_file(file))
         named = re.findall(r"(?<=\$)\w+|(?<=\${)\w+", text)
         kind = f"variable of {' or '.join(file.name for file in files)}"
         raise UnknownNameError(kind, unread[0], dict.fromkeys(named))

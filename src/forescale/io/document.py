@@ -8,7 +8,7 @@ from typing import Any
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, refuse_misspelt, shown
-from forescale.files import parse_json, place_of, read_text
+from forescale.files import exists, is_file, parse_json, place_of, read_text
 from forescale.limits import whole_of
 from forescale.positions import says_lines
 
@@ -49,7 +49,7 @@ def toml_file(path: object) -> Path:
 def numbered(text: str | Path) -> tuple[Path, int | None]:
     """Split FILE#N into a path and the place of a layout in it, from 1 on."""
     name, mark, number = str(text).rpartition("#")
-    if mark and whole_of(number) is not None and not Path(text).exists():
+    if mark and whole_of(number) is not None and not exists(Path(text)):
         return place_of(name), whole_of(number)
     return place_of(text), None
 
@@ -58,7 +58,7 @@ def numbered(text: str | Path) -> tuple[Path, int | None]:
 def is_document(text: str | Path) -> bool:
     """Say whether a text names a layout in what a command printed, and not a model's own JSON file."""
     path, place = numbered(text)
-    if not path.is_file():
+    if not is_file(path):
         return place is not None and path.suffix.lower() == ".json"
     content = parse_json(read_text(path), path) if path.suffix.lower() == ".json" else None
     found = isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")

@@ -26,7 +26,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import hub_name, load_model, model_names, vocabulary_of
 from forescale.cost.collectives.algorithms import ALGORITHM_NAMES
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import packaged, place_of
+from forescale.files import exists, packaged, place_of
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.primus.hardware import (
     build_hardware_config,
@@ -300,9 +300,9 @@ def file_of(text: str, folder: Path | None, *, known: bool) -> Path | None:
     path = (folder or Path()) / place_of(text)
     if "/" in text:
         named = text.count("/") == 1 and Path(text).suffix not in _SUFFIXES and text[0].isalnum()
-        return None if named and not path.exists() else path
+        return None if named and not exists(path) else path
     looks = Path(text).suffix in _SUFFIXES
-    return path if looks or (not known and path.exists()) else None
+    return path if looks or (not known and exists(path)) else None
 
 
 @says_lines

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import check_plain, file_of, parse_json, read_text
+from forescale.files import check_plain, file_of, is_file, parse_json, read_text
 from forescale.frameworks.reading import flat
 from forescale.io.document import PLAN, is_document, is_written, read_asked, toml_file
 from forescale.io.measurements import artifact_notes, cost_values, of_artifact, of_profile, read_costs
@@ -150,7 +150,7 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
 def is_plan(path: str | Path) -> bool:
     """Say whether a file is one that asks a question: a plan, or what a command printed of it."""
     file = Path(path)
-    if not is_written(file) or not file.is_file():
+    if not is_written(file) or not is_file(file):
         return is_document(path)
     if file.suffix.lower() != ".toml":
         return re.search(r"^workload\s*:", read_text(file), re.MULTILINE) is not None
@@ -560,9 +560,17 @@ def _changed(spec: DataclassInstance) -> dict[str, Any]:
     for item in fields(spec):
         value, usual = getattr(spec, item.name), getattr(default, item.name)
         always = isinstance(spec, Workload) and item.name in ("seq_len", "global_batch_size")
-        if value != usual or always:
+        if always or _differs(value, usual):
             found[item.name] = _plain(value)
     return found
+
+
+def _differs(value: object, usual: object) -> bool:
+    """Return whether a value is not the usual one; an array, which no field holds, is not."""
+    try:
+        return bool(value != usual)
+    except ValueError:  # NumPy compares element by element
+        return True
 
 
 def _plain(value: object) -> object:

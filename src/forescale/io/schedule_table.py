@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forescale.errors import ReaderError, ScheduleError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import read_text
+from forescale.files import is_folder, read_text
 from forescale.positions import says_lines
 from forescale.schedule import LoweredSchedule, Request, Schedule, family
 from forescale.schedule.torch_csv import from_csv
@@ -77,7 +77,7 @@ def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, Lower
     """
     if label is not None and path.suffix.lower() not in TABLES:
         raise ReaderError(path, f"it holds one schedule; leave --schedule {label} out")
-    if path.is_dir():
+    if is_folder(path):
         return read_run(path).typical.schedule, None
     if path.suffix.lower() not in TABLES:
         try:

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.errors import InfeasibleError, SpecError
+from forescale.files import exists, is_file
 from forescale.numeric import Array
 from forescale.question import Question
 from forescale.search.incumbent import SMALLEST, Goal, Incumbent
@@ -73,9 +74,9 @@ class Checkpoint:
         SpecError
             If the file is of another question, damaged, or no checkpoint at all.
         """
-        if not self.path.exists():
+        if not exists(self.path):
             return
-        if not self.path.is_file():  # a device such as /dev/full has no end
+        if not is_file(self.path):  # a device such as /dev/full has no end
             raise self._damaged("it is no file")
         state = self._read()
         if str(state.pop("key")) != self.key:

@@ -370,6 +370,14 @@ class Vision(Given, frozen=True, kw_only=True):
     tiles: Tiles | None = None
     """How it cuts images into tiles of `image_size`; None takes them whole."""
 
+    def __post_init__(self) -> None:
+        """Refuse images smaller than one token."""
+        side = self.patch_size * self.merge
+        if 0 < self.image_size < side:
+            raise SpecError(
+                f"vision: image_size must be at least the {side} pixels of one token, got {self.image_size}"
+            )
+
     @property
     def width(self) -> int:
         """Width of the projector's input."""

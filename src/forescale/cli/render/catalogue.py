@@ -28,7 +28,7 @@ from forescale.cost.calibration import load_calibration
 from forescale.cost.provenance import provenance
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import SpecError
-from forescale.files import place_of
+from forescale.files import exists, place_of
 from forescale.graph.counts import count_parameters
 from forescale.io.named import model_given, model_of
 from forescale.io.question import is_plan, read_plan_values
@@ -45,7 +45,7 @@ _RATES = ("bf16", "fp16", "fp8", "fp4")
 def model_rows(text: str) -> Rows:
     """Return the models whose name contains `text`, or the model of the file that `text` is."""
     path = place_of(text)
-    if text and text not in model_names() and path.exists():
+    if text and text not in model_names() and exists(path):
         return [_model_row(_model_in(path))]
     return [_model_row(load_model(name)) for name in _containing(text, model_names())]
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError
-from forescale.files import parse_json, read_text
+from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.deepspeed.reader import BUCKET, HALF, LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
@@ -325,7 +325,7 @@ def _model(settings: Settings, options: Options) -> Model | None:
     if not isinstance(named, str):
         return None
     place = Path(settings.where).parent / named
-    if place.is_file() or (place / "config.json").is_file():
+    if is_file(place) or is_file(place / "config.json"):
         return load_huggingface(place).model
     return options.model_of(named) if options.model_of is not None else None
 

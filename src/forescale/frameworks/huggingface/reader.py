@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, nearest
-from forescale.files import parse_json, read_text
+from forescale.files import is_folder, parse_json, read_text
 from forescale.frameworks.huggingface.decoders import DENSE, MOE
 from forescale.frameworks.huggingface.hybrid import HYBRID
 from forescale.frameworks.huggingface.keys import Keys
@@ -54,7 +54,7 @@ def load_huggingface(path: str | Path) -> ReadModel:
         If the file is missing, cut short, no Hugging Face configuration, or of an unsupported architecture.
     """
     given = Path(path)
-    return _load(given / CONFIG_FILE if given.is_dir() else given)
+    return _load(given / CONFIG_FILE if is_folder(given) else given)
 
 
 @says_lines

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forescale.errors import ReaderError
+from forescale.files import is_file
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.shell import follow
 from forescale.struct import Struct
@@ -59,7 +60,7 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
 
     def beside(name: str) -> str | None:
         file = path.parent / Path(name).name
-        return file.read_text("utf-8") if file.is_file() else None
+        return file.read_text("utf-8") if is_file(file) else None
 
     runs = [words for words in follow(text, variables, str(path), beside).commands if _trains(words)]
     if not runs:

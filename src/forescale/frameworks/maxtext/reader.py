@@ -15,7 +15,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, shown
-from forescale.files import read_text
+from forescale.files import is_file, read_text
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
 from forescale.frameworks.maxtext.layout import WORDS, Mesh, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
@@ -89,7 +89,7 @@ def _below(config: str, path: Path, options: Options) -> str:
     parts = Path(config).parts
     ends = ["/".join(parts[at:]) for at in range(len(parts))]
     places = (path.parent, *options.folders, *path.absolute().parents)
-    return next((end for end in ends if any((place / end).is_file() for place in places)), parts[-1])
+    return next((end for end in ends if any(is_file(place / end) for place in places)), parts[-1])
 
 
 def read_given(given: Given, path: Path, options: Options) -> Reading:
@@ -169,7 +169,7 @@ def _based_on(
     if not isinstance(named, str):
         raise ReaderError(path, f"its base_config is the name of a file, such as {BASE}; got {named!r}")
     places = (path.parent, *options.folders, *path.absolute().parents)
-    found = next((place / named for place in places if (place / named).is_file()), None)
+    found = next((place / named for place in places if is_file(place / named)), None)
     if found is None and Path(named).name == BASE:
         return {}, {}
     if found is None:

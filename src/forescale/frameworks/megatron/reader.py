@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
-from forescale.files import parse_json, read_text
+from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
 from forescale.frameworks.megatron.laws import Said, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
@@ -67,7 +67,7 @@ class MegatronReader:
 
         def beside(name: str) -> str | None:
             other = path.parent / name
-            return read_text(other) if other.is_file() else None
+            return read_text(other) if is_file(other) else None
 
         return read_arguments(
             text if table is None else table,

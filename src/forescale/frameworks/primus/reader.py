@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
-from forescale.files import read_text
+from forescale.files import is_file, read_text
 from forescale.frameworks.adapters import PLACES, lora_words
 from forescale.frameworks.bridge.reader import RANK, USUAL
 from forescale.frameworks.maxtext.reader import Given, read_given
@@ -239,7 +239,7 @@ def _preset(name: str, folder: str, path: Path, options: Options) -> dict[str, A
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     places = list(_places(folder, path, options.folders))
     for place in places:
-        if (place / file).is_file():
+        if is_file(place / file):
             return _resolved(place / file, options.variables, ())
     kind, _, backend = folder.partition("/")
     if backend == MEGATRON and (base := _base_presets()[kind].get(file.stem)) is not None:

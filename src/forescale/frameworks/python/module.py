@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from forescale.errors import ReaderError, SpecError, shown
-from forescale.files import read_text
+from forescale.files import exists, is_file, is_folder, read_text
 from forescale.frameworks.budget import Budget
 from forescale.frameworks.python.values import LONGEST, MISSING, Call, Opaque, size_of
 
@@ -198,7 +198,7 @@ class Module:
             for path in (
                 (folder.with_suffix(".py"), folder / "__init__.py") if parts else (root / "__init__.py",)
             ):
-                if path.is_file():
+                if is_file(path):
                     return path
         return None
 
@@ -206,14 +206,14 @@ class Module:
         """Yield the folders that a module's first part may lie in, nearest first."""
         here = self.path.absolute().parent
         every, package = (here, *here.parents), self.world.hooks.package.split(".")
-        top = next((at for at, above in enumerate(every) if (above / ".git").exists()), None)
+        top = next((at for at, above in enumerate(every) if exists(above / ".git")), None)
         near = every[: 1 if top is None else top + 1]
         roots = [
             root
             for above in (*(every if top is None else near), *self.world.folders)
             for root in (above, above / "src")
         ]
-        around = [root for root in roots if root.joinpath(*package).is_dir()]
+        around = [root for root in roots if is_folder(root.joinpath(*package))]
         if level:
             there = every[min(level, len(every)) - 1]
             inside = any(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, UnknownNameError, shown
-from forescale.files import read_text
+from forescale.files import is_file, read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.python.values import Call
 from forescale.frameworks.reading import Options, Reading, flat, unknown_of
@@ -108,7 +108,7 @@ def _own_sizes(settings: Settings, path: Path) -> Call | None:
     if not isinstance(named, str) or not named.strip(".") or not isinstance(flavor, str):
         return None
     file = path.parent / Path(*named.split(".")).with_suffix(".py")
-    found = read_flavor(file, flavor) if file.is_file() else None
+    found = read_flavor(file, flavor) if is_file(file) else None
     if found is None:
         settings.note(f"not expressed: {settings.spell('experimental.custom_import')} (code of one's own)")
     return found
@@ -194,7 +194,7 @@ def _named(settings: Settings, options: Options, means: str | None) -> Model:
     if not isinstance(named, str) or not named:
         settings.refuse(f"{key} must name the Hugging Face model that is trained")
     folder = Path(settings.where).parent / named
-    if means is None and (folder / "config.json").is_file():
+    if means is None and is_file(folder / "config.json"):
         return load_huggingface(folder).model
     if options.model_of is None:
         settings.refuse(f"the model {named} is only named; it is read where a catalogue of models is given")
