@@ -337,7 +337,7 @@ class _Block:
         """Return the rows of the block: all but experts and shardings."""
         count = self._num_sharded
         chunk, batch, sp = np.nonzero(count)
-        columns = {
+        columns: dict[str, Rows | int] = {
             **dict.fromkeys(DEGREE_NAMES, 1),
             **self.outer,
             **self._degrees(chunk, batch, sp),
@@ -391,7 +391,7 @@ class _Block:
     def _cells(self, chosen: Mask) -> tuple[tuple[Rows, ...], Mask, Rows]:
         """Return the cells of the chosen rows, distinct rows of flags over shardings, and which row is each cell's."""
         if self.mixed is None:
-            cells = np.nonzero(self.of_sharding.any(axis=1)[:, None, None, None] & chosen)
+            cells = np.nonzero(np.asarray(self.of_sharding.any(axis=1))[:, None, None, None] & chosen)
             return cells, self.of_sharding, np.asarray(cells[0])
         mask = self._mask(self.mixed) & chosen[None, ..., None]
         cells = np.nonzero(mask.any(axis=-1))
