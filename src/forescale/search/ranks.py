@@ -226,7 +226,9 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
         return tuple(Inside(**{axis: self._inside(tier, axis)[which] for axis in AXES}) for tier in tiers)
 
     def _inside(self, tier: int, axis: Axis) -> Array:
-        shares = [1 if placement is None else getattr(placement[tier], axis) for _, placement in self.orders]
+        """Return the ranks of an axis inside a tier by order; 1 at orders and placements without that tier."""
+        placements = (placement or () for _, placement in self.orders)
+        shares = [getattr(each[tier], axis) if tier < len(each) else 1 for each in placements]
         return np.array(shares, dtype=float)
 
 
