@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.small import cluster, dense, moe, workload
 
-from forescale.cost.mesh import placed
+from forescale.cost.mesh import AXES, placed
 from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective
 from forescale.inputs import pricing_of
@@ -14,9 +14,10 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.search.evaluate import score
 from forescale.search.layouts import as_degrees
-from forescale.search.ranks import relaxed_placement
+from forescale.search.ranks import GivenRanks, relaxed_placement
 from forescale.search.tree import enumerate_cells, enumerate_layouts
 from forescale.spec.space import Space
+from forescale.spec.strategy import Share
 
 DEVICES, WORK = cluster(16), workload(seq_len=1024, global_batch_size=16)
 SPACE = Space(zero=(1,), micro_batch_size=(1,), placement=("orders", "all"))
@@ -64,3 +65,11 @@ def test_a_placement_in_a_batch_of_many_is_that_placement_alone():
         alone = project(moe(2), DEVICES, candidates.strategy(index, row), WORK)
         assert alone.step_time_s == scores.step_time[index, row]
         assert alone.memory.peak_bytes == scores.peak[index, row]
+
+
+def test_placements_of_different_numbers_of_tiers_stand_next_to_each_other():
+    one, two = (Share(tp=4),), (Share(tp=2), Share(tp=4, dp=2))
+    ranks = GivenRanks(orders=((AXES, one), (AXES, two)), which=np.array([0, 1]), pp=np.array([1, 1]))
+    (inner,) = ranks._order(np.array([0]))
+    assert inner.tp.tolist() == [4.0]
+    assert [tier.tp.tolist() for tier in ranks._order(np.array([1]))] == [[2.0], [4.0]]
