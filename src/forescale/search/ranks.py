@@ -226,14 +226,9 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
         return tuple(Inside(**{axis: self._inside(tier, axis)[which] for axis in AXES}) for tier in tiers)
 
     def _inside(self, tier: int, axis: Axis) -> Array:
-<<<<<<< HEAD
-        named = (None if placement is None else placement[tier : tier + 1] for _, placement in self.orders)
-        shares = [getattr(share[0], axis) if share else 1 for share in named]
-=======
         """Return the ranks of an axis inside a tier by order; 1 at orders and placements without that tier."""
         placements = (placement or () for _, placement in self.orders)
         shares = [getattr(each[tier], axis) if tier < len(each) else 1 for each in placements]
->>>>>>> refs/heads/hunt
         return np.array(shares, dtype=float)
 
 
