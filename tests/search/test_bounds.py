@@ -40,7 +40,7 @@ def bounded_peaks(question, space):
     return peaks, bounds, owner
 
 
-@pytest.mark.parametrize("model", [dense(7), moe(7)], ids=["dense", "moe"])
+@pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])
 @pytest.mark.parametrize("recompute", POLICIES, ids=["listed", "full", "none", "partly", "units", "several"])
 @pytest.mark.parametrize("offload", OFFLOADS, ids=["device", "modules", "layers"])
 @pytest.mark.parametrize("schedule", [None, "zb-h1"])
@@ -70,7 +70,7 @@ def test_metrics_of_the_logits_are_in_the_bounds_of_memory(schedule, vocab):
     bounded_peaks(question, space)
 
 
-@pytest.mark.parametrize("model", [dense(7), moe(7)], ids=["dense", "moe"])
+@pytest.mark.parametrize("model", [dense(11), moe(11)], ids=["dense", "moe"])
 @pytest.mark.parametrize("schedule", [(None,), (None, "zb-h1")])
 @pytest.mark.parametrize("share", [0.02, 0.5])
 def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedule, share):

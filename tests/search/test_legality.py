@@ -20,6 +20,7 @@ from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.search import search
 from forescale.search.evaluate import score_layouts
+from forescale.search.relax import _smallest
 from forescale.search.tree import enumerate_layouts
 from forescale.spec import Recompute, Share, Strategy, Tier
 from forescale.spec.constraints import check
@@ -205,6 +206,21 @@ def test_the_smallest_and_the_fastest_that_fits_are_those_of_all(name):
     limit = float(np.quantile(scores.peak, 0.1))
     best = search(replace(question, max_memory=limit), top=1).best[0]
     assert best.step_time_s == scores.step_time[scores.peak <= limit].min()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_where_nothing_fits_the_smallest_of_all_is_named(name):
+    question = question_in(name)
+    least = float(score_layouts(question, legal_of(question)).peak.min())
+    tight = replace(question, max_memory=least * (1.0 - 1e-6))
+    with pytest.raises(InfeasibleError) as error:
+        search(tight)
+    assert [each for each, _ in error.value.rows] == ["memory"]
+    smallest = _smallest(tight)
+    assert smallest is not None
+    assert smallest[0] == least
+    assert _smallest(tight, tight.memory_limit) is None
+    assert search(replace(question, max_memory=least), top=1).best[0].memory.peak_bytes == least
 
 
 def test_no_layout_of_experts_alone_is_by_summa():

@@ -72,6 +72,8 @@ PLACE_KEY = ("tp", "cp", "ep", "etp", "pp", "flagged", "plan")
 """What the parameters of a stage and the ways to shard them depend on."""
 DENSE_KEY = ("tp", "cp", "micro_batch_size", "sp")
 """What the work of everything but experts depends on, beside places."""
+FAMILY_KEY = ("tp", "cp", "ep", "etp", "pp", "vpp", "sp", "flagged")
+"""What cells that differ in their micro-batch size alone have in common, and which ways to shard are legal."""
 EXPERT_PARTS = ("moe", "expert_comm")
 """Parts of a step that depend on how experts are laid out."""
 
@@ -140,11 +142,11 @@ class WorkBounds:
         same experts.
         """
         bounds, kinds = np.empty(len(rows)), self.kind[rows]
-        for alike in np.unique(self.alike[kinds]).tolist():
+        for alike in np.flatnonzero(np.bincount(self.alike[kinds])).tolist():
             of_alike = np.flatnonzero(self.alike[kinds] == alike)
             some = np.unique(cells[of_alike])
             experts = self._over(self.kinds[alike], some, self._experts)
-            for kind in np.unique(kinds[of_alike]).tolist():
+            for kind in np.flatnonzero(np.bincount(kinds[of_alike])).tolist():
                 pairs = np.flatnonzero(kinds == kind)
                 own, at = np.unique(cells[pairs], return_inverse=True)
                 among = experts.map(_at(np.searchsorted(some, own)))
@@ -158,7 +160,7 @@ class WorkBounds:
     ) -> Array:
         """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
         bounds, model = np.empty(len(rows)), self._of_model(blocks)
-        for row in np.unique(rows).tolist():
+        for row in np.flatnonzero(np.bincount(rows)).tolist():
             own = np.flatnonzero(rows == row)
             slowest = self._slowest(row, cells[own], model[at[own]], blocks, at[own])
             least = 0.0 if self.apart else self._least_on_stage(row, cells[own], hidden, at[own])
@@ -415,6 +417,8 @@ class MemoryBounds:
     def __init__(self, question: Question, cells: Cells, tree: Tree, placement: RelaxedPlacement) -> None:
         self.question, self.cells, self.placement = question, cells, placement
         self.nodes = tree.nodes
+        self.closest = np.zeros_like(self.nodes)
+        """Nodes whose coarse bound is also their fine one."""
         variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in tree.branches)
         self.bare = replace(cells.whole, variants=variants)
         recomputes = [cells.whole.variants[index].recompute for index in tree.branches[0].variants[0]]
@@ -422,10 +426,35 @@ class MemoryBounds:
         """What may be recomputed; of counts of layers one stands for all."""
 
     def coarse(self) -> Array:
-        """Return (branches, cells) bounds."""
+        """Return (branches, cells) bounds: of cells that differ in their micro-batch size alone that of the smallest.
+
+        A larger micro-batch keeps and needs no less, and there are no fewer sequences in flight.
+        """
         bounds = np.full(self.nodes.shape, np.inf)
-        bounds[self.nodes] = self.fine(*np.nonzero(self.nodes))
+        families = [self._families(row) for row in range(len(bounds))]
+        sizes = [len(first) for _, _, first in families]
+        rows = np.repeat(np.arange(len(bounds)), sizes)
+        found = self.fine(rows, np.concatenate([first for *_, first in families]))
+        for row, (cells, where, _) in enumerate(families):
+            start = sum(sizes[:row])
+            bounds[row, cells] = found[start : start + sizes[row]][where]
+            self.closest[row, families[row][2]] = True
         return bounds
+
+    def _families(self, row: int) -> tuple[Rows, Rows, Rows]:
+        """Return the cells of a branch, the family of each, and the cell of each family with the smallest micro-batch.
+
+        A named schedule, short groups of micro-batches and passes that cross depend on the number of micro-batches in
+        other ways: there every cell is a family.
+        """
+        cells, base = np.flatnonzero(self.nodes[row]), self.cells.whole.base
+        closed = self.bare.variants[row].schedule is None and base.microbatch_group is None
+        if not closed or base.overlap.expert or len(cells) == 0:
+            return cells, np.arange(len(cells)), cells
+        columns = {name: values[cells] for name, values in self.cells.whole.columns.items()}
+        where = distinct({**columns, "flagged": self.cells.flagged[cells]}, FAMILY_KEY).where
+        order = np.argsort(columns["micro_batch_size"], kind="stable")
+        return cells, where, cells[order[first_rows(where[order])]]
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""

@@ -39,6 +39,8 @@ PLACED_AT_ONCE = 65536
 """Nodes of placements bounded at once."""
 REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
+SMALLEST_AT_ONCE = 16384
+"""The same where memory is ranked."""
 FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 16384, 65536
 """Layouts evaluated at once: some of the most promising first, to prune others by, then twice as many each time."""
 DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
@@ -89,11 +91,13 @@ class NodeQueue:
         refine: Callable[[Rows], Array],
         refined: Mask | None = None,
         first: int = FIRST_NODES,
+        few: bool = False,
     ) -> None:
+        """Take nodes with their bounds; `few` of them are bounded more closely at once even where a cutoff is known."""
         order = np.argsort(bounds, kind="stable")
         self._nodes, self._bounds, self._refine = nodes[order], bounds[order], refine
         self._known = np.zeros(len(nodes), dtype=bool) if refined is None else refined[order]
-        self._cursor, self._at_once = 0, first
+        self._cursor, self._at_once, self._few = 0, first, few
         self._refined, self._refined_bounds = nodes[:0], bounds[:0]
 
     def afresh(self) -> NodeQueue:
@@ -142,12 +146,15 @@ class NodeQueue:
         """Bound the next nodes more closely; return those left where these are beyond a cutoff already.
 
         Without a cutoff they are some, else all that may matter: the best of all is a better one than that of some.
+        Where few are to be bounded, a limit of memory may be all the cutoff that there is.
         """
         first = self._cursor
         beyond = first + int(np.searchsorted(self._bounds[first:], cutoff, side="right"))
-        end = beyond if cutoff < np.inf else min(first + REFINED_AT_ONCE, beyond)
+        some_more = first + (SMALLEST_AT_ONCE if self._few else REFINED_AT_ONCE)
+        end = beyond if cutoff < np.inf and not self._few else min(some_more, beyond)
         new = first + np.flatnonzero(~self._known[first:end])
-        for some in np.array_split(new, -(-len(new) // REFINED_AT_ONCE) or 1):
+        new = new[np.argsort(self._nodes[new])]  # neighbours share what is priced
+        for some in np.array_split(new, -(-len(new) // (4 * REFINED_AT_ONCE)) or 1):
             self._bounds[some], self._known[some] = self._refine(self._nodes[some]), True
         self._cursor = end
         refined = np.concatenate([self._refined, self._nodes[first:end]])
@@ -274,12 +281,13 @@ class Solver:
         self._least = np.min(coarse, axis=0, where=nodes, initial=np.inf)
         legal, coarse = np.flatnonzero(nodes), coarse.reshape(-1)
         refine = (
-            (lambda some: bounds.fine(*np.divmod(some, len(cells))))
-            if goal.by_time and question.model.is_moe
-            else coarse.__getitem__
+            coarse.__getitem__
+            if goal.by_time and not question.model.is_moe
+            else (lambda some: bounds.fine(*np.divmod(some, len(cells))))
         )
         first = FIRST_NODES if goal.by_time else FIRST_SMALLEST
-        self.begin(question, goal, NodeQueue(legal, coarse[legal], refine, first=first))
+        known = bounds.closest.reshape(-1)[legal] if isinstance(bounds, MemoryBounds) else None
+        self.begin(question, goal, NodeQueue(legal, coarse[legal], refine, known, first, not goal.by_time))
 
     def _bounds(self, question: Question, goal: Goal, work: WorkBounds | None) -> WorkBounds | MemoryBounds:
         """Return what bounds nodes first, from the work of their shapes where that is known."""

@@ -307,7 +307,7 @@ class _Block:
         sharding, rows = np.ones((2, 1, 1, 1, 1, 1), dtype=bool)
         mixed: Mask | None = None
         for each in masks:
-            mask = each.reshape((1,) * (5 - each.ndim) + each.shape)
+            mask = _reduced(each.reshape((1,) * (5 - each.ndim) + each.shape))
             if mask.shape[CHUNKS] == mask.shape[BATCH] == mask.shape[SP] == 1:
                 sharding = sharding & mask
             elif mask.shape[EXPERT] == mask.shape[SHARDS] == 1:
@@ -396,6 +396,15 @@ class _Block:
         mask = self._mask(self.mixed) & chosen[None, ..., None]
         cells = np.nonzero(mask.any(axis=-1))
         return cells, mask[cells], np.arange(len(cells[0]))
+
+
+def _reduced(mask: Mask) -> Mask:
+    """Return a mask with length 1 along the axes on which it does not depend."""
+    for axis in range(mask.ndim):
+        first = mask[(slice(None),) * axis + (slice(1),)]
+        if (mask == first).all():
+            mask = first
+    return mask
 
 
 def _column(value: Rows | int, size: int) -> Rows:
