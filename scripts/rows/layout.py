@@ -58,7 +58,8 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
     degrees["vpp"] = vpp = _virtual_stages(row, degrees["pp"], count, model, framework, notes)
     tp, pp, splits = degrees["tp"], degrees["pp"], model.is_moe and not framework.experts_over_tp
     precision = _precision(row, framework, notes)
-    saved = saved_of(row, framework, model.num_layers, pp, vpp, notes)
+    known = "recompute" in said["strategy"] and not row.text("recompute")
+    saved = saved_of(row, framework, model.num_layers, pp, vpp, [] if known else notes)
     strategy = {
         **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "pp", "vpp")},
         "etp": _expert_tensor_parallel(row, degrees, notes) if splits else None,
