@@ -346,10 +346,15 @@ def output(winners: Winners) -> Output:
         search_table({"DeepSeek's stack": stack, "any layout": free}),
     ]
     first, other = stack[0], free[0]
+    own = min(stack, key=lambda one: (not _as_published(one), one.step_time_s))
     figures = {
         "stack_best": first,
         "stack_words": phrases.layout(first.strategy),
         "stack_gib": first.memory.peak_bytes / GIB,
+        "own": own,
+        "own_words": phrases.layout(own.strategy),
+        "own_gib": own.memory.peak_bytes / GIB,
+        "own_loss": own.step_time_s / first.step_time_s - 1.0,
         "free_best": other,
         "free_words": phrases.layout(other.strategy),
         "free_gain": 1.0 - other.step_time_s / first.step_time_s,
@@ -361,18 +366,24 @@ def output(winners: Winners) -> Output:
             for name, (rows, axes) in PICTURES.items()
         },
         figures={**deepseek_figures(), **llama_figures(), **figures},
-        claims=claims(first, other),
+        claims=claims(first, own, other),
     )
 
 
-def claims(stack: Projection, free: Projection) -> dict[str, bool]:
+def _as_published(one: Projection) -> bool:
+    """Return whether a layout has the degrees, ZeRO stage and schedule that DeepSeek published."""
+    return all(
+        getattr(one.strategy, name) == getattr(published().layout, name)
+        for name in ("pp", "ep", "zero", "schedule")
+    )
+
+
+def claims(stack: Projection, own: Projection, free: Projection) -> dict[str, bool]:
     """Return which statements of the page hold."""
-    theirs, found = published().layout, stack.strategy
     most = sorted(project(published()).memory.stages, key=lambda stage: -stage.peak_bytes)[:2]
     return {
-        "it finds theirs": (found.pp, found.ep, found.zero, found.schedule)
-        == (theirs.pp, theirs.ep, theirs.zero, theirs.schedule),
-        "layouts without a pipeline are faster": free.strategy.pp == 1 < found.pp,
+        "The published degrees are among the five fastest": _as_published(own),
+        "layouts without a pipeline are faster": free.strategy.pp == 1 < stack.strategy.pp,
         "The fullest ranks are the two that have both ends of the model": {stage.stage for stage in most}
         == {0, 15},
     }
