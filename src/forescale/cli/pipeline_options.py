@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -392,6 +392,15 @@ NOT_TIMED = "no step was timed"
 TORCH_NEEDED = "pipeline run needs torch; install it with pip install 'forescale[bench]'"
 
 
+@contextmanager
+def _needing_torch() -> Iterator[None]:
+    """Name the extra to install if torch is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ForescaleError(TORCH_NEEDED) from error
+
+
 @grouped
 def run_command(
     *,
@@ -424,11 +433,8 @@ def run_command(
     --measured, it says what the schedule gained against that run, and stages of --model sleep take as long as its
     stages. Needs torch (the extra `bench`).
     """
-    try:
-        with interruptible(NOT_TIMED):
-            from forescale.runtime.job import Job, run_job
-    except ModuleNotFoundError as error:
-        raise ForescaleError(TORCH_NEEDED) from error
+    with _needing_torch(), interruptible(NOT_TIMED):
+        from forescale.runtime.job import Job, run_job
     passes.refuse(("--comm-mode", *SIMULATED, *SPREAD), "messages are sent, not simulated")
     if model == "toy":
         stages.refuse("stages of --model sleep take such times, those of toy their own")
