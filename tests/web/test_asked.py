@@ -191,7 +191,7 @@ def test_what_cannot_be_asked_is_one_sentence(query, sentence):
     [
         ({"model": "llama"}, "model"),
         ({"model": ""}, "model"),
-        ({"cluster": "h100"}, "cluster"),
+        ({"cluster": "h1000"}, "cluster"),
         ({"framework": "megatro"}, "framework"),
         ({"devices": "many"}, "devices"),
         ({"devices": ""}, "devices"),

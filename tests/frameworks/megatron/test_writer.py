@@ -10,6 +10,7 @@ from tests.plans import plans
 
 from forescale.api import ask
 from forescale.catalogue.models import load_model
+from forescale.errors import SpecError
 from forescale.export import export
 from forescale.question import Question
 
@@ -55,11 +56,10 @@ def test_clamped_experts_and_scaled_positions_of_gpt_oss_are_written(model: str)
     assert found.read_back.model.layers == asked.model.layers
 
 
-def test_a_clamp_of_another_model_is_not_known() -> None:
-    """Only that there is one: it is not said, and named."""
-    found = export(oss("megatron-core", bias=False))
-    assert "--activation-func-clamp-value" not in found.texts[found.main]
-    assert "model.layers.ffn.limited" in [each.word for each in found.unsaid]
+def test_a_model_with_another_clamp_is_refused() -> None:
+    """Megatron-LM knows the clamp of GPT-OSS with biases only."""
+    with pytest.raises(SpecError, match=r"layers\.ffn\.limited"):
+        export(oss("megatron-core", bias=False))
 
 
 @pytest.mark.parametrize("to", ["primus", "megatron-bridge"])
