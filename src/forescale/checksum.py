@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CHECKSUM = "checksum"
-"""Key of a checksum beside what it is of."""
+"""Key under which a document stores its checksum."""
 
 
 def checksum(values: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ MOST_PAIRS = 5
 DEGREES = ("tp", "cp", "pp", "vpp", "micro_batch_size")
 """What is paired even where it is not legal by itself."""
 GRADED = ("vpp", "micro_batch_size")
-"""Of what does not fit for sure, all values that no other of the kind beats are listed: each is a small step."""
+"""For a layout that does not fit with margin, list every value of a kind that is not dominated by another one."""
 ALONE = ("schedule",)
 """What is not paired: every shape of a named schedule is simulated."""
 GRADES: Mapping[Verdict, int] = {"FITS": 0, "AT RISK": 1, "OOM": 2}

@@ -109,7 +109,7 @@ def measure(
     SpecError
         If the question is about other devices, its cut does not fit, or nothing here can run it.
     RunError
-        If a rank fails, ranks disagree or a loss is no number before anything was measured.
+        If a rank fails, ranks disagree or a loss is not a number before anything was measured.
     """
     here = find_here()
     here.check(question)

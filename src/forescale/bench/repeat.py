@@ -83,7 +83,7 @@ def spread(seconds: Iterable[float]) -> dict[str, Any]:
 
 
 def _steady(taken: list[Mapping[Part, float]]) -> bool:
-    """Say whether the medians of all parts stand still beside the largest; 10 samples say too little."""
+    """Return whether the medians of all parts are stable relative to the largest; 10 samples are too few."""
     if len(taken) < 2 * FEWEST:
         return False
     seconds = [[each[part] for each in taken] for part in taken[0]]

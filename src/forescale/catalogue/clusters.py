@@ -153,7 +153,7 @@ def resolve_device_name(name: str) -> str:
 
 
 def meaning_of(name: str) -> str:
-    """Return what a short name of a cluster means, in one sentence; empty for a full name."""
+    """Return a sentence that states what a short cluster name means; empty for a full name."""
     full = resolve_cluster_name(name)
     if full == name:
         return ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TYPED: ContextVar[Sequence[str]] = ContextVar("TYPED", default=())
 """Arguments of the command that runs."""
 WRITTEN = ("--html", "--csv", "--parquet", "--output")
-"""Options that write a file beside the answer."""
+"""Options that write a file in addition to the answer."""
 
 
 def again(command: str, question: Question, one: Projection, *, saved: str, place: int | None = None) -> str:
