@@ -66,9 +66,11 @@ def test_a_schedule_that_deadlocks_is_refused_before_anything_starts():
         lowered(stuck)
 
 
-SLOW = """import sys, pathlib, threading
+SLOW = """import os, sys, pathlib, signal, threading
 if "multiprocessing.forkserver" in " ".join(sys.orig_argv):
-    pathlib.Path("loading").touch()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    pathlib.Path("partial").write_text(str(signal.SIGINT in blocked))
+    os.replace("partial", "loading")
     threading.Event().wait()
 def work(rank):
     return rank
@@ -95,5 +97,6 @@ def test_ctrl_c_while_ranks_load_modules_ends_all_without_a_word(tmp_path):
             assert process.poll() is None, process.stdout.read()
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate()  # which ends once nothing that it started is left
-    assert (process.returncode, said) == (130, "")
+        output, _ = process.communicate()  # which ends once nothing that it started is left
+    assert (process.returncode, output) == (130, "")
+    assert (tmp_path / "loading").read_text(encoding="utf-8") == "True", "ranks must not receive SIGINT while they load"

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
+from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -65,6 +65,7 @@ def _context(home: str) -> ForkServerContext | SpawnContext:
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", *([] if torch.cuda.is_available() else [home])])
+    resource_tracker.ensure_running()  # which unblocks SIGINT once it has started, so it starts first
     with _shielded():
         forkserver.ensure_running()
     return context
