@@ -11,8 +11,8 @@ from forescale.cost.select import Costs
 from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import AttentionCore
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.project import project
 from forescale.spec import Recompute, Strategy, Workload
 from forescale.spec.strategy import Kernels, Routing, near_context
@@ -299,7 +299,9 @@ def test_whole_runs_of_a_causal_sequence_wait_for_the_last():
 
 def core_of(strategy, work):
     degrees, choices = split_strategy(strategy)
-    layout = Layout(degrees=degrees, choices=choices, precision=work.precision, seq_len=float(work.seq_len))
+    layout = ShardingRules(
+        degrees=degrees, choices=choices, precision=work.precision, seq_len=float(work.seq_len)
+    )
     operators = layer_block(dense(), dense().layer_kinds[0], layout).operators
     return next(each for own in operators for each in own.forward if isinstance(each, AttentionCore))
 

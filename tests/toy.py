@@ -17,9 +17,9 @@ from forescale.cost.collectives.calibration import LinkCalibration, WireProtocol
 from forescale.cost.roofline import Roofline
 from forescale.cost.run_calibration import RunCalibration, SharedFactors, SoftwareFactors
 from forescale.cost.select import Costs
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import Collective
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import Cluster, Device, MatrixRates, Precision, Strategy, Tier
 
 RATE, HBM, LINK = 100e12, 1e12, 100e9
@@ -111,10 +111,12 @@ def cluster(num_devices: int, *tiers: Tier) -> Cluster:
     )
 
 
-def layout(strategy: Strategy, seq_len: float, precision: Precision | None = None) -> Layout:
+def layout(strategy: Strategy, seq_len: float, precision: Precision | None = None) -> ShardingRules:
     """Return the rules of one strategy."""
     degrees, choices = split_strategy(strategy)
-    return Layout(degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=seq_len)
+    return ShardingRules(
+        degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=seq_len
+    )
 
 
 def counted(block: Block, currency: Roofline) -> dict[str, tuple[float, ...]]:
@@ -127,7 +129,7 @@ def counted(block: Block, currency: Roofline) -> dict[str, tuple[float, ...]]:
     return found
 
 
-def messages(block: Block, rules: Layout) -> list[tuple[str, str, str, str, float]]:
+def messages(block: Block, rules: ShardingRules) -> list[tuple[str, str, str, str, float]]:
     """Return (operator, pass, collective, axis, bytes) of every message of a block among several ranks."""
     ranks = {"tp_cp": rules.degrees.tp * rules.degrees.cp}
     return [

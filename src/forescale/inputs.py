@@ -17,9 +17,9 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.formula import Term
 from forescale.graph.layer import block_name
-from forescale.graph.layout import Choices, Degrees, split_strategy
 from forescale.graph.ops import MeshAxis
 from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.sharding import Choices, Degrees, split_strategy
 from forescale.graph.stages import StagePlan
 from forescale.memory.in_flight import InFlight
 from forescale.memory.inputs import Resident, Setting, StateBytes
@@ -75,7 +75,7 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
     if recorded:
         degrees, order = recorded_degrees(degrees), _recorded_order(order)
     setting, pricing = setting_of(question, choices), pricing_of(question, degrees, choices, order)
-    built, stages = price_model(model, setting.layout(degrees), pricing), plan.alone
+    built, stages = price_model(model, setting.sharding(degrees), pricing), plan.alone
     if recorded:
         stages = stages.recorded([each.block.name for each in built.priced.layers])
     sharded = Sharded.of(model, built.held, stages, degrees)

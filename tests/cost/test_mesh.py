@@ -12,7 +12,7 @@ from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.cost.mesh import Group, Inside, groups, innermost, inside, order_of, ranks_per_tier
 from forescale.explain import explain
-from forescale.graph.layout import Degrees, split_strategy
+from forescale.graph.sharding import Degrees, split_strategy
 from forescale.project import project
 from forescale.spec import Share, Strategy, Tier
 

@@ -12,8 +12,8 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, model_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import FullAttention, Kernels, LinearAttention, Model, Strategy
 from forescale.spec.workload import ALL_LINEAR, Precision, Trainable
 
@@ -121,7 +121,7 @@ def test_flops_of_frozen_weights_are_two_thirds():
 def block_of(model: Model, trainable: Trainable, precision: Precision | None = None, **layout):
     degrees, choices = split_strategy(Strategy(**layout))
     types = precision or Precision()
-    lay = Layout(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=trainable)
+    lay = ShardingRules(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=trainable)
     return layer_block(model, model.layers[-1], lay)
 
 
@@ -228,7 +228,9 @@ def test_matrices_alone_are_quantised_and_no_adapter():
         assert not any(part in name for name in found for part in ("norm", "proj", "lora"))
         degrees, choices = split_strategy(Strategy())
         types = Precision(frozen=frozen)
-        layout = Layout(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=lora(8))
+        layout = ShardingRules(
+            degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=lora(8)
+        )
         for end in (embedding_block, head_block):
             assert not any(each.quantised for each in end(model, layout).parameters)
 

@@ -8,8 +8,8 @@ import pytest
 from tests.small import dense, moe
 
 from forescale.graph.layer import head_block, layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import Precision, Routing, Strategy
 
 SEQ, HIDDEN = 4096.0, 1024.0
@@ -24,7 +24,7 @@ def sent(strategy, model=None, *, head=False, precision=None, kind=0):
     """Return (pass, collective, axis, bytes) of one block, all passes in order."""
     model = model or dense()
     degrees, choices = split_strategy(strategy)
-    lay = Layout(degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=SEQ)
+    lay = ShardingRules(degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=SEQ)
     block = head_block(model, lay) if head else layer_block(model, model.layer_kinds[kind], lay)
     found = []
     for operator in block.operators:
@@ -109,7 +109,7 @@ def test_hierarchical_exchanges_heads_inside_and_passes_keys_and_values_around_t
 def test_one_group_is_ulysses_and_groups_of_one_are_a_ring():
     def moved(**chosen):
         degrees, choices = split_strategy(Strategy(cp=8, **chosen))
-        lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
+        lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
         block = layer_block(dense(), dense().layer_kinds[0], lay)
         (core,) = [op for op in block.operators if op.name == "attention.core"]
         found = sent(Strategy(cp=8, **chosen))

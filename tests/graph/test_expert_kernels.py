@@ -9,9 +9,9 @@ import pytest
 from tests import small
 
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import Elementwise, GroupedGemm
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import FullAttention, Kernels, Layer, Precision, Strategy
 from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE
 from forescale.time.price import calls_of
@@ -22,7 +22,7 @@ FP8 = Precision(compute="fp8", recipe="delayed")
 
 def block(precision: Precision = FP8, **kernels: object) -> Block:
     degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
-    layout = Layout(degrees=degrees, choices=choices, precision=precision, seq_len=float(TOKENS))
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=float(TOKENS))
     return layer_block(small.moe(), small.MOE_LAYER, layout)
 
 
@@ -88,7 +88,7 @@ def test_fused_rotary_embedding_touches_only_the_rotary_part_of_queries():
 def test_layouts_of_an_array_keep_their_experts_type():
     degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(narrow_experts=False)))
     degrees = replace(degrees, ep=np.array([1.0, 2.0, 4.0]))
-    layout = Layout(degrees=degrees, choices=choices, precision=FP8, seq_len=float(TOKENS))
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=FP8, seq_len=float(TOKENS))
     grouped = products(layer_block(small.moe(), small.MOE_LAYER, layout))
     assert all(op.dtype == "bf16" and np.shape(op.groups) == (3,) for op in grouped)
 
@@ -100,7 +100,7 @@ def biased(**kernels: object) -> Block:
 def with_experts(fields: dict[str, object], **kernels: object) -> Block:
     layer = replace(small.MOE_LAYER, ffn=replace(small.MOE_LAYER.ffn, **fields))
     degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), layer, layout)
 
 
@@ -163,7 +163,7 @@ def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
 
     def steps(spec: FullAttention, **kernels: bool) -> list[tuple[float, float]]:
         degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
-        layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+        layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
         layer = Layer(attention=spec, ffn=small.MOE_LAYER.ffn)
         own = operator(layer_block(small.moe(), layer, layout), "attention.rotary")
         return [(each.bytes_moved, each.kernels) for each in (*own.forward, *own.backward_input)]

@@ -10,20 +10,20 @@ from tests import small
 
 from forescale.graph.counts import block_flops
 from forescale.graph.layer import head_block, layer_block, mtp_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.loss import loss_chunk_tokens
 from forescale.graph.operator import Operator
 from forescale.graph.ops import Elementwise
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.liveness import block_moments
 from forescale.spec import Kernels, Precision, Recompute, Strategy
 
 TOKENS, VOCAB = 512, 32000
 
 
-def layout(**kernels: object) -> Layout:
+def layout(**kernels: object) -> ShardingRules:
     degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
-    return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
 
 
 def peaks(kind: str) -> tuple[float, float]:
@@ -53,7 +53,7 @@ def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, 
     flash = {"flash_attention": False} | kernels
     strategy = Strategy(sp=False, flash_attention=flash.pop("flash_attention"), kernels=Kernels(**flash))
     degrees, choices = split_strategy(strategy)
-    lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     core = next(
         each
         for each in layer_block(small.dense(), small.dense().layer_kinds[0], lay).operators
@@ -66,7 +66,7 @@ def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, 
 def test_an_older_kernel_of_attention_is_one_of_flash_attention(flash, kernel):
     strategy = Strategy(flash_attention=flash, kernels=Kernels(attention_kernel="flash-1"))
     degrees, choices = split_strategy(strategy)
-    lay = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     block = layer_block(small.dense(), small.DENSE_LAYER, lay)
     (core,) = [each for each in block.operators if each.name == "attention.core"]
     assert (core.forward[0].kernel, core.backward_input[0].kernel) == (kernel, kernel)
@@ -197,7 +197,7 @@ def test_experts_weighed_in_a_kernel_of_their_own_keep_the_unweighted(recompute)
 def loss(kind: str, tp: int = 8):
     strategy = Strategy(tp=tp, dp_shard=1, kernels=Kernels(cross_entropy=kind))
     degrees, choices = split_strategy(strategy)
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     block = head_block(small.dense(), layout)
     return block_moments(block, keep(block, Recompute())), block.tensors["head.logits"].elements
 
@@ -214,7 +214,7 @@ def test_a_gathered_input_is_kept_or_gathered_again():
     def attention(*, again: bool, tp: int):
         strategy = Strategy(tp=tp, kernels=Kernels(regathers_inputs=again))
         degrees, choices = split_strategy(strategy)
-        layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
+        layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
         block = layer_block(small.dense(), small.DENSE_LAYER, layout)
         kept = sum(tensor.num_bytes for tensor in keep(block, Recompute()).tensors)
         gather = next(operator for operator in block.operators if operator.name == "attention.gather")
@@ -250,7 +250,7 @@ def test_the_join_of_multi_token_prediction_is_split_by_columns():
     def join(tp: int):
         degrees, choices = split_strategy(Strategy(tp=tp))
         block = mtp_block(
-            small.moe(), Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+            small.moe(), ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
         )
         return next(each for each in block.parameters if each.name == "mtp.join.weight"), block
 

@@ -9,8 +9,8 @@ import pytest
 import sympy
 
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.recompute import Kept, keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import DenseFfn, FullAttention, Kernels, Layer, Model, Recompute, Strategy
 from forescale.spec.workload import Precision
 
@@ -33,7 +33,7 @@ def kept(seq_len: object, batch: object, tp: object, *, sp: bool, recompute: Rec
     degrees, choices = split_strategy(strategy)
     values = {name: getattr(degrees, name) for name in type(degrees).__dataclass_fields__}
     degrees = type(degrees)(**{**values, "tp": tp, "micro_batch_size": batch})
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=seq_len)
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=seq_len)
     return keep(layer_block(GPT3, GPT3_LAYER, layout), recompute)
 
 

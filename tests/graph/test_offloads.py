@@ -8,8 +8,8 @@ import pytest
 from tests.small import DENSE_LAYER, dense, moe
 
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.recompute import keep, offloaded_bytes
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import LinearAttention, Strategy
 from forescale.spec.strategy import Recompute
 from forescale.spec.workload import Precision
@@ -20,7 +20,7 @@ NOTHING = Recompute()
 
 def block_of(model):
     degrees, choices = split_strategy(Strategy())
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
     return layer_block(model, model.layer_kinds[-1], layout)
 
 

@@ -10,10 +10,10 @@ from tests import small
 from forescale.errors import SpecError
 from forescale.graph.counts import block_flops
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.moe import possible_imbalance
 from forescale.graph.ops import Collective, GroupedGemm
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.project import project
 from forescale.spec import Precision, Recompute, Routing, Strategy
 
@@ -24,7 +24,7 @@ BALANCED = Routing()
 def block(routing: Routing = BALANCED, **degrees: int):
     strategy = Strategy(**{"sp": False, "ep": 4, "dp_shard": 4, **degrees}, routing=routing)
     numbers, choices = split_strategy(strategy)
-    layout = Layout(degrees=numbers, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    layout = ShardingRules(degrees=numbers, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), small.MOE_LAYER, layout)
 
 

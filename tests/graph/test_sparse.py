@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import AttentionCore, Collective, Gemm
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import DenseFfn, Indexer, LatentAttention, Layer, Model, Precision, Recompute, Strategy
 
 SEQ, HIDDEN, HEADS = 512, 96, 8
@@ -34,7 +34,7 @@ def block(spec=SPEC, seq_len=SEQ, **layout):
     return layer_block(
         model,
         layer,
-        Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len)),
+        ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len)),
     )
 
 

@@ -9,9 +9,9 @@ from tests import toy
 
 from forescale.graph.counts import count_parameters
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
-from forescale.graph.layout import split_strategy
 from forescale.graph.loss import loss_chunk_tokens
 from forescale.graph.parts import build_blocks
+from forescale.graph.sharding import split_strategy
 from forescale.spec import (
     DenseFfn,
     FullAttention,

@@ -9,10 +9,10 @@ from tests.small import sees
 
 from forescale.catalogue.models import load_model
 from forescale.graph.counts import count_parameters, count_trained, model_flops, whole_blocks
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.parts import build_blocks
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import Kernels, Recompute, Strategy
 from forescale.spec.model import Images, Tiles, Vision
 from forescale.spec.workload import Precision, Trainable
@@ -23,7 +23,7 @@ CUT = Kernels(cuts_vision=True)
 
 def tower(strategy: Strategy, trainable: Trainable | None = None, images: Images | None = None):
     degrees, choices = split_strategy(strategy)
-    layout = Layout(
+    layout = ShardingRules(
         degrees=degrees,
         choices=choices,
         precision=Precision(),
@@ -51,7 +51,7 @@ def test_tiles_are_sequences_of_their_own():
     """An image of 896 pixels in 2 x 2 tiles of 448, and once more whole: five sequences of 1,024 patches."""
     vision = replace(SMALL.vision, tiles=Tiles(grids=((1, 1), (2, 2)), fits="resolution"))
     degrees, choices = split_strategy(Strategy(micro_batch_size=3))
-    layout = Layout(
+    layout = ShardingRules(
         degrees=degrees,
         choices=choices,
         precision=Precision(),
@@ -66,7 +66,7 @@ def test_a_class_token_is_one_more_than_patches_have():
     """CLIP ViT-L/14 at 336 pixels, as LLaVA-1.5 has it: 24 x 24 patches are a sequence of 577."""
     model = load_model("llava-1.5-7b")
     degrees, choices = split_strategy(Strategy())
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     blocks = build_blocks(model, layout).vision
     assert up(blocks).m == 577
 
@@ -157,7 +157,7 @@ def projector(vision: Vision, **layout):
     An image is 32 x 32 patches of 512, which 256 tokens of 4 x 512 or of 512 are made from.
     """
     degrees, choices = split_strategy(Strategy(**layout))
-    given = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
+    given = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
     block = build_blocks(replace(SMALL, vision=vision), given).vision[-1][1]
     work = [(own.name.removeprefix("projector."), each) for own in block.operators for each in own.forward]
     products = {name: (each.m, each.k, each.n) for name, each in work if isinstance(each, Gemm)}
@@ -217,7 +217,9 @@ def test_results_of_a_tower_stay_wide_under_narrow_recipes():
         SMALL.vision, projector=(1024,), projector_merges=True, projector_ffn=3000, projector_norm="layer"
     )
     degrees, choices = split_strategy(Strategy())
-    narrow = Layout(degrees=degrees, choices=choices, precision=Precision(compute="fp8"), seq_len=256.0)
+    narrow = ShardingRules(
+        degrees=degrees, choices=choices, precision=Precision(compute="fp8"), seq_len=256.0
+    )
     tensors = build_blocks(replace(SMALL, vision=vision), narrow).vision[-1][1].tensors
     for name in ("vision.result", "projector.normed", "projector.normed_result"):
         assert tensors[name].element_bytes == 2.0
@@ -286,7 +288,9 @@ def test_a_trained_norm_of_what_has_no_gradient_has_its_own():
     vision = replace(SMALL.vision, projector_norm="layer")
     degrees, choices = split_strategy(Strategy())
     frozen = Trainable(frozen=("vision",))
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=frozen)
+    layout = ShardingRules(
+        degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=frozen
+    )
     operators = {
         each.name: each
         for each in build_blocks(replace(SMALL, vision=vision), layout).vision[-1][1].operators

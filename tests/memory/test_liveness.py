@@ -8,10 +8,10 @@ import pytest
 from tests.small import dense, moe
 
 from forescale.graph.layer import head_block, layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Builder
 from forescale.graph.ops import Collective, Elementwise
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.liveness import (
     BlockBytes,
     Moment,
@@ -29,7 +29,7 @@ from forescale.spec.workload import Precision
 def block() -> Block:
     """input (10 elements) -> wide (40, its maker keeps input) -> squeezed (10, its maker keeps wide); bf16."""
     degrees, choices = split_strategy(Strategy())
-    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name, elements in (("input", 10.0), ("wide", 40.0), ("squeezed", 10.0), ("scratch", 3.0)):
         b.tensor(name, elements)
     b.operator("widen", reads=("input",), writes=("wide",), saves=("input",))
@@ -78,7 +78,7 @@ def test_temporaries_live_through_one_operator(block: Block) -> None:
 
 def test_an_addition_shares_its_gradient() -> None:
     degrees, choices = split_strategy(Strategy())
-    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in ("input", "branch", "sum"):
         b.tensor(name, 10.0)
     b.operator("branch", reads=("input",), writes=("branch",), saves=("input",))
@@ -102,7 +102,7 @@ def test_only_moments_that_can_be_the_peak_are_summed() -> None:
 def gated() -> Block:
     """A gated feed-forward with its norm and residual: every tensor in 2 bytes, one fp32 statistic."""
     degrees, choices = split_strategy(Strategy())
-    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in ("input", "normed", "result", "sum"):
         b.tensor(name, 10.0)
     for name in ("up", "gate", "product"):
@@ -186,7 +186,7 @@ def test_a_gradient_made_in_place_takes_the_saved_tensor_s_memory(gated: Block) 
 
 def test_what_is_written_in_place_keeps_one_gradient() -> None:
     degrees, choices = split_strategy(Strategy())
-    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in ("input", "queries", "output"):
         b.tensor(name, 10.0)
     b.operator("project", reads=("input",), writes=("queries",), saves=("input",))
@@ -201,7 +201,7 @@ def test_what_is_written_in_place_keeps_one_gradient() -> None:
 
 def test_nothing_has_no_moments() -> None:
     degrees, choices = split_strategy(Strategy())
-    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     b.tensor("input", 10.0)
     block = b.block("nothing", "input")
     moments = block_moments(block, keep(block, Recompute()))
@@ -213,9 +213,9 @@ def moment_of(block: Block, name: str) -> Moment:
     return found
 
 
-def laid_out(**layout) -> Layout:
+def laid_out(**layout) -> ShardingRules:
     degrees, choices = split_strategy(Strategy(**layout))
-    return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+    return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -283,7 +283,7 @@ def test_a_peak_may_be_another_moment_of_the_same_shape(gated: Block) -> None:
 def made(*names: str) -> Builder:
     """Return a builder with tensors of 10 numbers in 16 bits."""
     degrees, choices = split_strategy(Strategy())
-    b = Builder(layout=Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in names:
         b.tensor(name, 10.0)
     return b

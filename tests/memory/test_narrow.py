@@ -9,8 +9,8 @@ from tests import small
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.states import narrow_weight_bytes, wide_weight_bytes
 from forescale.project import project
 from forescale.spec import Kernels, Layer, Overlap, Precision, Recompute, Strategy
@@ -22,7 +22,7 @@ CURRENT = Precision(compute="fp8", recipe="current")
 
 def kept(layer: Layer, precision: Precision, recompute: Recompute | None = None, **kernels: bool):
     degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
-    layout = Layout(degrees=degrees, choices=choices, precision=precision, seq_len=TOKENS)
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=TOKENS)
     block = layer_block(small.moe(), layer, layout)
     return {tensor.name: tensor.num_bytes for tensor in keep(block, recompute or Recompute()).tensors}
 

@@ -11,7 +11,7 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.cost.mesh import Group
 from forescale.evaluate import evaluate
 from forescale.explain import explain
-from forescale.graph.layout import split_strategy
+from forescale.graph.sharding import split_strategy
 from forescale.inputs import wire
 from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
 from forescale.memory.outside import outside_bytes

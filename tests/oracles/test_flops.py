@@ -12,7 +12,7 @@ import pytest
 from forescale.frameworks.huggingface.reader import read_huggingface
 from forescale.graph.counts import block_flops, model_flops
 from forescale.graph.layer import head_block, layer_block
-from forescale.graph.layout import Layout, split_strategy
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.spec import Model, Strategy
 from forescale.spec.workload import Precision
 
@@ -94,7 +94,7 @@ def ours(kind: str) -> tuple[float, float]:
     model = language_model(kind)
     latent = kind == "deepseek_v3"  # unequal head sizes: torch runs the unfused products
     degrees, choices = split_strategy(Strategy(micro_batch_size=BATCH, flash_attention=not latent))
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
     blocks = [*(layer_block(model, layer, layout) for layer in model.layers), head_block(model, layout)]
     flops = [block_flops(block, "full") for block in blocks]
     return sum(f.forward for f in flops), sum(f.backward for f in flops)

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from forescale.graph.layer import head_block, layer_block  # noqa: E402
-from forescale.graph.layout import Layout, split_strategy  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
+from forescale.graph.sharding import ShardingRules, split_strategy  # noqa: E402
 from forescale.memory.liveness import block_moments  # noqa: E402
 from forescale.spec import (  # noqa: E402
     DenseFfn,
@@ -169,7 +169,7 @@ def measured(layer: LayerSpec, recompute: Recompute, monkeypatch: pytest.MonkeyP
 def predicted(layer: LayerSpec, recompute: Recompute) -> float:
     kernels = Kernels(gradient_sum="after_product")
     degrees, choices = split_strategy(Strategy(micro_batch_size=BATCH, kernels=kernels))
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
     model = Model(name="test", hidden_size=HIDDEN, layers=(layer,), vocab_size=VOCAB, vocab_multiple=1)
     block, head = layer_block(model, layer, layout), head_block(model, layout)
     kept = keep(block, recompute)

@@ -13,8 +13,8 @@ from tests.oracles import reference_blocks as reference  # noqa: E402
 
 from forescale.graph.counts import EVERYTHING, block_flops  # noqa: E402
 from forescale.graph.layer import head_block, layer_block  # noqa: E402
-from forescale.graph.layout import Layout, split_strategy  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
+from forescale.graph.sharding import ShardingRules, split_strategy  # noqa: E402
 from forescale.spec import (  # noqa: E402
     DenseFfn,
     FullAttention,
@@ -75,9 +75,9 @@ def saved_bytes(module: Any, run: Callable[[], Any]) -> int:
     return total
 
 
-def layout(strategy: Strategy | None = None, trainable: Trainable = EVERYTHING) -> Layout:
+def layout(strategy: Strategy | None = None, trainable: Trainable = EVERYTHING) -> ShardingRules:
     degrees, choices = split_strategy(strategy or Strategy(micro_batch_size=BATCH))
-    return Layout(
+    return ShardingRules(
         degrees=degrees,
         choices=choices,
         precision=Precision(),

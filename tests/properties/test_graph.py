@@ -11,9 +11,9 @@ from tests.small import DENSE_LAYER, MLA, MOE_LAYER, dense, moe
 
 from forescale.graph.counts import block_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.liveness import block_moments
 from forescale.spec import FullAttention, Layer, LinearAttention, Model, Recompute, Strategy
 from forescale.spec.strategy import Module
@@ -48,9 +48,9 @@ sequences = st.sampled_from([256, 512, 1024])
 modules = st.sets(st.sampled_from(MODULES), min_size=1)
 
 
-def layout(strategy: Strategy, seq_len: int = 512) -> Layout:
+def layout(strategy: Strategy, seq_len: int = 512) -> ShardingRules:
     degrees, choices = split_strategy(strategy)
-    return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
+    return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 
 def block(layer: Layer, strategy: Strategy, seq_len: int = 512) -> Block:

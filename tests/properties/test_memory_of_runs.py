@@ -15,8 +15,8 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.explain import Explainer, explain
 from forescale.graph.counts import count_parameters
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.parts import build_blocks
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.states import optimizer_element_bytes
 from forescale.memory.timeline import block_loads, schedule_of, stage_loads, total_bytes
 from forescale.project import project
@@ -114,7 +114,9 @@ LOW_RANK = ("router", "down", "norm", "positions", "bias")
 def once_over_tp(model, layout):
     """Return elements of the non-expert and expert parameters, those that every tp rank copies counted tp times."""
     degrees, choices = split_strategy(layout)
-    blocks = build_blocks(model, Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
+    blocks = build_blocks(
+        model, ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
+    )
     kinds = zip(model.layer_kinds, blocks.layers, strict=True)
     counts = {block.name: model.layers.count(kind) for kind, block in kinds}
     counts |= {"embedding": 1 + int(layout.pp > 1 and model.num_mtp_layers > 0), "mtp": model.num_mtp_layers}

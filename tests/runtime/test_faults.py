@@ -99,4 +99,6 @@ def test_ctrl_c_while_ranks_load_modules_ends_all_without_a_word(tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate()  # which ends once nothing that it started is left
     assert (process.returncode, output) == (130, "")
-    assert (tmp_path / "loading").read_text(encoding="utf-8") == "True", "ranks must not receive SIGINT while they load"
+    assert (tmp_path / "loading").read_text(encoding="utf-8") == "True", (
+        "ranks must not receive SIGINT while they load"
+    )

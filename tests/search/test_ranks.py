@@ -7,8 +7,8 @@ import pytest
 from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.mesh import AXES, placed
-from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective
+from forescale.graph.sharding import split_strategy
 from forescale.inputs import pricing_of
 from forescale.project import project
 from forescale.question import Question

@@ -11,9 +11,9 @@ from tests.small import MLA, MOE_LAYER, asked, workload
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups, order_of
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import split_strategy
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.graph.recompute import keep
+from forescale.graph.sharding import split_strategy
 from forescale.inputs import pricing_of
 from forescale.memory.liveness import block_bytes, block_moments
 from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy

@@ -13,8 +13,8 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups, ranks_per_node
-from forescale.graph.layout import split_strategy
 from forescale.graph.parts import Parts
+from forescale.graph.sharding import split_strategy
 from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.inputs import Setting
 from forescale.memory.parameters import Elements, Holding, Sharded

@@ -11,8 +11,8 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import RunFactors
 from forescale.graph.layer import layer_block
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.modules import casts
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.inputs import pricing_of
 from forescale.project import project
 from forescale.spec import Precision, Strategy
@@ -31,7 +31,7 @@ def seconds(strategy, model=None, **changes):
 def layout(compute, recipe):
     degrees, choices = split_strategy(Strategy())
     precision = Precision(compute=compute, recipe=recipe)
-    return Layout(degrees=degrees, choices=choices, precision=precision, seq_len=128.0)
+    return ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=128.0)
 
 
 def test_the_device_waits_for_launches_that_take_longer_than_kernels():
@@ -248,7 +248,7 @@ def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     pricing = pricing_of(
         asked(moe(), cluster(8), Strategy(), workload()), degrees, choices, Strategy().axis_order, run=run
     )
-    layout = Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
+    layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     block = layer_block(moe(), moe().layers[-1], layout)
     operators = {operator.name: operator for operator in block.operators}
     calls = {name: float(pricing.kernels(own, own.forward)) for name, own in operators.items()}

@@ -15,10 +15,10 @@ from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import order_of
 from forescale.cost.model import ComputeModel
 from forescale.formula import Term
-from forescale.graph.layout import Degrees, Layout, split_strategy
 from forescale.graph.operator import Operator
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.parts import Parts, build_blocks
+from forescale.graph.sharding import Degrees, ShardingRules, split_strategy
 from forescale.inputs import pricing_of, wire
 from forescale.question import Question
 from forescale.spec import Strategy, Workload
@@ -72,7 +72,7 @@ def blocks(model, degrees=None):
     given = workload()
     return build_blocks(
         model,
-        Layout(
+        ShardingRules(
             degrees=degrees or plain,
             choices=choices,
             precision=given.precision,

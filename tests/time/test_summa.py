@@ -12,7 +12,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.mesh import groups
 from forescale.errors import SpecError
-from forescale.graph.layout import split_strategy
+from forescale.graph.sharding import split_strategy
 from forescale.presets import project_as
 from forescale.project import project
 from forescale.search import search

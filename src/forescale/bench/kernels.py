@@ -19,7 +19,6 @@ from forescale.bench.model import TYPES
 from forescale.bench.repeat import Budget, repeated
 from forescale.bench.suite import Message
 from forescale.cost.measured import extents_of, family_of
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.ops import (
     AttentionCore,
@@ -31,6 +30,7 @@ from forescale.graph.ops import (
     GroupedGemm,
 )
 from forescale.graph.parts import Parts, build_blocks, message_bytes
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.inputs import wire
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
 from forescale.memory.parameters import Elements, gathered_bytes, holdings
@@ -116,7 +116,7 @@ def kernels_of(question: Question) -> list[Compute]:
 
 def _blocks(question: Question) -> Parts[Block]:
     degrees, choices = split_strategy(question.layout)
-    return build_blocks(question.model, Layout.of(question.workload, degrees, choices))
+    return build_blocks(question.model, ShardingRules.of(question.workload, degrees, choices))
 
 
 def _primitives(question: Question) -> list[Any]:
@@ -142,7 +142,7 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
                 found.add(("p2p", size / ranks, 2))
     if layout.pp > 1:
         split = split_strategy(layout)
-        sent = message_bytes(question.model, Layout.of(question.workload, *split))
+        sent = message_bytes(question.model, ShardingRules.of(question.workload, *split))
         found.add(("p2p", float(cast("float", sent)), 2))
     found |= {each for each in _of_weights(question) if 1 < each[2] <= num_ranks and each[1]}
     return sorted(found)

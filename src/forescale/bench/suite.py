@@ -166,7 +166,7 @@ def _all(wired: Wired) -> Iterator[Proposed]:
                 origin.operator, origin.primitive, float(origin.seconds), spent, origin.provenance, wired
             )
     if question.layout.pp > 1:
-        size = message_bytes(question.model, wired.setting.layout(wired.inputs.degrees))
+        size = message_bytes(question.model, wired.setting.sharding(wired.inputs.degrees))
         hop = Collective(kind="p2p", axis="pp", num_bytes=size)
         took = number_of(pricing.seconds(hop))
         spent = 2.0 * (question.layout.pp - 1) * took

@@ -7,8 +7,8 @@ from operator import mul
 from typing import TypeAlias, cast
 
 from forescale.formula import formula
-from forescale.graph.layout import Degrees, several
 from forescale.graph.ops import MeshAxis
+from forescale.graph.sharding import Degrees, several
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.cluster import Cluster
 from forescale.spec.strategy import Axis, Placement, Share, Strategy, TensorKind

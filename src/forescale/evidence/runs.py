@@ -14,9 +14,9 @@ from forescale.cost.select import Costs
 from forescale.errors import ForescaleError
 from forescale.evidence.case import Case
 from forescale.evidence.entries import Left
-from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks
+from forescale.graph.sharding import Choices, Degrees, ShardingRules, split_strategy
 from forescale.graph.stages import stack_plans
 from forescale.inputs import inputs_of, pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
@@ -114,7 +114,7 @@ class Run:
             single = split_strategy(asked.layout)[0]
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
-            blocks = build_blocks(asked.model, Layout.of(asked.workload, degrees, self._choices))
+            blocks = build_blocks(asked.model, ShardingRules.of(asked.workload, degrees, self._choices))
             plan, pipeline = lay_out(asked.model, asked.layout, asked.workload)
             self._prepared = _Prepared(
                 size=size,

@@ -12,9 +12,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from forescale.graph.layout import Extent
 from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
+from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, summed
 from forescale.spec.workload import LoraTarget
 from forescale.struct import Struct
@@ -51,7 +51,7 @@ class Adapted(Struct, frozen=True, kw_only=True):
 
 def parts_of(b: Builder, name: str, result: str, outputs: Extent, *, matrices: int) -> tuple[Adapted, ...]:
     """Return the parts of a product with one result that have adapters."""
-    wanted = b.layout.trainable.lora_targets if b.layout.trainable.lora_rank and b.frozen else ()
+    wanted = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
     dim, width = outputs
     if name in UPS and "gate_up_proj" not in wanted:
         chosen = [each for each in ("up_proj", "gate_proj")[:matrices] if each in wanted]
@@ -65,16 +65,16 @@ def qkv_parts(
     b: Builder, results: Names, widths: tuple[tuple[str, Extent, Numeric], ...]
 ) -> tuple[Adapted, ...]:
     """Return the parts of a product of queries, keys and values (name, outputs and copies each) that have adapters."""
-    wanted = b.layout.trainable.lora_targets if b.layout.trainable.lora_rank and b.frozen else ()
+    wanted = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
     if "qkv_proj" in wanted:
-        local = summed(size / b.layout.split(dim) * copies for _, (dim, size), copies in widths)
+        local = summed(size / b.sharding.split(dim) * copies for _, (dim, size), copies in widths)
         whole = sum(size for _, (_, size), _ in widths)
         return (
             Adapted(
                 target="qkv_proj",
                 results=results,
                 outputs=("heads", whole),
-                copies=local * b.layout.split("heads") / whole,
+                copies=local * b.sharding.split("heads") / whole,
             ),
         )
     found = zip(("q_proj", "k_proj", "v_proj"), results, widths, strict=False)
@@ -87,7 +87,7 @@ def qkv_parts(
 
 def recurrent_parts(b: Builder, results: Names, outputs: Extent) -> tuple[Adapted, ...]:
     """Return the one adapter of all products that a layer with a recurrent state reads its input by."""
-    wanted = b.layout.trainable.lora_targets if b.layout.trainable.lora_rank and b.frozen else ()
+    wanted = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
     return (Adapted(target="in_proj", results=results, outputs=outputs),) if "in_proj" in wanted else ()
 
 
@@ -103,7 +103,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     def product(self, b: Builder, n: Numeric, k: Numeric, *, weight: bool = False) -> Gemm | GroupedGemm:
         """Return the product of the rows with k x n, or that of its weight's gradient."""
-        dtype, added = b.layout.wide_type, b.layout.accumulate_bytes if weight else 0.0
+        dtype, added = b.sharding.wide_type, b.sharding.accumulate_bytes if weight else 0.0
         if self.groups is None:
             m, columns, inner = (n, k, self.rows) if weight else (self.rows, n, k)
             return Gemm(m=m, n=columns, k=inner, dtype=dtype, accumulate_bytes=added)
@@ -113,7 +113,7 @@ class Shape(Struct, frozen=True, kw_only=True):
             n=n,
             k=k,
             dtype=dtype,
-            together=b.layout.choices.kernels.expert_kernels == "one",
+            together=b.sharding.choices.kernels.expert_kernels == "one",
             contract="m" if weight else "k",
             accumulate_bytes=added,
         )
@@ -152,8 +152,8 @@ def adapters(
     summed_up
         Whether the product's inputs are split, and its result has been summed over tp already.
     """
-    lay = b.layout
-    rank, size = float(lay.trainable.lora_rank), lay.element_bytes
+    sharding = b.sharding
+    rank, size = float(sharding.trainable.lora_rank), sharding.element_bytes
     for part in parts:
         each = f"{name}.{part.target}"
         split: Extent = ("rank" if summed_up else "ffn", rank)
@@ -170,11 +170,11 @@ def adapters(
             saved=saved,
             shape=Shape(
                 rows=rows,
-                k=inputs[1] / lay.split(inputs[0]),
-                down=rank / lay.split(split[0]),
-                n=outputs[1] / lay.split(outputs[0]) * part.copies,
+                k=inputs[1] / sharding.split(inputs[0]),
+                down=rank / sharding.split(split[0]),
+                n=outputs[1] / sharding.split(outputs[0]) * part.copies,
             ),
-            messages=Messages(down=low, up=gathered, back=gathered if lay.choices.sp else (), low=low)
+            messages=Messages(down=low, up=gathered, back=gathered if sharding.choices.sp else (), low=low)
             if summed_up
             else Messages(down=(replace(low[0], kind="all_gather"),), low=low),
         )
@@ -191,8 +191,8 @@ def expert_adapters(
     num_experts: float,
 ) -> None:
     """Append the adapters of the products of all local experts, each expert's own or one for all of a device."""
-    lay, kind = b.layout, b.layout.trainable.lora_experts
-    rank: Extent = ("rank", float(lay.trainable.lora_rank))
+    sharding, kind = b.sharding, b.sharding.trainable.lora_experts
+    rank: Extent = ("rank", float(sharding.trainable.lora_rank))
     experts: tuple[Extent, ...] = (("experts", num_experts),) if kind == "own" else ()
     for part in parts if kind != "none" else ():
         each, group = f"{name}.{part.target}", "expert" if experts else "dense"
@@ -200,10 +200,10 @@ def expert_adapters(
         b.parameter(f"{each}.up", *experts, rank, part.outputs, adapter=True, group=group)
         shape = Shape(
             rows=rows,
-            k=inputs[1] / lay.split(inputs[0]),
+            k=inputs[1] / sharding.split(inputs[0]),
             down=rank[1],
-            n=part.outputs[1] / lay.split(part.outputs[0]),
-            groups=num_experts / lay.split("experts") if experts else None,
+            n=part.outputs[1] / sharding.split(part.outputs[0]),
+            groups=num_experts / sharding.split("experts") if experts else None,
         )
         _adapter(b, each, part.results, source=source, saved=source, shape=shape, messages=Messages())
 
@@ -218,7 +218,7 @@ def _adapter(
     shape: Shape,
     messages: Messages,
 ) -> None:
-    rank, size = float(b.layout.trainable.lora_rank), b.layout.element_bytes
+    rank, size = float(b.sharding.trainable.lora_rank), b.sharding.element_bytes
     added = shape.rows * shape.n
     if messages.up:  # of the sum over tp each rank has its part
         added = summed(b.tensors[result].elements for result in results)
@@ -262,8 +262,8 @@ def _kept_input(b: Builder, name: str, *, saved: str, elements: Numeric) -> tupl
     It keeps all of it in the type of activations, also where sequence parallelism keeps a part for the product and
     8-bit recipes a narrow copy (Megatron-Bridge, docs/performance-guide.md: sequence_parallel_input_regather).
     """
-    size = b.layout.element_bytes
-    if b.layout.trainable.lora_dropout:
+    size = b.sharding.element_bytes
+    if b.sharding.trainable.lora_dropout:
         mask = b.tensor(f"{name}.mask", elements, 1.0, differentiable=False)
         dropped = b.tensor(f"{name}.dropped", elements)
         return (dropped, mask), (Elementwise(bytes_moved=elements * (2.0 * size + 1.0)),)

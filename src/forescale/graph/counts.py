@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias, get_args
 from msgspec.structs import replace
 
 from forescale.graph.layer import VOCABULARY_WEIGHT
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
 from forescale.graph.parts import build_blocks
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.numeric import Numeric, summed
 from forescale.spec.model import Images, Model
 from forescale.spec.strategy import Strategy
@@ -51,7 +51,7 @@ def whole_blocks(
 ) -> list[tuple[Block, int]]:
     """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
     degrees, choices = split_strategy(Strategy())
-    layout = Layout(
+    sharding = ShardingRules(
         degrees=degrees,
         choices=choices,
         precision=Precision(),
@@ -60,7 +60,7 @@ def whole_blocks(
         trainable=trainable,
         images=images,
     )
-    parts = build_blocks(model, layout)
+    parts = build_blocks(model, sharding)
     layers = (model.layers.count(kind) for kind in model.layer_kinds)
     mtp = () if parts.mtp is None else (model.num_mtp_layers,)
     return list(zip(parts.all(), (*layers, 1, 1, *mtp, *(times for times, _ in parts.vision)), strict=True))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from forescale.graph.layout import Extent
 from forescale.graph.modules import FP8_ROW_BYTES, elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Names
+from forescale.graph.sharding import Extent
 from forescale.spec.model import DenseFfn, Model
 
 
@@ -29,11 +29,11 @@ def two_layers(
     b: Builder, prefix: str, hidden: float, *, width: float, gated: bool, bias: bool, source: str, result: str
 ) -> None:
     """Append a whole feed-forward, from residual layout to residual layout."""
-    lay, h = b.layout, float(hidden)
-    tokens, matrices = lay.tokens("sequence"), 2 if gated else 1
+    sharding, h = b.sharding, float(hidden)
+    tokens, matrices = sharding.tokens("sequence"), 2 if gated else 1
     up_width = width * matrices
     gathered = gather_sequence(b, f"{prefix}.gather", source=source, width=h, feeds=f"{prefix}.up")
-    up = b.tensor(f"{prefix}.up", tokens * up_width / lay.split("ffn"))
+    up = b.tensor(f"{prefix}.up", tokens * up_width / sharding.split("ffn"))
     whole: Extent = ("hidden", h)
     linear(
         b,
@@ -47,7 +47,9 @@ def two_layers(
         saved=source,
         matrices=matrices,
     )
-    activated = b.tensor(f"{prefix}.activated", tokens * width / lay.split("ffn"), lay.linear_input_bytes)
+    activated = b.tensor(
+        f"{prefix}.activated", tokens * width / sharding.split("ffn"), sharding.linear_input_bytes
+    )
     activation(b, f"{prefix}.activation", kept_input(b, up), activated, gated=gated)
     inner: Extent = ("ffn", width)
     down, scatter = f"{prefix}.down", f"{prefix}.scatter"
@@ -56,7 +58,7 @@ def two_layers(
 
 def kept_input(b: Builder, up: str) -> str:
     """Append the cast of an activation's input to 8 bits where it is kept so; return the name of what is kept."""
-    if not b.layout.narrows_activation_inputs:
+    if not b.sharding.narrows_activation_inputs:
         return up
     kept = b.tensor(f"{up}.narrow", b.tensors[up].elements, FP8_ROW_BYTES)
     elementwise(
@@ -76,7 +78,7 @@ def activation(b: Builder, name: str, up: str, activated: str, *, gated: bool) -
     read, write = b.bytes_of(up), b.bytes_of(activated)
     moved = read + write
     saves: Names = (up,)
-    kernels = b.layout.choices.kernels
+    kernels = b.sharding.choices.kernels
     if gated and not (
         kernels.fused and kernels.fused_activations
     ):  # silu and the product each keep their inputs

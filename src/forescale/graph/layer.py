@@ -11,7 +11,6 @@ from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.graph.attention import ATTENTIONS
 from forescale.graph.ffn import dense_ffn
-from forescale.graph.layout import Extent, Layout
 from forescale.graph.loss import cross_entropy, fused_linear_loss
 from forescale.graph.modules import (
     elementwise,
@@ -25,6 +24,7 @@ from forescale.graph.modules import (
 from forescale.graph.moe import moe_ffn
 from forescale.graph.operator import Block, Builder
 from forescale.graph.ops import Collective, Elementwise
+from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric
 from forescale.spec.model import (
     DenseFfn,
@@ -44,10 +44,10 @@ def padded_vocab(*, vocab_size: Numeric, multiple: Numeric, tp: Numeric) -> Nume
     return np.ceil(vocab_size / (multiple * tp)) * multiple * tp
 
 
-def layer_block(model: Model, layer: Layer, layout: Layout) -> Block:
+def layer_block(model: Model, layer: Layer, sharding: ShardingRules) -> Block:
     """Return one decoder layer: norm, attention, add; norm, feed-forward, add."""
-    b = Builder(layout=layout)
-    local, h = layout.tokens("residual"), float(model.hidden_size)
+    b = Builder(sharding=sharding)
+    local, h = sharding.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("input", local * h)
     num_inner = (layer.attention is not None) + (layer.ffn is not None)
     post_norms = layer.num_norms > num_inner
@@ -94,14 +94,14 @@ def block_name(layer: Layer) -> str:
 
 
 def _norm(b: Builder, model: Model, name: str, source: str, result: str, *, narrow: bool = True) -> str:
-    b.part, h, local = "norm", float(model.hidden_size), b.layout.tokens("residual")
+    b.part, h, local = "norm", float(model.hidden_size), b.sharding.tokens("residual")
     norm(b, name, source=source, result=result, tokens=local, width=h, kind=model.norm, narrow=narrow)
     return result
 
 
 def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post_norm: bool) -> str:
     """Append the residual addition (after a norm of the result, where the model has post-norms)."""
-    local, h = b.layout.tokens("residual"), float(model.hidden_size)
+    local, h = b.sharding.tokens("residual"), float(model.hidden_size)
     b.part = "norm"
     if post_norm:
         result = _norm(b, model, f"{half}.post_norm", result, f"{half}.normed_result", narrow=False)
@@ -109,7 +109,7 @@ def _join(b: Builder, model: Model, half: str, stream: str, result: str, *, post
         result = _scaled(b, half, result, h)
     added = b.tensor(f"{half}.residual", local * h)
     mask: tuple[str, ...] = ()
-    if b.layout.choices.kernels.dropout:
+    if b.sharding.choices.kernels.dropout:
         mask = (b.tensor(f"{half}.dropout_mask", local * h, 1.0, differentiable=False),)
     size = b.bytes_of(added)
     elementwise(
@@ -142,10 +142,10 @@ def _scaled(b: Builder, half: str, result: str, h: float) -> str:
     return scaled
 
 
-def embedding_block(model: Model, layout: Layout) -> Block:
+def embedding_block(model: Model, sharding: ShardingRules) -> Block:
     """Return the input side: token embedding (rows over tp) and positions, or the patch projection."""
-    b = Builder(layout=layout, part="embedding")
-    tokens, local = layout.tokens("sequence"), layout.tokens("residual")
+    b = Builder(sharding=sharding, part="embedding")
+    tokens, local = sharding.tokens("sequence"), sharding.tokens("residual")
     h = float(model.hidden_size)
     ids = b.tensor("token_ids", tokens, 8.0, differentiable=False)
     result = b.tensor("embedding.result", local * h)
@@ -153,8 +153,8 @@ def embedding_block(model: Model, layout: Layout) -> Block:
         elements = float(patches.patch_elements)
         if patches.class_tokens:
             b.parameter("embedding.class_tokens", ("rank", float(patches.class_tokens)), ("hidden", h))
-            tokens = tokens - layout.degrees.micro_batch_size * float(patches.class_tokens)
-        patch = b.tensor("patches", tokens * elements / layout.split("hidden"), differentiable=False)
+            tokens = tokens - sharding.degrees.micro_batch_size * float(patches.class_tokens)
+        patch = b.tensor("patches", tokens * elements / sharding.split("hidden"), differentiable=False)
         whole: Extent = ("rank", elements)
         linear(
             b,
@@ -176,22 +176,24 @@ def embedding_block(model: Model, layout: Layout) -> Block:
     return b.block("embedding", "token_ids")
 
 
-def _columns(model: Model, lay: Layout) -> Numeric:
+def _columns(model: Model, sharding: ShardingRules) -> Numeric:
     """Return the vocabulary as the matrices of embedding and head have it."""
-    multiple = float(model.vocab_multiple) if lay.choices.kernels.pads_vocabulary else 1.0
-    return padded_vocab(vocab_size=float(model.vocab_size), multiple=multiple, tp=lay.degrees.tp)
+    multiple = float(model.vocab_multiple) if sharding.choices.kernels.pads_vocabulary else 1.0
+    return padded_vocab(vocab_size=float(model.vocab_size), multiple=multiple, tp=sharding.degrees.tp)
 
 
 def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None:
-    lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
-    width, tokens = float(model.embedding_size or h), b.layout.tokens("sequence")
-    padding = _columns(model, lay) / vocab
+    sharding, h, vocab = b.sharding, float(model.hidden_size), float(model.vocab_size)
+    width, tokens = float(model.embedding_size or h), b.sharding.tokens("sequence")
+    padding = _columns(model, sharding) / vocab
     b.parameter("embedding.weight", ("vocab", vocab), ("hidden", width), copies=padding)
     partial = (
-        b.tensor("embedding.partial", tokens * h) if lay.summa else partial_result(b, "embedding", result, h)
+        b.tensor("embedding.partial", tokens * h)
+        if sharding.summa
+        else partial_result(b, "embedding", result, h)
     )
     looked_up = partial if width == h else b.tensor("embedding.narrow", tokens * width)
-    moved = tokens * width * lay.element_bytes
+    moved = tokens * width * sharding.element_bytes
     b.operator(
         "embedding.lookup",
         forward=(Elementwise(bytes_moved=2.0 * moved, family="embedding"),),
@@ -204,7 +206,7 @@ def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None
         name = "embedding.project"
         narrow: Extent = ("rank", width)
         linear(b, name, source=looked_up, result=partial, rows=tokens, inputs=narrow, outputs=("hidden", h))
-    if not lay.summa:
+    if not sharding.summa:
         scatter_sequence(b, "embedding.scatter", source=partial, result=result, width=h)
         return
     # The table lies as the head's matrix does, so all tokens are looked up in a part of the hidden size.
@@ -213,10 +215,10 @@ def _token_embedding(b: Builder, model: Model, *, ids: str, result: str) -> None
     exchange(b, "embedding.turn", axis="cp", num_bytes=b.bytes_of(rows), source=rows, result=result)
 
 
-def head_block(model: Model, layout: Layout) -> Block:
+def head_block(model: Model, sharding: ShardingRules) -> Block:
     """Return the output side: final norm, projection to the vocabulary, cross-entropy over its shards."""
-    b = Builder(layout=layout, part="head")
-    local, h = layout.tokens("residual"), float(model.hidden_size)
+    b = Builder(sharding=sharding, part="head")
+    local, h = sharding.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("head.stream", local * h)
     source = stream
     if model.final_norm:
@@ -230,10 +232,10 @@ def head_block(model: Model, layout: Layout) -> Block:
 
 
 def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
-    lay, h, vocab = b.layout, float(model.hidden_size), float(model.vocab_size)
-    tokens = lay.tokens("sequence")
-    columns = _columns(model, lay)
-    if lay.choices.sp and lay.choices.kernels.cross_entropy == "fused_linear":
+    sharding, h, vocab = b.sharding, float(model.hidden_size), float(model.vocab_size)
+    tokens = sharding.tokens("sequence")
+    columns = _columns(model, sharding)
+    if sharding.choices.sp and sharding.choices.kernels.cross_entropy == "fused_linear":
         b.tensor("head.gather.result", tokens * h)  # at tp 1 the input itself, which no product keeps
     gathered = gather_sequence(b, "head.gather", source=source, width=h, feeds="head.logits", narrow=False)
     width: Extent = ("hidden", h)
@@ -244,9 +246,9 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
             b, name, source=gathered, result=narrow, rows=tokens, inputs=width, outputs=inner, saved=source
         )
         gathered, source, width = narrow, narrow, inner
-    local = columns / lay.split("vocab")
-    if lay.choices.kernels.cross_entropy == "fused_linear":
-        if lay.summa:
+    local = columns / sharding.split("vocab")
+    if sharding.choices.kernels.cross_entropy == "fused_linear":
+        if sharding.summa:
             msg = "cross_entropy fused_linear needs the head's matrix whole; with tp_kind summa give another"
             raise SpecError(msg)
         b.parameter(VOCABULARY_WEIGHT, width, ("vocab", vocab), copies=columns / vocab)
@@ -274,7 +276,7 @@ def _vocabulary_head(b: Builder, model: Model, *, source: str) -> None:
 
 def mtp_block(
     model: Model,
-    layout: Layout,
+    sharding: ShardingRules,
     *,
     known: Mapping[Layer, Block] = MappingProxyType({}),
     head: Block | None = None,
@@ -284,9 +286,9 @@ def mtp_block(
     `known` and `head` are the model's layers and its head, where they are built already.
     """
     kind = model.mtp_layer or model.layers[-1]
-    inner = known.get(kind) or layer_block(model, kind, layout)
-    b = Builder(layout=layout)
-    local, h = layout.tokens("residual"), float(model.hidden_size)
+    inner = known.get(kind) or layer_block(model, kind, sharding)
+    b = Builder(sharding=sharding)
+    local, h = sharding.tokens("residual"), float(model.hidden_size)
     stream = b.tensor("mtp.stream", local * h)
     b.tensor("mtp.embedding", local * h)
     for name in (stream, "mtp.embedding"):
@@ -308,7 +310,7 @@ def mtp_block(
         b, "mtp.concatenate", reads=normed, writes=(joined,), forward_bytes=2.0 * size, backward_bytes=size
     )
     _join_streams(b, joined, h)
-    head = head or head_block(model, layout)
+    head = head or head_block(model, sharding)
     shared = tuple(parameter for parameter in head.parameters if "norm" in parameter.name)
     return Block(
         name="mtp",
@@ -321,20 +323,20 @@ def mtp_block(
 
 def _join_streams(b: Builder, joined: str, h: float) -> None:
     """Append the projection of both streams to one: columns over tp, gathered after it (Megatron-LM eh_proj)."""
-    lay, tokens = b.layout, b.layout.tokens("sequence")
+    sharding, tokens = b.sharding, b.sharding.tokens("sequence")
     both: Extent = ("rank", 2.0 * h)
     gathered = gather_sequence(b, "mtp.gather", source=joined, width=2.0 * h, feeds="mtp.join")
     columns: Extent = ("ffn", h)
-    part = b.tensor("mtp.part", tokens * h / lay.split("ffn"))
+    part = b.tensor("mtp.part", tokens * h / sharding.split("ffn"))
     linear(
         b, "mtp.join", source=gathered, result=part, rows=tokens, inputs=both, outputs=columns, saved=joined
     )
-    whole = b.tensor("mtp.whole", tokens * h * lay.more_than_one("tp"))
-    gather = Collective(kind="all_gather", axis="tp", num_bytes=tokens * h * lay.element_bytes)
+    whole = b.tensor("mtp.whole", tokens * h * sharding.more_than_one("tp"))
+    gather = Collective(kind="all_gather", axis="tp", num_bytes=tokens * h * sharding.element_bytes)
     b.operator(
         "mtp.gather_columns",
         forward=(gather,),
-        backward_input=(gather,) if lay.choices.sp else (),
+        backward_input=(gather,) if sharding.choices.sp else (),
         reads=(part,),
         writes=("input",),
         temporaries=(whole,),

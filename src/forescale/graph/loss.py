@@ -47,8 +47,8 @@ def cross_entropy(b: Builder, logits: str) -> None:
     their gradient is made beside them. So it is where the training loop holds the logits for its metrics, which take
     the loss once the micro-batch's backward is over.
     """
-    tokens, elements = b.layout.tokens("sequence"), b.tensors[logits].elements
-    kernels, saved = b.layout.choices.kernels, logits
+    tokens, elements = b.sharding.tokens("sequence"), b.tensors[logits].elements
+    kernels, saved = b.sharding.choices.kernels, logits
     kind = kernels.cross_entropy
     held: Names = (logits,) if kernels.logged_losses else ()
     forward_bytes: Numeric = LOSS_BYTES[kind][0] + kernels.logged_losses * LOSS_BYTES["eager"][0]
@@ -65,13 +65,13 @@ def cross_entropy(b: Builder, logits: str) -> None:
         cast = b.tensor("head.logits_gradient", elements, 4.0 - b.tensors[logits].element_bytes)  # from fp32
         gradients = (softmax, cast)
     if kind == "loss_parallel":
-        sharded = b.layout.more_than_one("tp")
+        sharded = b.sharding.more_than_one("tp")
         forward_bytes = forward_bytes + BY_STEPS[0] * sharded
         backward_bytes = backward_bytes + BY_STEPS[1] * sharded
         step = b.tensor("head.loss_step", elements * sharded, 4.0)
         temporaries, gradients = (*temporaries, step), (*gradients, step)
     if kernels.attention_mask:
-        temporaries = (*temporaries, b.tensor("head.attention_mask", tokens * b.layout.seq_len, 1.0))
+        temporaries = (*temporaries, b.tensor("head.attention_mask", tokens * b.sharding.seq_len, 1.0))
     scalars = Collective(kind="all_reduce", axis="tp", num_bytes=3.0 * tokens * 4.0)
     b.operator(
         "head.cross_entropy",
@@ -103,8 +103,8 @@ def fused_linear_loss(b: Builder, *, source: str, rows: Numeric, k: float, n: Nu
     Logits exist for one chunk at a time; gradients of the input and of the weight are kept until backward, which
     scales them.
     """
-    lay = b.layout
-    dtype, size = lay.wide_type, lay.element_bytes
+    sharding = b.sharding
+    dtype, size = sharding.wide_type, sharding.element_bytes
     chunk = loss_chunk_tokens(tokens=rows, vocab=n, hidden=k)
     logits = b.tensor("head.logits_chunk", chunk * n, size)
     of_input = b.tensor("head.input_gradient", rows * k, size, differentiable=False)

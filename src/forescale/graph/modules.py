@@ -6,9 +6,9 @@ from contextlib import nullcontext
 from functools import partial
 
 from forescale.graph.adapters import adapters, parts_of
-from forescale.graph.layout import Extent, Layout
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
+from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric
 from forescale.spec.model import NormKind
 from forescale.spec.strategy import Module
@@ -38,16 +38,16 @@ pytorch/csrc/quantizer.cpp)."""
 
 
 def casts(
-    layout: Layout, elements: Numeric, dtype: str, *, kernels: Numeric = 1.0
+    sharding: ShardingRules, elements: Numeric, dtype: str, *, kernels: Numeric = 1.0
 ) -> tuple[Elementwise, ...]:
     """Return the quantisation of a product's operand: none where it stays in 16 bits.
 
     Weights are quantised once a step and not counted.
     """
-    per_element = CAST_BYTES.get((dtype, layout.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
+    per_element = CAST_BYTES.get((dtype, sharding.precision.recipe)) or CAST_BYTES.get((dtype, "none"))
     if per_element is None:
         return ()
-    per_tensor = dtype == "fp8" and layout.precision.recipe in PER_TENSOR
+    per_tensor = dtype == "fp8" and sharding.precision.recipe in PER_TENSOR
     return (
         Elementwise(
             bytes_moved=elements * per_element,
@@ -74,7 +74,7 @@ class Passes(Struct, frozen=True, kw_only=True):
 
 
 def panel_passes(
-    layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str, sent_bytes: float
+    sharding: ShardingRules, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str, sent_bytes: float
 ) -> Passes:
     """Return the steps of X·W and of its gradients on a grid of tp x cp devices.
 
@@ -93,17 +93,17 @@ def panel_passes(
     sent_bytes
         Per element of an operand's panel.
     """
-    steps, cp, size = layout.panel_steps, layout.degrees.cp, layout.element_bytes
+    steps, cp, size = sharding.panel_steps, sharding.degrees.cp, sharding.element_bytes
     width = k / steps
     of_input, of_weight = rows * width, width * n
     send_input = Collective(kind="broadcast", axis="tp", num_bytes=of_input * sent_bytes)
     send_weight = Collective(kind="broadcast", axis="cp", num_bytes=of_weight * sent_bytes)
     sum_input = Collective(kind="reduce", axis="tp", num_bytes=of_input * size)
     sum_weight = Collective(kind="reduce", axis="cp", num_bytes=of_weight * size)
-    stored = STORAGE_BYTES[layout.precision.gradients]
+    stored = STORAGE_BYTES[sharding.precision.gradients]
     accumulate = Elementwise(bytes_moved=of_weight / cp * (size + 2.0 * stored), kernels=1.0 / cp)
-    quantised = casts(layout, of_input / layout.degrees.tp, dtype, kernels=1.0 / layout.degrees.tp)
-    gradient = casts(layout, rows * n / steps, dtype, kernels=1.0 / steps)
+    quantised = casts(sharding, of_input / sharding.degrees.tp, dtype, kernels=1.0 / sharding.degrees.tp)
+    gradient = casts(sharding, rows * n / steps, dtype, kernels=1.0 / steps)
     return Passes(
         steps=steps,
         forward=(
@@ -143,14 +143,14 @@ def linear(
     """
     width = outputs[1] if padded is None else padded
     copies = width / outputs[1]
-    held = 1 if b.layout.choices.kernels.joins_gate else matrices
+    held = 1 if b.sharding.choices.kernels.joins_gate else matrices
     b.parameter(
         f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices, tensors=held
     )
     if bias:
         b.parameter(f"{name}.bias", outputs, copies=copies, tensors=held)
-    k = inputs[1] if b.layout.summa else inputs[1] / b.layout.split(inputs[0])
-    n = width / b.layout.split(outputs[0])
+    k = inputs[1] if b.sharding.summa else inputs[1] / b.sharding.split(inputs[0])
+    n = width / b.sharding.split(outputs[0])
     product(
         b,
         name,
@@ -187,27 +187,27 @@ def product(
     A narrow product of a wide input, which others need as well, keeps a narrow copy of its own, unless there is one.
     A frozen weight has no gradient, for which nothing is saved.
     """
-    lay = b.layout
-    dtype = lay.narrow_type if narrow else lay.wide_type
+    sharding = b.sharding
+    dtype = sharding.narrow_type if narrow else sharding.wide_type
     if b.frozen:
         _frozen_product(b, name, source=source, results=results, rows=rows, k=k, n=n, dtype=dtype)
         return
-    if not lay.choices.kernels.regathers_inputs:
+    if not sharding.choices.kernels.regathers_inputs:
         saved = source
-    size = lay.linear_input_bytes
+    size = sharding.linear_input_bytes
     if narrow and b.tensors[saved].element_bytes > size:
         own = f"{saved}.narrow"  # kept by whoever made it
         if own not in b.tensors:
             own = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
         saved = own
     temporaries: Names = () if saved == source else (source,)
-    if own_gradient or lay.choices.kernels.gradient_sum != "in_product":
-        temporaries += made_gradient(b, name, k * n / lay.degrees.cp if lay.summa else k * n)
-    if lay.summa:
-        sent = lay.sent_input_bytes if narrow else lay.element_bytes
-        passes = panel_passes(lay, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
+    if own_gradient or sharding.choices.kernels.gradient_sum != "in_product":
+        temporaries += made_gradient(b, name, k * n / sharding.degrees.cp if sharding.summa else k * n)
+    if sharding.summa:
+        sent = sharding.sent_input_bytes if narrow else sharding.element_bytes
+        passes = panel_passes(sharding, rows=rows, k=k, n=n, dtype=dtype, sent_bytes=sent)
     else:
-        passes = passes_of(lay, rows=rows, k=k, n=n, dtype=dtype)
+        passes = passes_of(sharding, rows=rows, k=k, n=n, dtype=dtype)
     joined = flat_gradient(b, k * n)
     buffers: Names = ()
     if passes.steps is not None:
@@ -226,24 +226,24 @@ def product(
     )
 
 
-def summing(layout: Layout, elements: Numeric, *, kernels: Numeric = 1.0) -> tuple[float, Work]:
+def summing(sharding: ShardingRules, elements: Numeric, *, kernels: Numeric = 1.0) -> tuple[float, Work]:
     """Return what the product of a weight gradient moves per element to add it up, or what kernels of their own do."""
-    apart = layout.summed_bytes
+    apart = sharding.summed_bytes
     if not apart:
-        return layout.accumulate_bytes, ()
+        return sharding.accumulate_bytes, ()
     return 0.0, (Elementwise(bytes_moved=elements * apart, family="cast", kernels=kernels),)
 
 
 def flat_gradient(b: Builder, elements: Numeric) -> Work:
     """Return what joins a weight's gradient to those of its group, and divides it: each reads and writes it once."""
-    if not b.layout.choices.kernels.flat_parameters:
+    if not b.sharding.choices.kernels.flat_parameters:
         return ()
-    return (Elementwise(bytes_moved=4.0 * elements * b.layout.element_bytes, family="cast"),)
+    return (Elementwise(bytes_moved=4.0 * elements * b.sharding.element_bytes, family="cast"),)
 
 
 def made_gradient(b: Builder, name: str, elements: Numeric) -> Names:
     """Return the weight gradient that a product makes before it is added up."""
-    size = max(STORAGE_BYTES[b.layout.precision.parameters], NARROWEST_GRADIENT_BYTES)
+    size = max(STORAGE_BYTES[b.sharding.precision.parameters], NARROWEST_GRADIENT_BYTES)
     return (b.tensor(f"{name}.weight_gradient", elements, size, differentiable=False),)
 
 
@@ -259,7 +259,7 @@ def _frozen_product(
     dtype: str,
 ) -> None:
     """Append a product by a frozen weight, and that of its input's gradient; a quantised one is made wide for each."""
-    passes = passes_of(b.layout, rows=rows, k=k, n=n, dtype=dtype)
+    passes = passes_of(b.sharding, rows=rows, k=k, n=n, dtype=dtype)
     widened, wide = widening(b, name, k * n)
     b.operator(
         name,
@@ -278,20 +278,20 @@ def widening(b: Builder, name: str, elements: Numeric, *, kernels: Numeric = 1.0
     stored = b.quantised_bytes
     if stored is None:
         return (), ()
-    moved = elements * (stored + b.layout.element_bytes)
+    moved = elements * (stored + b.sharding.element_bytes)
     wide = b.tensor(f"{name}.wide_weight", elements, differentiable=False)
     return (Elementwise(bytes_moved=moved, family="cast", kernels=kernels),), (wide,)
 
 
 def passes_of(
-    layout: Layout, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str, batch: Numeric = 1.0
+    sharding: ShardingRules, *, rows: Numeric, k: Numeric, n: Numeric, dtype: str, batch: Numeric = 1.0
 ) -> Passes:
     """Return the three products of a linear layer on one device, or of `batch` of them, one for each head."""
     of = partial(Gemm, batch=batch, dtype=dtype)
-    beyond, summed = summing(layout, n * k * batch)
+    beyond, summed = summing(sharding, n * k * batch)
     return Passes(
-        forward=(*casts(layout, rows * k * batch, dtype), of(m=rows, n=n, k=k)),
-        backward_input=(*casts(layout, rows * n * batch, dtype), of(m=rows, n=k, k=n)),
+        forward=(*casts(sharding, rows * k * batch, dtype), of(m=rows, n=n, k=k)),
+        backward_input=(*casts(sharding, rows * n * batch, dtype), of(m=rows, n=k, k=n)),
         backward_weight=(of(m=n, n=k, k=rows, accumulate_bytes=beyond), *summed),
     )
 
@@ -313,19 +313,19 @@ def norm(
     Its result is one linear layer's input, or where not `narrow`, of the activations' type. `module` is what recompute
     calls it.
     """
-    extent: Extent = ("hidden", width) if b.layout.summa else ("rank", width)
+    extent: Extent = ("hidden", width) if b.sharding.summa else ("rank", width)
     b.parameter(f"{name}.weight", extent)
     if kind == "layer":
         b.parameter(f"{name}.bias", extent)
     num_statistics = 1.0 if kind == "rms" else 2.0
-    rows = b.layout.tokens("sequence") if b.layout.summa else tokens
+    rows = b.sharding.tokens("sequence") if b.sharding.summa else tokens
     statistics = b.tensor(f"{result}.statistics", rows * num_statistics, 4.0)
     if result not in b.tensors:
-        size = b.layout.linear_input_bytes if narrow else b.layout.element_bytes
+        size = b.sharding.linear_input_bytes if narrow else b.sharding.element_bytes
         b.tensor(result, tokens * width, size)
-    moved = tokens * width * b.layout.element_bytes
+    moved = tokens * width * b.sharding.element_bytes
     saves: Names = (source, statistics)
-    kernels = b.layout.choices.kernels
+    kernels = b.sharding.choices.kernels
     if not (
         kernels.fused or kernels.fused_norms
     ):  # x·rsqrt in fp32, then times the weight in the activations' type
@@ -335,7 +335,7 @@ def norm(
             *(() if b.frozen else (b.tensor(f"{result}.normalised", tokens * width),)),
         )
     sums: Work = ()
-    if b.layout.summa:  # each rank of tp has a part of every token, and of its sums in either direction
+    if b.sharding.summa:  # each rank of tp has a part of every token, and of its sums in either direction
         sums = (Collective(kind="all_reduce", axis="tp", num_bytes=b.bytes_of(statistics)),)
     with nullcontext() if module is None else b.module(module):
         b.operator(
@@ -384,14 +384,14 @@ def gather_sequence(
     all-reduce of the partial input gradient backward (Megatron-LM's f). Under SUMMA products take their input as
     it is.
     """
-    lay = b.layout
-    if lay.summa:
+    sharding = b.sharding
+    if sharding.summa:
         return source
-    elements = lay.tokens("sequence") * width
-    size = elements * lay.element_bytes
-    hides = lay.choices.kernels.hides_input_sums or lay.choices.overlapped.tensor
+    elements = sharding.tokens("sequence") * width
+    size = elements * sharding.element_bytes
+    hides = sharding.choices.kernels.hides_input_sums or sharding.choices.overlapped.tensor
     behind = feeds if hides else None
-    if not lay.choices.sp:
+    if not sharding.choices.sp:
         reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)
         b.operator(
             name,
@@ -402,12 +402,12 @@ def gather_sequence(
         )
         return source
     gathered = f"{name}.result"
-    again = lay.choices.kernels.regathers_inputs
+    again = sharding.choices.kernels.regathers_inputs
     if gathered not in b.tensors:  # where it is kept, it stands for the input itself at tp 1
-        copies = lay.more_than_one("tp") if again else 1.0
-        bytes_each = lay.linear_input_bytes if narrow else lay.element_bytes
+        copies = sharding.more_than_one("tp") if again else 1.0
+        bytes_each = sharding.linear_input_bytes if narrow else sharding.element_bytes
         b.tensor(gathered, elements * copies, bytes_each, gradient_elements=elements)
-    sent = elements * (lay.sent_input_bytes if narrow else lay.element_bytes)
+    sent = elements * (sharding.sent_input_bytes if narrow else sharding.element_bytes)
     gather = Collective(kind="all_gather", axis="tp", num_bytes=sent)
     b.operator(
         name,
@@ -423,16 +423,16 @@ def gather_sequence(
 
 def partial_result(b: Builder, name: str, result: str, width: float) -> str:
     """Declare what a row-split product writes before the sum over tp; without sp that is `result` itself."""
-    if b.layout.summa or not b.layout.choices.sp:
+    if b.sharding.summa or not b.sharding.choices.sp:
         return result
-    elements = b.layout.tokens("sequence") * width
-    return b.tensor(f"{name}.partial", elements * b.layout.more_than_one("tp"))
+    elements = b.sharding.tokens("sequence") * width
+    return b.tensor(f"{name}.partial", elements * b.sharding.more_than_one("tp"))
 
 
 def scatter_sequence(b: Builder, name: str, *, source: str, result: str, width: float) -> None:
     """Leave a tensor-parallel region: partial sums over tp -> residual layout."""
-    size = b.layout.tokens("sequence") * width * b.layout.element_bytes
-    if not b.layout.choices.sp:
+    size = b.sharding.tokens("sequence") * width * b.sharding.element_bytes
+    if not b.sharding.choices.sp:
         reduce = Collective(kind="all_reduce", axis="tp", num_bytes=size)
         b.operator(name, forward=(reduce,), reads=(source,), writes=(result,), shares_gradient=True)
         return
@@ -461,7 +461,7 @@ def linear_out(
 
     SUMMA sums as it goes. `adapted_as` says whose targets of adapters it has, where they are not its name's.
     """
-    partial, tokens = partial_result(b, name, result, width), b.layout.tokens("sequence")
+    partial, tokens = partial_result(b, name, result, width), b.sharding.tokens("sequence")
     outputs: Extent = ("hidden", width)
     linear(
         b,
@@ -474,7 +474,7 @@ def linear_out(
         bias=bias,
         adapted=False,
     )
-    if not b.layout.summa:
+    if not b.sharding.summa:
         scatter_sequence(b, scatter, source=partial, result=result, width=width)
     parts = parts_of(b, adapted_as or name, result, outputs, matrices=1)
     adapters(b, name, parts, source=source, saved=source, rows=tokens, inputs=inputs, summed_up=True)

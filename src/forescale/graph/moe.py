@@ -10,7 +10,6 @@ import numpy as np
 from forescale.formula import formula
 from forescale.graph.adapters import expert_adapters, parts_of
 from forescale.graph.ffn import activation, kept_input, two_layers
-from forescale.graph.layout import Extent
 from forescale.graph.modules import (
     FP8_ROW_BYTES,
     casts,
@@ -23,6 +22,7 @@ from forescale.graph.modules import (
 )
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
+from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, larger, smaller
 from forescale.spec.model import Model, MoeFfn
 from forescale.spec.strategy import SENT_ONCE
@@ -123,20 +123,20 @@ def _routed(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str
     if not spec.latent_size:
         _experts(b, spec, hidden=hidden, source=source, result=result)
         return
-    local, latent = b.layout.tokens("residual"), float(spec.latent_size)
+    local, latent = b.sharding.tokens("residual"), float(spec.latent_size)
     whole: Extent = ("hidden", hidden)
     narrow: Extent = ("rank", latent)
     down = b.tensor("moe.latent", local * latent)
     linear(b, "moe.latent_down", source=source, result=down, rows=local, inputs=whole, outputs=narrow)
-    back = b.tensor("moe.latent_result", local * latent, b.layout.linear_input_bytes)
+    back = b.tensor("moe.latent_result", local * latent, b.sharding.linear_input_bytes)
     _experts(b, spec, hidden=latent, source=down, result=back)
     linear(b, "moe.latent_up", source=back, result=result, rows=local, inputs=narrow, outputs=whole)
 
 
 def _own_tokens(b: Builder) -> Numeric:
     """Return the tokens that a rank sends to experts: its part of those that tensor-parallel ranks share."""
-    shared = 1.0 if b.layout.choices.sp else b.layout.degrees.tp
-    return b.layout.tokens("residual") / shared
+    shared = 1.0 if b.sharding.choices.sp else b.sharding.degrees.tp
+    return b.sharding.tokens("residual") / shared
 
 
 def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
@@ -144,15 +144,15 @@ def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
 
     Capacity cuts both; padded to it, both are the capacity whatever the routing.
     """
-    routing = b.layout.choices.routing
+    routing = b.sharding.choices.routing
     rows = _own_tokens(b) * float(spec.top_k)
     uneven = possible_imbalance(
         imbalance=routing.imbalance,
-        ep=b.layout.degrees.ep,
+        ep=b.sharding.degrees.ep,
         num_experts=float(spec.num_experts),
         top_k=float(spec.top_k),
     )
-    received = imbalanced_rows(rows=rows, imbalance=uneven, several=b.layout.more_than_one("ep"))
+    received = imbalanced_rows(rows=rows, imbalance=uneven, several=b.sharding.more_than_one("ep"))
     if routing.capacity_factor is None:
         return rows, received
     most = capacity_rows(
@@ -165,12 +165,12 @@ def _rows(b: Builder, spec: MoeFfn) -> tuple[Numeric, Numeric]:
 
 def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: str) -> None:
     """Append permutation, all-to-all over ep, gather over etp, grouped products, and the way back."""
-    lay = b.layout
+    sharding = b.sharding
     sent, arrived = _rows(b, spec)
-    received = arrived * lay.degrees.etp
+    received = arrived * sharding.degrees.etp
     _dispatch(b, spec, sent=sent, arrived=arrived, hidden=hidden, source=source)
     up_width, width = spec.ffn_hidden_size * (2.0 if spec.gated else 1.0), float(spec.ffn_hidden_size)
-    up = b.tensor("moe.up", received * up_width / lay.split("expert_ffn"))
+    up = b.tensor("moe.up", received * up_width / sharding.split("expert_ffn"))
     whole: Extent = ("hidden", hidden)
     _grouped(
         b,
@@ -182,28 +182,30 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
         inputs=whole,
         outputs=("expert_ffn", up_width),
     )
-    activated = b.tensor("moe.activated", received * width / lay.split("expert_ffn"), lay.expert_input_bytes)
+    activated = b.tensor(
+        "moe.activated", received * width / sharding.split("expert_ffn"), sharding.expert_input_bytes
+    )
     _weighted_activation(b, spec, kept_input(b, up), activated)
     output = b.tensor("moe.output", received * hidden)
     inner: Extent = ("expert_ffn", width)
     _grouped(b, spec, "moe.down", source=activated, result=output, rows=received, inputs=inner, outputs=whole)
     if spec.bias:
-        output = expert_bias(b, output, groups=spec.num_experts / lay.split("experts"))
+        output = expert_bias(b, output, groups=spec.num_experts / sharding.split("experts"))
     both, either = _moves(b)
-    row = hidden * lay.element_bytes
+    row = hidden * sharding.element_bytes
     unsorted = b.tensor("moe.unsorted", received * hidden * either)
     called = _framework_sorts(b)
     _permute(b, "moe.unsort", output, unsorted, moved=2.0 * received * row * either, called=called)
     reduced = b.tensor("moe.reduced", arrived * hidden * both)
     _over_etp(b, "moe.combine_etp", unsorted, reduced, received * row, forward="reduce_scatter")
-    once = lay.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
+    once = sharding.choices.dispatcher in SENT_ONCE  # combined on the way: one row per token comes back
     returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
-    own = result if lay.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden)
+    own = result if sharding.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden)
     _permute(b, "moe.unpermute", returned, own, moved=2.0 * sent * row * _copied_here(b))
     if own != result:  # forward each rank gets the others' parts, backward the others' gradients
-        shared = Collective(kind="all_gather", axis="tp", num_bytes=lay.tokens("residual") * row)
+        shared = Collective(kind="all_gather", axis="tp", num_bytes=sharding.tokens("residual") * row)
         b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(own,), writes=(result,))
 
 
@@ -246,7 +248,7 @@ def _weighted_activation(b: Builder, spec: MoeFfn, up: str, activated: str) -> N
 
     Eager frameworks take the weights in the type of activations, others as the router leaves them.
     """
-    kernels = b.layout.choices.kernels
+    kernels = b.sharding.choices.kernels
     with b.module("moe_act"):
         if spec.limited and not kernels.limits_within:
             up = _limited(b, up)
@@ -282,8 +284,8 @@ def _dispatch(
     b: Builder, spec: MoeFfn, *, sent: Numeric, arrived: Numeric, hidden: float, source: str
 ) -> None:
     """Append the way from tokens to rows sorted by local expert."""
-    lay, row = b.layout, hidden * b.layout.element_bytes
-    received = arrived * lay.degrees.etp
+    sharding, row = b.sharding, hidden * b.sharding.element_bytes
+    received = arrived * sharding.degrees.etp
     both, either = _moves(b)
     permuted = b.tensor("moe.permuted", sent * hidden * either * _copied_here(b))
     entries = _own_tokens(b) * spec.num_experts
@@ -294,14 +296,14 @@ def _dispatch(
     _travel(b, "moe.dispatch", elements=moved, source=permuted, result=here, narrow="forward")
     gathered = b.tensor("moe.gathered", received * hidden)
     _over_etp(b, "moe.dispatch_etp", here, gathered, received * row, forward="all_gather")
-    dispatched = b.tensor("moe.dispatched", received * hidden, lay.expert_input_bytes)
+    dispatched = b.tensor("moe.dispatched", received * hidden, sharding.expert_input_bytes)
     called = _framework_sorts(b)
     _permute(b, "moe.sort", gathered, dispatched, moved=2.0 * received * row * either, called=called)
 
 
 def _count(b: Builder, spec: MoeFfn) -> None:
     """Append the exchange of how many tokens each rank sends to each expert (Megatron-LM: int64)."""
-    counts = spec.num_experts * SENT_COUNT_BYTES * b.layout.degrees.ep
+    counts = spec.num_experts * SENT_COUNT_BYTES * b.sharding.degrees.ep
     b.operator("moe.count", forward=(Collective(kind="all_gather", axis="ep", num_bytes=counts),))
 
 
@@ -315,8 +317,8 @@ def _travel(
     narrow: Literal["forward", "backward"],
 ) -> None:
     """Append an all-to-all over ep and its mirror; one of them is in 8 bits where the routing says so."""
-    wide = elements * b.layout.element_bytes
-    small = elements * FP8_ROW_BYTES if b.layout.choices.routing.dispatch == "fp8" else wide
+    wide = elements * b.sharding.element_bytes
+    small = elements * FP8_ROW_BYTES if b.sharding.choices.routing.dispatch == "fp8" else wide
     there, back = (small, wide) if narrow == "forward" else (wide, small)
     b.operator(
         name,
@@ -329,13 +331,13 @@ def _travel(
 
 def _moves(b: Builder) -> tuple[Numeric, Numeric]:
     """Return (1 or 0) whether rows move over both ep and etp, and over either; one rank copies nothing."""
-    ep, etp = b.layout.more_than_one("ep"), b.layout.more_than_one("etp")
+    ep, etp = b.sharding.more_than_one("ep"), b.sharding.more_than_one("etp")
     return ep * etp, larger(ep, etp)
 
 
 def _copied_here(b: Builder) -> float:
     """Return 1 where rows are copied per expert before they travel and summed after; DeepEP does both on the way."""
-    return 0.0 if b.layout.choices.dispatcher in SENT_ONCE else 1.0
+    return 0.0 if b.sharding.choices.dispatcher in SENT_ONCE else 1.0
 
 
 def _framework_sorts(b: Builder) -> bool:
@@ -343,7 +345,7 @@ def _framework_sorts(b: Builder) -> bool:
 
     Megatron-LM, moe/fused_a2a.py: dispatch_with_permute and combine_with_unpermute.
     """
-    return b.layout.choices.dispatcher != "hybridep"
+    return b.sharding.choices.dispatcher != "hybridep"
 
 
 def _permute(
@@ -388,34 +390,37 @@ def _grouped(
     outputs: Extent,
 ) -> None:
     """Append the products of all local experts and declare their weights."""
-    lay = b.layout
-    k, n = inputs[1] / lay.split(inputs[0]), outputs[1] / lay.split(outputs[0])
-    groups, together = spec.num_experts / lay.split("experts"), lay.choices.kernels.expert_kernels == "one"
+    sharding = b.sharding
+    k, n = inputs[1] / sharding.split(inputs[0]), outputs[1] / sharding.split(outputs[0])
+    groups, together = (
+        spec.num_experts / sharding.split("experts"),
+        sharding.choices.kernels.expert_kernels == "one",
+    )
     calls = 1.0 if together else groups
-    dtype, active = lay.expert_type, spec.top_k / spec.num_experts
+    dtype, active = sharding.expert_type, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
     fused = 2 if spec.gated and name == "moe.up" else 1
-    held = 1 if lay.choices.kernels.joins_gate else fused
+    held = 1 if sharding.choices.kernels.joins_gate else fused
     own: dict[str, Any] = {"group": "expert", "active_fraction": active, "tensors": held}
-    narrow = lay.choices.kernels.narrow_experts
+    narrow = sharding.choices.kernels.narrow_experts
     b.parameter(f"{name}.weight", experts, inputs, outputs, **own, narrow=narrow, matrices=fused)
     if spec.bias:
         b.parameter(f"{name}.bias", experts, outputs, **own)
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
-    beyond, summed = summing(lay, groups * k * n, kernels=calls)
+    beyond, summed = summing(sharding, groups * k * n, kernels=calls)
     of_weight = (
         product(n=n, k=k, contract="m", accumulate_bytes=beyond), *summed, *flat_gradient(b, groups * k * n)
     )  # fmt: skip
     widened, wide = widening(b, name, groups * k * n, kernels=calls)
     made: Names = ()
     if (
-        not b.frozen and lay.choices.kernels.gradient_sum != "in_product"
+        not b.frozen and sharding.choices.kernels.gradient_sum != "in_product"
     ):  # of all experts, or of one after another
-        made = made_gradient(b, name, k * n * (groups if lay.choices.kernels.grouped_experts else 1.0))
+        made = made_gradient(b, name, k * n * (groups if sharding.choices.kernels.grouped_experts else 1.0))
     b.operator(
         name,
-        forward=(*widened, *casts(lay, rows * k, dtype, kernels=calls), product(n=n, k=k)),
-        backward_input=(*widened, *casts(lay, rows * n, dtype, kernels=calls), product(n=k, k=n)),
+        forward=(*widened, *casts(sharding, rows * k, dtype, kernels=calls), product(n=n, k=k)),
+        backward_input=(*widened, *casts(sharding, rows * n, dtype, kernels=calls), product(n=k, k=n)),
         backward_weight=() if b.frozen else of_weight,
         reads=(source,),
         writes=(result,),
@@ -436,7 +441,7 @@ ROUTER_COUNT_BYTES = 4.0
 
 def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
     """Append the router's product (fp32 logits over all experts), scores and top-k, and what its loss counts."""
-    local, experts = b.layout.tokens("residual"), float(spec.num_experts)
+    local, experts = b.sharding.tokens("residual"), float(spec.num_experts)
     logits = b.tensor("moe.logits", local * experts, 4.0)
     probabilities = b.tensor("moe.probabilities", local * experts, 4.0)
     linear(
@@ -463,13 +468,13 @@ def router(b: Builder, spec: MoeFfn, *, hidden: float, source: str) -> None:
         backward_bytes=size,
         kernels=6.0,
     )
-    if b.layout.choices.routing.balance == "aux_loss":
+    if b.sharding.choices.routing.balance == "aux_loss":
         _counts(b, spec, source=probabilities)
 
 
 def _counts(b: Builder, spec: MoeFfn, *, source: str) -> None:
     """Append the sum of each expert's tokens over the ranks that share a sequence; gradients need no sum."""
-    several = b.layout.more_than_one("tp") + b.layout.more_than_one("cp")
+    several = b.sharding.more_than_one("tp") + b.sharding.more_than_one("cp")
     num_bytes = np.minimum(several, 1.0) * float(spec.num_experts) * ROUTER_COUNT_BYTES
     counts = Collective(kind="all_reduce", axis="tp_cp", num_bytes=num_bytes)
     b.operator("moe.balance", forward=(counts,), reads=(source,))
@@ -489,7 +494,7 @@ TOGETHER_BYTES = 4.0
 
 def expert_bias(b: Builder, source: str, *, groups: Numeric) -> str:
     """Append the addition of every expert's bias to its rows; return the sum's name."""
-    elements, together = b.tensors[source].elements, b.layout.choices.kernels.expert_kernels == "one"
+    elements, together = b.tensors[source].elements, b.sharding.choices.kernels.expert_kernels == "one"
     result = b.tensor("moe.biased", elements)
     if together:
         work = Elementwise(bytes_moved=TOGETHER_BYTES * elements)

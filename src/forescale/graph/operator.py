@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from forescale.graph.layout import Extent, Layout
 from forescale.graph.ops import Primitive
+from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric, summed
 from forescale.spec.strategy import Module
 from forescale.spec.workload import QUANTISED_BYTES
@@ -134,7 +134,7 @@ class Block(Struct, frozen=True, kw_only=True):
 class Builder:
     """Collects one block. Mutable only while the block is being written down."""
 
-    layout: Layout
+    sharding: ShardingRules
     part: Part = "attention"
     modules: tuple[Module, ...] = ()
     operators: list[Operator] = field(default_factory=list)
@@ -157,7 +157,7 @@ class Builder:
         **more: Any,  # noqa: ANN401 (fields of a tensor)
     ) -> str:
         """Declare an activation of `elements` per device and micro-batch; return its name."""
-        size = self.layout.element_bytes if element_bytes is None else element_bytes
+        size = self.sharding.element_bytes if element_bytes is None else element_bytes
         self.tensors[name] = Tensor(name=name, elements=elements, element_bytes=size, **more)
         return name
 
@@ -172,14 +172,14 @@ class Builder:
     @property
     def frozen(self) -> bool:
         """Whether the weights of the current part are not trained."""
-        return self.layout.trainable.freezes(self.part)
+        return self.sharding.trainable.freezes(self.part)
 
     @property
     def quantised_bytes(self) -> float | None:
         """Bytes per element of the current part's matrices where they are frozen in less than 16 bits."""
         if not self.frozen or self.part in ENDS:
             return None
-        return QUANTISED_BYTES.get(self.layout.precision.frozen or "")
+        return QUANTISED_BYTES.get(self.sharding.precision.frozen or "")
 
     def parameter(
         self,
@@ -195,7 +195,7 @@ class Builder:
         """
         elements: float = 1.0
         local: Numeric = 1.0
-        parts = self.layout.weight_split([dim for dim, _ in dims])
+        parts = self.sharding.weight_split([dim for dim, _ in dims])
         for (_, size), split in zip(dims, parts, strict=True):
             elements *= size
             local = local * (size / split)

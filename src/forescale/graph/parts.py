@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
-from forescale.graph.layout import Layout
 from forescale.graph.operator import Block
+from forescale.graph.sharding import ShardingRules
 from forescale.graph.vision import vision_blocks
 from forescale.numeric import Numeric
 from forescale.spec.model import Model, Vision
@@ -75,23 +75,23 @@ class Parts(Struct, Generic[T], frozen=True, kw_only=True):
         )
 
 
-def build_blocks(model: Model, layout: Layout) -> Parts[Block]:
+def build_blocks(model: Model, sharding: ShardingRules) -> Parts[Block]:
     """Return the operator lists of every block of `model`."""
-    built = {kind: layer_block(model, kind, layout) for kind in model.layer_kinds}
-    head = head_block(model, layout)
+    built = {kind: layer_block(model, kind, sharding) for kind in model.layer_kinds}
+    head = head_block(model, sharding)
     return Parts(
         layers=tuple(built.values()),
-        embedding=embedding_block(model, layout),
+        embedding=embedding_block(model, sharding),
         head=head,
-        mtp=mtp_block(model, layout, known=built, head=head) if model.num_mtp_layers else None,
-        vision=_tower(model.vision, layout) if model.vision else (),
+        mtp=mtp_block(model, sharding, known=built, head=head) if model.num_mtp_layers else None,
+        vision=_tower(model.vision, sharding) if model.vision else (),
     )
 
 
-def _tower(vision: Vision, layout: Layout) -> tuple[tuple[int, Block], ...]:
+def _tower(vision: Vision, sharding: ShardingRules) -> tuple[tuple[int, Block], ...]:
     encoder = vision.encoder
     times = (1, *(encoder.layers.count(kind) for kind in encoder.layer_kinds), 1)
-    return tuple(zip(times, vision_blocks(vision, layout), strict=True))
+    return tuple(zip(times, vision_blocks(vision, sharding), strict=True))
 
 
 def counted_weight_part(model: Model, seq_len: int) -> float:
@@ -118,12 +118,12 @@ class ByPolicy(Struct, Generic[T], frozen=True, kw_only=True):
         return ByPolicy(taken=taken, left=taken if self.left is self.taken else of(self.left))
 
 
-def message_bytes(model: Model, layout: Layout) -> Numeric:
+def message_bytes(model: Model, sharding: ShardingRules) -> Numeric:
     """Return the bytes of one micro-batch between pipeline stages, on one device."""
-    return layout.tokens("residual") * model.hidden_size * layout.element_bytes
+    return sharding.tokens("residual") * model.hidden_size * sharding.element_bytes
 
 
-def kept_message_bytes(model: Model, layout: Layout) -> Numeric:
+def kept_message_bytes(model: Model, sharding: ShardingRules) -> Numeric:
     """Return what one device keeps of it, of stages that keep what they sent."""
-    choices, whole = layout.choices, message_bytes(model, layout)
-    return whole / layout.degrees.tp if choices.kernels.keeps_output_shares and not choices.sp else whole
+    choices, whole = sharding.choices, message_bytes(model, sharding)
+    return whole / sharding.degrees.tp if choices.kernels.keeps_output_shares and not choices.sp else whole

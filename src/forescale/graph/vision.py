@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from forescale.graph.ffn import activation, two_layers
 from forescale.graph.layer import block_name, embedding_block, layer_block
-from forescale.graph.layout import Extent, Layout
 from forescale.graph.modules import elementwise, gather_sequence, linear, norm, scatter_sequence
 from forescale.graph.operator import Block, Builder, Work
 from forescale.graph.ops import Collective
 from forescale.graph.recompute import fed
+from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric, summed
 from forescale.spec.model import Vision
 from forescale.spec.workload import FrozenPart, Trainable
@@ -26,9 +26,9 @@ EVERYTHING = Trainable(frozen=("embedding", "attention", "ffn", "moe", "norm", "
 """What is frozen in the layout of a tower, or of a projector."""
 
 
-def vision_blocks(vision: Vision, layout: Layout) -> tuple[Block, ...]:
+def vision_blocks(vision: Vision, sharding: ShardingRules) -> tuple[Block, ...]:
     """Return the patch embedding, the layers by kind, and the projector."""
-    encoder, own = vision.encoder, _layout(vision, layout, "vision")
+    encoder, own = vision.encoder, _layout(vision, sharding, "vision")
     start = replace(embedding_block(encoder, own), name="vision embedding")
     layers = (
         replace(layer_block(encoder, kind, own), name=f"vision {block_name(kind)}")
@@ -36,9 +36,9 @@ def vision_blocks(vision: Vision, layout: Layout) -> tuple[Block, ...]:
     )
     found: list[Block] = []
     trained = False
-    for block in (start, *layers, _projector(vision, layout)):
+    for block in (start, *layers, _projector(vision, sharding)):
         needed, trained = _with_gradients(block, of_input=trained)
-        found.append(needed if layout.choices.kernels.cuts_vision else _alone(needed))
+        found.append(needed if sharding.choices.kernels.cuts_vision else _alone(needed))
     return tuple(found)
 
 
@@ -62,24 +62,24 @@ def _alone(block: Block) -> Block:
     )
 
 
-def _layout(vision: Vision, layout: Layout, part: FrozenPart) -> Layout:
+def _layout(vision: Vision, sharding: ShardingRules, part: FrozenPart) -> ShardingRules:
     """Return the layout of images, which only tp may cut."""
-    degrees, images = layout.degrees, layout.images
+    degrees, images = sharding.degrees, sharding.images
     patches = vision.encoder.patches
     return replace(
-        layout,
+        sharding,
         degrees=replace(
             degrees,
-            tp=degrees.tp if layout.choices.kernels.cuts_vision else 1.0,
+            tp=degrees.tp if sharding.choices.kernels.cuts_vision else 1.0,
             cp=1.0,
             ep=1.0,
             etp=1.0,
             micro_batch_size=degrees.micro_batch_size * float(images.count * vision.num_tiles(images)),
         ),
-        choices=replace(layout.choices, sp=False, tp_kind="1d", cp_kind="all_gather"),
+        choices=replace(sharding.choices, sp=False, tp_kind="1d", cp_kind="all_gather"),
         seq_len=float(vision.patches(images) + (0 if patches is None else patches.class_tokens)),
         document_len=None,
-        trainable=EVERYTHING if layout.trainable.freezes(part) else NOTHING,
+        trainable=EVERYTHING if sharding.trainable.freezes(part) else NOTHING,
     )
 
 
@@ -109,10 +109,10 @@ def _with_gradients(block: Block, *, of_input: bool) -> tuple[Block, bool]:
     return replace(block, operators=tuple(operators)), not gradients.isdisjoint(operators[-1].writes)
 
 
-def _projector(vision: Vision, layout: Layout) -> Block:
+def _projector(vision: Vision, sharding: ShardingRules) -> Block:
     """Return the tower's last norm, its projectors, and the writing of their results into the sequence."""
-    encoder, own = vision.encoder, _layout(vision, layout, "vision")
-    b, h = Builder(layout=own, part="head"), float(encoder.hidden_size)
+    encoder, own = vision.encoder, _layout(vision, sharding, "vision")
+    b, h = Builder(sharding=own, part="head"), float(encoder.hidden_size)
     source = b.tensor("vision.stream", own.tokens() * h)
     if encoder.final_norm:
         norm(
@@ -126,16 +126,16 @@ def _projector(vision: Vision, layout: Layout) -> Block:
             narrow=False,
         )
         source = "vision.result"
-    seen = vision.patches(layout.images) // vision.merge**2
-    b.layout = replace(_layout(vision, layout, "projector"), seq_len=float(seen))
-    patches = float(vision.merge**2) * b.layout.tokens()
+    seen = vision.patches(sharding.images) // vision.merge**2
+    b.sharding = replace(_layout(vision, sharding, "projector"), seq_len=float(seen))
+    patches = float(vision.merge**2) * b.sharding.tokens()
     wide = float(vision.width)
-    rows, width = (b.layout.tokens(), wide) if vision.norms_merged else (patches, h)
+    rows, width = (b.sharding.tokens(), wide) if vision.norms_merged else (patches, h)
     results = [_projected(b, vision, "projector", source, rows=rows, width=width)]
     for level in range(vision.num_deepstack):
         name = f"projector.deepstack_{level}"
-        source = b.tensor(f"{name}.input", b.layout.tokens() * wide)
-        results.append(_projected(b, vision, name, source, rows=b.layout.tokens(), width=wide))
+        source = b.tensor(f"{name}.input", b.sharding.tokens() * wide)
+        results.append(_projected(b, vision, name, source, rows=b.sharding.tokens(), width=wide))
     if vision.tiles is not None and vision.tiles.rows_end:
         b.parameter("projector.row_end", ("rank", 1.0), ("hidden", float(vision.projector[-1])))
     tokens = b.tensor("vision.tokens", summed(b.tensors[result].elements for result in results))
@@ -147,7 +147,7 @@ def _projector(vision: Vision, layout: Layout) -> Block:
 
 def _projected(b: Builder, vision: Vision, name: str, source: str, *, rows: Numeric, width: float) -> str:
     """Append one projector: patches merged, a norm of `rows` of `width`, linear layers with activations between."""
-    tokens = b.layout.tokens()
+    tokens = b.sharding.tokens()
     if vision.pools:
         pooled, rows = b.tensor(f"{name}.pooled", tokens * width), tokens
         moved = b.bytes_of(source, pooled)
@@ -177,7 +177,7 @@ def _projected(b: Builder, vision: Vision, name: str, source: str, *, rows: Nume
 
 def _gated(b: Builder, vision: Vision, name: str, source: str) -> str:
     """Append a layer norm, an activation and a gated feed-forward."""
-    rows, width, elements = b.layout.tokens(), float(vision.projector[-1]), b.tensors[source].elements
+    rows, width, elements = b.sharding.tokens(), float(vision.projector[-1]), b.tensors[source].elements
     normed, activated = b.tensor(f"{name}.normed_result", elements), b.tensor(f"{name}.activated", elements)
     norm(
         b,
@@ -206,12 +206,12 @@ def _linear(
     last: bool,
 ) -> str:
     """Append one linear layer; of two in a row tp cuts the outputs of the first and the inputs of the second."""
-    lay, tokens = b.layout, b.layout.tokens()
+    sharding, tokens = b.sharding, b.sharding.tokens()
     inputs: Extent = ("ffn" if split_after else "hidden", float(sizes[0]))
     outputs: Extent = ("hidden" if split_after or last else "ffn", float(sizes[1]))
     if outputs[0] == "ffn":
         source = gather_sequence(b, f"{name}.gather", source=source, width=inputs[1], feeds=name)
-    result = b.tensor(f"{name}.result", tokens * outputs[1] / lay.split(outputs[0]))
+    result = b.tensor(f"{name}.result", tokens * outputs[1] / sharding.split(outputs[0]))
     bias = vision.merging_bias if vision.projector_merges and name.endswith(".0") else vision.projector_bias
     linear(b, name, source=source, result=result, rows=tokens, inputs=inputs, outputs=outputs, bias=bias)
     if split_after:

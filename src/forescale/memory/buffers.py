@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forescale.files import packaged
 from forescale.formula import formula, total
-from forescale.graph.layout import Choices, several
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
+from forescale.graph.sharding import Choices, several
 from forescale.memory.deferred import drain_buffers
 from forescale.memory.inputs import Setting
 from forescale.memory.liveness import largest
@@ -58,12 +58,12 @@ def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
 
 def _score_buffer(setting: Setting, sharded: Sharded) -> Numeric:
     """Return the buffer of the layers with most heads, on every stage."""
-    layout = setting.layout(sharded.degrees)
+    sharding = setting.sharding(sharded.degrees)
     attentions = [kind.attention for kind in setting.model.layer_kinds]
     heads = [each.num_heads for each in attentions if isinstance(each, FullAttention | LatentAttention)]
     return score_buffer_bytes(
-        queries=layout.tokens("sequence") * float(max(heads, default=0)) / layout.split("heads"),
-        keys=layout.seq_len,
+        queries=sharding.tokens("sequence") * float(max(heads, default=0)) / sharding.split("heads"),
+        keys=sharding.seq_len,
         element_bytes=STORAGE_BYTES[setting.workload.precision.activations],
     )
 

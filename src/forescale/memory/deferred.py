@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.formula import formula
-from forescale.graph.layout import several
+from forescale.graph.sharding import several
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.parameters import Sharded
 from forescale.numeric import Numeric, chosen, smaller
@@ -59,9 +59,9 @@ def deferred_bytes(setting: Setting, inputs: Resident, count: Numeric) -> tuple[
 
 def drain_buffers(setting: Setting, sharded: Sharded) -> Numeric:
     """Return the buffers into which the flush gathers inputs, on every stage."""
-    layout = setting.layout(sharded.degrees)
+    sharding = setting.sharding(sharded.degrees)
     return drain_buffer_bytes(
-        gathered=layout.tokens("sequence")
+        gathered=sharding.tokens("sequence")
         * float(setting.model.hidden_size)
         * STORAGE_BYTES[setting.workload.precision.activations],
         products=deferred_of_step(setting, setting.num_microbatches(sharded.degrees)),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 
 from forescale.formula import formula, named
-from forescale.graph.layout import Degrees
+from forescale.graph.sharding import Degrees
 from forescale.graph.stages import Stages
 from forescale.memory.liveness import largest
 from forescale.numeric import Array, Numeric, chosen

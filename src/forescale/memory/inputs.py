@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
-from forescale.graph.layout import Choices, Degrees, Layout
 from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.sharding import Choices, Degrees, ShardingRules
 from forescale.memory.in_flight import InFlight
 from forescale.memory.liveness import BlockBytes
 from forescale.memory.overhead import Outside, Overhead, overhead_of
@@ -42,9 +42,9 @@ class Setting(Struct, frozen=True, kw_only=True):
         )
         return usual if self.anchor is None else replace(usual, anchor=self.anchor)
 
-    def layout(self, degrees: Degrees) -> Layout:
+    def sharding(self, degrees: Degrees) -> ShardingRules:
         """Return the rules by which candidates of some degrees lay out tensors."""
-        return Layout.of(self.workload, degrees, self.choices)
+        return ShardingRules.of(self.workload, degrees, self.choices)
 
     def num_microbatches(self, degrees: Degrees) -> Numeric:
         """Return the micro-batches of one step."""

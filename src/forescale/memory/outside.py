@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import total
-from forescale.graph.layout import Choices, Degrees
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.graph.ops import MeshAxis
+from forescale.graph.sharding import Choices, Degrees
 from forescale.memory.communicators import (
     Communication,
     channels_used,
@@ -113,7 +113,7 @@ def _hybrid_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric
     return hybrid_buffer_bytes(
         ranks=degrees.ep * degrees.etp,
         near=size[1] * degrees.etp,
-        tokens=setting.layout(degrees).tokens("residual"),
+        tokens=setting.sharding(degrees).tokens("residual"),
         hidden=float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size),
         experts=count / degrees.ep,
     )

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from forescale.formula import formula, named, total
 from forescale.graph.layer import VOCABULARY_WEIGHT
-from forescale.graph.layout import Degrees
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import Gemm, GroupedGemm
 from forescale.graph.parts import Parts
+from forescale.graph.sharding import Degrees
 from forescale.graph.stages import Stages, over_stages
 from forescale.numeric import Numeric, chosen, larger, smaller, summed
 from forescale.spec.model import Model

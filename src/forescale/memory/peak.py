@@ -9,8 +9,8 @@ import numpy as np
 
 from forescale.cost.anchor import Residual
 from forescale.formula import formula, number_of, total, value_of
-from forescale.graph.layout import several
 from forescale.graph.parts import kept_message_bytes, message_bytes
+from forescale.graph.sharding import several
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.deferred import deferred_bytes
 from forescale.memory.in_flight import Holding
@@ -126,7 +126,7 @@ def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeri
         return 0.0
     degrees, stages, in_flight = inputs.degrees, inputs.stages, inputs.in_flight
     outputs = stage_output_bytes(
-        message_bytes=kept_message_bytes(setting.model, setting.layout(degrees)),
+        message_bytes=kept_message_bytes(setting.model, setting.sharding(degrees)),
         microbatches=in_flight.shares(degrees, stages, count),
         pp=degrees.pp,
     )
@@ -195,7 +195,7 @@ def message_buffers(setting: Setting, inputs: Resident) -> Numeric:
     received: Numeric = 1.0
     if setting.choices.kernels.receives_ahead:
         received = setting.num_microbatches(degrees) * degrees.vpp
-    message = message_bytes(setting.model, setting.layout(degrees))
+    message = message_bytes(setting.model, setting.sharding(degrees))
     ends = {"first": stages.first, "last": stages.last, "pp": degrees.pp, "vpp": degrees.vpp}
     held = gradient_message_bytes(message_bytes=message, received=received, **ends)
     return held if group is None else held + waiting_message_bytes(message_bytes=message, group=group, **ends)

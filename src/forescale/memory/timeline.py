@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from forescale.errors import SpecError
 from forescale.formula import number_of
 from forescale.graph.layer import block_name
-from forescale.graph.layout import Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, kept_message_bytes
 from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
+from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.inputs import Resident, Setting
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
@@ -97,7 +97,7 @@ def total_bytes(tensors: Iterable[Sized]) -> float:
 def block_loads(model: Model, strategy: Strategy, workload: Workload) -> Parts[BlockLoad]:
     """Return the load of every kind of layer, of both ends and of multi-token prediction."""
     degrees, choices = split_strategy(strategy)
-    blocks = build_blocks(model, Layout.of(workload, degrees, choices))
+    blocks = build_blocks(model, ShardingRules.of(workload, degrees, choices))
     return Parts(
         layers=tuple(
             _block_load(block_name(kind), block, strategy.recompute)
@@ -159,7 +159,7 @@ def stage_loads(
 
 
 def _stage_output(model: Model, strategy: Strategy, workload: Workload) -> Sized:
-    kept = kept_message_bytes(model, Layout.of(workload, *split_strategy(strategy)))
+    kept = kept_message_bytes(model, ShardingRules.of(workload, *split_strategy(strategy)))
     return Sized(owner="pipeline", name="stage output", num_bytes=float(kept))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forescale.cost.mesh import Group, groups, order_of, ranks_per_tier
 from forescale.escaping import xml
-from forescale.graph.layout import split_strategy
 from forescale.graph.ops import MeshAxis
+from forescale.graph.sharding import split_strategy
 from forescale.project import memory_timeline
 from forescale.question import Question
 from forescale.schedule.draw import to_svg

@@ -11,11 +11,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from forescale.formula import formula
-from forescale.graph.layout import OF_BLOCKS, Choices, split_strategy
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective
 from forescale.graph.parts import ByPolicy, Parts
 from forescale.graph.recompute import NO_RECOMPUTE, keep
+from forescale.graph.sharding import OF_BLOCKS, Choices, split_strategy
 from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
 from forescale.memory.inputs import Setting, StateBytes

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.evaluate import evaluate
-from forescale.graph.layout import OF_BLOCKS, Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block
 from forescale.graph.parts import Parts, build_blocks, counted_weight_part
+from forescale.graph.sharding import OF_BLOCKS, Choices, Degrees, ShardingRules, split_strategy
 from forescale.graph.stages import EVERY_LAYER, StagePlan, Stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
 from forescale.memory.in_flight import InFlight
@@ -405,7 +405,7 @@ class Scores(Struct, frozen=True, kw_only=True):
 
 def blocks_of(question: Question, degrees: Degrees, choices: Choices) -> Parts[Block]:
     """Return the operator lists for all candidates of `degrees`."""
-    return build_blocks(question.model, Layout.of(question.workload, degrees, choices))
+    return build_blocks(question.model, ShardingRules.of(question.workload, degrees, choices))
 
 
 def score(

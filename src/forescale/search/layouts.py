@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from forescale.errors import SpecError
-from forescale.graph.layout import Degrees
+from forescale.graph.sharding import Degrees
 from forescale.graph.stages import layers_per_chunk
 from forescale.numeric import divisors
 from forescale.question import Question

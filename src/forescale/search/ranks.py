@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, placed, ranks_per_node, ranks_per_tier
-from forescale.graph.layout import Choices, Degrees
 from forescale.graph.ops import MeshAxis
+from forescale.graph.sharding import Choices, Degrees
 from forescale.inputs import communicators, pricing_between, pricing_of
 from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.question import Question

@@ -18,11 +18,11 @@ from forescale.cost.mesh import Group
 from forescale.cost.select import CostModels
 from forescale.files import packaged
 from forescale.formula import named, total
-from forescale.graph.layout import Choices, Layout
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import AttentionCore, MeshAxis
 from forescale.graph.parts import ByPolicy, Parts, build_blocks
 from forescale.graph.recompute import NO_RECOMPUTE, Kept, keep
+from forescale.graph.sharding import Choices, ShardingRules
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.parameters import Holding, holdings
 from forescale.numeric import Numeric, smaller, summed
@@ -322,14 +322,14 @@ def deferred_seconds(block: PricedBlock, whole: BlockSeconds, choices: Choices) 
     return whole.backward - apart.input_gradient, apart.weight
 
 
-def price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:
+def price_model(model: Model, sharding: ShardingRules, pricing: Pricing) -> PricedModel:
     """Build and price the blocks of a model.
 
     Of a single layout they are kept: other pipelines, data-parallel degrees and batches are made of the same ones.
     """
-    shape = layout.of_blocks
+    shape = sharding.of_blocks
     if shape is None or pricing.elsewhere:
-        return price_built(build_blocks(model, layout), layout.choices, pricing)
+        return price_built(build_blocks(model, sharding), sharding.choices, pricing)
     groups = tuple((axis, group) for axis, group in pricing.groups.items() if axis in COMMUNICATION_PART)
     return _price_known(model, shape, pricing.models, groups, pricing.graphs, pricing.blocking)
 
@@ -337,7 +337,7 @@ def price_model(model: Model, layout: Layout, pricing: Pricing) -> PricedModel:
 @lru_cache(maxsize=64)
 def _price_known(
     model: Model,
-    layout: Layout,
+    sharding: ShardingRules,
     models: CostModels,
     groups: tuple[tuple[MeshAxis, Group], ...],
     graphs: LaunchGraphs,
@@ -348,9 +348,9 @@ def _price_known(
         groups=dict(groups),
         graphs=graphs,
         blocking=blocking,
-        deterministic=layout.choices.kernels.deterministic,
+        deterministic=sharding.choices.kernels.deterministic,
     )
-    return price_built(build_blocks(model, layout), layout.choices, pricing)
+    return price_built(build_blocks(model, sharding), sharding.choices, pricing)
 
 
 def price_built(blocks: Parts[Block], choices: Choices, pricing: Pricing) -> PricedModel:

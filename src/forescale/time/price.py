@@ -20,7 +20,6 @@ from forescale.cost.select import CostModels
 from forescale.files import packaged
 from forescale.formula import Term, formula, number_of, value_of
 from forescale.graph.counts import executed_flops
-from forescale.graph.layout import several
 from forescale.graph.moe import ROUTING
 from forescale.graph.operator import Block, Operator, Work
 from forescale.graph.ops import (
@@ -35,6 +34,7 @@ from forescale.graph.ops import (
     stacked,
 )
 from forescale.graph.parts import Parts
+from forescale.graph.sharding import several
 from forescale.graph.stages import StagePlan
 from forescale.numeric import Numeric, larger, smaller, some, summed
 from forescale.spec.strategy import LaunchGraphs

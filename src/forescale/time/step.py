@@ -399,7 +399,7 @@ def _least_waiting(
 
 def _hop(setting: Setting, inputs: Inputs) -> Numeric:
     """Return the seconds of one micro-batch's message between stages."""
-    size = message_bytes(setting.model, setting.layout(inputs.degrees))
+    size = message_bytes(setting.model, setting.sharding(inputs.degrees))
     if setting.choices.sp or not setting.choices.kernels.shares_messages:
         return inputs.pricing.seconds(Collective(kind="p2p", axis="pp", num_bytes=size))
     share = Collective(kind="p2p", axis="pp", num_bytes=size / inputs.degrees.tp)

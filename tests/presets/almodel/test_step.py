@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.presets.almodel.published import CLUSTER, MODEL, WORKLOAD
 
-from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.sharding import Choices, Degrees, split_strategy
 from forescale.presets.almodel import ALMODEL, search_almodel
 from forescale.presets.almodel.preset import evaluate
 from forescale.presets.almodel.step import (

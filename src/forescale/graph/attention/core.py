@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 
 from forescale.formula import formula
-from forescale.graph.layout import several
 from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
+from forescale.graph.sharding import several
 from forescale.numeric import Numeric, smaller
 from forescale.spec.strategy import ContextAxis, Kernels
 from forescale.struct import Struct
@@ -87,9 +87,9 @@ def rotary(b: Builder, *, queries: float = 1.0, keys: float = 1.0, stepwise: boo
 
 def attention_core(b: Builder, shape: CoreShape) -> str:
     """Append the core on query, key and value of this block; return the output's name."""
-    lay = b.layout
-    tokens, axis = lay.tokens("sequence"), lay.context.exchanges
-    output = b.tensor("attention.core_output", tokens * shape.heads * shape.v_dim / lay.split("heads"))
+    sharding = b.sharding
+    tokens, axis = sharding.tokens("sequence"), sharding.context.exchanges
+    output = b.tensor("attention.core_output", tokens * shape.heads * shape.v_dim / sharding.split("heads"))
     with b.module("core_attn"):
         if axis is None:
             _core(b, shape, qkv=QKV, output=output, ring=_met(b, output))
@@ -104,7 +104,7 @@ def _exchanged(b: Builder, shape: CoreShape, output: str, *, axis: ContextAxis) 
     Among neighbours alone, what each then holds of keys and values goes around the ring of such groups (Fang
     and Zhao 2024, USP, arXiv:2405.07719; Megatron-LM's a2a+p2p).
     """
-    several = b.layout.more_than_one(axis)
+    several = b.sharding.more_than_one(axis)
     inside = []
     for name in QKV:
         tensor = b.tensors[name]
@@ -117,10 +117,10 @@ def _exchanged(b: Builder, shape: CoreShape, output: str, *, axis: ContextAxis) 
 
 def _met(b: Builder, output: str) -> tuple[Work, Work]:
     """Return what passing keys and values around a ring adds to the core; append the operator that gathers them."""
-    context = b.layout.context
+    context = b.sharding.context
     if context.around is None:
         return (), ()
-    ranks = b.layout.degree(context.around)
+    ranks = b.sharding.degree(context.around)
     kv_bytes = b.bytes_of(*QKV[1:]) * ranks
     gather = Collective(kind="all_gather", axis=context.around, num_bytes=kv_bytes)
     if context.ring:
@@ -143,7 +143,7 @@ def _ring(b: Builder, gather: Collective, output: str, ranks: Numeric) -> tuple[
     of queries, keys and values likewise, and keys and values travel with their gradients (Liu et al. 2023,
     Ring Attention, arXiv:2310.01889, section 3). One rank alone merges nothing and launches nothing for it.
     """
-    merged, more = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.layout.element_bytes), several(degree=ranks)
+    merged, more = (ranks - 1.0) * (2.0 * ACCUMULATOR_BYTES + b.sharding.element_bytes), several(degree=ranks)
     forward = Elementwise(bytes_moved=merged * b.tensors[output].elements, kernels=more)
     gradients = sum((b.tensors[name].elements for name in QKV[1:]), start=b.tensors[QKV[0]].elements)
     backward = Elementwise(bytes_moved=merged * gradients, kernels=3.0 * more)
@@ -158,12 +158,12 @@ def _core(
     output: str,
     ring: tuple[Work, Work],
 ) -> None:
-    lay = b.layout
+    sharding = b.sharding
     saves = _kept_inside(b, shape, output)
     temporaries: tuple[str, ...] = ()
-    if lay.context.around is not None:
+    if sharding.context.around is not None:
         local = b.tensors[qkv[1]].elements + b.tensors[qkv[2]].elements
-        others = lay.degree(lay.context.around) - 1.0
+        others = sharding.degree(sharding.context.around) - 1.0
         temporaries = (b.tensor("attention.gathered_kv", others * local),)
     copies = _unpadded(b, qkv, output)
     b.operator(
@@ -181,7 +181,7 @@ def _core(
 
 def _unpadded(b: Builder, qkv: tuple[str, str, str], output: str) -> tuple[Work, Work]:
     """Return the copies out of and into padded batches: each reads and writes, and what is padded is cleared before."""
-    if not b.layout.choices.kernels.unpads_attention:
+    if not b.sharding.choices.kernels.unpads_attention:
         return (), ()
     inputs, result = b.bytes_of(*qkv), b.bytes_of(output)
     copies = partial(Elementwise, family="permute", kernels=4.0)
@@ -196,26 +196,26 @@ def _kept_inside(b: Builder, shape: CoreShape, output: str) -> tuple[str, ...]:
     Dropout on the probabilities keeps the mask and what the second product reads; flash redoes it from a seed. Not
     fused, a softmax is made in fp32, which it keeps beside the copy that the product reads.
     """
-    lay = b.layout
-    tokens = lay.tokens("sequence") * shape.heads / lay.split("heads")
-    if lay.narrows_core_output:
+    sharding = b.sharding
+    tokens = sharding.tokens("sequence") * shape.heads / sharding.split("heads")
+    if sharding.narrows_core_output:
         elements = b.tensors[output].elements
         output = b.tensor(f"{output}.narrow", elements, E5M6_ROW_BYTES, copy_of=output)
-    if lay.choices.flash_attention:
+    if sharding.choices.flash_attention:
         statistics = b.tensor("attention.softmax_statistics", tokens, STATISTICS_BYTES)
         return output, statistics, *_first_copies(b, shape)
-    pairs = tokens * lay.seq_len
+    pairs = tokens * sharding.seq_len
     kept = [b.tensor("attention.probabilities", pairs)]
-    if not lay.choices.kernels.fused:
+    if not sharding.choices.kernels.fused:
         kept.append(b.tensor("attention.softmax", pairs, STATISTICS_BYTES))
-    if lay.choices.kernels.dropout:
+    if sharding.choices.kernels.dropout:
         kept += [b.tensor("attention.probability_mask", pairs, 1.0), b.tensor("attention.dropped", pairs)]
     return tuple(kept)
 
 
 def _first_copies(b: Builder, shape: CoreShape) -> tuple[str, ...]:
     """Return the keys and values that queries hold beside those that the core reads, where they are copied."""
-    if not b.layout.choices.kernels.copies_keys_values or shape.heads != shape.kv_heads:
+    if not b.sharding.choices.kernels.copies_keys_values or shape.heads != shape.kv_heads:
         return ()
     return tuple(b.tensor(f"{name}.copied", b.tensors[name].elements) for name in QKV[1:])
 
@@ -236,39 +236,43 @@ def _score_bytes(kernels: Kernels, *, backward: bool) -> float:
 
 def _counted_pairs(b: Builder, *, causal: bool, window: float) -> tuple[Numeric, Numeric]:
     """Return the pairs of one head and sequence on the mean rank of context parallelism, and on the one with most."""
-    lay = b.layout
-    parts = lay.split("core_sequence")
+    sharding = b.sharding
+    parts = sharding.split("core_sequence")
     pairs_of = partial(attention_pairs, window=window, causal=causal)
-    document = lay.seq_len if lay.document_len is None else smaller(lay.document_len, lay.seq_len)
+    document = (
+        sharding.seq_len
+        if sharding.document_len is None
+        else smaller(sharding.document_len, sharding.seq_len)
+    )
     pairs = pairs_of(seq_len=document) / parts
-    if lay.document_len is not None:
-        pairs = packed_pairs(seq_len=lay.seq_len, document_len=document, pairs=pairs)
-    if not causal or lay.choices.cp_balanced or lay.document_len is not None:
+    if sharding.document_len is not None:
+        pairs = packed_pairs(seq_len=sharding.seq_len, document_len=document, pairs=pairs)
+    if not causal or sharding.choices.cp_balanced or sharding.document_len is not None:
         return pairs, pairs
-    before = pairs_of(seq_len=lay.seq_len - lay.seq_len / parts)
+    before = pairs_of(seq_len=sharding.seq_len - sharding.seq_len / parts)
     return pairs, last_run_pairs(pairs=pairs * parts, before=before)
 
 
 def core_pairs(b: Builder, *, causal: bool, window: float = float("inf")) -> tuple[Numeric, Numeric]:
     """Return the queries of the rank with most pairs of one head and sequence, and these pairs."""
-    return b.layout.seq_len / b.layout.split("core_sequence"), _counted_pairs(
+    return b.sharding.seq_len / b.sharding.split("core_sequence"), _counted_pairs(
         b, causal=causal, window=window
     )[1]
 
 
 def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
     """Return the core of one device: its queries against all keys that its mask leaves."""
-    lay = b.layout
+    sharding = b.sharding
     pairs, fullest = _counted_pairs(b, causal=shape.causal, window=shape.window)
-    flash, kernels = lay.choices.flash_attention, lay.choices.kernels
-    queries, keys = lay.seq_len / lay.split("core_sequence"), lay.seq_len
+    flash, kernels = sharding.choices.flash_attention, sharding.choices.kernels
+    queries, keys = sharding.seq_len / sharding.split("core_sequence"), sharding.seq_len
     if shape.picks:
-        keys = smaller(shape.window, lay.seq_len)
+        keys = smaller(shape.window, sharding.seq_len)
         fullest = queries * keys
     return AttentionCore(
-        batch=lay.degrees.micro_batch_size,
-        heads=shape.heads / lay.split("core_heads"),
-        kv_heads=shape.kv_heads / lay.split("core_heads") * shape.kv_copies,
+        batch=sharding.degrees.micro_batch_size,
+        heads=shape.heads / sharding.split("core_heads"),
+        kv_heads=shape.kv_heads / sharding.split("core_heads") * shape.kv_copies,
         q_len=queries,
         kv_len=keys,
         pairs=fullest,
@@ -281,5 +285,5 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
         causal=shape.causal and not shape.picks,
         picks=shape.picks,
         backward=backward,
-        dtype=lay.core_type,
+        dtype=sharding.core_type,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from forescale.graph.adapters import adapters, qkv_parts
 from forescale.graph.attention.core import QKV, CoreShape, attention_core, rotary
-from forescale.graph.layout import Extent, head_split
 from forescale.graph.modules import elementwise, gather_sequence, linear_out, product
 from forescale.graph.operator import Builder
+from forescale.graph.sharding import Extent, head_split
 from forescale.numeric import Numeric
 from forescale.spec.model import FullAttention, Model
 
@@ -14,13 +14,13 @@ from forescale.spec.model import FullAttention, Model
 def full_attention(b: Builder, model: Model, spec: FullAttention, *, source: str, result: str) -> None:
     """Append normed input -> q, k, v -> core -> output projection."""
     b.part = "attention"
-    lay, h, d = b.layout, float(model.hidden_size), float(spec.head_dim)
+    sharding, h, d = b.sharding, float(model.hidden_size), float(spec.head_dim)
     heads = float(spec.num_heads)
-    copies = lay.degrees.tp / head_split(tp=lay.degrees.tp, num_kv_heads=float(spec.num_kv_heads))
+    copies = sharding.degrees.tp / head_split(tp=sharding.degrees.tp, num_kv_heads=float(spec.num_kv_heads))
     gathered = gather_sequence(b, "attention.gather", source=source, width=h, feeds="attention.qkv")
     _projections(b, spec, hidden=h, copies=copies, gathered=gathered, source=source)
     if spec.rotary:
-        rotary(b, stepwise=spec.scaled_rotary and not lay.choices.kernels.scales_rotary)
+        rotary(b, stepwise=spec.scaled_rotary and not sharding.choices.kernels.scales_rotary)
     if spec.sinks:
         b.parameter("attention.sinks", ("heads", heads))
     shape = CoreShape(
@@ -44,8 +44,8 @@ def _projections(
     b: Builder, spec: FullAttention, *, hidden: float, copies: Numeric, gathered: str, source: str
 ) -> None:
     """Append the q, k and v projections as one product (Megatron-LM and TE fuse them), and their norms."""
-    lay, d = b.layout, float(spec.head_dim)
-    tokens, kv = lay.tokens("sequence"), spec.num_kv_heads * d
+    sharding, d = b.sharding, float(spec.head_dim)
+    tokens, kv = sharding.tokens("sequence"), spec.num_kv_heads * d
     query = spec.num_heads * d * (2.0 if spec.output_gate else 1.0)
     widths: tuple[tuple[str, Extent, Numeric], ...] = (
         ("query", ("heads", query), 1.0),
@@ -53,15 +53,15 @@ def _projections(
         ("value", ("kv_heads", kv), copies),
     )
     for name, extent, times in widths:
-        held = int(name == "query" or not lay.choices.kernels.joins_qkv)
+        held = int(name == "query" or not sharding.choices.kernels.joins_qkv)
         b.parameter(
             f"attention.{name}.weight", ("hidden", hidden), extent, copies=times, narrow=True, tensors=held
         )
         if spec.qkv_bias:
             b.parameter(f"attention.{name}.bias", extent, copies=times, tensors=held)
-    b.tensor(QKV[0], tokens * spec.num_heads * d / lay.split("heads"))
-    b.tensor(QKV[1], tokens * kv / lay.split("kv_heads") * copies)
-    b.tensor(QKV[2], tokens * kv / lay.split("kv_heads") * copies)
+    b.tensor(QKV[0], tokens * spec.num_heads * d / sharding.split("heads"))
+    b.tensor(QKV[1], tokens * kv / sharding.split("kv_heads") * copies)
+    b.tensor(QKV[2], tokens * kv / sharding.split("kv_heads") * copies)
     normed = spec.qk_norm != "none"
     made = tuple(f"{name}.raw" if normed and name != QKV[2] else name for name in QKV)
     for name in made:
@@ -69,7 +69,7 @@ def _projections(
             b.tensor(name, b.tensors[name.removesuffix(".raw")].elements)
     if spec.output_gate:
         made = (*made, b.tensor("attention.gate", b.tensors[QKV[0]].elements))
-    n = query / lay.split("heads") + 2.0 * kv / lay.split("kv_heads") * copies
+    n = query / sharding.split("heads") + 2.0 * kv / sharding.split("kv_heads") * copies
     product(b, "attention.qkv", source=gathered, results=made, rows=tokens, k=hidden, n=n, saved=source)
     parts = qkv_parts(b, made, widths)
     inputs: Extent = ("hidden", hidden)
@@ -86,7 +86,7 @@ def _query_key_norm(b: Builder, spec: FullAttention) -> None:
     for tensor, width in zip(QKV[:2], widths, strict=True):
         b.parameter(f"{tensor}_norm.weight", ("rank", width))
         size = b.bytes_of(tensor)
-        rows = b.layout.tokens("sequence") if not per_head else b.tensors[tensor].elements / d
+        rows = b.sharding.tokens("sequence") if not per_head else b.tensors[tensor].elements / d
         statistics = b.tensor(f"{tensor}.statistics", rows, 4.0)
         raw = f"{tensor}.raw"
         elementwise(

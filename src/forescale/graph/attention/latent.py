@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from forescale.graph.attention.core import QKV, CoreShape, attention_core, rotary
 from forescale.graph.attention.sparse import indexer, sparse_core
-from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out, norm
 from forescale.graph.operator import Builder
+from forescale.graph.sharding import Extent
 from forescale.spec.model import LatentAttention, Model
 
 
 def latent_attention(b: Builder, model: Model, spec: LatentAttention, *, source: str, result: str) -> None:
     """Append MLA: down-projections on the local sequence, gather of the narrow results, up over heads."""
     b.part = "attention"
-    lay, h, v = b.layout, float(model.hidden_size), float(spec.v_head_dim)
-    local = lay.tokens("sequence") / lay.split("heads") * float(spec.num_heads)
+    sharding, h, v = b.sharding, float(model.hidden_size), float(spec.v_head_dim)
+    local = sharding.tokens("sequence") / sharding.split("heads") * float(spec.num_heads)
     query = "attention.query_heads" if spec.top_k else QKV[0]
     b.tensor(query, local * float(spec.qk_nope_head_dim + spec.qk_rope_head_dim))
     latent = _queries(b, spec, source=source, result=query, hidden=h)
@@ -37,7 +37,7 @@ def _queries(b: Builder, spec: LatentAttention, *, source: str, result: str, hid
 
     Return what an indexer reads. Megatron-LM, multi_latent_attention.py: qkv_up_proj_and_rope_apply.
     """
-    tokens = b.layout.tokens("sequence")
+    tokens = b.sharding.tokens("sequence")
     outputs: Extent = ("heads", float(spec.num_heads) * (spec.qk_nope_head_dim + spec.qk_rope_head_dim))
     name, gather, inputs, latent = QKV[0], "attention.gather", _hidden(hidden), source
     if spec.q_lora_rank is not None:
@@ -71,7 +71,7 @@ def _down(
     The norm is one kernel's with the up-projection, and is made again with that (Megatron-LM, gpt_layer_specs.py:
     TELayerNormColumnParallelLinear), unless an indexer reads its result.
     """
-    local, latent = b.layout.tokens("residual"), f"attention.{name}_latent"
+    local, latent = b.sharding.tokens("residual"), f"attention.{name}_latent"
     compressed = b.tensor(f"attention.{name}_compressed", local * (rank + beside))
     linear(
         b,
@@ -107,13 +107,13 @@ def _latents(b: Builder, spec: LatentAttention, *, source: str, hidden: float) -
 
 def _dense_core(b: Builder, spec: LatentAttention, *, gathered: str) -> str:
     """Append keys and values of every head, whose rotary part all share, and the core on all of them."""
-    lay, heads, tokens = b.layout, float(spec.num_heads), b.layout.tokens("sequence")
+    sharding, heads, tokens = b.sharding, float(spec.num_heads), b.sharding.tokens("sequence")
     qk, v = float(spec.qk_nope_head_dim + spec.qk_rope_head_dim), float(spec.v_head_dim)
     for name, width in zip(QKV[1:], (qk, v), strict=True):
-        b.tensor(name, tokens / lay.split("heads") * heads * width)
+        b.tensor(name, tokens / sharding.split("heads") * heads * width)
     with b.module("mla_up_proj"):
         both = heads * float(spec.qk_nope_head_dim + spec.v_head_dim)
-        joint = b.tensor("attention.kv_joint", tokens / lay.split("heads") * both)
+        joint = b.tensor("attention.kv_joint", tokens / sharding.split("heads") * both)
         linear(
             b,
             "attention.kv_up",
@@ -128,7 +128,7 @@ def _dense_core(b: Builder, spec: LatentAttention, *, gathered: str) -> str:
         reads = (joint, "attention.kv_compressed")
         split = "attention.split_kv"
         elementwise(b, split, reads=reads, writes=QKV[1:], forward_bytes=moved, backward_bytes=moved)
-        if lay.choices.kernels.fused_rotary:  # keys were rotated where they were split from values
+        if sharding.choices.kernels.fused_rotary:  # keys were rotated where they were split from values
             rotary(b, queries=spec.qk_rope_head_dim / qk, keys=0.0)
         else:
             rotary(b)

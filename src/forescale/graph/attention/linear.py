@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from forescale.graph.adapters import adapters, recurrent_parts
 from forescale.graph.attention.core import QKV
-from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, gather_sequence, linear, linear_out
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
+from forescale.graph.sharding import Extent
 from forescale.spec.model import LinearAttention, Model
 
 
@@ -31,7 +31,7 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
     parts = recurrent_parts(
         b, (*made, "attention.decay") if gates else made, ("heads", sum(widths.values()) + gates)
     )
-    tokens = b.layout.tokens("sequence")
+    tokens = b.sharding.tokens("sequence")
     adapters(b, "attention", parts, source=gathered, saved=source, rows=tokens, inputs=("hidden", h))
     if spec.num_head_parameters:
         b.parameter("attention.head_parameters", ("heads", float(spec.num_heads * spec.num_head_parameters)))
@@ -62,8 +62,8 @@ def _project(
     element_bytes: float | None = None,
 ) -> str:
     """Append a projection on gathered tokens to a tensor of its own name."""
-    tokens = b.layout.tokens("sequence")
-    result = b.tensor(name, tokens * outputs[1] / b.layout.split(outputs[0]), element_bytes)
+    tokens = b.sharding.tokens("sequence")
+    result = b.tensor(name, tokens * outputs[1] / b.sharding.split(outputs[0]), element_bytes)
     linear(
         b,
         name,
@@ -125,11 +125,11 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
     Kernels make the states of the borders again in backward (flash-linear-attention, mamba_ssm); Mamba-2's keeps
     what goes into its convolution and gate, and the recurrence's output (MambaSplitConv1dScanCombinedFn).
     """
-    lay, chunk = b.layout, float(spec.chunk_size)
-    tokens, heads = lay.tokens("sequence"), spec.num_heads / lay.split("heads")
+    sharding, chunk = b.sharding, float(spec.chunk_size)
+    tokens, heads = sharding.tokens("sequence"), spec.num_heads / sharding.split("heads")
     dk, dv = float(spec.key_head_dim), float(spec.value_head_dim)
     qkv = tuple(f"{name}.mixed" for name in QKV) if spec.conv_kernel else QKV
-    output = b.tensor("attention.core_output", tokens * values / lay.split("heads"))
+    output = b.tensor("attention.core_output", tokens * values / sharding.split("heads"))
     states = b.tensor("attention.states", tokens / chunk * heads * dk * dv)
     scores = AttentionCore(
         batch=tokens / chunk,
@@ -141,16 +141,16 @@ def _core(b: Builder, spec: LinearAttention, *, values: float) -> str:
         qk_dim=dk,
         v_dim=dv,
         chunked=True,
-        dtype=lay.core_type,
+        dtype=sharding.core_type,
     )
-    state = Gemm(m=chunk, n=dv, k=dk, batch=2.0 * tokens / chunk * heads, dtype=lay.core_type)
+    state = Gemm(m=chunk, n=dv, k=dk, batch=2.0 * tokens / chunk * heads, dtype=sharding.core_type)
     decay = (("attention.decay",) if spec.num_gates_per_head else ()) + (
         ("attention.decay_up",) if spec.gate_lora_rank else ()
     )
     gate = ("attention.gate",) if spec.output_gate else ()
     again: Work = ()
     if spec.fused_scan:
-        streamed = SCAN_GRADIENT_BYTES * tokens * values / lay.split("heads")
+        streamed = SCAN_GRADIENT_BYTES * tokens * values / sharding.split("heads")
         again = (state, Elementwise(bytes_moved=streamed, family="cast"))
     with b.module("core_attn"):
         b.operator(
@@ -179,7 +179,7 @@ def _output_norm(b: Builder, spec: LinearAttention, output: str, *, values: floa
     saves = reads
     if spec.fused_scan and spec.output_gate:
         saves = (b.tensor("attention.gated", b.tensors[output].elements),)  # the norm's own input
-    normed = b.tensor("attention.normed", b.tensors[output].elements, b.layout.linear_input_bytes)
+    normed = b.tensor("attention.normed", b.tensors[output].elements, b.sharding.linear_input_bytes)
     elementwise(
         b,
         "attention.gated_norm",

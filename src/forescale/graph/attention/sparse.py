@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import partial
 
 from forescale.graph.attention.core import QKV, CoreShape, attention_core, core_pairs, rotary
-from forescale.graph.layout import Extent
 from forescale.graph.modules import elementwise, flat_gradient, passes_of
 from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm
+from forescale.graph.sharding import Extent
 from forescale.numeric import Numeric, smaller
 from forescale.spec.model import Indexer, LatentAttention, Model
 
@@ -28,8 +28,8 @@ LEARNT = 3.0
 
 def sparse_core(b: Builder, spec: LatentAttention, *, query: str, gathered: str) -> str:
     """Append queries made as wide as latents, the core on those picked, and its results made values of every head."""
-    lay, heads = b.layout, float(spec.num_heads)
-    tokens, own = lay.tokens("sequence"), heads / lay.split("heads")
+    sharding, heads = b.sharding, float(spec.num_heads)
+    tokens, own = sharding.tokens("sequence"), heads / sharding.split("heads")
     rank, rope = float(spec.kv_lora_rank), float(spec.qk_rope_head_dim)
     nope, value, both = float(spec.qk_nope_head_dim), float(spec.v_head_dim), rank + rope
     b.tensor(QKV[0], tokens * own * both)
@@ -51,7 +51,7 @@ def sparse_core(b: Builder, spec: LatentAttention, *, query: str, gathered: str)
     shape = CoreShape(
         heads=heads,
         kv_heads=1.0,
-        kv_copies=lay.split("heads"),
+        kv_copies=sharding.split("heads"),
         qk_dim=both,
         v_dim=rank,
         causal=True,
@@ -66,8 +66,8 @@ def sparse_core(b: Builder, spec: LatentAttention, *, query: str, gathered: str)
 
 def _per_head(b: Builder, name: str, *, source: str, result: str, heads: Numeric, k: float, n: float) -> None:
     """Append a product of every head's rows by its own k x n part of a weight, in 16 bits."""
-    lay, rows = b.layout, b.layout.tokens("sequence")
-    passes = passes_of(lay, rows=rows, k=k, n=n, dtype=lay.wide_type, batch=heads)
+    sharding, rows = b.sharding, b.sharding.tokens("sequence")
+    passes = passes_of(sharding, rows=rows, k=k, n=n, dtype=sharding.wide_type, batch=heads)
     weight: Work = (*passes.backward_weight, *flat_gradient(b, heads * k * n))
     b.operator(
         name,
@@ -88,15 +88,15 @@ def indexer(
 
     Nothing of it reaches the hidden states backward: only its own loss trains it.
     """
-    lay, hidden = b.layout, float(model.hidden_size)
-    tokens, heads, width = lay.tokens("sequence"), float(own.num_heads), float(own.head_dim)
+    sharding, hidden = b.sharding, float(model.hidden_size)
+    tokens, heads, width = sharding.tokens("sequence"), float(own.num_heads), float(own.head_dim)
     rank = float(spec.q_lora_rank or model.hidden_size)
     learns = own.trained and not b.frozen
     inputs: Names = (source, latent)
-    if lay.choices.sp:  # both are gathered, and kept so for the gradients of weights
-        wide = tokens * (hidden + rank) * lay.more_than_one("tp")
+    if sharding.choices.sp:  # both are gathered, and kept so for the gradients of weights
+        wide = tokens * (hidden + rank) * sharding.more_than_one("tp")
         gathered = b.tensor("attention.index_input", wide, differentiable=False)
-        size = tokens * (hidden + rank) * lay.element_bytes
+        size = tokens * (hidden + rank) * sharding.element_bytes
         gather = Collective(kind="all_gather", axis="tp", num_bytes=size)
         b.operator("attention.index_gather", forward=(gather,), reads=inputs, writes=(gathered,))
         inputs = (gathered,)
@@ -118,9 +118,9 @@ def indexer(
 
 def _projection(b: Builder, name: str, *, inputs: Names, k: float, n: float, learns: bool) -> None:
     """Append a product on all tokens of a rank of context parallelism, without a gradient of its input."""
-    lay, rows = b.layout, b.layout.tokens("sequence")
+    sharding, rows = b.sharding, b.sharding.tokens("sequence")
     result = b.tensor(name, rows * n, differentiable=False)
-    passes = passes_of(lay, rows=rows, k=k, n=n, dtype=lay.narrow_type)
+    passes = passes_of(sharding, rows=rows, k=k, n=n, dtype=sharding.narrow_type)
     b.operator(
         name,
         forward=passes.forward,
@@ -149,21 +149,21 @@ def _turn(b: Builder, *, learns: bool) -> None:
 
 def _pick(b: Builder, spec: LatentAttention, own: Indexer, *, learns: bool) -> None:
     """Append the scores of all keys before a query, summed over the indexer's heads, and the picking of the best."""
-    lay, batch = b.layout, b.layout.degrees.micro_batch_size
+    sharding, batch = b.sharding, b.sharding.degrees.micro_batch_size
     queries, pairs = core_pairs(b, causal=True)
     scores = Gemm(
         m=queries,
         n=pairs / queries,
         k=float(own.num_heads * own.head_dim),
         batch=batch,
-        dtype=lay.wide_type,
+        dtype=sharding.wide_type,
     )
     moved = Elementwise(bytes_moved=SCORE_PASSES * PICK_BYTES * batch * pairs, family="softmax", kernels=2.0)
     met: Work = ()
-    if lay.context.around is not None:
-        size = b.bytes_of("attention.index_key") * lay.degree(lay.context.around)
-        met = (Collective(kind="all_gather", axis=lay.context.around, num_bytes=size),)
-    picked = lay.tokens("sequence") * smaller(float(spec.top_k or 0), lay.seq_len)
+    if sharding.context.around is not None:
+        size = b.bytes_of("attention.index_key") * sharding.degree(sharding.context.around)
+        met = (Collective(kind="all_gather", axis=sharding.context.around, num_bytes=size),)
+    picked = sharding.tokens("sequence") * smaller(float(spec.top_k or 0), sharding.seq_len)
     chosen = b.tensor("attention.picked", picked, PICK_BYTES, differentiable=False)
     read = ("attention.index_query", "attention.index_key", "attention.index_weights")
     b.operator(
@@ -177,10 +177,10 @@ def _pick(b: Builder, spec: LatentAttention, own: Indexer, *, learns: bool) -> N
 
 def _loss(b: Builder, spec: LatentAttention, own: Indexer) -> None:
     """Append the indexer's loss on the keys picked: attention's own scores, summed over all heads, and its gradient."""
-    lay, batch = b.layout, b.layout.degrees.micro_batch_size
+    sharding, batch = b.sharding, b.sharding.degrees.micro_batch_size
     queries, pairs = core_pairs(b, causal=True, window=float(spec.top_k or 0))
-    heads = float(spec.num_heads) / lay.split("heads")
-    of = partial(Gemm, m=queries, n=pairs / queries, dtype=lay.wide_type)
+    heads = float(spec.num_heads) / sharding.split("heads")
+    of = partial(Gemm, m=queries, n=pairs / queries, dtype=sharding.wide_type)
     taught = PICK_BYTES * b.tensors["attention.picked"].elements
     b.operator(
         "attention.index_target",

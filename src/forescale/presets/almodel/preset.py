@@ -17,7 +17,7 @@ from forescale.cost.roofline import peak_rate
 from forescale.errors import InfeasibleError, SpecError
 from forescale.formula import number_of
 from forescale.graph.counts import count_parameters
-from forescale.graph.layout import Choices, Degrees, split_strategy
+from forescale.graph.sharding import Choices, Degrees, split_strategy
 from forescale.graph.stages import plan_stages
 from forescale.inputs import recorded_degrees
 from forescale.numeric import Array, Numeric, divisors, summed

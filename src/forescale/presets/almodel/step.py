@@ -23,10 +23,10 @@ from forescale.cost.roofline import peak_rate
 from forescale.formula import formula, value_of
 from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model_flops, primitive_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
-from forescale.graph.layout import Choices, Degrees, Layout, split_strategy
 from forescale.graph.operator import Block, Operator, Parameter, Part
 from forescale.graph.ops import CollectiveKind
 from forescale.graph.recompute import POLICIES, keep, needed
+from forescale.graph.sharding import Choices, Degrees, ShardingRules, split_strategy
 from forescale.numeric import Numeric, indicator
 from forescale.presets.preset import StageBytes
 from forescale.spec.cluster import Cluster
@@ -234,10 +234,10 @@ def full_layer(model: Model, *, ep: Numeric = 1.0, tp: Numeric = 1.0) -> Numeric
     """Return the elements that one gather brings: the largest layer's experts and the largest other block."""
     degrees, choices = split_strategy(Strategy())
     precision = Workload(seq_len=1, global_batch_size=1).precision
-    layout = Layout(degrees=degrees, choices=choices, precision=precision, seq_len=1.0)
-    blocks = [layer_block(model, kind, layout).parameters for kind in model.layer_kinds]
+    sharding = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=1.0)
+    blocks = [layer_block(model, kind, sharding).parameters for kind in model.layer_kinds]
     experts = max(_elements(block, "expert") for block in blocks)
-    others = [*blocks, embedding_block(model, layout).parameters]
+    others = [*blocks, embedding_block(model, sharding).parameters]
     return experts / (ep * tp) + max(_elements(block, "dense") for block in others) / tp
 
 
@@ -249,29 +249,29 @@ def kept_by_kind(
     model: Model, degrees: Degrees, choices: Choices, workload: Workload, terms: Terms
 ) -> tuple[Numeric, ...]:
     """Return what a layer of each kind keeps for one micro-batch, in bytes."""
-    layout = Layout.of(workload, degrees, choices)
+    sharding = ShardingRules.of(workload, degrees, choices)
     kinds = model.layer_kinds
     if choices.recompute.granularity == "none":
-        return tuple(_everything(model, kind, layout, terms) for kind in kinds)
-    return tuple(keep(layer_block(model, kind, layout), choices.recompute).num_bytes for kind in kinds)
+        return tuple(_everything(model, kind, sharding, terms) for kind in kinds)
+    return tuple(keep(layer_block(model, kind, sharding), choices.recompute).num_bytes for kind in kinds)
 
 
-def _everything(model: Model, kind: Layer, layout: Layout, terms: Terms) -> Numeric:
+def _everything(model: Model, kind: Layer, sharding: ShardingRules, terms: Terms) -> Numeric:
     """Return what a layer keeps under save_all."""
-    degrees = layout.degrees
+    degrees = sharding.degrees
     kept = almodel_layer_kept(
-        tokens=layout.tokens(),
+        tokens=sharding.tokens(),
         hidden_size=float(model.hidden_size),
         layer_bytes=terms.layer_bytes,
         tp=degrees.tp,
     )
     if not isinstance(kind.attention, FullAttention | LatentAttention):
         return kept
-    queries = layout.seq_len / degrees.cp
+    queries = sharding.seq_len / degrees.cp
     return kept + almodel_scores_kept(
         sequences=degrees.micro_batch_size,
         queries=queries,
-        keys=queries if terms.quirks.scores_shrink_twice else layout.seq_len,
+        keys=queries if terms.quirks.scores_shrink_twice else sharding.seq_len,
         num_heads=float(kind.attention.num_heads),
         score_bytes=terms.score_bytes,
         tp=degrees.tp,
@@ -327,16 +327,16 @@ def parts_of_compute(model: Model, seq_len: int) -> dict[Part, float]:
     return {part: flops / whole for part, flops in found.items()}
 
 
-def _layout(seq_len: int) -> Layout:
+def _layout(seq_len: int) -> ShardingRules:
     """Return the layout of one whole sequence on one device."""
     degrees, choices = split_strategy(Strategy())
-    return Layout(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
+    return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 
 def _layers(model: Model, seq_len: int) -> list[tuple[Block, int]]:
     """Return the undivided block of each kind of layer, and how many there are."""
-    layout = _layout(seq_len)
-    return [(layer_block(model, kind, layout), model.layers.count(kind)) for kind in model.layer_kinds]
+    sharding = _layout(seq_len)
+    return [(layer_block(model, kind, sharding), model.layers.count(kind)) for kind in model.layer_kinds]
 
 
 def _held(block: Block, recompute: Recompute) -> frozenset[str]:

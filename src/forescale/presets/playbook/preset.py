@@ -8,7 +8,7 @@ from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.mesh import Group, groups, order_of
 from forescale.formula import formula, number_of
 from forescale.graph.counts import count_parameters
-from forescale.graph.layout import split_strategy
+from forescale.graph.sharding import split_strategy
 from forescale.numeric import Numeric
 from forescale.presets.korthikanti2022 import drops_scores, gpt_note, heads_of, korthikanti_replayed_layer
 from forescale.presets.preset import (

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import InfeasibleError, SpecError
 from forescale.formula import Term
-from forescale.graph.layout import split_strategy
+from forescale.graph.sharding import split_strategy
 from forescale.numeric import Array, Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection, microbatches_of, timed_projection
 from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, Memory, floats, price_layer

@@ -181,7 +181,7 @@ def panel_steps(*, tp: Numeric, cp: Numeric, panels: float) -> Numeric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ShardingRules:
     """Rules from logical dimension to mesh axes, with the degrees they stand for."""
 
     degrees: Degrees
@@ -197,7 +197,7 @@ class Layout:
     """Parts of the dimensions that were asked for."""
 
     @classmethod
-    def of(cls, workload: Workload, degrees: Degrees, choices: Choices) -> Layout:
+    def of(cls, workload: Workload, degrees: Degrees, choices: Choices) -> ShardingRules:
         """Return the layout of a workload's sequences."""
         return cls(
             degrees=degrees,
@@ -210,7 +210,7 @@ class Layout:
         )
 
     @property
-    def of_blocks(self) -> Layout | None:
+    def of_blocks(self) -> ShardingRules | None:
         """The layout less what no block depends on: pipeline, data parallel and shards; None of several layouts."""
         own = {name: getattr(self.degrees, name) for name in OF_BLOCKS}
         if not all(isinstance(each, float) for each in (self.seq_len, *own.values())):

@@ -8,8 +8,8 @@ import pytest
 from tests import toy
 from tests.small import dense
 
-from forescale.graph.layout import split_strategy
 from forescale.graph.parts import build_blocks
+from forescale.graph.sharding import split_strategy
 from forescale.spec import Overlap, Precision, Strategy
 
 
