@@ -42,11 +42,11 @@ from forescale.spec import (
     FullAttention,
     LatentAttention,
     Layer,
+    Layout,
     MatrixRates,
     Model,
     MoeFfn,
     Precision,
-    Strategy,
     Tier,
     Workload,
 )
@@ -106,7 +106,7 @@ def asked(kind: str, **changes: int) -> Question:
             global_batch_size=2 * shape["microbatches"] * shape["dp"],
             precision=Precision(compute="fp32", parameters="fp32", master="none", activations="fp32"),
         ),
-        strategy=Strategy(
+        strategy=Layout(
             tp=shape["tp"], sp=bool(shape["sp"]), cp=shape["cp"], ep=shape["ep"], dp_shard=shape["dp"],
             pp=shape["pp"], micro_batch_size=2,
         ),

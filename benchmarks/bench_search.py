@@ -12,7 +12,7 @@ from forescale.question import Question
 from forescale.search import search
 from forescale.search.evaluate import score
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 from forescale.spec.space import Space
 
 QUESTIONS = {
@@ -63,9 +63,9 @@ def test_layouts_per_second(benchmark, name, compute):
 
 
 LAYOUTS = {
-    "llama-3.1-70b": ("h100-sxm", Strategy(tp=4, pp=4, vpp=5, dp_shard=16), 8192, 512),
-    "deepseek-v3": ("h800-sxm", Strategy(pp=16, ep=64, dp_shard=128), 4096, 15360),
-    "mixtral-8x22b-v0.1": ("h100-sxm", Strategy(tp=2, pp=4, ep=8, dp_shard=8), 4096, 256),
+    "llama-3.1-70b": ("h100-sxm", Layout(tp=4, pp=4, vpp=5, dp_shard=16), 8192, 512),
+    "deepseek-v3": ("h800-sxm", Layout(pp=16, ep=64, dp_shard=128), 4096, 15360),
+    "mixtral-8x22b-v0.1": ("h100-sxm", Layout(tp=2, pp=4, ep=8, dp_shard=8), 4096, 256),
 }
 
 

@@ -48,7 +48,9 @@ TABLE = Path(sys.argv[1])
 
 NCCL = ("ring", "tree", "in_network", "direct_exchange", "p2p")
 WIRES = [
-    f"{wire}.{key}" for wire in ("LL", "LL128", "Simple") for key in ("launch", "hop_factor", "efficiency")
+    f"{prepare}.{key}"
+    for prepare in ("LL", "LL128", "Simple")
+    for key in ("launch", "hop_factor", "efficiency")
 ]
 COPIES = ["copy_bandwidth", "sum_bandwidth"]
 RAMP = ["Simple.ramp_share", "Simple.ramp_seconds"]

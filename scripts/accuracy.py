@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from forescale.atomic_write import write_text
 from forescale.cost.calibration import (
     AttentionParameters,
     Calibration,
@@ -49,12 +50,11 @@ from forescale.evidence.scoreboard import (
 )
 from forescale.files import packaged
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
-from forescale.spec.strategy import Strategy
 from forescale.units import GB, TB
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart, write_chart
-from forescale.written import write_text
 
 
 def main(runs: str, tests: str, page: str) -> None:
@@ -718,7 +718,7 @@ def _model(config: Any, model: Model, seq_len: int) -> Any:  # noqa: ANN401
     )
 
 
-def _parallelism(config: Any, strategy: Strategy) -> Any:  # noqa: ANN401
+def _parallelism(config: Any, strategy: Layout) -> Any:  # noqa: ANN401
     return config.ParallelismConfig(
         tp_size=strategy.tp,
         pp_size=strategy.pp,

@@ -23,7 +23,7 @@ from forescale.frameworks.writers import WRITERS
 from forescale.io.measurements import CostSection
 from forescale.io.question import SECTIONS
 from forescale.io.space import FILE_KEYS
-from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.operations import Operations
 from forescale.spec.space import NAMES, SCENARIO_NAMES, Space
@@ -160,7 +160,7 @@ PLAN = {
     "sites": "table of [SiteLink](#sitelink): sites that the devices are spread over",
     "framework": "what trains, NAME or NAME@RELEASE: it fills in what the file leaves open",
     "preset": "whose account of memory and time; `default` is ours",
-    "strategy": "table of [Strategy](#strategy): the layout; a search needs none",
+    "strategy": "table of [Layout](#layout): the layout; a search needs none",
     "workload": "table of [Workload](#workload): lengths, batch, tokens",
     "precision": "table of [Precision](#precision): types",
     "operations": "table of [Operations](#operations): how the run of `workload.tokens` is operated",
@@ -194,7 +194,7 @@ SWEEPS = """## Sweep files
 
 `forescale sweep FILE` takes a plan with grids, cases and pictures: [sweeps](sweeps.md).
 """
-ROOTS = (Strategy, Workload, Precision, Operations, CostSection, Space, Model, Cluster, SiteLink)
+ROOTS = (Layout, Workload, Precision, Operations, CostSection, Space, Model, Cluster, SiteLink)
 
 
 def files() -> str:

@@ -30,14 +30,14 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.report.almodel import almodel_report, policy_name
 from forescale.report.document import to_markdown
-from forescale.spec import Cluster, Strategy, Workload, phrases
+from forescale.spec import Cluster, Layout, Workload, phrases
 from forescale.spec.space import Space
 from forescale.units import GIB
 
 MODEL = load_model(QUESTION.model)
 CLUSTER = load_cluster(QUESTION.cluster, QUESTION.devices)
 WORKLOAD = Workload(seq_len=QUESTION.seq_len, global_batch_size=QUESTION.global_batch_size)
-COMPILED = Strategy(graphs="full", zero=3)
+COMPILED = Layout(graphs="full", zero=3)
 """XLA compiles the step: no launch waits for a host."""
 SPACE = Space(zero=(3,), etp=(1,), cp_kind=("all_gather",), recompute=POLICIES, base=COMPILED)
 MEASURED_RATE = 186e9
@@ -79,7 +79,7 @@ def question(cluster: Cluster) -> Question:
     return Question(model=MODEL, cluster=cluster, workload=WORKLOAD, space=SPACE)
 
 
-def own(layout: Strategy) -> tuple[Projection, Projection]:
+def own(layout: Layout) -> tuple[Projection, Projection]:
     """Return a layout under our own engine, at the nominal rate and at the measured one."""
     nominal, measured = (
         project(MODEL, cluster, replace(layout, graphs="full"), WORKLOAD)

@@ -12,7 +12,7 @@ from winners import Winners
 
 from forescale.api import ask, ask_search
 from forescale.graph.ops import AttentionCore, Collective, Gemm, GroupedGemm, Primitive
-from forescale.inputs import wire
+from forescale.inputs import prepare
 from forescale.memory.peak import PARTS
 from forescale.project import project
 from forescale.projection.result import Projection, StageMemory
@@ -73,8 +73,8 @@ def published() -> Question:
 def kernels(question: Question) -> dict[str, float]:
     """Return milliseconds of one MoE layer and micro-batch, by the kinds of kernels of `PROFILED`."""
     found = dict.fromkeys((name for name, _ in PROFILED), 0.0)
-    wired = wire(question)
-    layer = wired.priced.priced.layers[-1]
+    prepared = prepare(question)
+    layer = prepared.priced.priced.layers[-1]
     for name, own in layer.operators.items():
         again = "mla_up_proj" in own.operator.modules
         for (primitive, seconds), phase in zip(own.primitives, own.passes, strict=True):
@@ -87,8 +87,8 @@ def kernels(question: Question) -> dict[str, float]:
 
 def layer_ms(question: Question) -> float:
     """Return milliseconds of a MoE layer's forward and backward, with what is replayed and what does not hide."""
-    wired = wire(question)
-    seconds = wired.inputs.seconds.layers[-1].taken
+    prepared = prepare(question)
+    seconds = prepared.inputs.seconds.layers[-1].taken
     return 1e3 * float(sum((*seconds.forward_parts.values(), *seconds.backward_parts.values())))
 
 

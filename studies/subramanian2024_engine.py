@@ -13,7 +13,7 @@ from forescale.catalogue.models import load_model
 from forescale.presets.subramanian2024 import Ranked, TensorParallel, search_subramanian2024
 from forescale.project import project
 from forescale.projection.result import Projection
-from forescale.spec import Precision, Strategy
+from forescale.spec import Layout, Precision
 from forescale.spec.space import Space
 
 
@@ -99,7 +99,7 @@ def validation(winners: Winners) -> tuple[dict[str, Ranked], dict[str, Projectio
     }
     question = asked("gpt3-175b", given, 1024)
     work = replace(question.workload, precision=Precision(compute="fp16", parameters="fp16"))
-    run = project(replace(question, workload=work, strategy=Strategy(tp=4, pp=16, dp_shard=8, zero=1)))
+    run = project(replace(question, workload=work, strategy=Layout(tp=4, pp=16, dp_shard=8, zero=1)))
     return paper, {"as measured": run, "its best": winners.best("gpt3-175b, 512 A100, NVS 4", question)[0]}
 
 

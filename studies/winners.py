@@ -18,7 +18,7 @@ from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.search import search
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 Layouts = dict[str, list[dict[str, Any]]]
 """For each search, by its name: its best layouts, fastest first, as fields that differ from the default layout."""
@@ -70,11 +70,11 @@ class Winners:
                 return ()
         if name not in self._known:
             raise ValueError(f"no layouts are known of {name!r}; run ./scripts/studies to search for them")
-        layouts = (msgspec.convert(_merged(DEFAULT, one), Strategy) for one in self._known[name])
+        layouts = (msgspec.convert(_merged(DEFAULT, one), Layout) for one in self._known[name])
         return tuple(project(question.of(layout)) for layout in layouts)
 
 
-DEFAULT: dict[str, Any] = msgspec.to_builtins(Strategy())
+DEFAULT: dict[str, Any] = msgspec.to_builtins(Layout())
 
 
 def known_layouts(study: str) -> Layouts:

@@ -24,7 +24,7 @@ from forescale.errors import PhysicsError, SpecError
 from forescale.explain import Explainer
 from forescale.graph.counts import executed_flops
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, Gemm, GroupedGemm
-from forescale.inputs import wire
+from forescale.inputs import prepare
 from forescale.memory.timeline import total_bytes
 from forescale.project import memory_timeline, project
 from forescale.projection.result import Projection
@@ -284,7 +284,7 @@ def unfused_attention_computes_all_pairs(asked: Asked, result: Projection) -> It
 def kernels_stay_below_the_rates_of_the_device(asked: Asked, _: Projection) -> Iterator[str]:
     """No product is faster than the peak at the device's clock, and no pass faster than its memory."""
     model, cluster, strategy, workload = asked.arguments
-    prepared = wire(Question(model=model, cluster=cluster, strategy=strategy, workload=workload))
+    prepared = prepare(Question(model=model, cluster=cluster, strategy=strategy, workload=workload))
     device, seconds_of = cluster.device, prepared.inputs.pricing.seconds
     clock = device.clock_hz / device.peak_clock_hz
     for priced in prepared.priced.priced.all():
@@ -357,8 +357,8 @@ def seen_over_time(asked: Asked, result: Projection) -> Iterator[str]:
     for rank, stage in zip(timeline.ranks, result.memory.stages, strict=True):
         seen, said = rank.peak.allocated_bytes, stage.allocated_bytes
         own = [load for load in timeline.loads if load.rank == rank.rank]
-        at_work = max(total_bytes(work) for load in own for work in (load.forward, load.backward))
-        apart = 0.0 if exact else at_work + sum(total_bytes(load.between) for load in own)
+        active = max(total_bytes(work) for load in own for work in (load.forward, load.backward))
+        apart = 0.0 if exact else active + sum(total_bytes(load.between) for load in own)
         slack = (CLOSE if exact else OVER_TIME) * said
         if not -slack - apart <= seen - said <= slack:
             yield f"rank {rank.rank} peaks at {seen / 2**30:.6f} GiB, the projection says {said / 2**30:.6f}"
@@ -387,7 +387,9 @@ def is_its_row_of_a_search(asked: Asked, result: Projection) -> Iterator[str]:
 def is_explained(asked: Asked, result: Projection) -> Iterator[str]:
     """The trees of the step and of the peak have the projected numbers at their roots."""
     model, cluster, strategy, workload = asked.arguments
-    explainer = Explainer.of(Question(model=model, cluster=cluster, strategy=strategy, workload=workload))
+    explainer = Explainer.from_question(
+        Question(model=model, cluster=cluster, strategy=strategy, workload=workload)
+    )
     said = {"step_time": result.step_time_s, "memory.peak": result.memory.peak_bytes}
     for quantity, value in said.items():
         found = explainer.node(quantity).value

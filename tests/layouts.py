@@ -18,16 +18,16 @@ from forescale.schedule import families
 from forescale.spec import (
     Cluster,
     Kernels,
+    Layout,
     LinearAttention,
     Model,
     Overlap,
     Precision,
     Recompute,
-    Strategy,
     Workload,
 )
 from forescale.spec.groups import group_of
-from forescale.spec.strategy import Offload, Routing
+from forescale.spec.layout import Offload, Routing
 
 Pick = Callable[[Sequence[Any]], Any]
 
@@ -123,11 +123,11 @@ class Asked:
 
     model: Model
     cluster: Cluster
-    strategy: Strategy
+    strategy: Layout
     workload: Workload
 
     @property
-    def arguments(self) -> tuple[Model, Cluster, Strategy, Workload]:
+    def arguments(self) -> tuple[Model, Cluster, Layout, Workload]:
         return self.model, self.cluster, self.strategy, self.workload
 
     def __str__(self) -> str:
@@ -198,14 +198,14 @@ def _multiplies(cluster: Cluster, precision: Precision) -> bool:
     return bool(needs.get(precision.compute, True))
 
 
-def _microbatches(pick: Pick, strategy: Strategy) -> int:
+def _microbatches(pick: Pick, strategy: Layout) -> int:
     if group_of(strategy) is not None and strategy.schedule is None:
         group = group_of(strategy)
         return group * pick((1, 2, 4)) + pick((0, strategy.pp if strategy.pp < group else 0))
     return strategy.pp * pick((1, 1, 2, 4)) if strategy.vpp > 1 else pick((1, 2, 4, 8, 12))
 
 
-def _degrees(pick: Pick, model: Model) -> Strategy:
+def _degrees(pick: Pick, model: Model) -> Layout:
     pp = pick((1, 1, 2, 4))
     family = pick(families()) if pp > 1 and pick((True, False)) else None
     if family is None:
@@ -216,7 +216,7 @@ def _degrees(pick: Pick, model: Model) -> Strategy:
     tp, cp, dp = pick((1, 1, 2, 4)), pick((1, 1, 2, 4)), pick((1, 2, 4))
     ep = pick((1, 2, 4, 8)) if model.is_moe else 1
     replicas = pick((1, 1, 2)) if dp > 1 else 1
-    return Strategy(
+    return Layout(
         tp=tp,
         cp=cp,
         pp=pp,
@@ -236,7 +236,7 @@ def _degrees(pick: Pick, model: Model) -> Strategy:
     )
 
 
-def _choices(pick: Pick, strategy: Strategy, model: Model) -> Strategy:
+def _choices(pick: Pick, strategy: Layout, model: Model) -> Layout:
     summa = _lays_out(model) and strategy.sp and pick((True, False, False))
     if summa:
         strategy = replace(strategy, tp_kind="summa", cp_kind="all_gather", summa_panels=pick((1, 2)))

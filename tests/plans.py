@@ -21,7 +21,7 @@ from forescale.frameworks.writers import writer_of
 from forescale.io.question import build_strategy
 from forescale.project import project
 from forescale.question import Question, question_of
-from forescale.spec import Model, Overlap, Precision, Recompute, Strategy, Workload
+from forescale.spec import Layout, Model, Overlap, Precision, Recompute, Workload
 from forescale.spec.framework import RULES, Framework
 from forescale.spec.groups import group_of
 from forescale.spec.model import MoeFfn
@@ -39,7 +39,7 @@ RECOMPUTE = (
     Recompute(granularity="full", num_layers=1),
     Recompute(granularity="selective", modules=("core_attn",)),
 )
-DEFAULTS = Strategy()
+DEFAULTS = Layout()
 MOST_DEVICES = 64
 
 
@@ -50,7 +50,7 @@ def plans(
     seed: int = 1,
     kinds: Sequence[Sequence[str]] = KINDS,
     cluster: str = "h100-sxm",
-    where: Callable[[Strategy], bool] = lambda _: True,
+    where: Callable[[Layout], bool] = lambda _: True,
     **choices: Sequence[Any],
 ) -> list[Question]:
     """Return `count` plans for a framework whose layouts are as `where` says, as many of each of the `kinds` of models.
@@ -80,7 +80,7 @@ def _legal(
     pick: Pick,
     kinds: Sequence[Sequence[str]],
     cluster: str,
-    where: Callable[[Strategy], bool],
+    where: Callable[[Layout], bool],
     choices: dict[str, Sequence[Any]],
 ) -> Iterator[Question]:
     for at in range(1_000_000):
@@ -120,7 +120,7 @@ def _plan(
     micro = strategy.micro_batch_size * strategy.dp * (group_of(strategy) or strategy.pp) * rounds
     words = {
         name: getattr(strategy, name)
-        for name in Strategy.__dataclass_fields__
+        for name in Layout.__dataclass_fields__
         if getattr(strategy, name) != getattr(DEFAULTS, name) and name not in ("dp_replicate", "dp_shard")
     }
     if strategy.dp_replicate > 1 < strategy.dp_shard:
@@ -150,7 +150,7 @@ GROUPED = ("megatron-core", "megatron-bridge", "nemo", "primus")
 
 def _layout(
     framework: Framework, pick: Pick, model: Model, pp: int, vpp: int, choices: dict[str, Sequence[Any]]
-) -> Strategy:
+) -> Layout:
     tp, cp, dp = pick((1, 1, 2, 4)), pick((1, 1, 2, 4)), pick((1, 2, 4, 8))
     replicas = pick((1, 1, 2)) if dp > 1 else 1
     free = {

@@ -13,11 +13,11 @@ from forescale.spec import (
     FullAttention,
     LatentAttention,
     Layer,
+    Layout,
     MatrixRates,
     Model,
     MoeFfn,
     Patches,
-    Strategy,
     Tier,
     Workload,
 )
@@ -100,6 +100,6 @@ def workload(seq_len: int = 2048, global_batch_size: int = 64) -> Workload:
     return Workload(seq_len=seq_len, global_batch_size=global_batch_size)
 
 
-def asked(model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, **more: Any) -> Question:
+def asked(model: Model, cluster: Cluster, strategy: Layout, workload: Workload, **more: Any) -> Question:
     """The question of one layout, from what `project` takes."""
     return question_of(model, cluster, workload, strategy=strategy, **more)

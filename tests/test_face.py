@@ -100,7 +100,7 @@ def test_names_values_and_a_question_give_the_same_answer():
     by_name = fs.project("llama-3.1-8b", "h100-sxm", tp=2, **WORDS)
     model, devices = fs.load_model("llama-3.1-8b"), fs.load_cluster("h100-sxm", 8)
     work = fs.Workload(seq_len=2048, global_batch_size=64)
-    layout = fs.Strategy(tp=2, dp_shard=4)
+    layout = fs.Layout(tp=2, dp_shard=4)
     by_value = fs.project(model, devices, layout, work)
     question = fs.ask("llama-3.1-8b", devices, tp=2, workload=work)
     assert by_name == by_value == fs.project(question)
@@ -181,7 +181,7 @@ def test_a_framework_is_kept_in_the_question_and_in_its_file(tmp_path, name):
 
 
 def test_memory_explanations_and_comparisons_take_the_same_words():
-    timeline = fs.memory(dense(4), cluster(8), fs.Strategy(pp=2, dp_shard=4), workload())
+    timeline = fs.memory(dense(4), cluster(8), fs.Layout(pp=2, dp_shard=4), workload())
     assert len(timeline.ranks) == 2
     one = fs.ask(dense(4), cluster(8), workload=workload(), pp=2, zero=1)
     node = fs.explain(one, quantity="memory.peak")
@@ -214,7 +214,7 @@ def test_what_is_wrong_is_said_with_the_nearest_word():
     with pytest.raises(SpecError, match="cluster must be given"):
         fs.project("llama-3.1-8b", **WORDS)
     with pytest.raises(SpecError, match="tp beside a whole layout"):
-        fs.project("llama-3.1-8b", "h100-sxm", fs.Strategy(), tp=2, **WORDS)
+        fs.project("llama-3.1-8b", "h100-sxm", fs.Layout(), tp=2, **WORDS)
     with pytest.raises(SpecError, match="a question holds its"):
         fs.project(fs.ask("llama-3.1-8b", "h100-sxm", **WORDS), tp=2)
 
@@ -295,7 +295,7 @@ def test_what_must_be_a_name_says_so():
         (fs.advise, {"exact": 2}, "fs.advise: exact must be True or False, got 2"),
         (fs.export, {"to": "megatron", "slurm": "x"}, "fs.export: slurm must be True or False, got 'x'"),
         (fs.project, {"costs": fs.Costs(kernels=3)}, "costs.kernels must be a table, got 3"),
-        (fs.project, {"strategy": fs.Strategy(overlap=fs.Overlap(tensor=np.array([1, 2])))}, "overlap.tensor must be true"),
+        (fs.project, {"strategy": fs.Layout(overlap=fs.Overlap(tensor=np.array([1, 2])))}, "overlap.tensor must be true"),
     ],
 )  # fmt: skip
 def test_values_of_a_wrong_type_are_refused_with_their_name(ask, words, message):

@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forescale.formula import Term
-from forescale.numeric import chosen, joined, larger, mapped, smaller, some, taking
+from forescale.numeric import any_true, joined, mapped, maximum, minimum, taking, where
 
 NUMBERS = st.floats(allow_nan=False)
 
 
 @given(NUMBERS, NUMBERS)
 def test_extremes_of_numbers_are_those_of_arrays(first, second):
-    assert larger(first, second) == np.maximum(np.array([first]), second)[0]
-    assert smaller(first, second) == np.minimum(np.array([first]), second)[0]
+    assert maximum(first, second) == np.maximum(np.array([first]), second)[0]
+    assert minimum(first, second) == np.minimum(np.array([first]), second)[0]
 
 
 def test_extremes_are_elementwise_and_recorded():
-    assert larger(np.array([1.0, 5.0]), 3.0).tolist() == [3.0, 5.0]
-    assert smaller(3.0, np.array([1.0, 5.0])).tolist() == [1.0, 3.0]
-    term = larger(Term(2.0, name="size"), 3.0)
+    assert maximum(np.array([1.0, 5.0]), 3.0).tolist() == [3.0, 5.0]
+    assert minimum(3.0, np.array([1.0, 5.0])).tolist() == [1.0, 3.0]
+    term = maximum(Term(2.0, name="size"), 3.0)
     assert isinstance(term, Term)
     assert (term.value, term.name) == (3.0, "max")
 
@@ -29,16 +29,16 @@ def test_extremes_are_elementwise_and_recorded():
 @given(NUMBERS, NUMBERS, NUMBERS)
 def test_one_condition_chooses_as_many_do(first, second, limit):
     of_many = np.where(np.array([first]) > limit, first, second)[0]
-    assert chosen(first > limit, first, second) == of_many
-    assert chosen(np.float64(first) > limit, first, second) == of_many
-    assert chosen(np.array([first]) > limit, first, second).tolist() == [of_many]
+    assert where(first > limit, first, second) == of_many
+    assert where(np.float64(first) > limit, first, second) == of_many
+    assert where(np.array([first]) > limit, first, second).tolist() == [of_many]
 
 
 def test_some_of_many_is_as_of_each():
     for values in ([0.0], [0.0, 2.0], [0.0, 0.0], [-1.0], [float("inf"), 0.0]):
-        assert some(np.array(values)) == any(some(each) for each in values) == any(values)
-    assert some(np.array([[0.0], [1.0]]) > 0.5)
-    assert not some(np.float64(1.0) > 2.0)
+        assert any_true(np.array(values)) == any(any_true(each) for each in values) == any(values)
+    assert any_true(np.array([[0.0], [1.0]]) > 0.5)
+    assert not any_true(np.float64(1.0) > 2.0)
 
 
 def test_numbers_are_passed_through_at_any_depth_and_all_else_stays():

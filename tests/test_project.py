@@ -14,19 +14,19 @@ from forescale.graph.layer import layer_block
 from forescale.graph.ops import AttentionCore
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.project import project
-from forescale.spec import Recompute, Strategy, Workload
-from forescale.spec.strategy import Kernels, Routing, near_context
+from forescale.spec import Layout, Recompute, Workload
+from forescale.spec.layout import Kernels, Routing, near_context
 from forescale.spec.workload import Precision
 
 LAYOUTS = [
-    Strategy(dp_shard=16),
-    Strategy(tp=4, pp=2, dp_shard=2, micro_batch_size=2),
-    Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2),
-    Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3),
-    Strategy(cp=2, cp_kind="ulysses", dp_replicate=2, dp_shard=4, zero=2),
-    Strategy(tp=2, cp=2, tp_kind="summa", pp=2, dp_shard=2, micro_batch_size=2),
-    Strategy(cp=4, cp_kind="hierarchical", cp_inner=2, dp_shard=4),
-    Strategy(cp=8, cp_kind="hierarchical", dp_shard=2),
+    Layout(dp_shard=16),
+    Layout(tp=4, pp=2, dp_shard=2, micro_batch_size=2),
+    Layout(tp=2, sp=False, pp=4, vpp=2, dp_shard=2),
+    Layout(cp=4, cp_kind="ring", dp_shard=4, zero=3),
+    Layout(cp=2, cp_kind="ulysses", dp_replicate=2, dp_shard=4, zero=2),
+    Layout(tp=2, cp=2, tp_kind="summa", pp=2, dp_shard=2, micro_batch_size=2),
+    Layout(cp=4, cp_kind="hierarchical", cp_inner=2, dp_shard=4),
+    Layout(cp=8, cp_kind="hierarchical", dp_shard=2),
 ]
 
 
@@ -55,7 +55,7 @@ def test_parts_of_a_step_and_of_memory_add_up(model, strategy):
 
 
 @pytest.mark.parametrize(
-    ("model", "strategy"), [(dense(), Strategy(dp_shard=16)), (moe(), Strategy(ep=4, dp_shard=16))]
+    ("model", "strategy"), [(dense(), Layout(dp_shard=16)), (moe(), Layout(ep=4, dp_shard=16))]
 )
 def test_numbers_are_pythons(model, strategy):
     """They print as numbers, also in a list."""
@@ -76,11 +76,11 @@ def test_model_flops_do_not_depend_on_the_layout():
 
 def test_equal_stages_have_the_textbook_bubble():
     model = replace(dense(8), vocab_size=128)
-    result = project(model, cluster(4), Strategy(pp=4, graphs="full"), workload(global_batch_size=16))
+    result = project(model, cluster(4), Layout(pp=4, graphs="full"), workload(global_batch_size=16))
     slowest = max(stage.forward_s + stage.backward_s for stage in result.stage_times)
     assert result.time_s["bubble"] == pytest.approx(3 * slowest, rel=0.1)
     interleaved = project(
-        model, cluster(4), Strategy(pp=4, vpp=2, graphs="full"), workload(global_batch_size=16)
+        model, cluster(4), Layout(pp=4, vpp=2, graphs="full"), workload(global_batch_size=16)
     )
     each = max(stage.forward_s + stage.backward_s for stage in interleaved.stage_times)
     assert each > slowest  # the engine steps twice as often
@@ -88,8 +88,8 @@ def test_equal_stages_have_the_textbook_bubble():
 
 
 def test_full_recompute_keeps_less_and_takes_longer():
-    plain = project(dense(), cluster(8), Strategy(dp_shard=8, micro_batch_size=4), workload())
-    full = Strategy(dp_shard=8, micro_batch_size=4, recompute=Recompute(granularity="full"))
+    plain = project(dense(), cluster(8), Layout(dp_shard=8, micro_batch_size=4), workload())
+    full = Layout(dp_shard=8, micro_batch_size=4, recompute=Recompute(granularity="full"))
     replayed = project(dense(), cluster(8), full, workload())
     half = replace(full, recompute=Recompute(granularity="full", num_layers=4))
     between = project(dense(), cluster(8), half, workload())
@@ -107,7 +107,7 @@ def test_full_recompute_keeps_less_and_takes_longer():
 
 def test_stages_of_zero_shard_what_they_say():
     by_stage = [
-        project(dense(), cluster(8), Strategy(dp_shard=8, zero=zero), workload()).memory.stages[0]
+        project(dense(), cluster(8), Layout(dp_shard=8, zero=zero), workload()).memory.stages[0]
         for zero in range(4)
     ]
     full, first, second, third = by_stage
@@ -122,12 +122,12 @@ def test_stages_of_zero_shard_what_they_say():
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        (Strategy(tp=3), "tp 3"),
-        (Strategy(pp=16), "layers"),
-        (Strategy(dp_shard=2), "devices"),
-        (Strategy(ep=2, dp_shard=16), "no experts"),
-        (Strategy(pp=4, vpp=2, dp_shard=4, micro_batch_size=16), "interleaved"),
-        (Strategy(dp_shard=16, micro_batch_size=3), "global_batch_size"),
+        (Layout(tp=3), "tp 3"),
+        (Layout(pp=16), "layers"),
+        (Layout(dp_shard=2), "devices"),
+        (Layout(ep=2, dp_shard=16), "no experts"),
+        (Layout(pp=4, vpp=2, dp_shard=4, micro_batch_size=16), "interleaved"),
+        (Layout(dp_shard=16, micro_batch_size=3), "global_batch_size"),
     ],
 )
 def test_an_illegal_layout_is_refused_in_words(strategy, words):
@@ -137,7 +137,7 @@ def test_an_illegal_layout_is_refused_in_words(strategy, words):
 
 def test_training_days_follow_from_tokens():
     work = Workload(seq_len=2048, global_batch_size=64, tokens=1e12)
-    result = project(dense(), cluster(8), Strategy(dp_shard=8), work)
+    result = project(dense(), cluster(8), Layout(dp_shard=8), work)
     steps = 1e12 / (2048 * 64)
     assert result.training_days == pytest.approx(steps * result.step_time_s / 86400)
 
@@ -145,7 +145,7 @@ def test_training_days_follow_from_tokens():
 @pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2)])
 def test_the_simulated_schedule_agrees_with_its_closed_form(name, vpp):
     """Same bubble where stages are nearly equal, same memory, though one is simulated action by action."""
-    layout, model = Strategy(pp=4, vpp=vpp, graphs="full"), replace(dense(), vocab_size=128)
+    layout, model = Layout(pp=4, vpp=vpp, graphs="full"), replace(dense(), vocab_size=128)
     closed = project(model, cluster(4), layout, workload(global_batch_size=16))
     simulated = project(model, cluster(4), replace(layout, schedule=name), workload(global_batch_size=16))
     assert simulated.time_s["bubble"] == pytest.approx(closed.time_s["bubble"], rel=0.1)
@@ -158,7 +158,7 @@ def test_the_simulated_schedule_agrees_with_its_closed_form(name, vpp):
 @pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
 def test_one_stage_runs_no_schedule(model, name):
     """There is nothing to split or to fill: gradients of weights still hide the messages of tensor parallelism."""
-    layout, work = Strategy(tp=4, dp_shard=2, graphs="full"), workload(global_batch_size=16)
+    layout, work = Layout(tp=4, dp_shard=2, graphs="full"), workload(global_batch_size=16)
     alone, named = (
         project(model, cluster(8), each, work) for each in (layout, replace(layout, schedule=name))
     )
@@ -174,7 +174,7 @@ def test_a_named_schedule_takes_explicit_layers():
     model, work = dense(14), workload(global_batch_size=16)
 
     def run(**layout):
-        return project(model, cluster(4), Strategy(pp=4, graphs="full", **layout), work)
+        return project(model, cluster(4), Layout(pp=4, graphs="full", **layout), work)
 
     even = run(schedule="zb-h1", stage_layers=(4, 4, 3, 3))
     fewer = run(schedule="zb-h1", stage_layers=(3, 4, 4, 3))
@@ -195,7 +195,7 @@ def test_a_named_schedule_takes_explicit_layers():
 
 def test_pieces_of_sequences_fill_the_pipeline_sooner():
     def run(name, pieces):
-        layout = Strategy(pp=4, schedule=name, sequence_pieces=pieces, graphs="full")
+        layout = Layout(pp=4, schedule=name, sequence_pieces=pieces, graphs="full")
         return project(dense(), cluster(4), layout, workload(global_batch_size=16))
 
     whole, one, two, four = (
@@ -215,13 +215,13 @@ def test_attention_that_is_not_causal_has_no_pieces():
     kind = model.layers[0]
     both = replace(model, layers=(replace(kind, attention=replace(kind.attention, causal=False)),) * 8)
     with pytest.raises(SpecError, match="not causal"):
-        project(both, cluster(4), Strategy(pp=4, schedule="seq1f1b"), workload(global_batch_size=16))
+        project(both, cluster(4), Layout(pp=4, schedule="seq1f1b"), workload(global_batch_size=16))
 
 
 def test_schedules_trade_bubble_for_memory():
     def run(name, vpp=1):
         return project(
-            dense(), cluster(4), Strategy(pp=4, vpp=vpp, schedule=name), workload(global_batch_size=16)
+            dense(), cluster(4), Layout(pp=4, vpp=vpp, schedule=name), workload(global_batch_size=16)
         )
 
     plain, filled, wave, lean = run("1f1b"), run("zb-h1"), run("zbv", 2), run("v-min", 2)
@@ -233,12 +233,12 @@ def test_schedules_trade_bubble_for_memory():
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        (Strategy(pp=4, schedule="zbw"), "did you mean"),
-        (Strategy(dp_shard=4, schedule="zbw"), "did you mean"),
-        (Strategy(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
-        (Strategy(pp=4, schedule="seq1f1b", sequence_pieces=3), "sequence_pieces must divide"),
-        (Strategy(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 1)), "add up to 7"),
-        (Strategy(pp=4, vpp=2, schedule="zbv", stage_layers=(4, 4)), "4 counts, or 8"),
+        (Layout(pp=4, schedule="zbw"), "did you mean"),
+        (Layout(dp_shard=4, schedule="zbw"), "did you mean"),
+        (Layout(pp=4, vpp=1, schedule="zbv"), "vpp must be 2"),
+        (Layout(pp=4, schedule="seq1f1b", sequence_pieces=3), "sequence_pieces must divide"),
+        (Layout(pp=4, schedule="zb-h1", stage_layers=(2, 2, 2, 1)), "add up to 7"),
+        (Layout(pp=4, vpp=2, schedule="zbv", stage_layers=(4, 4)), "4 counts, or 8"),
     ],
 )
 def test_a_schedule_that_cannot_be_projected_is_refused_in_words(strategy, words):
@@ -248,7 +248,7 @@ def test_a_schedule_that_cannot_be_projected_is_refused_in_words(strategy, words
 
 def test_two_copies_of_the_parameters_cost_their_states_not_their_work():
     def run(name):
-        return project(dense(), cluster(4), Strategy(pp=4, schedule=name), workload(global_batch_size=16))
+        return project(dense(), cluster(4), Layout(pp=4, schedule=name), workload(global_batch_size=16))
 
     plain, double = run("zb-h1"), run("dualpipe")
     held = [sum(stage.weights_bytes for stage in result.memory.stages) for result in (plain, double)]
@@ -262,7 +262,7 @@ def test_exchanging_inside_a_node_and_passing_between_nodes_beats_either_alone()
     work = replace(workload(), seq_len=65536, global_batch_size=16)
 
     def context(kind, inner=8):
-        layout = Strategy(cp=16, cp_kind=kind, cp_inner=inner)
+        layout = Layout(cp=16, cp_kind=kind, cp_inner=inner)
         return project(dense(), cluster(16), layout, work).time_s["context_comm"]
 
     assert context("hierarchical") < context("ulysses")
@@ -272,7 +272,7 @@ def test_exchanging_inside_a_node_and_passing_between_nodes_beats_either_alone()
 def test_heads_are_exchanged_among_those_that_share_a_node_unless_said():
     work = replace(workload(), seq_len=65536, global_batch_size=16)
     for tp, inner in ((1, 8), (2, 4), (4, 2)):
-        layout = Strategy(tp=tp, cp=16 // tp, cp_kind="hierarchical")
+        layout = Layout(tp=tp, cp=16 // tp, cp_kind="hierarchical")
         own = project(dense(), cluster(16), layout, work)
         assert own.strategy.cp_inner == inner
         said = project(dense(), cluster(16), replace(layout, cp_inner=inner), work)
@@ -287,7 +287,7 @@ def test_heads_are_exchanged_among_those_that_share_a_node_unless_said():
 def test_whole_runs_of_a_causal_sequence_wait_for_the_last():
     work = replace(workload(), seq_len=65536, global_batch_size=16)
     for kind, ranks in (("ring", 8.0), ("all_gather", 8.0), ("hierarchical", 2.0), ("ulysses", 1.0)):
-        zigzag = Strategy(cp=8, cp_kind=kind, cp_inner=4, dp_shard=2)
+        zigzag = Layout(cp=8, cp_kind=kind, cp_inner=4, dp_shard=2)
         runs = replace(zigzag, cp_balanced=False)
         mean, last = (core_of(layout, work) for layout in (zigzag, runs))
         assert last.pairs / mean.pairs == pytest.approx(2.0 - 1.0 / ranks, rel=1e-4)
@@ -309,14 +309,14 @@ def core_of(strategy, work):
 def test_groups_of_context_parallel_ranks_are_whole():
     with pytest.raises(SpecError, match="cp 4 does not divide into groups of cp_inner 3"):
         project(
-            dense(), cluster(16), Strategy(cp=4, cp_kind="hierarchical", cp_inner=3, dp_shard=4), workload()
+            dense(), cluster(16), Layout(cp=4, cp_kind="hierarchical", cp_inner=3, dp_shard=4), workload()
         )
-    project(dense(), cluster(16), Strategy(cp=4, cp_inner=3, dp_shard=4), workload())
+    project(dense(), cluster(16), Layout(cp=4, cp_inner=3, dp_shard=4), workload())
 
 
 def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
     """Two copies in 2 bytes and its gradient, which is reduced as it is: of one weight; or at the loss both ends and a layer."""
-    model, layout = dense(), Strategy(dp_shard=8, zero=3)
+    model, layout = dense(), Layout(dp_shard=8, zero=3)
     weights = replace(layout, kernels=Kernels(gathers_each_weight=True, gradient_sum="after_product"))
     blocks = replace(layout, kernels=Kernels(gradient_sum="after_product"))
     by_weight, by_block = (
@@ -333,14 +333,14 @@ def test_a_raised_clock_raises_the_peak_that_nothing_exceeds():
     device = cluster(8).device
     fast = Costs(compute="tile", clock_hz=6.0 * device.clock_hz)
     model = replace(dense(), hidden_size=16384)
-    layout = Strategy(dp_shard=8, micro_batch_size=4)
+    layout = Layout(dp_shard=8, micro_batch_size=4)
     quick = project(model, cluster(8, hbm_gb=8000.0), layout, workload(), costs=fast)
     plain = project(model, cluster(8, hbm_gb=8000.0), layout, workload(), costs=Costs(compute="tile"))
     assert plain.mfu < 1.0 < quick.mfu <= 6.0
 
 
 def test_routing_of_a_model_without_experts_is_said_to_change_nothing():
-    layout = Strategy(dp_shard=16)
+    layout = Layout(dp_shard=16)
     uneven = replace(layout, routing=Routing(imbalance=2.0))
     plain, noted = (project(dense(), cluster(16), each, workload()) for each in (layout, uneven))
     assert plain.step_time_s == noted.step_time_s
@@ -351,7 +351,7 @@ def test_routing_of_a_model_without_experts_is_said_to_change_nothing():
 def test_block_scales_need_a_device_that_has_them():
     narrow = replace(workload(), precision=Precision(compute="mxfp8"))
     with pytest.raises(SpecError, match=r"does not multiply in mxfp8.*use fp8"):
-        project(dense(), cluster(16), Strategy(dp_shard=16), narrow)
+        project(dense(), cluster(16), Layout(dp_shard=16), narrow)
 
 
 @pytest.mark.parametrize(("compute", "recipe"), [("fp8", "mxfp8"), ("mxfp8", "delayed")])
@@ -361,7 +361,7 @@ def test_recipes_of_another_type_are_refused(compute, recipe):
 
 
 def test_an_imbalance_that_cannot_be_is_the_largest_that_can():
-    layout = Strategy(ep=8, dp_shard=16)
+    layout = Layout(ep=8, dp_shard=16)
     most, beyond = (
         project(moe(), cluster(16), replace(layout, routing=Routing(imbalance=each)), workload())
         for each in (4.0, 9.0)
@@ -382,7 +382,7 @@ def test_timed_messages_say_what_they_cover_and_what_not():
     two, four = (
         next(
             note.text
-            for note in project(dense(), cluster(n), Strategy(dp_shard=n), workload(), costs=costs).notes
+            for note in project(dense(), cluster(n), Layout(dp_shard=n), workload(), costs=costs).notes
             if note.topic == "measured"
         )
         for n in (16, 32)

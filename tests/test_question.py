@@ -10,7 +10,7 @@ from tests import small
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
 from forescale.question import Note, Question, question_of
-from forescale.spec import Space, Strategy
+from forescale.spec import Layout, Space
 
 
 def ask(**changes):
@@ -18,21 +18,21 @@ def ask(**changes):
 
 
 def test_a_question_is_itself_or_made_of_its_parts():
-    asked = ask(strategy=Strategy(tp=8), costs=Costs(compute="tile"))
-    parts = {"strategy": Strategy(tp=8), "costs": Costs(compute="tile"), "space": None}
+    asked = ask(strategy=Layout(tp=8), costs=Costs(compute="tile"))
+    parts = {"strategy": Layout(tp=8), "costs": Costs(compute="tile"), "space": None}
     assert question_of(asked) is asked
     assert question_of(asked.model, asked.cluster, asked.workload, **parts) == asked
 
 
 def test_parts_beside_a_whole_question_and_missing_ones_are_refused():
     with pytest.raises(SpecError, match="a question holds its strategy, costs"):
-        question_of(ask(), strategy=Strategy(), costs=Costs())
+        question_of(ask(), strategy=Layout(), costs=Costs())
     with pytest.raises(SpecError, match="needs cluster and workload too"):
         question_of(small.dense())
 
 
 def test_a_question_without_a_layout_says_so():
-    assert ask(strategy=Strategy(tp=8)).layout == Strategy(tp=8)
+    assert ask(strategy=Layout(tp=8)).layout == Layout(tp=8)
     with pytest.raises(SpecError, match="has no layout; give one, or search"):
         assert ask().layout
 
@@ -45,21 +45,21 @@ def test_memory_is_never_more_than_the_device_has():
 
 
 def test_losses_of_runs_are_those_of_the_layouts_software():
-    eager = Strategy(software="torch-eager")
+    eager = Layout(software="torch-eager")
     by_layout, by_space = ask(strategy=eager), ask(space=Space(base=eager))
     assert by_layout.run == by_space.run != ask().run
 
 
 def test_changes_leave_the_rest_as_it_was():
     asked = ask(max_memory=1e9)
-    assert asked.of(Strategy(tp=2)) == replace(asked, strategy=Strategy(tp=2))
+    assert asked.of(Layout(tp=2)) == replace(asked, strategy=Layout(tp=2))
     assert asked.within(tp=(2,)) == replace(asked, space=Space(tp=(2,)))
 
 
 def test_what_it_shows_is_what_was_asked():
-    text = repr(ask(strategy=Strategy(tp=8), safe=True))
+    text = repr(ask(strategy=Layout(tp=8), safe=True))
     assert text.startswith("Question(model=small-dense, cluster='8 x ")
-    assert "strategy=Strategy(tp=8)" in text
+    assert "strategy=Layout(tp=8)" in text
     assert "safe=True" in text
     assert "objective" not in text
     assert len(text) < 400

@@ -23,7 +23,7 @@ from forescale.question import Question
 from forescale.restore import Bench, anchored
 from forescale.search import search
 from forescale.search.evaluate import score_layouts
-from forescale.spec import Space, Strategy
+from forescale.spec import Layout, Space
 
 GIB = 2.0**30
 PARTS = ("forward", "input_gradient", "weight_gradient")
@@ -35,7 +35,7 @@ def asked(model, devices=2, *, batch=8, **layout) -> Question:
         model=model,
         cluster=cluster(devices),
         workload=workload(global_batch_size=batch),
-        strategy=Strategy(**own),
+        strategy=Layout(**own),
     )
 
 

@@ -14,15 +14,15 @@ from forescale.errors import SpecError
 from forescale.explain import explain
 from forescale.project import memory_timeline, project
 from forescale.search import compare, search
-from forescale.spec import Space, Strategy
+from forescale.spec import Layout, Space
 
-QUESTION = asked(dense(4), cluster(8), Strategy(pp=2, dp_shard=4, zero=1), workload())
+QUESTION = asked(dense(4), cluster(8), Layout(pp=2, dp_shard=4, zero=1), workload())
 SPACE = Space(tp=(1, 2), cp=(1,), pp=(1, 2), zero=(1,), micro_batch_size=(1,))
 
 
 @pytest.fixture(scope="module")
 def found():
-    one, other = project(QUESTION), project(QUESTION.of(Strategy(tp=2, dp_shard=4, zero=1)))
+    one, other = project(QUESTION), project(QUESTION.of(Layout(tp=2, dp_shard=4, zero=1)))
     ranked = search(QUESTION.model, QUESTION.cluster, QUESTION.workload, space=SPACE)
     timeline = memory_timeline(QUESTION)
     return {

@@ -12,7 +12,7 @@ import pytest
 from msgspec import field
 
 from forescale.errors import SpecError
-from forescale.spec import Precision, Recompute, Strategy, Workload
+from forescale.spec import Layout, Precision, Recompute, Workload
 from forescale.struct import Struct, attributes
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ def test_attributes_are_plain_values_and_results_within_say_themselves() -> None
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Strategy(tpp=2), "unknown key 'tpp' in Strategy; did you mean tp"),  # type: ignore[call-arg]
+        (lambda: Layout(tpp=2), "unknown key 'tpp' in Layout; did you mean tp"),  # type: ignore[call-arg]
         (lambda: Workload(seqlen=1), "unknown key 'seqlen' in Workload; did you mean seq_len"),  # type: ignore[call-arg]
-        (lambda: Strategy(2), "Strategy takes keywords only, such as Strategy\\(tp="),  # type: ignore[misc]
+        (lambda: Layout(2), "Layout takes keywords only, such as Layout\\(tp="),  # type: ignore[misc]
         (lambda: Workload(seq_len=1), "Workload needs global_batch_size; got seq_len"),  # type: ignore[call-arg]
     ],
 )
@@ -131,7 +131,7 @@ def test_what_a_constructor_does_not_take_is_named_with_its_class(make: Any, sai
         (Workload, {"seq_len": 8, "global_batch_size": 8, "precision": {}}, r"Workload: precision must be Precision\(\.\.\.\), got {}"),
         (Recompute, {"modules": 5}, "Recompute: modules must be a list, got 5"),
         (Recompute, {"unit": "2"}, "Recompute: unit must be a whole number, got '2'"),
-        (Strategy, {"axis_order": 5}, "Strategy: axis_order must be a list, got 5"),
+        (Layout, {"axis_order": 5}, "Layout: axis_order must be a list, got 5"),
         (Precision, {"compute": np.array([1, 2])}, "Precision: compute must be 'fp32'"),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ from forescale.cost.select import Costs
 from forescale.graph.operator import Block
 from forescale.graph.ops import Collective
 from forescale.graph.sharding import ShardingRules, split_strategy
-from forescale.spec import Cluster, Device, MatrixRates, Precision, Strategy, Tier
+from forescale.spec import Cluster, Device, Layout, MatrixRates, Precision, Tier
 
 RATE, HBM, LINK = 100e12, 1e12, 100e9
 """FLOP/s, byte/s of memory, byte/s of the network."""
@@ -83,10 +83,10 @@ LAUNCHES = Roofline(device=device(rate=NEVER, hbm=NEVER), calibration=calibratio
 
 def links() -> tuple[LinkCalibration, ...]:
     """Return links without latency, which rings, exchanges and messages fill wholly."""
-    wire = WireProtocol(name="Simple", launch=0.0, hop_factor=0.0, efficiency=1.0)
+    prepare = WireProtocol(name="Simple", launch=0.0, hop_factor=0.0, efficiency=1.0)
     return (
         LinkCalibration(
-            name="toy", protocols=(wire,), algorithms=("ring", "direct_exchange", "p2p"), tiers=("toy",)
+            name="toy", protocols=(prepare,), algorithms=("ring", "direct_exchange", "p2p"), tiers=("toy",)
         ),
     )
 
@@ -111,7 +111,7 @@ def cluster(num_devices: int, *tiers: Tier) -> Cluster:
     )
 
 
-def layout(strategy: Strategy, seq_len: float, precision: Precision | None = None) -> ShardingRules:
+def layout(strategy: Layout, seq_len: float, precision: Precision | None = None) -> ShardingRules:
     """Return the rules of one strategy."""
     degrees, choices = split_strategy(strategy)
     return ShardingRules(

@@ -18,16 +18,16 @@ from scripts.rows.model import model_of
 from scripts.rows.tables import doubt_of, sitting_of
 
 from forescale.errors import ForescaleError
-from forescale.evidence.case import Case, Measured, Stated
+from forescale.evidence.case import Case, Measured, RowSpec
 from forescale.evidence.cases import source_of
 from forescale.evidence.published import Speed
 from forescale.files import Row, read_table
 from forescale.project import project
 from forescale.question import Question
 from forescale.schedule import family
-from forescale.spec import Cluster, Model, Strategy, Workload
-from forescale.spec.framework import told_of
-from forescale.spec.strategy import Recompute
+from forescale.spec import Cluster, Layout, Model, Workload
+from forescale.spec.framework import explicit_fields
+from forescale.spec.layout import Recompute
 from forescale.time.pipeline import lay_out
 from forescale.units import GB
 
@@ -91,16 +91,16 @@ def _case(row: Row, own: Cluster | None) -> Case:
     )
 
 
-def _more_stated(stated: Stated, first: Strategy, strategy: Strategy) -> Stated:
+def _more_stated(stated: RowSpec, first: Layout, strategy: Layout) -> RowSpec:
     """Return what is stated with what was found out since `first`: a schedule, recompute that it needs."""
     words = dict(stated.strategy)
-    for name, value in told_of(strategy, first).items():
+    for name, value in explicit_fields(strategy, first).items():
         below = words.get(name)
         words[name] = {**below, **value} if isinstance(value, dict) and isinstance(below, dict) else value
     return replace(stated, strategy=words)
 
 
-def _scheduled(text: str, model: Model, strategy: Strategy, workload: Workload, notes: list[str]) -> Strategy:
+def _scheduled(text: str, model: Model, strategy: Layout, workload: Workload, notes: list[str]) -> Layout:
     """Return the strategy with the schedule that a row names, where the library has it and it can run."""
     if strategy.pp == 1 or text == "" or "1f1b" in text.lower():
         return strategy
@@ -141,15 +141,15 @@ def _printed(row: Row) -> Measured:
     )
 
 
-def _measured(row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Measured:
+def _measured(row: Row, model: Model, cluster: Cluster, strategy: Layout, workload: Workload) -> Measured:
     speed = speed_of(row)
     step, origin = speed.step_time(model, cluster, strategy, workload)
     return Measured(step_time_s=step, step_time_from=origin, speed=speed, **peak_of(row))
 
 
 def with_needed_recompute(
-    row: Row, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, notes: Notes
-) -> Strategy:
+    row: Row, model: Model, cluster: Cluster, strategy: Layout, workload: Workload, notes: Notes
+) -> Layout:
     """Return the strategy, recomputing as few whole layers of each stage as fit, where a row is silent.
 
     A row that ran out of memory, or says that a policy of its framework applies, stays as it is.
@@ -158,10 +158,10 @@ def with_needed_recompute(
     if not silent or re.search(r"\bOOM\b|out of memory", row.text("notes"), re.IGNORECASE):
         return strategy
 
-    def with_layers(count: int) -> Strategy:
+    def with_layers(count: int) -> Layout:
         return replace(strategy, recompute=Recompute(granularity="full", num_layers=count))
 
-    def fits(layout: Strategy) -> bool:
+    def fits(layout: Layout) -> bool:
         asked = Question(model=model, cluster=cluster, workload=workload, strategy=layout)
         return project(asked).memory.verdict != "OOM"
 

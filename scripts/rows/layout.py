@@ -11,12 +11,11 @@ from scripts.rows.columns import Notes
 from scripts.rows.tables import first_match, framework_name, names_framework, words_of
 
 from forescale.catalogue.frameworks import load_framework
-from forescale.evidence.case import InexpressibleError, Stated
+from forescale.evidence.case import InexpressibleError, RowSpec
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
-from forescale.spec.framework import Framework, over, told_of
-from forescale.spec.model import Model
-from forescale.spec.strategy import (
+from forescale.spec.framework import Framework, explicit_fields, over
+from forescale.spec.layout import (
     SENT_ONCE,
     Dispatcher,
     KeptName,
@@ -26,6 +25,7 @@ from forescale.spec.strategy import (
     OffloadName,
     Recompute,
 )
+from forescale.spec.model import Model
 from forescale.spec.workload import OptimizerName
 from forescale.struct import Struct
 
@@ -39,7 +39,7 @@ def source_text(row: Row) -> str:
     return f"{row.text('source')} {row.id} {row.text('model')}"
 
 
-def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
+def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
     """Return what `row` says of layout and workload; what had to be assumed is appended to `notes`.
 
     Raises
@@ -81,7 +81,7 @@ def stated_of(row: Row, model: Model, notes: Notes) -> Stated:
         "precision": precision,
     }
     given = {name: value for name, value in strategy.items() if value is not None}
-    return Stated(
+    return RowSpec(
         framework=name,
         assumed=not names_framework(source_text(row)),
         strategy=over(given, said["strategy"]),
@@ -323,8 +323,8 @@ def _saved(recompute: Recompute | None, offload: Offload) -> Saved:
     """Return both in the words of a plan: granularity and offload are always said, how replay ends is not."""
     told = None
     if recompute is not None:
-        told = {"granularity": recompute.granularity, **told_of(recompute, Recompute())}
-    return Saved(recompute=told, offload=told_of(offload, Offload()))
+        told = {"granularity": recompute.granularity, **explicit_fields(recompute, Recompute())}
+    return Saved(recompute=told, offload=explicit_fields(offload, Offload()))
 
 
 def _products(row: Row) -> str:

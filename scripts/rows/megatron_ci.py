@@ -18,11 +18,11 @@ from scripts.rows.tables import table
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import vocabulary_of
 from forescale.errors import ForescaleError, ReaderError
-from forescale.evidence.case import Case, InexpressibleError, Measured, Stated
+from forescale.evidence.case import Case, InexpressibleError, Measured, RowSpec
 from forescale.evidence.published import Speed
 from forescale.files import Row, Table, parse_json
 from forescale.frameworks.megatron.reader import read_arguments
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, ParsedFile
 
 COLUMNS = ("test_case", "golden", "platform", "all_args")
 """Columns by which such a table is known."""
@@ -96,12 +96,12 @@ def _unread(row: Row) -> Case:
     )
 
 
-def _read(case: Case, row: Row, reading: Reading) -> Case:
+def _read(case: Case, row: Row, reading: ParsedFile) -> Case:
     model, workload = reading.model, reading.workload
     if model is None or reading.strategy is None or workload is None or reading.framework is None:
         raise InexpressibleError("its flags describe no whole run")
     cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
-    stated = Stated(framework=reading.framework, strategy=reading.told, workload=asdict(workload))
+    stated = RowSpec(framework=reading.framework, strategy=reading.told, workload=asdict(workload))
     strategy, workload = stated.trained(model, cluster)
     notes = [*reading.notes, *(f"unknown flag {flag} left out" for flag in reading.unknown)]
     if not case.core:

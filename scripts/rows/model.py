@@ -16,6 +16,7 @@ from forescale.errors import UnknownNameError
 from forescale.evidence.case import InexpressibleError
 from forescale.evidence.published import published_flops
 from forescale.files import Row
+from forescale.spec.layout import Layout
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -26,7 +27,6 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.spec.strategy import Strategy
 from forescale.units import TB
 
 _HEAD_DIM = 128
@@ -230,8 +230,7 @@ def _with_mtp(row: Row, model: Model, template: Model | None, notes: Notes) -> M
     convention, counted = all_matches("conventions", row.text("tflops_convention")), rate * TB / tokens
     with_mtp = replace(model, num_mtp_layers=template.num_mtp_layers, mtp_layer=template.mtp_layer)
     without, more = (
-        published_flops(each, row.integer("seq_len") or 0, Strategy(), convention)
-        for each in (model, with_mtp)
+        published_flops(each, row.integer("seq_len") or 0, Layout(), convention) for each in (model, with_mtp)
     )
     if abs(more - counted) >= abs(without - counted):
         return model

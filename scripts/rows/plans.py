@@ -17,6 +17,7 @@ from scripts.rows.megatron_ci import COLUMNS as CI_COLUMNS
 from scripts.rows.megatron_ci import ci_cases
 from scripts.rows.origins import TYPED, origins_of
 
+from forescale.atomic_write import write_text
 from forescale.catalogue.clusters import cluster_names, load_cluster
 from forescale.catalogue.models import load_model, model_names
 from forescale.evidence.case import Case, Measured
@@ -25,7 +26,6 @@ from forescale.files import Row, read_table
 from forescale.frameworks.reading import flat
 from forescale.io.named import named_cluster, named_model
 from forescale.spec import Cluster, Model
-from forescale.written import write_text
 
 
 def convert(path: str | Path, target: str | Path) -> int:

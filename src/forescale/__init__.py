@@ -12,6 +12,7 @@ Everything named here is loaded when it is first used. docs/api.md describes it.
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 from types import ModuleType
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from forescale.projection.result import Projection
     from forescale.question import Question
     from forescale.search import SearchResult
-    from forescale.spec import Cluster, Model, Overlap, Precision, Recompute, Space, Strategy, Workload
+    from forescale.spec import Cluster, Layout, Model, Overlap, Precision, Recompute, Space, Workload
 
 _HOMES = {
     "forescale.api": (
@@ -78,16 +79,19 @@ _HOMES = {
         "Precision",
         "Recompute",
         "Space",
-        "Strategy",
+        "Layout",
         "Workload",
     ),
 }
+_RENAMED = {"Strategy": "Layout"}
+"""Former names, which work in 0.1 with a warning."""
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Cluster",
     "Costs",
     "ForescaleError",
+    "Layout",
     "Model",
     "Overlap",
     "Precision",
@@ -96,7 +100,6 @@ __all__ = [
     "Recompute",
     "SearchResult",
     "Space",
-    "Strategy",
     "Workload",
     "__version__",
     "advise",
@@ -123,6 +126,10 @@ __all__ = [
 
 def _loaded(name: str) -> object:
     """Return what a name means, from its module; from then on it is an attribute like others."""
+    if name in _RENAMED:
+        message = f"forescale.{name} is now forescale.{_RENAMED[name]}; the old name is removed in 0.2"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _HOME:
         raise AttributeError(f"module 'forescale' has no attribute {name!r}")
     found = getattr(import_module(_HOME[name]), name)

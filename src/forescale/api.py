@@ -1,6 +1,6 @@
 """What `import forescale` offers: each function takes a `Question`, or the names, values and keywords that make one.
 
-Keywords are the fields of `Strategy` (`tp=8`, `zero=1`), of `Workload` (`seq_len`, `global_batch_size`, `tokens`), of
+Keywords are the fields of `Layout` (`tp=8`, `zero=1`), of `Workload` (`seq_len`, `global_batch_size`, `tokens`), of
 `Precision` in a table or by its compute type (`precision="fp8"`), of `Question` (`space`, `costs`, `max_memory`,
 `preset`, `objective`, `safe`), of the section `[cost]` of a plan (`compute`, `device_clock_mhz`, `calibration`,
 `measurements`, `benchmarks`, `restore`, `safety_margin`), and `devices` or `nodes`; `operations` is how the whole run
@@ -42,13 +42,13 @@ from forescale.search import Comparison, SearchResult
 from forescale.search import compare as compared
 from forescale.search import search as searched
 from forescale.search.solve import Watch
-from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.framework import replayed
 from forescale.spec.framework import searched as framework_space
 from forescale.spec.space import NAMES, Space
 from forescale.struct import Struct
 
-LAYOUT = tuple(item.name for item in fields(Strategy))
+LAYOUT = tuple(item.name for item in fields(Layout))
 RUN = tuple(item.name for item in fields(Workload))
 COST = tuple(item.name for item in fields(CostSection))
 PLAN = (
@@ -97,7 +97,7 @@ def load_cluster(name: str | Path, devices: int) -> Cluster:
 def ask(
     model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
 ) -> Question:
@@ -172,7 +172,7 @@ def _word(value: object) -> str:
 def project(
     model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
 ) -> Projection:
@@ -189,7 +189,7 @@ def project(
 def memory(
     model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     **words: Any,  # noqa: ANN401 (fields by name)
 ) -> MemoryTimeline:
@@ -200,7 +200,7 @@ def memory(
 def explain(
     model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
     quantity: str = "step_time",
@@ -287,7 +287,7 @@ def search(
 def export(
     model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
     to: str,
@@ -333,7 +333,7 @@ def advise(
 def fit(
     model: Question | Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
     keep: Sequence[str] = (),
@@ -378,7 +378,7 @@ def _flag(value: object, name: str) -> bool:
 def _whole(
     question: Question,
     cluster: Cluster | str | Path | None,
-    strategy: Strategy | None,
+    strategy: Layout | None,
     workload: Workload | None,
     words: Mapping[str, Any],
 ) -> Question:
@@ -389,7 +389,7 @@ def _whole(
 def _read(
     model: Model | str | Path | Mapping[str, Any],
     cluster: Cluster | str | Path | None,
-    strategy: Strategy | None,
+    strategy: Layout | None,
     workload: Workload | None,
     words: dict[str, Any],
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.formula import named
-from forescale.memory.inputs import Setting
+from forescale.memory.inputs import EvalContext
 from forescale.memory.peak import Footprint, footprint
 from forescale.numeric import Numeric
 from forescale.time.price import Seconds
@@ -26,7 +26,7 @@ class Evaluation(Footprint, frozen=True, kw_only=True):
     """(stages, candidates) elements held by one device, before sharding over data parallel ranks."""
 
 
-def evaluate(setting: Setting, inputs: Inputs) -> Evaluation:
+def evaluate(setting: EvalContext, inputs: Inputs) -> Evaluation:
     """Return time and memory of every candidate."""
     step, held = step_seconds(setting, inputs), footprint(setting, inputs)
     count = setting.num_microbatches(inputs.degrees)

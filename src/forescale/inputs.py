@@ -18,11 +18,11 @@ from forescale.cost.mesh import AXES, Group, Inside, Order, groups, order_of
 from forescale.formula import Term
 from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
-from forescale.graph.parts import ByPolicy, Parts
-from forescale.graph.sharding import Choices, Degrees, split_strategy
+from forescale.graph.per_block import PerBlock, RecomputeSplit
+from forescale.graph.sharding import Degrees, StructuralOptions, split_strategy
 from forescale.graph.stages import StagePlan
 from forescale.memory.in_flight import InFlight
-from forescale.memory.inputs import Resident, Setting, StateBytes
+from forescale.memory.inputs import EvalContext, MemoryInputs, StateBytes
 from forescale.memory.liveness import BlockBytes
 from forescale.memory.outside import Places, outside_bytes
 from forescale.memory.parameters import Sharded
@@ -30,8 +30,8 @@ from forescale.memory.states import state_bytes
 from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec.constraints import check
+from forescale.spec.layout import CONTEXT_KINDS, SENT_ONCE, inner_ranks, settled
 from forescale.spec.model import Model
-from forescale.spec.strategy import CONTEXT_KINDS, SENT_ONCE, inner_ranks, settled
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel, price_model
 from forescale.time.data_parallel import DataTraffic, data_traffic, free_traffic
@@ -40,19 +40,19 @@ from forescale.time.price import Pricing
 from forescale.time.step import Inputs
 
 
-class Wired(Struct, frozen=True, kw_only=True):
+class Prepared(Struct, frozen=True, kw_only=True):
     """One legal layout, ready to be evaluated."""
 
     question: Question
     """With everything that its layout leaves to the cluster."""
     plan: StagePlan
-    setting: Setting
+    setting: EvalContext
     inputs: Inputs
     priced: PricedModel
     """The operators behind the inputs, under any recompute policy."""
 
 
-def wire(question: Question, *, recorded: bool = False) -> Wired:
+def prepare(question: Question, *, recorded: bool = False) -> Prepared:
     """Return the layout of a question with its priced blocks; that of one site where sites train by themselves.
 
     Parameters
@@ -78,7 +78,7 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
     built, stages = price_model(model, setting.sharding(degrees), pricing), plan.alone
     if recorded:
         stages = stages.recorded([each.block.name for each in built.priced.layers])
-    sharded = Sharded.of(model, built.held, stages, degrees)
+    sharded = Sharded.from_model(model, built.held, stages, degrees)
     inputs = inputs_of(
         setting,
         sharded,
@@ -87,12 +87,12 @@ def wire(question: Question, *, recorded: bool = False) -> Wired:
         pricing=pricing,
         pipeline=pipeline,
     )
-    return Wired(question=question.of(strategy), plan=plan, setting=setting, inputs=inputs, priced=built)
+    return Prepared(question=question.of(strategy), plan=plan, setting=setting, inputs=inputs, priced=built)
 
 
-def setting_of(question: Question, choices: Choices) -> Setting:
+def setting_of(question: Question, choices: StructuralOptions) -> EvalContext:
     """Return what all candidates of a question that share their choices have in common."""
-    return Setting(
+    return EvalContext(
         model=question.model,
         cluster=question.cluster,
         workload=question.workload,
@@ -103,13 +103,18 @@ def setting_of(question: Question, choices: Choices) -> Setting:
 
 
 def pricing_of(
-    question: Question, degrees: Degrees, choices: Choices, order: Order, *, run: RunFactors | None = None
+    question: Question,
+    degrees: Degrees,
+    choices: StructuralOptions,
+    order: Order,
+    *,
+    run: RunFactors | None = None,
 ) -> Pricing:
     """Return what prices candidates whose ranks lie in one order; `run` replaces what the costs say of losses."""
     return pricing_between(question, choices, communicators(degrees, choices, order), run=run)
 
 
-def communicators(degrees: Degrees, choices: Choices, order: Order) -> dict[MeshAxis, Group]:
+def communicators(degrees: Degrees, choices: StructuralOptions, order: Order) -> dict[MeshAxis, Group]:
     """Return the communicator of every mesh axis of candidates whose ranks lie in one order."""
     halves = CONTEXT_KINDS[choices.cp_kind].halves
     inner = (
@@ -122,7 +127,7 @@ def communicators(degrees: Degrees, choices: Choices, order: Order) -> dict[Mesh
 
 def pricing_between(
     question: Question,
-    choices: Choices,
+    choices: StructuralOptions,
     communicators: Mapping[MeshAxis, Group],
     *,
     run: RunFactors | None = None,
@@ -141,7 +146,7 @@ def pricing_between(
 
 
 def inputs_of(
-    setting: Setting,
+    setting: EvalContext,
     sharded: Sharded,
     costs: BlockCosts,
     *,
@@ -165,15 +170,15 @@ def inputs_of(
 
 
 def resident_of(
-    setting: Setting,
+    setting: EvalContext,
     sharded: Sharded,
-    blocks: Parts[ByPolicy[BlockBytes]],
+    blocks: PerBlock[RecomputeSplit[BlockBytes]],
     places: Places,
     in_flight: InFlight,
     least: StateBytes | None = None,
-) -> Resident:
+) -> MemoryInputs:
     """Return the memory side of the same."""
-    return Resident(
+    return MemoryInputs(
         **_fields(sharded),
         states=least or state_bytes(setting, sharded),
         outside=outside_bytes(setting, sharded.degrees, places, every_sharding=least is not None),
@@ -183,8 +188,8 @@ def resident_of(
 
 
 def _corrected(
-    model: Model, blocks: Parts[ByPolicy[BlockBytes]], anchor: Anchor
-) -> Parts[ByPolicy[BlockBytes]]:
+    model: Model, blocks: PerBlock[RecomputeSplit[BlockBytes]], anchor: Anchor
+) -> PerBlock[RecomputeSplit[BlockBytes]]:
     """Return the bytes of layers that keep what such layers were measured to keep."""
     factors = [
         anchor.corrections[name].factor if (name := block_name(kind)) in anchor.corrections else 1.0

@@ -20,28 +20,28 @@ Select: TypeAlias = Callable[[Numeric], Numeric]
 T = TypeVar("T")
 
 
-def larger(first: Numeric, second: Numeric) -> Numeric:
+def maximum(first: Numeric, second: Numeric) -> Numeric:
     """Return the elementwise maximum, which of two numbers takes a tenth of numpy's time; neither is NaN."""
     if isinstance(first, float) and isinstance(second, float):
         return first if first >= second else second
     return cast("Numeric", np.maximum(first, second))
 
 
-def smaller(first: Numeric, second: Numeric) -> Numeric:
+def minimum(first: Numeric, second: Numeric) -> Numeric:
     """Return the elementwise minimum, which of two numbers takes a tenth of numpy's time; neither is NaN."""
     if isinstance(first, float) and isinstance(second, float):
         return first if first <= second else second
     return cast("Numeric", np.minimum(first, second))
 
 
-def chosen(condition: Condition, where: Numeric, otherwise: Numeric) -> Numeric:
-    """Return `where` if the condition holds, else `otherwise`; elementwise of many, at once of one."""
+def where(condition: Condition, value: Numeric, otherwise: Numeric) -> Numeric:
+    """Return `value` if the condition holds, else `otherwise`; elementwise of many, at once of one."""
     if isinstance(condition, (bool, np.bool_)):
-        return where if condition else otherwise
-    return np.where(condition, where, otherwise)
+        return value if condition else otherwise
+    return np.where(condition, value, otherwise)
 
 
-def some(values: Numeric | Condition) -> bool:
+def any_true(values: Numeric | Condition) -> bool:
     """Return whether one of them holds, or is not 0."""
     return bool(values.any()) if isinstance(values, np.ndarray) else bool(values)
 

@@ -32,7 +32,7 @@ _SAID = re.compile(r"\blines? \d")
 
 
 @contextmanager
-def located(path: str | Path | None, laid_over: Collection[str] = ()) -> Iterator[None]:
+def located(path: str | Path | None, merged: Collection[str] = ()) -> Iterator[None]:
     """Give errors about what a file says its line, where they do not say one; without a path nothing is done.
 
     Messages name the key that they are about, and that is looked up here, so that no reader has to keep lines.
@@ -51,7 +51,7 @@ def located(path: str | Path | None, laid_over: Collection[str] = ()) -> Iterato
             with suppress(ReaderError):
                 text = read_text(path)
                 where = str(path) if str(path) in str(error) else Path(path).name
-                with_line(error, where, text, suffix=Path(path).suffix, laid_over=laid_over)
+                with_line(error, where, text, suffix=Path(path).suffix, merged=merged)
         raise
 
 
@@ -88,11 +88,11 @@ def says_lines(read: Callable[Concatenate[P, Rest], T]) -> Callable[Concatenate[
 
 
 def with_line(
-    error: ForescaleError, where: str, text: str, *, suffix: str, laid_over: Collection[str] = ()
+    error: ForescaleError, where: str, text: str, *, suffix: str, merged: Collection[str] = ()
 ) -> None:
     """Put the line of the key that an error is about behind the name of the file, which `text` is from."""
-    lines = dict.fromkeys(laid_over, 0) | {
-        key: line for key, line in key_lines(text, suffix).items() if key not in laid_over
+    lines = dict.fromkeys(merged, 0) | {
+        key: line for key, line in key_lines(text, suffix).items() if key not in merged
     }
     said = str(error)
     if where not in said and isinstance(error, ReaderError):  # of another file, which this one names

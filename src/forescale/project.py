@@ -22,9 +22,9 @@ from forescale.formula import number_of, value_of
 from forescale.goodput.operations import calendar
 from forescale.graph.counts import ModelFlops, count_parameters, count_trained, model_flops
 from forescale.graph.moe import possible_imbalance
-from forescale.graph.parts import counted_weight_part
-from forescale.inputs import Wired, wire
-from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding
+from forescale.graph.per_block import counted_weight_part
+from forescale.inputs import Prepared, prepare
+from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements
 from forescale.memory.peak import fragmentation_note, memory_summary
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Numeric, summed
@@ -46,8 +46,8 @@ from forescale.projection.result import (
 )
 from forescale.question import Note, Question, question_of
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout, Routing
 from forescale.spec.model import LatentAttention, Model, MoeFfn
-from forescale.spec.strategy import Routing, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.blocks import BlockSeconds
 from forescale.time.outer import OUTER_BYTES, exchanged_bytes, step_of_sites, utilisation_of, waited_for_sites
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 def project(
     question: Question | Model,
     cluster: Cluster | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
     costs: Costs | None = None,
@@ -84,7 +84,7 @@ def project(
     asked = question_of(question, cluster, workload, strategy=strategy, costs=costs)
     if asked.preset != "default":
         raise SpecError(f"project is our own engine; presets.project_as answers as {asked.preset}")
-    result = _projection(wire(asked), stages)
+    result = _projection(prepare(asked), stages)
     if asked.workload.outer is not None:
         result = _over_sites(asked, result)
     return replace(result, notes=(*result.notes, *asked.notes)) if asked.notes else result
@@ -137,7 +137,7 @@ def _sites(asked: Question, one: Projection, used: float) -> Sites:
         site_step_s=one.step_time_s,
         utilisation=used,
         host_bytes=kept / cluster.site.num_devices,
-        every_step_s=_projection(wire(together)).step_time_s,
+        every_step_s=_projection(prepare(together)).step_time_s,
     )
 
 
@@ -158,7 +158,7 @@ def _sites_note(sites: Sites, workload: Workload) -> Note:
 def memory_timeline(
     question: Question | Model,
     cluster: Cluster | None = None,
-    strategy: Strategy | None = None,
+    strategy: Layout | None = None,
     workload: Workload | None = None,
     *,
     costs: Costs | None = None,
@@ -171,37 +171,37 @@ def memory_timeline(
     """
     from forescale.memory.timeline import build_timeline, schedule_of, stage_loads, standing_of_ranks
 
-    wired = wire(question_of(question, cluster, workload, strategy=strategy, costs=costs))
-    asked, result = wired.question, _projection(wired)
-    standing = standing_of_ranks(result, wired.setting, wired.inputs)
+    prepared = prepare(question_of(question, cluster, workload, strategy=strategy, costs=costs))
+    asked, result = prepared.question, _projection(prepared)
+    standing = standing_of_ranks(result, prepared.setting, prepared.inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
     schedule = schedule_of(asked.layout, count, counted_weight_part(asked.model, asked.workload.seq_len))
     loads = stage_loads(asked.model, asked.layout, asked.workload, schedule.placement)
     return build_timeline(result, schedule, loads, standing)
 
 
-def _projection(wired: Wired, stages: MeasuredStep | None = None) -> Projection:
+def _projection(prepared: Prepared, stages: MeasuredStep | None = None) -> Projection:
     """Return the result value of one layout that is ready to be evaluated."""
-    asked = wired.question
-    evaluation = evaluate(wired.setting, wired.inputs)
+    asked = prepared.question
+    evaluation = evaluate(prepared.setting, prepared.inputs)
     if stages is not None:
-        evaluation = _as_run(evaluation, wired, stages)
-    result = _summarised(wired, evaluation)
+        evaluation = _as_run(evaluation, prepared, stages)
+    result = _summarised(prepared, evaluation)
     _check_physics(result, asked.costs)
-    return _sourced(result, wired)
+    return _sourced(result, prepared)
 
 
-def _as_run(evaluation: Evaluation, wired: Wired, stages: MeasuredStep) -> Evaluation:
+def _as_run(evaluation: Evaluation, prepared: Prepared, stages: MeasuredStep) -> Evaluation:
     """Return an evaluation whose stages take what those of a run took."""
     from forescale.time.measured import measured_parts
 
     parts, forward, backward = measured_parts(
         {name: number_of(seconds) for name, seconds in evaluation.time_parts.items()},
-        wired.question.layout,
+        prepared.question.layout,
         stages,
         num_microbatches=round(number_of(evaluation.num_microbatches)),
-        weight_part=counted_weight_part(wired.question.model, wired.question.workload.seq_len),
-        behind=number_of(straggler_share(wired.setting.run, wired.question.cluster)),
+        weight_part=counted_weight_part(prepared.question.model, prepared.question.workload.seq_len),
+        behind=number_of(straggler_share(prepared.setting.run, prepared.question.cluster)),
     )
     return replace(
         evaluation,
@@ -219,12 +219,12 @@ PRIORS = (
 """What is said of devices that nothing was measured of."""
 
 
-def _sourced(result: Projection, wired: Wired) -> Projection:
+def _sourced(result: Projection, prepared: Prepared) -> Projection:
     """Return the projection with its cost models, and what was not measured where something was."""
-    costs, priced = wired.question.costs, wired.priced.priced
-    sources = time_sources(priced, wired.plan, num_mtp=result.model.num_mtp_layers)
+    costs, priced = prepared.question.costs, prepared.priced.priced
+    sources = time_sources(priced, prepared.plan, num_mtp=result.model.num_mtp_layers)
     choice, notes = costs.choice, result.notes
-    restored = () if costs.anchor is None else _restored(result, wired, costs.anchor)
+    restored = () if costs.anchor is None else _restored(result, prepared, costs.anchor)
     known = costs.anchor if restored else costs.measurements if choice.measured else None
     if known is not None:
         text = coverage(sources, known.source, choice.compute)
@@ -234,7 +234,7 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
             *notes,
             Note(
                 topic="measured",
-                text=message_coverage(priced, wired.inputs.pricing, experts=result.model.is_moe),
+                text=message_coverage(priced, prepared.inputs.pricing, experts=result.model.is_moe),
             ),
         )
     device = result.cluster.device
@@ -250,7 +250,7 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
         compute=f"measured, {choice.compute}" if choice.measured else choice.compute,
         reason=choice.reason,
         calibration=costs.runs.name,
-        novelty=novelty_of(wired.question),
+        novelty=novelty_of(prepared.question),
         device_clock_hz=costs.clock_hz,
         time_sources=sources.shares,
         restored=restored,
@@ -258,7 +258,7 @@ def _sourced(result: Projection, wired: Wired) -> Projection:
     return replace(result, costs=summary, notes=notes)
 
 
-def _restored(result: Projection, wired: Wired, anchor: Anchor) -> tuple[Restored, ...]:
+def _restored(result: Projection, prepared: Prepared, anchor: Anchor) -> tuple[Restored, ...]:
     """Return what of a step follows from measured blocks, an update and a whole step."""
 
     def row(block: str, part: str, there: Measured, seconds: float) -> Restored:
@@ -276,7 +276,7 @@ def _restored(result: Projection, wired: Wired, anchor: Anchor) -> tuple[Restore
 
     rows = [
         row(block.block.name, name, there, number_of(block.compute(name)))
-        for block in wired.priced.priced.all()
+        for block in prepared.priced.priced.all()
         for name, there in block.measured.items()
     ]
     whole = 1.0 if anchor.step is None else anchor.step.scale
@@ -287,9 +287,9 @@ def _restored(result: Projection, wired: Wired, anchor: Anchor) -> tuple[Restore
     return tuple(rows)
 
 
-def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
+def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
     """Return what one evaluated layout says of the step and of the whole run."""
-    question = wired.question
+    question = prepared.question
     model, cluster, strategy, workload = question.parts
     parts = {part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS}
     spread = spread_of(question, parts)
@@ -298,7 +298,7 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
     per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
     hardware, tokens = number_of(evaluation.flops) * strategy.num_devices, workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
-    memory = memory_summary(wired.setting, wired.plan, evaluation)
+    memory = memory_summary(prepared.setting, prepared.plan, evaluation)
     interval = Interval(low=spread.low(step), expected=step, high=spread.high(step))
     ends, endless = _calendar(question, interval)
     return Projection(
@@ -325,8 +325,8 @@ def _summarised(wired: Wired, evaluation: Evaluation) -> Projection:
         training_days=_ideal_days(workload, step),
         calendar=ends,
         endless=endless,
-        vision=_tower(wired, per_step),
-        notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, wired.setting)),
+        vision=_tower(prepared, per_step),
+        notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, prepared.setting)),
     )
 
 
@@ -387,9 +387,9 @@ def _parameters(model: Model, workload: Workload, evaluation: Evaluation) -> Par
     )
 
 
-def _tower(wired: Wired, flops_per_step: float) -> TowerSummary | None:
+def _tower(prepared: Prepared, flops_per_step: float) -> TowerSummary | None:
     """Return a vision tower's share, if there is one; `flops_per_step` are those of the whole model."""
-    question, inputs, held = wired.question, wired.inputs, wired.inputs.held.vision
+    question, inputs, held = prepared.question, prepared.inputs, prepared.inputs.held.vision
     model, workload, images = question.model, question.workload, question.workload.images
     if (vision := model.vision) is None:
         return None
@@ -398,7 +398,7 @@ def _tower(wired: Wired, flops_per_step: float) -> TowerSummary | None:
     def of_seconds(get: Callable[[BlockSeconds], Numeric]) -> float:
         return sum(times * number_of(get(each.taken)) for times, each in inputs.seconds.vision)
 
-    def together(get: Callable[[Holding], Elements | None]) -> Elements:
+    def together(get: Callable[[BlockParameters], Elements | None]) -> Elements:
         kinds = [(float(times), get(each) or NO_ELEMENTS) for times, each in held]
         return Elements(dense=summed(times * each.dense for times, each in kinds), expert=0.0)
 
@@ -411,7 +411,7 @@ def _tower(wired: Wired, flops_per_step: float) -> TowerSummary | None:
         model_flops_per_step=flops_per_step - text.masked * workload.global_batch_size,
         forward_s=of_seconds(attrgetter("forward")),
         backward_s=of_seconds(attrgetter("backward")),
-        states_bytes=number_of(weights_and_updates(wired.setting, alone).total()),
+        states_bytes=number_of(weights_and_updates(prepared.setting, alone).total()),
         activations_bytes=sum(times * number_of(own.taken.kept) for times, own in inputs.blocks.vision),
     )
 
@@ -477,7 +477,7 @@ def _most_uneven(moe: MoeFfn, ep: int) -> float:
     return number_of(possible_imbalance(ep=float(ep), **limits))
 
 
-def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, ...]:
+def _notes(model: Model, strategy: Layout, workload: Workload) -> tuple[Note, ...]:
     notes = [*left_out(model)]
     if model.moe is None and (strategy.routing != Routing() or strategy.dispatcher != "all_to_all"):
         text = f"{model.name} has no experts: routing and dispatcher change nothing"
@@ -506,7 +506,7 @@ def _notes(model: Model, strategy: Strategy, workload: Workload) -> tuple[Note, 
     return tuple(notes)
 
 
-def _without_effect(model: Model, strategy: Strategy, workload: Workload) -> Iterator[str]:
+def _without_effect(model: Model, strategy: Layout, workload: Workload) -> Iterator[str]:
     """Yield what a layout or workload recomputes or freezes of parts that a model does not have."""
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
     shared = model.moe is not None and model.moe.shared_ffn_hidden_size > 0

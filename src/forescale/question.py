@@ -8,17 +8,17 @@ from typing import Any, Literal, TypeAlias
 from msgspec import field
 from msgspec.structs import force_setattr, replace
 
-from forescale.brief import Brief
 from forescale.cost.calibration import RunFactors
 from forescale.cost.select import Costs
 from forescale.errors import SpecError
+from forescale.repr import ReprMixin
 from forescale.spec.cluster import Cluster
 from forescale.spec.framework import Framework
+from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.operations import Operations
 from forescale.spec.proposal import Proposal
 from forescale.spec.space import Space
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.units import counted
@@ -34,7 +34,7 @@ class Note(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
+class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     """One question, complete: every answer follows from it alone.
 
     `io/question.py` writes it as a TOML file and reads it back, equal in every field; notes are not compared.
@@ -43,7 +43,7 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
     model: Model
     cluster: Cluster
     workload: Workload
-    strategy: Strategy | None = None
+    strategy: Layout | None = None
     """One layout; None where `space` says what may be chosen."""
     framework: Framework | None = None
     """What trains; the layout, the space and the workload have its words already (`Framework.completed`)."""
@@ -85,7 +85,7 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
         return hash(self._asked)
 
     @property
-    def layout(self) -> Strategy:
+    def layout(self) -> Layout:
         """The one layout that is asked about.
 
         Raises
@@ -100,7 +100,7 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
         return self.strategy
 
     @property
-    def parts(self) -> tuple[Model, Cluster, Strategy, Workload]:
+    def parts(self) -> tuple[Model, Cluster, Layout, Workload]:
         """The model, the cluster, the one layout and the workload; raises as `layout` does."""
         return self.model, self.cluster, self.layout, self.workload
 
@@ -155,7 +155,7 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
             strategy=None if layout is None else replace(layout, dp_replicate=replicas // sites),
         )
 
-    def refusal(self, layout: Strategy | None) -> str:
+    def violation(self, layout: Layout | None) -> str:
         """Return what of `layout`, or of the types alone, the framework cannot be told; empty if there is nothing."""
         if (framework := self.framework) is None:
             return ""
@@ -191,7 +191,7 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
         """The same question answered by models alone, whatever runs were measured."""
         return replace(self, costs=self.costs.simulated)
 
-    def of(self, strategy: Strategy) -> Question:
+    def of(self, strategy: Layout) -> Question:
         """Return the same question of one layout."""
         return replace(self, strategy=strategy)
 
@@ -201,7 +201,7 @@ class Question(Brief, Struct, frozen=True, kw_only=True, eq=False):
 
     def essentials(self) -> Mapping[str, Any]:
         """Return what was asked, with the cluster's size and the framework's release: not notes, nor what is usual."""
-        told = {**Brief.essentials(self), "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
+        told = {**ReprMixin.essentials(self), "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
         told.pop("notes", None)
         return told if self.framework is None else {**told, "framework": self.framework.label}
 

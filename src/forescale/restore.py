@@ -20,7 +20,7 @@ from forescale.cost.timings import BlockTiming, Part, StepTiming
 from forescale.errors import SpecError
 from forescale.evaluate import evaluate
 from forescale.formula import number_of
-from forescale.inputs import Wired, wire
+from forescale.inputs import Prepared, prepare
 from forescale.memory.anchored import ENDS, BenchMemory, LayerMeasurement, RankPeak
 from forescale.project import peak_rate, project
 from forescale.projection.result import StageMemory
@@ -129,7 +129,7 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
 
 
 def _of_one(bench: Bench, costs: Costs) -> Anchor:
-    plain = wire(_priced(bench.question, replace(costs, anchor=Anchor(source=bench.source))))
+    plain = prepare(_priced(bench.question, replace(costs, anchor=Anchor(source=bench.source))))
     anchor = Anchor(
         source=bench.source,
         blocks=_blocks(bench, plain, costs),
@@ -154,9 +154,9 @@ def _check_rate(bench: Bench, costs: Costs) -> None:
     """Refuse times in which no device of the bench's kind can do the work of its layout."""
     if not (bench.blocks or bench.steps):
         return
-    wired = wire(_priced(bench.question, costs))
+    prepared = prepare(_priced(bench.question, costs))
     device = bench.question.cluster.device
-    found = evaluate(wired.setting, wired.inputs)
+    found = evaluate(prepared.setting, prepared.inputs)
     peak = peak_rate(bench.question.cluster, bench.question.workload) * max(costs.clock_share(device), 1.0)
     took, least = number_of(found.step_time), number_of(found.flops) / peak
     if took < least * (1.0 - CLOSE):
@@ -208,7 +208,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
             )
     measured = max(bench.ranks, key=lambda rank: rank.peak_reserved_bytes)
     bare = _priced(bench.question, replace(costs, anchor=None))
-    corrections = _corrections(bench, wire(bare))
+    corrections = _corrections(bench, prepare(bare))
     anchor = Anchor(source=bench.source, corrections={each.kind: each for each in corrections})
     there = project(_priced(bare, replace(costs, anchor=anchor))).memory.stages[measured.stage]
     _check_states(bench, measured, there)
@@ -216,7 +216,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
         measured=measured,
         analytical_at_bench_bytes=there.allocated_bytes,
         corrections=corrections,
-        residual=Residual.of(
+        residual=Residual.from_rows(
             allocated_bytes=measured.peak_allocated_bytes,
             reserved_bytes=measured.peak_reserved_bytes,
             analytical_bytes=there.allocated_bytes,
@@ -226,7 +226,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     )
 
 
-def _corrections(bench: Bench, plain: Wired) -> tuple[Correction, ...]:
+def _corrections(bench: Bench, plain: Prepared) -> tuple[Correction, ...]:
     names = tuple(each.block.name for each in plain.priced.priced.layers)
     kept = dict(zip(names, (each.taken.kept for each in plain.inputs.blocks.layers), strict=True))
     return tuple(
@@ -248,7 +248,7 @@ Key: TypeAlias = tuple[str, tuple[Pass, ...]]
 """Name of a block, and the passes that were timed together."""
 
 
-def _blocks(bench: Bench, plain: Wired, costs: Costs) -> dict[str, dict[Pass, Measured]]:
+def _blocks(bench: Bench, plain: Prepared, costs: Costs) -> dict[str, dict[Pass, Measured]]:
     """Return the measured passes of every block, their messages taken off."""
     blocks = {each.block.name: each for each in plain.priced.priced.all()}
     wanted: dict[Key, float] = {}
@@ -308,9 +308,9 @@ def _measured(
 
 def _seconds(bench: Bench, costs: Costs) -> dict[str, BlockSeconds]:
     """Return what every block of the bench takes under some costs."""
-    wired = wire(_priced(bench.question, costs))
-    names = (each.block.name for each in wired.priced.priced.all())
-    return dict(zip(names, (each.taken for each in wired.inputs.seconds.all()), strict=True))
+    prepared = prepare(_priced(bench.question, costs))
+    names = (each.block.name for each in prepared.priced.priced.all())
+    return dict(zip(names, (each.taken for each in prepared.inputs.seconds.all()), strict=True))
 
 
 def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
@@ -345,7 +345,7 @@ def _named(kind: str, names: Sequence[str], bench: Bench) -> str:
     return alike[0]
 
 
-def _update(bench: Bench, plain: Wired) -> Measured | None:
+def _update(bench: Bench, plain: Prepared) -> Measured | None:
     """Return the update of all blocks that were measured, beside what the models say of their share of it."""
     priced, held = plain.priced.priced.all(), plain.priced.held.all()
     names = tuple(each.block.name for each in priced)
@@ -374,6 +374,6 @@ def _step(bench: Bench, costs: Costs) -> Measured | None:
     timing, asked = bench.steps[-1], bench.question
     batch = timing.num_microbatches * asked.layout.dp * asked.layout.micro_batch_size
     same = replace(asked, workload=replace(asked.workload, global_batch_size=batch))
-    wired = wire(_priced(same, costs))
-    together = number_of(evaluate(wired.setting, wired.inputs).step_time)
+    prepared = prepare(_priced(same, costs))
+    together = number_of(evaluate(prepared.setting, prepared.inputs).step_time)
     return Measured(measured_s=timing.seconds, modelled_s=together, source=bench.source)

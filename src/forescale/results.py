@@ -8,9 +8,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.escaping import xml
+from forescale.repr import ReprMixin
 from forescale.view.axes import SCHEMA, Spec, colour
 from forescale.view.bars import Bar, BarChart
 from forescale.view.page import Chart, table
@@ -22,7 +22,7 @@ SHOWN = 20
 """Rows of a table in a notebook; the rest are counted."""
 
 
-class Result(Brief):
+class Result(ReprMixin):
     """Base of what answers a question."""
 
     __slots__ = ()

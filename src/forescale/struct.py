@@ -53,7 +53,7 @@ class Struct(msgspec.Struct, frozen=True):
         __dataclass_fields__ = _Fields()
 
 
-class _Told(msgspec.StructMeta):
+class StrictMeta(msgspec.StructMeta):
     """Makes values; refuses a wrong keyword with the nearest that the class has, and a value of a wrong type."""
 
     def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: ANN401, N805  (any value; a metaclass)
@@ -71,12 +71,12 @@ class _Told(msgspec.StructMeta):
 
 if TYPE_CHECKING:
 
-    class Given(Struct, frozen=True):
+    class SpecStruct(Struct, frozen=True):
         """Base of values that people make: a wrong keyword is refused with the class and the nearest name."""
 
 else:
 
-    class Given(Struct, frozen=True, metaclass=_Told):
+    class SpecStruct(Struct, frozen=True, metaclass=StrictMeta):
         """Base of values that people make: a wrong keyword is refused with the class and the nearest name."""
 
 

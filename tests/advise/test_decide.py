@@ -11,7 +11,7 @@ from forescale.advise.decide import reliefs
 from forescale.errors import InfeasibleError
 from forescale.question import question_of
 from forescale.search import search
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Layout, Recompute, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.workload import Outer
 
@@ -136,7 +136,7 @@ def test_a_batch_that_no_layout_divides_is_said():
 
 def test_recompute_that_a_move_drops_does_not_come_back_in_the_same_move():
     case = Case(question=question_of(small.dense(), small.cluster(8), WORKLOAD, max_memory=1e9))
-    plain = Strategy(dp_shard=8)
+    plain = Layout(dp_shard=8)
     full = replace(plain, recompute=Recompute(granularity="full"))
     assert [what for what, _ in reliefs(case, plain, before=full)] == ["zero 2"]
     assert any("recompute" in what for what, _ in reliefs(case, plain, before=plain))
@@ -148,7 +148,7 @@ def test_changes_are_counted_one_by_one():
     before, after = taken(steps["batch"])[0].strategy, taken(steps["throughput"])[-1].strategy
     made = [
         item.name
-        for item in fields(Strategy)
+        for item in fields(Layout)
         if not item.name.startswith("dp_") and getattr(before, item.name) != getattr(after, item.name)
     ]
     assert steps["throughput"].finding.startswith(f"{len(made)} change")

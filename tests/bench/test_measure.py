@@ -47,7 +47,7 @@ from forescale.memory.timeline import block_loads, total_bytes
 from forescale.project import project
 from forescale.runtime import RunError, launch
 from forescale.spec import Precision
-from forescale.spec.strategy import Recompute
+from forescale.spec.layout import Recompute
 
 BRIEFLY = {"seconds": 3600.0, "repeats": 3}
 """As much time as is wanted, so that nothing depends on it, for few samples."""

@@ -12,7 +12,7 @@ from forescale.bench import megatron, model
 from forescale.bench.training import adapter_of, as_run
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
-from forescale.spec.strategy import Recompute
+from forescale.spec.layout import Recompute
 
 CORE = load_framework("megatron-core")
 PACKAGE = "megatron-core-0.19.2"

@@ -15,7 +15,7 @@ from forescale.bench.huggingface import HuggingFaceBlocks
 from forescale.bench.training import Scattered, Training, _views, check_states
 from forescale.errors import SpecError
 from forescale.runtime import launch
-from forescale.spec.strategy import Routing
+from forescale.spec.layout import Routing
 
 CPU = torch.device("cpu")
 STRAIGHT = replace(LATENT, q_lora_rank=None)

@@ -11,13 +11,13 @@ from forescale.bench.suite import SAMPLES, kernels_among, messages_among, propos
 from forescale.cost.measured import Measurements
 from forescale.graph.ops import Collective
 from forescale.question import Question
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 ASKED = Question(
     model=dense(8),
     cluster=cluster(8),
     workload=workload(global_batch_size=32),
-    strategy=Strategy(tp=2, pp=2, dp_shard=2),
+    strategy=Layout(tp=2, pp=2, dp_shard=2),
 )
 
 

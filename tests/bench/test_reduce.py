@@ -14,7 +14,7 @@ from forescale.errors import SpecError
 from forescale.io.bench import GivenUp
 from forescale.project import project
 from forescale.question import Question
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Layout, Recompute, Workload
 from forescale.spec.model import MoeFfn
 
 
@@ -37,7 +37,7 @@ MIXTRAL = Question(
     model=load_model("mixtral-8x22b"),
     cluster=load_cluster("mi355x", 64),
     workload=Workload(seq_len=8192, global_batch_size=128),
-    strategy=Strategy(
+    strategy=Layout(
         pp=4, vpp=2, ep=8, dp_shard=16, micro_batch_size=2, recompute=Recompute(granularity="full")
     ),
 )
@@ -62,20 +62,20 @@ def test_the_example_on_one_device_gives_up_every_degree():
     model = replace(
         moe(16), layers=tuple(replace(layer, ffn=replace(layer.ffn, num_experts=64)) if isinstance(layer.ffn, MoeFfn) else layer for layer in moe(16).layers)
     )  # fmt: skip
-    found = reduce(asked(model, Strategy(tp=8, pp=4, ep=8, dp_shard=8)), 1)
+    found = reduce(asked(model, Layout(tp=8, pp=4, ep=8, dp_shard=8)), 1)
     assert degrees(found) == {"tp": 1, "cp": 1, "pp": 1, "vpp": 1, "ep": 1, "dp": 1}
     assert {"tp", "pp", "ep", "experts"} <= {each.dimension for each in found.given_up}
     assert [layer.ffn.num_experts for layer in found.question.model.layers[1:]] == [8, 8]
 
 
 def test_experts_are_never_fewer_than_a_token_chooses():
-    found = reduce(asked(moe(4), Strategy(ep=16, dp_shard=16)), 2)
+    found = reduce(asked(moe(4), Layout(ep=16, dp_shard=16)), 2)
     assert found.question.layout.ep == 2
     assert found.question.model.moe.num_experts == found.question.model.moe.top_k == 4
 
 
 def test_experts_go_before_tensor_parallelism_and_that_to_the_largest_degree_that_fits():
-    question = asked(moe(4), Strategy(tp=4, ep=16, dp_shard=4))
+    question = asked(moe(4), Layout(tp=4, ep=16, dp_shard=4))
     assert degrees(reduce(question, 8)) == {"tp": 4, "cp": 1, "pp": 1, "vpp": 1, "ep": 8, "dp": 2}
     assert degrees(reduce(question, 4))["tp"] == 4
     found = reduce(question, 2)
@@ -83,19 +83,19 @@ def test_experts_go_before_tensor_parallelism_and_that_to_the_largest_degree_tha
 
 
 def test_context_parallelism_is_never_cut():
-    question = asked(dense(4), Strategy(tp=2, cp=4, dp_replicate=2))
+    question = asked(dense(4), Layout(tp=2, cp=4, dp_replicate=2))
     assert degrees(reduce(question, 4)) == {"tp": 1, "cp": 4, "pp": 1, "vpp": 1, "ep": 1, "dp": 1}
     with pytest.raises(SpecError, match="cp 4 needs 4 devices, and 2 are at hand; a bench never cuts it"):
         reduce(question, 2)
 
 
 def test_each_kind_of_layer_is_shown_twice_and_no_more():
-    layers = reduce(asked(moe(8), Strategy(pp=2)), 1).question.model.layers
+    layers = reduce(asked(moe(8), Layout(pp=2)), 1).question.model.layers
     assert [isinstance(layer.ffn, MoeFfn) for layer in layers] == [False, True, True]
 
 
 def test_what_fits_stays_as_it_is():
-    question = asked(dense(2), Strategy(tp=2), global_batch_size=2)
+    question = asked(dense(2), Layout(tp=2), global_batch_size=2)
     found = reduce(question, 2)
     assert found.question == question
     assert found.given_up == ()
@@ -103,12 +103,12 @@ def test_what_fits_stays_as_it_is():
 
 def test_recompute_takes_no_more_layers_than_are_left():
     partly = Recompute(granularity="full", num_layers=6)
-    found = reduce(asked(dense(8), Strategy(recompute=partly)), 1)
+    found = reduce(asked(dense(8), Layout(recompute=partly)), 1)
     assert found.question.layout.recompute.num_layers == 2
 
 
 def test_a_device_does_what_it_would_do_at_the_target():
-    whole = asked(dense(8), Strategy(tp=2, pp=4, dp_replicate=2, micro_batch_size=2))
+    whole = asked(dense(8), Layout(tp=2, pp=4, dp_replicate=2, micro_batch_size=2))
     cut = reduce(whole, 2).question
     before, after = project(whole), project(cut)
     assert cut.layout.tp == 2
@@ -117,18 +117,18 @@ def test_a_device_does_what_it_would_do_at_the_target():
 
 
 def test_a_cut_that_does_not_fit_is_refused():
-    small = replace(asked(dense(8), Strategy(pp=2)), max_memory=1e9)
+    small = replace(asked(dense(8), Layout(pp=2)), max_memory=1e9)
     with pytest.raises(SpecError, match=r"the cut of small-dense needs .* GiB on each of 1 device"):
         reduce(small, 1)
 
 
 def test_an_illegal_layout_is_refused_before_it_is_cut():
     with pytest.raises(SpecError, match="tp"):
-        reduce(replace(asked(dense(8), Strategy(tp=2)), cluster=cluster(4), workload=workload()), 1)
+        reduce(replace(asked(dense(8), Layout(tp=2)), cluster=cluster(4), workload=workload()), 1)
 
 
 def test_a_step_of_the_cut_keeps_the_micro_batches_that_the_whole_has():
-    layout = Strategy(pp=2, micro_batch_size=4)
+    layout = Layout(pp=2, micro_batch_size=4)
     found = reduce(asked(dense(8), layout, global_batch_size=4), 1)
     assert (found.question.workload.global_batch_size, found.question.layout.micro_batch_size) == (4, 4)
     assert "sequences" not in {each.dimension for each in found.given_up}

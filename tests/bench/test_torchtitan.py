@@ -12,7 +12,7 @@ from forescale.bench import huggingface, model, torchtitan
 from forescale.bench.training import adapter_of, as_run
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError, SpecError
-from forescale.spec.strategy import Recompute
+from forescale.spec.layout import Recompute
 
 TITAN = load_framework("torchtitan")
 PACKAGE = "torchtitan-0.3.0"

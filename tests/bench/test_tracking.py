@@ -22,8 +22,8 @@ from forescale.io.question import build_question, question_values
 from forescale.project import project
 from forescale.question import Question
 from forescale.runtime import launch
-from forescale.spec import Strategy, Workload
-from forescale.spec.strategy import Recompute
+from forescale.spec import Layout, Workload
+from forescale.spec.layout import Recompute
 from forescale.spec.workload import Precision
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def test_a_model_that_no_memory_here_holds_restores_a_target(tmp_path):
         model=load_model("llama-3.1-70b"),
         cluster=load_cluster("h100-sxm", 64),
         workload=Workload(seq_len=4096, global_batch_size=64),
-        strategy=Strategy(tp=8, pp=4, sp=False, dp_shard=2),
+        strategy=Layout(tp=8, pp=4, sp=False, dp_shard=2),
     )
     found = track_memory(asked)
     assert found.conditions.tracked

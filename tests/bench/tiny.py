@@ -10,11 +10,11 @@ from forescale.spec import (
     FullAttention,
     LatentAttention,
     Layer,
+    Layout,
     MatrixRates,
     Model,
     MoeFfn,
     Precision,
-    Strategy,
     Tier,
     Workload,
 )
@@ -42,7 +42,7 @@ HOST = Tier(name="host", size=0, bandwidth=4e9, latency=2e-5)
 def question(attention=FULL, ffn=DENSE, *, tp=1, layers=2, microbatches=2, types=FP32, **layout):
     """Return a question; without sp, experts are split as all else is."""
     whole = {"etp": tp if isinstance(ffn, MoeFfn) else 1, "sp": False}
-    strategy = Strategy(tp=tp, **{**whole, **layout})
+    strategy = Layout(tp=tp, **{**whole, **layout})
     return Question(
         model=Model(
             name="tiny", hidden_size=32, layers=(Layer(attention=attention, ffn=ffn),) * layers, vocab_size=64

@@ -9,7 +9,7 @@ from forescale.catalogue.frameworks import framework_names, load_framework, rele
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.errors import UnknownNameError
 from forescale.project import project
-from forescale.spec.strategy import Kernels
+from forescale.spec.layout import Kernels
 
 EVERY = [f"{name}@{release}" for name in framework_names() for release in release_names(name)]
 

@@ -39,7 +39,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing_half_written(
 ):
     if name == "layouts.parquet":
         pytest.importorskip("pyarrow")
-    monkeypatch.setattr("forescale.written.os.fsync", refused)
+    monkeypatch.setattr("forescale.atomic_write.os.fsync", refused)
     monkeypatch.setattr(import_module("forescale.search.scenarios"), "SAVED_EVERY_S", 0.0)
     ran = forescale(*arguments, tmp_path / name)
     assert ran.code == 2

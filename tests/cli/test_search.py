@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.questions import DENSE, SEARCH
 
-from forescale.spec import Strategy
+from forescale.spec import Layout
 from forescale.spec.phrases import replicas
 
 SURE = (
@@ -246,9 +246,9 @@ def test_the_safest_layout_is_shown_once_whatever_file_the_question_came_from(fo
 
 
 def test_replicas_and_shards_are_told_apart():
-    assert replicas(Strategy(dp_replicate=2, dp_shard=1)) == "2×1"
-    assert replicas(Strategy(dp_replicate=1, dp_shard=2)) == "2"
-    assert replicas(Strategy(dp_replicate=2, dp_shard=8)) == "2×8"
+    assert replicas(Layout(dp_replicate=2, dp_shard=1)) == "2×1"
+    assert replicas(Layout(dp_replicate=1, dp_shard=2)) == "2"
+    assert replicas(Layout(dp_replicate=2, dp_shard=8)) == "2×8"
 
 
 def test_a_space_file_with_degrees_that_leave_devices_idle_is_refused(forescale, tmp_path):

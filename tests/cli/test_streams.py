@@ -80,8 +80,8 @@ def test_an_interrupt_while_it_loads_is_quiet():
         (PROJECT, "forescale.io.named.load_model"),
         (("search", *SEARCH), (Solver, "run")),
         (("pipeline", "simulate", "--schedule", "1f1b", "--pp", 2, "--microbatches", 4), "forescale.cli.pipeline_options.build_schedule"),
-        (("pipeline", "draw", "--schedule", "1f1b", "--format", "svg", "--output", "a.svg"), "forescale.written.os.fsync"),
-        (("search", *SEARCH, "--csv", "a.csv"), "forescale.written.os.fsync"),
+        (("pipeline", "draw", "--schedule", "1f1b", "--format", "svg", "--output", "a.svg"), "forescale.atomic_write.os.fsync"),
+        (("search", *SEARCH, "--csv", "a.csv"), "forescale.atomic_write.os.fsync"),
     ],
     ids=["reading", "search", "simulation", "writing", "writing a table"],
 )  # fmt: skip

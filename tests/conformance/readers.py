@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError
-from forescale.frameworks.reading import Options, Reader, Reading
+from forescale.frameworks.reading import Options, ParsedFile, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _check_recognition(reader: Reader, sample: Sample, others: Sequence[Reader])
         assert not other.recognises(sample.text), f"{other.name} must leave it to {reader.name}"
 
 
-def _check_reading(reader: Reader, reading: Reading, sample: Sample) -> None:
+def _check_reading(reader: Reader, reading: ParsedFile, sample: Sample) -> None:
     assert reading.format == reader.name
     says = reading.model is not None or reading.strategy is not None or reading.workload_values
     assert says, "a reading says something"
@@ -99,7 +99,7 @@ def _check_reading(reader: Reader, reading: Reading, sample: Sample) -> None:
         assert reading.strategy.num_devices == reading.num_devices, "the layout fills its devices"
 
 
-def _check_unknown_key(reader: Reader, sample: Sample, path: Path, reading: Reading) -> None:
+def _check_unknown_key(reader: Reader, sample: Sample, path: Path, reading: ParsedFile) -> None:
     if sample.with_key is None:
         return
     path.write_text(sample.with_key(sample.text, "zzz_no_such_key"), encoding="utf-8")

@@ -20,7 +20,7 @@ def test_compute_models_keep_to_the_rules(kind, name):
 
 @pytest.mark.parametrize("name", ["h100-sxm", "gb200-nvl72", "mi300x", "tpu-v5p"])
 def test_collective_models_keep_to_the_rules(name):
-    check_collective_model(AlphaBeta.of(load_cluster(name, 64)))
+    check_collective_model(AlphaBeta.from_cluster(load_cluster(name, 64)))
 
 
 class _Wrong:

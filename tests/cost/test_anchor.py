@@ -36,21 +36,21 @@ def test_in_proportion_a_quarter_is_left_on_four_times_the_ranks():
 
 
 def test_peaks_are_split_into_what_lies_above_formulas_and_above_tensors():
-    found = Residual.of(allocated_bytes=70 * GIB, reserved_bytes=77 * GIB, analytical_bytes=60 * GIB)
+    found = Residual.from_rows(allocated_bytes=70 * GIB, reserved_bytes=77 * GIB, analytical_bytes=60 * GIB)
     assert (found.framework_overhead_bytes, found.live_tensor_excess_bytes) == (7 * GIB, 10 * GIB)
     assert (found.total_bytes, found.reserved_ratio) == (17 * GIB, None)
     assert found.above(0.5) == 8.5 * GIB
-    more = Residual.of(allocated_bytes=70 * GIB, reserved_bytes=70 * GIB, analytical_bytes=80 * GIB)
+    more = Residual.from_rows(allocated_bytes=70 * GIB, reserved_bytes=70 * GIB, analytical_bytes=80 * GIB)
     assert (more.framework_overhead_bytes, more.live_tensor_excess_bytes) == (0.0, 0.0)
 
 
 def test_formulas_that_say_too_much_take_off_the_expected_and_nothing_of_the_upper_end():
     given = {"allocated_bytes": 70 * GIB, "reserved_bytes": 77 * GIB, "analytical_bytes": 80 * GIB}
-    found = Residual.of(**given, signed=True)
+    found = Residual.from_rows(**given, signed=True)
     assert (found.live_tensor_excess_bytes, found.total_bytes) == (-10 * GIB, -3 * GIB)
     assert found.reserved_ratio == pytest.approx(1.1)
     assert found.total_bytes + found.above(0.5) == 10.5 * GIB
-    assert Residual.of(**given, signed=True, tracked=True).reserved_ratio is None
+    assert Residual.from_rows(**given, signed=True, tracked=True).reserved_ratio is None
 
 
 def test_what_the_host_loses_counts_once():

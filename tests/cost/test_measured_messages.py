@@ -11,7 +11,7 @@ from forescale.cost.mesh import Group
 from forescale.cost.timings import MeasuredCollective
 
 CLUSTER = load_cluster("h100-sxm", 32)
-BASE = AlphaBeta.of(CLUSTER)
+BASE = AlphaBeta.from_cluster(CLUSTER)
 ROWS = tuple(
     MeasuredCollective(kind="all_reduce", num_bytes=size, num_ranks=8, ranks_per_node=8, seconds=seconds)
     for size, seconds in ((1e6, 4e-5), (1e8, 6e-4), (1e9, 5e-3))

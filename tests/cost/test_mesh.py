@@ -14,7 +14,7 @@ from forescale.cost.mesh import Group, Inside, groups, innermost, inside, order_
 from forescale.explain import explain
 from forescale.graph.sharding import Degrees, split_strategy
 from forescale.project import project
-from forescale.spec import Share, Strategy, Tier
+from forescale.spec import Layout, Share, Tier
 
 AXES = ("tp", "cp", "dp", "pp")
 NODE = Tier(name="node", size=8, bandwidth=450e9, latency=1e-6)
@@ -27,11 +27,11 @@ def place(num_devices):
 
 
 PLACED = [
-    Strategy(tp=4, cp=2, pp=4, dp_replicate=2, dp_shard=2, ep=4, etp=2, placement=(Share(tp=4, dp=2), Share(pp=4))),
-    Strategy(tp=4, cp=2, pp=4, dp_shard=4, ep=16, placement=(Share(tp=2, pp=4), Share(tp=2, dp=2))),
-    Strategy(tp=2, cp=4, pp=2, dp_replicate=4, dp_shard=2, ep=8, etp=2, placement=(Share(dp=8), Share(cp=4))),
-    Strategy(tp=8, pp=4, dp_replicate=2, dp_shard=2, ep=4, etp=4, placement=(Share(tp=2, dp=2, pp=2),)),
-    Strategy(tp=8, pp=4, dp_replicate=2, dp_shard=2, ep=8, placement=(Share(dp=4, pp=2), Share(tp=2, pp=2))),
+    Layout(tp=4, cp=2, pp=4, dp_replicate=2, dp_shard=2, ep=4, etp=2, placement=(Share(tp=4, dp=2), Share(pp=4))),
+    Layout(tp=4, cp=2, pp=4, dp_shard=4, ep=16, placement=(Share(tp=2, pp=4), Share(tp=2, dp=2))),
+    Layout(tp=2, cp=4, pp=2, dp_replicate=4, dp_shard=2, ep=8, etp=2, placement=(Share(dp=8), Share(cp=4))),
+    Layout(tp=8, pp=4, dp_replicate=2, dp_shard=2, ep=4, etp=4, placement=(Share(tp=2, dp=2, pp=2),)),
+    Layout(tp=8, pp=4, dp_replicate=2, dp_shard=2, ep=8, placement=(Share(dp=4, pp=2), Share(tp=2, pp=2))),
 ]  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def greedy(strategy, order, fill):
     ("model", "experts"), [(dense(), {}), (moe(), {"ep": 8}), (moe(), {"ep": 4, "etp": 2})]
 )
 def test_a_placement_in_the_order_of_axes_changes_no_number(model, experts, degrees, order):
-    strategy, devices = Strategy(**degrees, **experts), place(64)
+    strategy, devices = Layout(**degrees, **experts), place(64)
     ordered = project(model, devices, replace(strategy, axis_order=order), workload())
     shares = greedy(strategy, order, devices.tier_fill)
     placed = project(model, devices, replace(strategy, placement=shares), workload())
@@ -128,7 +128,7 @@ def test_a_placement_in_the_order_of_axes_changes_no_number(model, experts, degr
 
 def test_what_lies_inside_a_node_is_quick():
     # Launches captured: a model this small waits for its host wherever its ranks lie.
-    strategy, devices = Strategy(tp=8, dp_shard=8, graphs="full"), cluster(64)
+    strategy, devices = Layout(tp=8, dp_shard=8, graphs="full"), cluster(64)
     near, far = (
         project(dense(), devices, replace(strategy, placement=(share,)), workload())
         for share in (Share(tp=8), Share(dp=8))
@@ -137,7 +137,7 @@ def test_what_lies_inside_a_node_is_quick():
 
 
 def test_explanations_know_the_shares():
-    strategy = Strategy(tp=8, dp_shard=8, placement=(Share(tp=4, dp=2),))
+    strategy = Layout(tp=8, dp_shard=8, placement=(Share(tp=4, dp=2),))
     tree = explain(asked(dense(), cluster(64), strategy, workload()), "step_time")
     found = {node.name: node.value for node in tree.walk() if "in tier" in node.name}
     assert found["tp in tier 0"] == 4.0
@@ -151,10 +151,10 @@ def test_a_share_as_numbers():
 
 def test_the_ends_of_a_pipeline_lie_as_far_apart_as_all_of_it():
     """8 stages of 4 ranks: two ranks half of 32 apart; one stage has one end."""
-    degrees, _ = split_strategy(Strategy(tp=4, pp=8))
+    degrees, _ = split_strategy(Layout(tp=4, pp=8))
     ends = groups(degrees, ("tp", "cp", "dp", "pp"))["ends"]
     assert (ends.num_ranks, ends.axes[0]) == (2, (2, 16))
-    alone, _ = split_strategy(Strategy(tp=4))
+    alone, _ = split_strategy(Layout(tp=4))
     assert groups(alone, ("tp", "cp", "dp", "pp"))["ends"].num_ranks == 1
 
 
@@ -167,7 +167,7 @@ def test_the_closest_ranks_of_a_group_fill_its_axes_from_within():
 
 def test_copies_of_shards_lie_behind_the_shards():
     """Of 8 data-parallel ranks 2 lie side by side and 4 a node apart; 4 shards take 2 of each, so copies are 2 nodes apart."""
-    strategy = Strategy(tp=4, dp_shard=4, dp_replicate=2, placement=(Share(tp=4, dp=2),))
+    strategy = Layout(tp=4, dp_shard=4, dp_replicate=2, placement=(Share(tp=4, dp=2),))
     found = groups(split_strategy(strategy)[0], order_of(strategy))
     members = {
         axis: [each for each in found[axis].axes if each[0] > 1.0] for axis in ("dp", "dp_cp", "dp_replicate")
@@ -177,6 +177,6 @@ def test_copies_of_shards_lie_behind_the_shards():
 
 def test_experts_are_laid_over_a_stages_ranks_wherever_its_axes_end():
     """3 expert ranks over 2 tensor and 3 data-parallel ones: three neighbours."""
-    degrees, _ = split_strategy(Strategy(tp=2, dp_shard=3, ep=3))
+    degrees, _ = split_strategy(Layout(tp=2, dp_shard=3, ep=3))
     found = groups(degrees, ("tp", "cp", "dp", "pp"))
     assert (found["ep"].axes, found["expert_dp"].axes) == (((3, 1),), ((2, 3),))

@@ -25,7 +25,7 @@ def priced(kind, ranks, size=64 * MIB, **more):
 @pytest.mark.parametrize("stride", [1, 8])
 def test_a_price_is_the_one_of_a_step(stride):
     group = Group(size=8.0, stride=float(stride))
-    assert priced("all_reduce", 8, stride=stride).seconds == AlphaBeta.of(H100).seconds(
+    assert priced("all_reduce", 8, stride=stride).seconds == AlphaBeta.from_cluster(H100).seconds(
         kind="all_reduce", num_bytes=64 * MIB, group=group
     )
 
@@ -74,7 +74,7 @@ def test_omni_path_of_jean_zay_is_what_nccl_reached_without_a_plugin_for_it(name
 def test_groups_side_by_side_go_over_links_of_their_own():
     """Where the rings of one group take one link of a node, those of eight take all four."""
     cluster = load_cluster("a100-jean-zay", 32)
-    model, port = AlphaBeta.of(cluster), cluster.tiers[-1]
+    model, port = AlphaBeta.from_cluster(cluster), cluster.tiers[-1]
     size = 2.0**32
     one, *_, eight = (
         model.seconds(kind="all_gather", num_bytes=size, group=Group(size=float(ranks), stride=32.0 / ranks))
@@ -92,7 +92,7 @@ def test_cards_of_two_sockets_share_the_link_between_them(ranks, stride, measure
     """SimuMax @4dcaae5, configs/system/a100_pcie.json: what all-gathers reach on 8 A100 PCIe [GB/s]."""
     group = Group(size=float(ranks), stride=float(stride))
     size = 2.0**30
-    seconds = AlphaBeta.of(load_cluster("a100-pcie-sockets", 8)).seconds(
+    seconds = AlphaBeta.from_cluster(load_cluster("a100-pcie-sockets", 8)).seconds(
         kind="all_gather", num_bytes=size, group=group
     )
     assert size * (ranks - 1) / ranks / seconds == pytest.approx(measured * 1e9, rel=0.3)

@@ -10,7 +10,7 @@ from tests.small import cluster, dense, workload
 import forescale
 from forescale.cost.select import Costs
 from forescale.project import memory_timeline
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 
 def takers(trees):
@@ -39,6 +39,6 @@ def test_within_the_package_questions_are_passed_on_whole():
 
 
 def test_a_timeline_is_of_the_clock_that_is_asked_for():
-    asked = (dense(4), cluster(8), Strategy(dp_shard=4, pp=2, zero=1), workload())
+    asked = (dense(4), cluster(8), Layout(dp_shard=4, pp=2, zero=1), workload())
     slow = memory_timeline(*asked, costs=Costs(clock_hz=0.1e9))
     assert slow.step_time_s > 2.0 * memory_timeline(*asked).step_time_s

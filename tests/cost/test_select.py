@@ -109,7 +109,10 @@ def test_a_clock_is_a_share_of_the_devices_own():
 
 def test_fits_of_one_s_own_are_named_where_they_price():
     cluster = load_cluster("h100-sxm", 16)
-    kernels, links = replace(load_calibration(H100), name="mine"), AlphaBeta.of(cluster).calibration.links
+    kernels, links = (
+        replace(load_calibration(H100), name="mine"),
+        AlphaBeta.from_cluster(cluster).calibration.links,
+    )
     near = replace(links[0], name="my links", tiers=(cluster.tiers[0].name,))
     assert Costs().own_fits(cluster) == ()
     assert Costs(kernels={"h100-sxm": kernels}).own_fits(cluster) == ("mine",)
@@ -121,7 +124,7 @@ def test_fits_of_one_s_own_are_named_where_they_price():
 def test_links_measured_with_a_generation_come_before_those_of_any():
     cluster = load_cluster("h100-sxm", 16)
     plain = replace(
-        AlphaBeta.of(cluster).calibration.links[0], tiers=(cluster.tiers[0].name,), architectures=()
+        AlphaBeta.from_cluster(cluster).calibration.links[0], tiers=(cluster.tiers[0].name,), architectures=()
     )
     hopper = replace(plain, name="hopper", architectures=("hopper",))
     other = replace(plain, name="other", architectures=("cdna3",))

@@ -11,7 +11,7 @@ from forescale.cost.select import Costs
 from forescale.evidence.case import Case, Measured
 from forescale.evidence.runs import Parameter, Run
 from forescale.project import project
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 BASE = load_run_calibration()
 ARCHITECTURE = cluster(8).device.architecture
@@ -21,10 +21,10 @@ PARAMETERS = (
     Parameter(path="shared.contention", prior=0.3, spread=0.5, low=0.01, high=0.6),
 )
 LAYOUTS = (
-    Strategy(dp_shard=8, graphs="full"),
-    Strategy(tp=4, dp_shard=2, micro_batch_size=4, graphs="full"),
-    Strategy(dp_shard=8, zero=3, micro_batch_size=8, graphs="full"),
-    Strategy(pp=2, dp_shard=4, micro_batch_size=2, graphs="full"),
+    Layout(dp_shard=8, graphs="full"),
+    Layout(tp=4, dp_shard=2, micro_batch_size=4, graphs="full"),
+    Layout(dp_shard=8, zero=3, micro_batch_size=8, graphs="full"),
+    Layout(pp=2, dp_shard=4, micro_batch_size=2, graphs="full"),
 )
 
 

@@ -54,7 +54,7 @@ def test_it_stays_within_physical_bounds():
     batch = synthetic()
     batch.seconds[:] /= 10.0
     found = fit_link([batch], place, TRUTH, NAMES)
-    assert max(wire.efficiency for wire in found.protocols) <= BOUNDS["efficiency"][1] == 1.0
+    assert max(prepare.efficiency for prepare in found.protocols) <= BOUNDS["efficiency"][1] == 1.0
 
 
 def test_a_pull_holds_what_the_rows_do_not_tell():

@@ -15,10 +15,10 @@ from forescale.spec import (
     FullAttention,
     LatentAttention,
     Layer,
+    Layout,
     LinearAttention,
     Model,
     MoeFfn,
-    Strategy,
 )
 
 from .conftest import EXCERPT
@@ -96,7 +96,7 @@ def test_megatron_flops_of_the_weak_scaling_study(row):
 def full_recompute():
     from forescale.spec import Recompute
 
-    return Strategy(recompute=Recompute(granularity="full"))
+    return Layout(recompute=Recompute(granularity="full"))
 
 
 def test_rows_that_print_both_agree_with_their_own_convention(cases):
@@ -154,10 +154,10 @@ def test_flops_of_a_token_by_hand():
     layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=46))
     model = Model(name="by-hand", hidden_size=130, layers=(layer,) * 5, vocab_size=950)
     one, logits = 2 * 3 * 130 * 46, 2 * 130 * 950
-    assert published_flops(model, 462, Strategy(), {}) == 3 * (5 * one + logits)
+    assert published_flops(model, 462, Layout(), {}) == 3 * (5 * one + logits)
     again = {"recompute": True}
     assert published_flops(model, 462, full_recompute(), again) == 4 * 5 * one + 3 * logits
-    assert published_flops(model, 462, Strategy(), again) == 3 * (5 * one + logits)
+    assert published_flops(model, 462, Layout(), again) == 3 * (5 * one + logits)
     extra = replace(model, num_mtp_layers=2)
-    assert published_flops(extra, 462, Strategy(), {}) == 3 * (7 * one + 2 * 2 * 2 * 130**2 + 3 * logits)
-    assert published_flops(model, 462, Strategy(), {"formula": "parameters"}) == 3 * 2 * 12 * 5 * 130**2
+    assert published_flops(extra, 462, Layout(), {}) == 3 * (7 * one + 2 * 2 * 2 * 130**2 + 3 * logits)
+    assert published_flops(model, 462, Layout(), {"formula": "parameters"}) == 3 * 2 * 12 * 5 * 130**2

@@ -14,7 +14,7 @@ from forescale.formula import REGISTRY, Term, formula, total
 from forescale.presets import load_preset, project_as
 from forescale.project import project
 from forescale.projection.result import TIME_PARTS
-from forescale.spec import Kernels, Recompute, Strategy
+from forescale.spec import Kernels, Layout, Recompute
 from forescale.spec.workload import Trainable
 
 N, BYTES = Term(4.0, name="n", unit="1"), Term(8.0, name="size", unit="byte")
@@ -74,20 +74,20 @@ def test_units_follow_where_arithmetic_allows(term, unit):
 
 
 CASES = [
-    (dense(), Strategy(dp_shard=16)),
-    (dense(), Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2)),
-    (dense(), Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3)),
-    (dense(), Strategy(tp=2, cp=4, tp_kind="summa", summa_panels=2, dp_shard=2)),
+    (dense(), Layout(dp_shard=16)),
+    (dense(), Layout(tp=2, sp=False, pp=4, vpp=2, dp_shard=2)),
+    (dense(), Layout(cp=4, cp_kind="ring", dp_shard=4, zero=3)),
+    (dense(), Layout(tp=2, cp=4, tp_kind="summa", summa_panels=2, dp_shard=2)),
     (
         dense(),
-        Strategy(
+        Layout(
             pp=2, dp_replicate=2, dp_shard=4, zero=2, recompute=Recompute(granularity="full", num_layers=2)
         ),
     ),
-    (moe(), Strategy(tp=2, ep=4, pp=2, dp_shard=4)),
-    (moe(), Strategy(pp=4, vpp=2, microbatch_group=8, ep=4, dp_shard=4)),
-    (dense(), Strategy(pp=4, vpp=2, microbatch_group=12, dp_shard=4)),
-    (dense(), Strategy(dp_shard=16, kernels=Kernels(keeps_product_gradients=True))),
+    (moe(), Layout(tp=2, ep=4, pp=2, dp_shard=4)),
+    (moe(), Layout(pp=4, vpp=2, microbatch_group=8, ep=4, dp_shard=4)),
+    (dense(), Layout(pp=4, vpp=2, microbatch_group=12, dp_shard=4)),
+    (dense(), Layout(dp_shard=16, kernels=Kernels(keeps_product_gradients=True))),
 ]
 
 
@@ -114,7 +114,7 @@ def expected(result, quantity):
 def test_every_quantity_is_the_projected_number(model, strategy):
     run = replace(workload(), tokens=1e12)
     result = project(model, cluster(16), strategy, run)
-    explainer = Explainer.of(asked(model, cluster(16), strategy, run))
+    explainer = Explainer.from_question(asked(model, cluster(16), strategy, run))
     for quantity in quantity_names():
         node = explainer.node(quantity)
         assert node.name == quantity
@@ -124,7 +124,7 @@ def test_every_quantity_is_the_projected_number(model, strategy):
 @pytest.mark.parametrize(("model", "strategy"), CASES)
 def test_step_time_and_peak_are_bit_for_bit_what_was_ranked(model, strategy):
     result = project(model, cluster(16), strategy, workload())
-    explainer = Explainer.of(asked(model, cluster(16), strategy, workload()))
+    explainer = Explainer.from_question(asked(model, cluster(16), strategy, workload()))
     assert explainer.node("step_time").value == result.step_time_s
     assert explainer.node("memory.peak").value == result.memory.peak_bytes
 
@@ -197,11 +197,11 @@ def test_training_days_need_tokens():
 
 def test_an_illegal_layout_is_refused():
     with pytest.raises(SpecError, match="devices"):
-        explain(asked(dense(), cluster(16), Strategy(tp=2), workload()), "step_time")
+        explain(asked(dense(), cluster(16), Layout(tp=2), workload()), "step_time")
 
 
 def test_a_collective_says_what_whole_runs_reach_of_its_rate():
-    explainer = Explainer.of(asked(dense(), cluster(16), Strategy(dp_shard=16), workload()))
+    explainer = Explainer.from_question(asked(dense(), cluster(16), Layout(dp_shard=16), workload()))
     found = [
         node for node in explainer.node("step_time.data_comm").walk() if "rate_share" in dict(node.inputs)
     ]
@@ -213,7 +213,7 @@ def test_a_collective_says_what_whole_runs_reach_of_its_rate():
 @pytest.mark.parametrize("model", [dense(), replace(dense(), tied_embeddings=True), moe(4)])
 def test_a_count_of_parameters_is_the_weights_of_its_blocks(model, count):
     work = replace(workload(), trainable=Trainable(frozen=("norm",)))
-    question = asked(model, cluster(16), Strategy(dp_shard=16), work)
+    question = asked(model, cluster(16), Layout(dp_shard=16), work)
     found = explain(question, f"params.{count}")
     assert math.fsum(block.value for _, block in found.inputs) == found.value
     for _, block in found.inputs:
@@ -228,7 +228,7 @@ def test_a_count_of_parameters_is_the_weights_of_its_blocks(model, count):
 
 
 def test_weights_of_a_stage_have_their_names():
-    question = asked(dense(), cluster(16), Strategy(tp=2, dp_shard=8), workload())
+    question = asked(dense(), cluster(16), Layout(tp=2, dp_shard=8), workload())
     names = {node.name for node in explain(question, "memory.weights").walk()}
     assert {"attention.norm.weight", "ffn.norm.weight", "ffn.up.weight"} <= names
 
@@ -238,7 +238,7 @@ ACCOUNTS = {"primus": {}, "korthikanti2022": {}, "playbook": {}, "almodel": {"ze
 
 @pytest.mark.parametrize(("preset", "words"), ACCOUNTS.items())
 def test_under_a_preset_it_is_the_account_s_number(preset, words):
-    plain = asked(dense(), cluster(16), Strategy(dp_shard=16, **words), workload())
+    plain = asked(dense(), cluster(16), Layout(dp_shard=16, **words), workload())
     question = replace(plain, preset=preset)
     told = project_as(question)
     peak = explain(question, "memory.peak")
@@ -261,7 +261,7 @@ def test_under_a_preset_it_is_the_account_s_number(preset, words):
     }.items(),
 )
 def test_an_account_says_what_its_formulas_made_of_what(preset, words):
-    layout = Strategy(dp_shard=8, pp=2)
+    layout = Layout(dp_shard=8, pp=2)
     question = replace(asked(dense(), cluster(16), layout, workload()), preset=preset)
     peak = explain(question, "memory.peak")
     assert peak.value == project_as(question).memory.peak_bytes
@@ -291,7 +291,7 @@ def test_a_step_of_an_account_says_what_its_formulas_made_of_what(preset, model,
 
 def test_a_replayed_layer_of_an_account_is_its_input():
     """Korthikanti et al. 2022, Table 2: 2sbh of each layer, for as many micro-batches as the first stage holds."""
-    layout = Strategy(dp_shard=8, pp=2, recompute=Recompute(granularity="full"))
+    layout = Layout(dp_shard=8, pp=2, recompute=Recompute(granularity="full"))
     question = replace(asked(dense(), cluster(16), layout, workload()), preset="korthikanti2022")
     node = next(
         each
@@ -303,9 +303,7 @@ def test_a_replayed_layer_of_an_account_is_its_input():
 
 
 def test_a_step_of_an_account_is_its_parts():
-    question = replace(
-        asked(dense(), cluster(16), Strategy(dp_shard=16, zero=3), workload()), preset="almodel"
-    )
+    question = replace(asked(dense(), cluster(16), Layout(dp_shard=16, zero=3), workload()), preset="almodel")
     told = project_as(question)
     mfu = explain(question, "mfu")
     step = dict(mfu.inputs)["step_time"]

@@ -14,7 +14,7 @@ from forescale.errors import ReaderError, SpecError
 from forescale.export import Export, export, place
 from forescale.frameworks.readers import training_file
 from forescale.frameworks.writers import WRITERS
-from forescale.spec.strategy import Recompute
+from forescale.spec.layout import Recompute
 
 ON = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
 FRAMEWORKS = [*(name for writer in WRITERS for name in writer.frameworks), "torchtitan@0.2"]
@@ -97,6 +97,6 @@ def test_the_head_begins_with_the_figures_of_what_is_written():
 
 def test_what_a_framework_cannot_replay_is_refused_to_it():
     question = ask("llama-3.2-1b", "h100-sxm", **ON, framework="maxtext")
-    assert (question.layout.recompute.granularity, question.refusal(question.layout)) == ("full", "")
+    assert (question.layout.recompute.granularity, question.violation(question.layout)) == ("full", "")
     none = replace(question.layout, recompute=Recompute())
-    assert question.refusal(none).startswith("maxtext cannot run this: recompute none (it takes ")
+    assert question.violation(none).startswith("maxtext cannot run this: recompute none (it takes ")

@@ -10,7 +10,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
 from forescale.search import search
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Precision, Recompute, Strategy, Workload
+from forescale.spec import Layout, Precision, Recompute, Workload
 from forescale.spec.framework import check_choice, searched
 from forescale.spec.space import Space
 
@@ -42,7 +42,7 @@ def test_every_layout_is_one_that_the_framework_knows(framework):
                 assert values == ("orders",)
                 assert strategy.placement is None
                 continue
-            unchanged = (getattr(Strategy(), dimension),) if None in values else ()
+            unchanged = (getattr(Layout(), dimension),) if None in values else ()
             assert getattr(strategy, dimension) in (*values, *unchanged)
 
 

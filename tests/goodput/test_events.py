@@ -57,7 +57,7 @@ def test_events_agree_with_kokolis_where_little_is_lost(mttf, restart, interval)
 
 @pytest.mark.parametrize("more", [{}, {"spares": 3, "repair": 20_000.0, "fatal": 0.02}])
 def test_of_runs_that_nearly_never_end_a_part_is_simulated_and_stands_for_all(more):
-    class Counted:
+    class FailureCounts:
         def __init__(self):
             self.rng, self.asked = np.random.default_rng(0), 0
 
@@ -69,7 +69,7 @@ def test_of_runs_that_nearly_never_end_a_part_is_simulated_and_stands_for_all(mo
             return self.rng.random()
 
     case = Case(work=4e8, interval=30.0, blocking=1.0, written=5.0, restart=300.0, mttf=400.0, **more)
-    rng = Counted()
+    rng = FailureCounts()
     found, told = simulate(case, rng), expected(case)
     assert rng.asked < 20_000
     assert found.wall == pytest.approx(float(sum(told.values())), rel=0.1)

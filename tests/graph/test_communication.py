@@ -10,7 +10,7 @@ from tests.small import dense, moe
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.ops import Collective
 from forescale.graph.sharding import ShardingRules, split_strategy
-from forescale.spec import Precision, Routing, Strategy
+from forescale.spec import Layout, Precision, Routing
 
 SEQ, HIDDEN = 4096.0, 1024.0
 BF16, FP32 = 2.0, 4.0
@@ -41,7 +41,7 @@ def only(found, axis):
 
 
 def test_tensor_parallel_sums_each_half_twice_without_sequence_parallelism():
-    found = only(sent(Strategy(tp=4, sp=False)), "tp")
+    found = only(sent(Layout(tp=4, sp=False)), "tp")
     assert found == [
         ("backward_input", "all_reduce", ALL), ("forward", "all_reduce", ALL),
         ("backward_input", "all_reduce", ALL), ("forward", "all_reduce", ALL),
@@ -54,17 +54,17 @@ def test_sequence_parallelism_gathers_and_scatters_and_gathers_again_for_the_wei
         ("backward_weight", "all_gather", ALL),
         ("forward", "reduce_scatter", ALL), ("backward_input", "all_gather", ALL),
     ]  # fmt: skip
-    assert only(sent(Strategy(tp=4)), "tp") == half * 2
+    assert only(sent(Layout(tp=4)), "tp") == half * 2
 
 
 def test_inputs_of_8_bit_products_are_gathered_in_8_bits():
-    found = only(sent(Strategy(tp=4), precision=Precision(compute="fp8")), "tp")
+    found = only(sent(Layout(tp=4), precision=Precision(compute="fp8")), "tp")
     gathers = [size for name, kind, size in found if kind == "all_gather" and name != "backward_input"]
     assert gathers == [ALL / 2] * 4
 
 
 def test_the_vocabulary_parallel_loss_sums_three_numbers_per_token():
-    found = sent(Strategy(tp=4), head=True)
+    found = sent(Layout(tp=4), head=True)
     assert ("head.cross_entropy", "forward", "all_reduce", "tp", 3 * SEQ * FP32) in found
 
 
@@ -78,11 +78,11 @@ def test_the_vocabulary_parallel_loss_sums_three_numbers_per_token():
     ],
 )  # fmt: skip
 def test_context_parallel_sends_keys_and_values_and_their_gradients(kind, expected):
-    assert only(sent(Strategy(cp=4, cp_kind=kind)), "cp") == expected
+    assert only(sent(Layout(cp=4, cp_kind=kind)), "cp") == expected
 
 
 def test_ulysses_exchanges_queries_keys_values_and_output_there_and_back():
-    found = only(sent(Strategy(cp=4, cp_kind="ulysses")), "cp")
+    found = only(sent(Layout(cp=4, cp_kind="ulysses")), "cp")
     queries, keys = SEQ / 4 * 16 * 64 * BF16, SEQ / 4 * 4 * 64 * BF16
     forward = [size for name, kind, size in found if (name, kind) == ("forward", "all_to_all")]
     assert forward == [queries, keys, keys, queries]
@@ -92,7 +92,7 @@ def test_ulysses_exchanges_queries_keys_values_and_output_there_and_back():
 @pytest.mark.parametrize("inner", [2, 4])
 def test_hierarchical_exchanges_heads_inside_and_passes_keys_and_values_around_the_groups(inner):
     cp = 8
-    strategy = Strategy(cp=cp, cp_kind="hierarchical", cp_inner=inner)
+    strategy = Layout(cp=cp, cp_kind="hierarchical", cp_inner=inner)
     queries, keys = SEQ / cp * 16 * 64 * BF16, SEQ / cp * 4 * 64 * BF16
     near = only(sent(strategy), "cp_inner")
     assert [size for name, _, size in near if name == "forward"] == [queries, keys, keys, queries]
@@ -108,11 +108,11 @@ def test_hierarchical_exchanges_heads_inside_and_passes_keys_and_values_around_t
 
 def test_one_group_is_ulysses_and_groups_of_one_are_a_ring():
     def moved(**chosen):
-        degrees, choices = split_strategy(Strategy(cp=8, **chosen))
+        degrees, choices = split_strategy(Layout(cp=8, **chosen))
         lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
         block = layer_block(dense(), dense().layer_kinds[0], lay)
         (core,) = [op for op in block.operators if op.name == "attention.core"]
-        found = sent(Strategy(cp=8, **chosen))
+        found = sent(Layout(cp=8, **chosen))
         ranks = {"cp": 8.0, "cp_inner": lay.degree("cp_inner"), "cp_outer": lay.degree("cp_outer")}
         return core.forward[0], [each[2:3] + each[4:] for each in found if ranks.get(each[3], 1.0) > 1.0]
 
@@ -125,7 +125,7 @@ ROWS = SEQ * 4 * HIDDEN * BF16
 
 
 def test_tokens_travel_to_experts_and_back_with_their_counts_first():
-    found = [each for each in sent(Strategy(ep=8, dp_shard=8), moe(), kind=1) if each[3] == "ep"]
+    found = [each for each in sent(Layout(ep=8, dp_shard=8), moe(), kind=1) if each[3] == "ep"]
     assert found == [
         ("moe.count", "forward", "all_gather", "ep", 16 * 8.0 * 8),
         ("moe.dispatch", "forward", "all_to_all", "ep", ROWS),
@@ -136,7 +136,7 @@ def test_tokens_travel_to_experts_and_back_with_their_counts_first():
 
 
 def test_in_fp8_tokens_go_and_gradients_of_results_return_in_half():
-    strategy = Strategy(ep=8, dp_shard=8, routing=Routing(dispatch="fp8"))
+    strategy = Layout(ep=8, dp_shard=8, routing=Routing(dispatch="fp8"))
     narrow = ROWS / 2 * (1 + 4 / 128)
     found = {each[:2]: each[4] for each in sent(strategy, moe(), kind=1) if each[3] == "ep"}
     assert found["moe.dispatch", "forward"] == narrow
@@ -146,7 +146,7 @@ def test_in_fp8_tokens_go_and_gradients_of_results_return_in_half():
 
 
 def test_experts_split_over_tensor_parallel_ranks_gather_their_rows_and_scatter_their_sums():
-    found = only(sent(Strategy(tp=2, ep=4, etp=2, dp_shard=4), moe(), kind=1), "etp")
+    found = only(sent(Layout(tp=2, ep=4, etp=2, dp_shard=4), moe(), kind=1), "etp")
     rows = ROWS  # half of the tokens per rank, gathered over 2
     assert found == [
         ("forward", "all_gather", rows), ("backward_input", "reduce_scatter", rows),
@@ -155,7 +155,7 @@ def test_experts_split_over_tensor_parallel_ranks_gather_their_rows_and_scatter_
 
 
 def test_capacity_bounds_what_travels():
-    free = Strategy(ep=8, dp_shard=8)
+    free = Layout(ep=8, dp_shard=8)
     tight = replace(free, routing=Routing(capacity_factor=0.5))
     volume = [sum(each[4] for each in sent(s, moe(), kind=1) if each[0] == "moe.dispatch") for s in (free, tight)]  # fmt: skip
     assert volume[1] == volume[0] / 2
@@ -164,7 +164,7 @@ def test_capacity_bounds_what_travels():
 def test_a_balancing_loss_sums_the_tokens_of_each_expert_over_the_ranks_of_a_sequence():
     counts = [("forward", "all_reduce", 4 * moe().moe.num_experts)]
     for layout in ({"tp": 2}, {"cp": 2}, {"tp": 2, "cp": 2}):
-        assert only(sent(Strategy(**layout), moe(), kind=-1), "tp_cp") == counts
-        none = Strategy(**layout, routing=Routing(balance="none"))
+        assert only(sent(Layout(**layout), moe(), kind=-1), "tp_cp") == counts
+        none = Layout(**layout, routing=Routing(balance="none"))
         assert only(sent(none, moe(), kind=-1), "tp_cp") == []
-    assert only(sent(Strategy(), moe(), kind=-1), "tp_cp") == [("forward", "all_reduce", 0.0)]
+    assert only(sent(Layout(), moe(), kind=-1), "tp_cp") == [("forward", "all_reduce", 0.0)]

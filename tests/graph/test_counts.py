@@ -11,8 +11,8 @@ from tests.small import DENSE_LAYER, dense, moe, sees
 from forescale.catalogue.models import load_model
 from forescale.graph.counts import block_flops, count_parameters, model_flops
 from forescale.graph.layer import layer_block
-from forescale.graph.parts import counted_weight_part
-from forescale.spec import Patches, Strategy
+from forescale.graph.per_block import counted_weight_part
+from forescale.spec import Layout, Patches
 
 SEQ = 256
 
@@ -20,7 +20,7 @@ SEQ = 256
 @pytest.mark.parametrize(("convention", "pairs"), [("full", SEQ * SEQ), ("masked", SEQ * (SEQ + 1) / 2)])
 def test_backward_of_a_block_has_two_products_for_one_and_five_for_two_in_attention(convention, pairs):
     """As PyTorch counts (torch/utils/flop_counter.py): mm by its extents, flash attention's backward 5 products of 2."""
-    found = block_flops(layer_block(dense(), DENSE_LAYER, toy.layout(Strategy(), SEQ)), convention)
+    found = block_flops(layer_block(dense(), DENSE_LAYER, toy.layout(Layout(), SEQ)), convention)
     linear = 2 * SEQ * (1024 * (1024 + 2 * 256) + 1024 * 1024 + 3 * 1024 * 4096)
     attention = 2 * 2 * pairs * 16 * 64
     assert found.forward == linear + attention

@@ -9,14 +9,14 @@ from tests import toy
 from tests.small import DENSE_LAYER, MOE_LAYER, dense, moe
 
 from forescale.graph.layer import block_name, layer_block
-from forescale.graph.parts import build_blocks
-from forescale.spec import Kernels, Precision, Strategy
+from forescale.graph.per_block import build_blocks
+from forescale.spec import Kernels, Layout, Precision
 
 NARROW = Precision(compute="fp8")
 
 
 def tensors(layer=DENSE_LAYER, **layout):
-    return layer_block(dense(), layer, toy.layout(Strategy(**layout), 256.0, NARROW)).tensors
+    return layer_block(dense(), layer, toy.layout(Layout(**layout), 256.0, NARROW)).tensors
 
 
 @pytest.mark.parametrize(("parallel", "num_norms", "size"), [(False, 2, 1.0), (True, 2, 1.0), (True, 1, 2.0)])
@@ -37,7 +37,7 @@ def test_a_norm_behind_a_half_feeds_the_stream_and_stays_wide():
 
 def test_norms_before_tokens_are_joined_with_their_stream_stay_wide():
     """Both are put side by side in one tensor of bf16 (DeepSeek-V3's multi-token head), which is then cast."""
-    block = build_blocks(moe(), toy.layout(Strategy(), 256.0, NARROW)).mtp
+    block = build_blocks(moe(), toy.layout(Layout(), 256.0, NARROW)).mtp
     assert block is not None
     for name in ("mtp.stream_normed", "mtp.embedding_normed", "mtp.joined"):
         assert block.tensors[name].element_bytes == 2.0
@@ -52,10 +52,10 @@ def test_masks_of_dropout_have_no_gradient():
 
 def test_additions_hand_their_gradient_on_as_it_is():
     """Of a mixture with a shared expert both results are added, and their sum to the stream."""
-    block = layer_block(moe(), moe().layers[-1], toy.layout(Strategy(), 256.0))
+    block = layer_block(moe(), moe().layers[-1], toy.layout(Layout(), 256.0))
     shared = [each.name for each in block.operators if each.shares_gradient]
     assert shared == ["attention.add", "moe.add_shared", "ffn.add"]
-    dropped = toy.layout(Strategy(kernels=Kernels(dropout=True)), 256.0)
+    dropped = toy.layout(Layout(kernels=Kernels(dropout=True)), 256.0)
     block = layer_block(dense(), DENSE_LAYER, dropped)  # each masks it for its half
     assert not any(each.shares_gradient for each in block.operators)
 
@@ -63,13 +63,13 @@ def test_additions_hand_their_gradient_on_as_it_is():
 def test_sums_without_sequence_parallelism_hand_their_gradient_on_as_it_is():
     """Megatron-LM's g: all-reduce forward, nothing backward; a gather of the split gradient makes a new one."""
     for sp, own in ((False, {"attention.scatter", "ffn.scatter"}), (True, set())):
-        block = layer_block(dense(), DENSE_LAYER, toy.layout(Strategy(tp=2, sp=sp), 256.0))
+        block = layer_block(dense(), DENSE_LAYER, toy.layout(Layout(tp=2, sp=sp), 256.0))
         shared = {each.name for each in block.operators if each.shares_gradient}
         assert shared == own | {"attention.add", "ffn.add"}
 
 
 def test_routed_and_shared_experts_have_a_result_each():
-    block = layer_block(moe(), moe().layers[-1], toy.layout(Strategy(), 256.0))
+    block = layer_block(moe(), moe().layers[-1], toy.layout(Layout(), 256.0))
     makers = {
         name: [each.name for each in block.operators if name in each.writes]
         for name in ("moe.routed", "shared.result")
@@ -94,7 +94,7 @@ def test_kinds_of_layers_have_short_names(layer, name):
 def test_learned_factors_of_a_half_s_result():
     """LayerScale (Touvron et al. 2021, arXiv:2103.17239): one factor per channel; backward reads result and gradient."""
     model = replace(dense(), branch_scales=True)
-    block = layer_block(model, DENSE_LAYER, toy.layout(Strategy(), 256.0))
+    block = layer_block(model, DENSE_LAYER, toy.layout(Layout(), 256.0))
     stream = 2 * 256 * 1024
     for half in ("attention", "ffn"):
         assert toy.counted(block, toy.BYTES)[f"{half}.scale"] == (2 * stream, 3 * stream, 0)
@@ -106,7 +106,7 @@ def test_learned_factors_of_a_half_s_result():
 
 def test_under_summa_rows_of_the_table_turn_into_tokens():
     """All tokens of a column are looked up in a part of the hidden size, which cp ranks then exchange for their own."""
-    layout = toy.layout(Strategy(tp=2, cp=4, tp_kind="summa"), 256.0)
+    layout = toy.layout(Layout(tp=2, cp=4, tp_kind="summa"), 256.0)
     sent = toy.messages(build_blocks(dense(), layout).embedding, layout)
     turned = [each for each in sent if each[0] == "embedding.turn"]
     assert turned == [

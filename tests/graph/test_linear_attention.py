@@ -11,7 +11,7 @@ from forescale.graph.layer import layer_block
 from forescale.graph.ops import Elementwise
 from forescale.graph.recompute import awaited, keep
 from forescale.graph.sharding import ShardingRules, split_strategy
-from forescale.spec import Layer, LinearAttention, Precision, Recompute, Strategy
+from forescale.spec import Layer, Layout, LinearAttention, Precision, Recompute
 
 TOKENS = 512.0
 MAMBA = LinearAttention(
@@ -28,7 +28,7 @@ INNER, STATE = 32 * 64, 8 * 128
 
 
 def kept(spec: LinearAttention) -> dict[str, float]:
-    degrees, choices = split_strategy(Strategy(sp=False))
+    degrees, choices = split_strategy(Layout(sp=False))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
     block = layer_block(small.dense(), Layer(attention=spec, ffn=None, num_norms=1), layout)
     return {tensor.name: tensor.elements / TOKENS for tensor in keep(block, Recompute()).tensors}
@@ -63,7 +63,7 @@ def test_separate_kernels_keep_the_convolved_inputs_too():
 def test_the_output_s_norm_reads_the_gate_where_there_is_one(gated, norm, read):
     spec = replace(MAMBA, fused_scan=False, output_gate=gated, output_norm=norm)
     block = layer_block(
-        small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Strategy(), TOKENS)
+        small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Layout(), TOKENS)
     )
     found = [(each.reads, each.saves) for each in block.operators if each.name == "attention.gated_norm"]
     names = tuple(f"attention.{name}" for name in read or ())
@@ -75,9 +75,7 @@ def test_the_output_s_norm_reads_the_gate_where_there_is_one(gated, norm, read):
 def test_two_ranks_have_half_the_heads_and_half_the_work_of_the_recurrence(fused, currency):
     layer = Layer(attention=replace(MAMBA, fused_scan=fused), ffn=None, num_norms=1)
     one, two = (
-        toy.counted(
-            layer_block(small.dense(), layer, toy.layout(Strategy(tp=tp, sp=False), TOKENS)), currency
-        )
+        toy.counted(layer_block(small.dense(), layer, toy.layout(Layout(tp=tp, sp=False), TOKENS)), currency)
         for tp in (1, 2)
     )
     assert two["attention.core"] == pytest.approx([seconds / 2 for seconds in one["attention.core"]])
@@ -87,7 +85,7 @@ def test_a_fused_recurrence_moves_more_in_backward():
     """mamba_ssm e9594ce on one H100, 8,192 tokens of 64 heads of 64: kernels of 0.29 ms beside the products."""
     spec = replace(MAMBA, num_heads=64, key_head_dim=128, chunk_size=128)
     block = layer_block(
-        small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Strategy(), 8192.0)
+        small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Layout(), 8192.0)
     )
     (core,) = [each for each in block.operators if each.name == "attention.core"]
     moved = sum(each.bytes_moved for each in core.backward_input if isinstance(each, Elementwise))
@@ -97,7 +95,7 @@ def test_a_fused_recurrence_moves_more_in_backward():
 def test_decays_of_heads_are_kept_in_fp32():
     """flash-linear-attention, ops/simple_gla: g is summed and kept in fp32."""
     layer = Layer(attention=replace(MAMBA, fused_scan=False), ffn=None, num_norms=1)
-    block = layer_block(small.dense(), layer, toy.layout(Strategy(), TOKENS))
+    block = layer_block(small.dense(), layer, toy.layout(Layout(), TOKENS))
     decay = block.tensors["attention.decay"]
     assert (decay.elements, decay.element_bytes) == (TOKENS * 32, 4.0)
 
@@ -105,7 +103,7 @@ def test_decays_of_heads_are_kept_in_fp32():
 def test_only_products_with_weights_wait_for_their_gradients():
     """Qi et al. 2023, arXiv:2401.10241: what the recurrence multiplies has no weight and goes with the input gradient."""
     layer = Layer(attention=replace(MAMBA, fused_scan=False), ffn=None, num_norms=1)
-    waiting = dict(awaited(layer_block(small.dense(), layer, toy.layout(Strategy(), TOKENS))))
+    waiting = dict(awaited(layer_block(small.dense(), layer, toy.layout(Layout(), TOKENS))))
     products = ("query", "key", "value", "gate", "decay", "result")
     gradients = {name for name in waiting if name.startswith("∂")}
     assert len(gradients) == len(products)
@@ -114,7 +112,7 @@ def test_only_products_with_weights_wait_for_their_gradients():
 
 def test_gradients_that_wait_in_fp32_are_as_wide_as_they_are():
     precision = Precision(compute="tf32", activations="fp32", parameters="fp32", master="none")
-    layout = toy.layout(Strategy(), TOKENS, precision)
+    layout = toy.layout(Layout(), TOKENS, precision)
     waiting = dict(awaited(layer_block(small.dense(), small.DENSE_LAYER, layout)))
     assert waiting["∂ffn.up"] == 4 * TOKENS * 2 * 4096
 
@@ -122,9 +120,7 @@ def test_gradients_that_wait_in_fp32_are_as_wide_as_they_are():
 def test_gradients_that_wait_for_8_bit_products_wait_in_8_bits():
     """Transformer Engine's WeightGradStore keeps what the product reads."""
     wide, narrow = (
-        dict(
-            awaited(layer_block(small.dense(), small.DENSE_LAYER, toy.layout(Strategy(), TOKENS, precision)))
-        )
+        dict(awaited(layer_block(small.dense(), small.DENSE_LAYER, toy.layout(Layout(), TOKENS, precision))))
         for precision in (Precision(), Precision(compute="fp8"))
     )
     assert wide["∂ffn.up"] == 2 * TOKENS * 2 * 4096

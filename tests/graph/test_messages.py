@@ -14,11 +14,11 @@ from forescale.spec import (
     Kernels,
     LatentAttention,
     Layer,
+    Layout,
     Model,
     MoeFfn,
     Precision,
     Routing,
-    Strategy,
 )
 
 TOKENS, HIDDEN, HEADS, KV, SIZE = 5 * 462, 130, 12, 6, 38
@@ -31,12 +31,12 @@ FORWARD, INPUT, WEIGHT = toy.PASSES
 
 
 def sent(layer, *, precision=None, **layout):
-    rules = toy.layout(Strategy(micro_batch_size=5, **layout), 462.0, precision)
+    rules = toy.layout(Layout(micro_batch_size=5, **layout), 462.0, precision)
     return by_hand(toy.messages(layer_block(replace(MODEL, layers=(layer,)), layer, rules), rules))
 
 
 def ends(builder, **layout):
-    rules = toy.layout(Strategy(micro_batch_size=5, **layout), 462.0)
+    rules = toy.layout(Layout(micro_batch_size=5, **layout), 462.0)
     return by_hand(toy.messages(builder(MODEL, rules), rules))
 
 

@@ -15,14 +15,14 @@ from forescale.graph.ops import Collective, GroupedGemm
 from forescale.graph.recompute import keep
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.project import project
-from forescale.spec import Precision, Recompute, Routing, Strategy
+from forescale.spec import Layout, Precision, Recompute, Routing
 
 TOKENS, TOP_K, EXPERTS, HIDDEN = 512, 4, 16, 1024
 BALANCED = Routing()
 
 
 def block(routing: Routing = BALANCED, **degrees: int):
-    strategy = Strategy(**{"sp": False, "ep": 4, "dp_shard": 4, **degrees}, routing=routing)
+    strategy = Layout(**{"sp": False, "ep": 4, "dp_shard": 4, **degrees}, routing=routing)
     numbers, choices = split_strategy(strategy)
     layout = ShardingRules(degrees=numbers, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), small.MOE_LAYER, layout)
@@ -100,7 +100,7 @@ def test_flops_and_kept_bytes_of_experts_follow_the_rows():
 
 
 def test_a_step_with_uneven_experts_is_longer_and_larger():
-    strategy = Strategy(ep=8, dp_shard=8, graphs="full")
+    strategy = Layout(ep=8, dp_shard=8, graphs="full")
     even, uneven = (
         project(small.moe(), small.cluster(8), replace(strategy, routing=routing), small.workload())
         for routing in (Routing(), Routing(imbalance=2.0))

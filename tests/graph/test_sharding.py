@@ -8,20 +8,20 @@ import pytest
 from tests import toy
 from tests.small import dense
 
-from forescale.graph.parts import build_blocks
+from forescale.graph.per_block import build_blocks
 from forescale.graph.sharding import split_strategy
-from forescale.spec import Overlap, Precision, Strategy
+from forescale.spec import Layout, Overlap, Precision
 
 
 @pytest.mark.parametrize("sp", [True, False])
 def test_without_its_sequence_tensor_parallelism_has_nothing_to_run_beside(sp):
     """Megatron-LM, training/arguments.py: tp_comm_overlap without sequence parallelism is refused."""
-    _, choices = split_strategy(Strategy(tp=2, sp=sp, overlap=Overlap(tensor=True)))
+    _, choices = split_strategy(Layout(tp=2, sp=sp, overlap=Overlap(tensor=True)))
     assert choices.overlapped == Overlap(tensor=sp)
 
 
 def test_blocks_depend_on_nothing_that_their_layout_leaves_out():
-    strategy = Strategy(tp=2, cp=2, pp=4, vpp=2, dp_replicate=2, dp_shard=4, zero=3, micro_batch_size=3)
+    strategy = Layout(tp=2, cp=2, pp=4, vpp=2, dp_replicate=2, dp_shard=4, zero=3, micro_batch_size=3)
     layout = toy.layout(strategy, 512.0)
     own = layout.of_blocks
     assert own is not None
@@ -37,7 +37,7 @@ def test_blocks_depend_on_nothing_that_their_layout_leaves_out():
 )
 def test_what_ranks_keep_whole_under_each_stage_of_zero(zero, parameters, gradients):
     """Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: stage 2 cuts gradients too, stage 3 parameters too."""
-    degrees, _ = split_strategy(Strategy(dp_shard=8, zero=zero))
+    degrees, _ = split_strategy(Layout(dp_shard=8, zero=zero))
     assert (degrees.keeps_parameters, degrees.keeps_gradients) == (parameters, gradients)
 
 
@@ -48,4 +48,4 @@ def test_what_ranks_keep_whole_under_each_stage_of_zero(zero, parameters, gradie
 def test_what_a_sum_of_weight_gradients_moves_beyond_the_product_s_result(compute, gradients, beyond):
     """The sum is read and written instead of a result that is written in 2 bytes, or in 4; no less than that."""
     precision = Precision(compute=compute, activations=compute.replace("tf", "fp"), gradients=gradients)
-    assert toy.layout(Strategy(), 512.0, precision).accumulate_bytes == beyond
+    assert toy.layout(Layout(), 512.0, precision).accumulate_bytes == beyond

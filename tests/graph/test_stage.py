@@ -9,7 +9,7 @@ from tests.small import cluster, dense, moe, workload
 from forescale.errors import SpecError
 from forescale.graph.stages import given_chunks, layers_per_stage, plan_stages, replayed_mtp
 from forescale.project import project
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Layout, Recompute
 
 
 def sizes(num_layers, pp, vpp=1):
@@ -125,7 +125,7 @@ def test_layers_are_chosen_in_one_way():
 
 
 def projected(recompute, model=None, **layout):
-    strategy = Strategy(dp_shard=8, micro_batch_size=4, recompute=recompute, **layout)
+    strategy = Layout(dp_shard=8, micro_batch_size=4, recompute=recompute, **layout)
     return project(model or dense(8), cluster(8), strategy, workload())
 
 

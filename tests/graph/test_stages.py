@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from tests.small import dense, moe
 
-from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.graph.stages import (
     Picker,
     StagePlan,
@@ -64,7 +64,7 @@ def summed(values, multiplicity):
     return float(sum_over_stages(values=np.array(values), multiplicity=np.array(multiplicity)))
 
 
-PARTS = Parts(
+PARTS = PerBlock(
     layers=(2.0, 3.0), embedding=10.0, head=20.0, mtp=7.0, vision=((1, 100.0), (5, 1000.0), (1, 10000.0))
 )
 
@@ -102,9 +102,9 @@ def test_moments_that_no_other_exceeds():
 
 def with_moments_of(*sizes):
     """Return the plan of one rank with moments of so many layers, and as many that wait, a forward at work in all."""
-    one = replace(PLAN.taken(np.array([0])), moments=(), waiting=(), at_work=())
+    one = replace(PLAN.taken(np.array([0])), moments=(), waiting=(), active=())
     moments = tuple(replace(one, counts=np.array([[size]])) for size in sizes)
-    return replace(one, moments=moments, waiting=moments, at_work=(np.array([[1.0, 0.0, 0.0]]),) * len(sizes))
+    return replace(one, moments=moments, waiting=moments, active=(np.array([[1.0, 0.0, 0.0]]),) * len(sizes))
 
 
 def test_plans_stand_side_by_side_as_high_as_the_highest():
@@ -125,7 +125,7 @@ def test_plans_with_fewer_moments_repeat_their_last():
     stages = stack_plans([with_moments_of(3.0, 5.0, 4.0), with_moments_of(7.0)])
     for moments in (stages.moments, stages.waiting):
         assert [each.counts[0].tolist() for each in moments] == [[[3.0, 7.0]], [[5.0, 7.0]], [[4.0, 7.0]]]
-    assert [[each.tolist() for each in moment] for moment in stages.at_work] == [
+    assert [[each.tolist() for each in moment] for moment in stages.active] == [
         [[[1, 1]], [[0, 0]], [[0, 0]]]
     ] * 3
 
@@ -135,7 +135,7 @@ def test_plans_without_moments_hold_their_layers_and_nothing_waits():
     stages = stack_plans([with_moments_of(3.0, 5.0), PLAN.taken(np.array([1]))])
     assert [each.counts[0].tolist() for each in stages.moments] == [[[3.0, 2.0]], [[5.0, 2.0]]]
     assert [each.counts[0].tolist() for each in stages.waiting] == [[[3.0, 0.0]], [[5.0, 0.0]]]
-    assert [[each.tolist() for each in moment] for moment in stages.at_work] == [
+    assert [[each.tolist() for each in moment] for moment in stages.active] == [
         [[[1, 1]], [[0, 1]], [[0, 1]]]
     ] * 2
     assert stack_plans([PLAN, PLAN]).moments == stack_plans([PLAN, PLAN]).waiting == ()
@@ -189,8 +189,8 @@ def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():
 
 def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
     """Two copies of other stages (DualPipe): the mean over both."""
-    blocks = Parts(layers=(ByPolicy(taken=2.0, left=2.0),), embedding=ByPolicy(taken=4.0, left=4.0),
-                   head=ByPolicy(taken=6.0, left=6.0), mtp=None)  # fmt: skip
+    blocks = PerBlock(layers=(RecomputeSplit(taken=2.0, left=2.0),), embedding=RecomputeSplit(taken=4.0, left=4.0),
+                   head=RecomputeSplit(taken=6.0, left=6.0), mtp=None)  # fmt: skip
     one, two, four = (
         StageSums(model=dense(), recompute=Recompute(), stages=PLAN.alone, copies=copies).total(
             blocks, lambda each: each
@@ -203,8 +203,8 @@ def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
 
 def test_prediction_that_is_not_replayed_stands_on_the_last_stage():
     """Of two predicting layers one is listed; none of them, nor the head, is before the last stage."""
-    part = ByPolicy(taken=100.0, left=1.0)
-    blocks = Parts(layers=(part, part), embedding=part, head=part, mtp=part)
+    part = RecomputeSplit(taken=100.0, left=1.0)
+    blocks = PerBlock(layers=(part, part), embedding=part, head=part, mtp=part)
     plan = replace(PLAN, counts=np.array([[1.0, 0.0], [0.0, 1.0]]))
     plan = replace(plan, replayed=0.0 * plan.counts, heads=0.0 * plan.counts)
     sums = StageSums(

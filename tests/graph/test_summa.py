@@ -14,7 +14,7 @@ from forescale.graph.layer import embedding_block, head_block, layer_block, padd
 from forescale.graph.ops import Collective
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.presets.subramanian2024.layers import Quirks, Split, layer_summa, shape_of
-from forescale.spec import Strategy
+from forescale.spec import Layout
 from forescale.spec.workload import Precision
 
 GPT3_1T = load_model("gpt3-1t")
@@ -28,7 +28,7 @@ GRIDS = [(8, 4), (4, 8), (8, 1), (1, 8), (5, 2)]
 
 
 def layout(tp, cp, *, kind="summa", panels=1, batch=1, seq_len=2048):
-    strategy = Strategy(tp=tp, cp=cp, tp_kind=kind, summa_panels=panels, micro_batch_size=batch)
+    strategy = Layout(tp=tp, cp=cp, tp_kind=kind, summa_panels=panels, micro_batch_size=batch)
     degrees, choices = split_strategy(strategy)
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 

@@ -10,7 +10,7 @@ from tests import toy
 from forescale.graph.counts import count_parameters
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.loss import loss_chunk_tokens
-from forescale.graph.parts import build_blocks
+from forescale.graph.per_block import build_blocks
 from forescale.graph.sharding import split_strategy
 from forescale.spec import (
     DenseFfn,
@@ -18,11 +18,11 @@ from forescale.spec import (
     Kernels,
     LatentAttention,
     Layer,
+    Layout,
     LinearAttention,
     Model,
     MoeFfn,
     Precision,
-    Strategy,
 )
 from forescale.spec.model import Patches
 
@@ -40,7 +40,7 @@ MODEL = Model(
 
 
 def rules(**layout):
-    return toy.layout(Strategy(micro_batch_size=5, **layout), 462.0)
+    return toy.layout(Layout(micro_batch_size=5, **layout), 462.0)
 
 
 def block_of(attention, ffn, **layout):
@@ -610,14 +610,14 @@ def test_the_grid_of_summa():
 def test_a_weight_gradient_has_the_type_of_its_weight_and_16_bits_at_least(parameters, size):
     recipe = {"compute": "fp8", "recipe": "blockwise"} if parameters == "fp8" else {}
     precision = Precision(parameters=parameters, **recipe)
-    block = head_block(MODEL, toy.layout(Strategy(), 462.0, precision))
+    block = head_block(MODEL, toy.layout(Layout(), 462.0, precision))
     gradient = block.tensors["head.logits.weight_gradient"]
     assert (gradient.element_bytes, gradient.differentiable) == (size, False)
 
 
 def test_gradients_of_activations_have_16_bits_at_least():
     """What is kept in fp8 gets gradients in bf16, routing logits in fp32 get theirs in fp32."""
-    layout = toy.layout(Strategy(), 462.0, Precision(compute="fp8"))
+    layout = toy.layout(Layout(), 462.0, Precision(compute="fp8"))
     layer = Layer(attention=None, ffn=ROUTED, num_norms=1)
     found = layer_block(replace(MODEL, layers=(layer,)), layer, layout).tensors
     dense = layer_block(MODEL, MODEL.layers[0], layout).tensors["ffn.gather.result"]
@@ -702,7 +702,7 @@ def test_what_backward_of_a_product_needs_beside_what_it_kept():
 
 def test_an_embedding_s_norm_stays_wide_under_narrow_recipes():
     """Its result is the stream, of which linear layers make their own narrow copies."""
-    layout = toy.layout(Strategy(micro_batch_size=5), 462.0, Precision(compute="fp8", recipe="delayed"))
+    layout = toy.layout(Layout(micro_batch_size=5), 462.0, Precision(compute="fp8", recipe="delayed"))
     block = embedding_block(replace(MODEL, embedding_norm=True), layout)
     assert block.tensors["embedding.normed"].element_bytes == 2.0
 
@@ -717,7 +717,7 @@ def test_prediction_repeats_the_model_s_last_layer():
 
 def test_replicas_and_shards_of_experts():
     """tp 2 x cp 3 x dp 12 ranks, of which ep 4 x etp 2 hold different parts: 9 copies, over dp_shard 6 of 12 alike 4.5."""
-    degrees, _ = split_strategy(Strategy(tp=2, cp=3, ep=4, etp=2, dp_replicate=2, dp_shard=6))
+    degrees, _ = split_strategy(Layout(tp=2, cp=3, ep=4, etp=2, dp_replicate=2, dp_shard=6))
     assert (degrees.dp, degrees.expert_dp, degrees.expert_shards) == (12, 9, 4.5)
 
 
@@ -736,7 +736,7 @@ def test_experts_in_8_bits_narrow_rows_both_ways():
     precision = Precision(compute="fp8", recipe="delayed")
     layer = Layer(attention=None, ffn=replace(ROUTED, shared_ffn_hidden_size=0), num_norms=1)
     for kernels, calls in ((Kernels(), 20), (Kernels(expert_kernels="one"), 1)):
-        layout = toy.layout(Strategy(micro_batch_size=5, kernels=kernels), 462.0, precision)
+        layout = toy.layout(Layout(micro_batch_size=5, kernels=kernels), 462.0, precision)
         found = {
             each.name: each for each in layer_block(replace(MODEL, layers=(layer,)), layer, layout).operators
         }
@@ -757,7 +757,7 @@ def test_experts_in_8_bits_narrow_rows_both_ways():
     ],
 )
 def test_attention_runs_in_the_type_of_wide_products(precision, dtype):
-    assert toy.layout(Strategy(), 462.0, precision).core_type == dtype
+    assert toy.layout(Layout(), 462.0, precision).core_type == dtype
 
 
 def test_experts_are_weighed_in_fp32():

@@ -10,10 +10,10 @@ from tests.small import sees
 from forescale.catalogue.models import load_model
 from forescale.graph.counts import count_parameters, count_trained, model_flops, whole_blocks
 from forescale.graph.ops import Collective, Elementwise, Gemm
-from forescale.graph.parts import build_blocks
+from forescale.graph.per_block import build_blocks
 from forescale.graph.recompute import keep
 from forescale.graph.sharding import ShardingRules, split_strategy
-from forescale.spec import Kernels, Recompute, Strategy
+from forescale.spec import Kernels, Layout, Recompute
 from forescale.spec.model import Images, Tiles, Vision
 from forescale.spec.workload import Precision, Trainable
 
@@ -21,7 +21,7 @@ GEMMA = load_model("gemma-3-4b")
 CUT = Kernels(cuts_vision=True)
 
 
-def tower(strategy: Strategy, trainable: Trainable | None = None, images: Images | None = None):
+def tower(strategy: Layout, trainable: Trainable | None = None, images: Images | None = None):
     degrees, choices = split_strategy(strategy)
     layout = ShardingRules(
         degrees=degrees,
@@ -43,14 +43,14 @@ def up(blocks):
 
 
 def test_each_image_is_a_sequence_whatever_cuts_the_text():
-    product = up(tower(Strategy(tp=4, cp=2, micro_batch_size=3), images=Images(count=2)))
+    product = up(tower(Layout(tp=4, cp=2, micro_batch_size=3), images=Images(count=2)))
     assert (product.m, product.k, product.n) == (3 * 2 * 4096, 1152, 4304)
 
 
 def test_tiles_are_sequences_of_their_own():
     """An image of 896 pixels in 2 x 2 tiles of 448, and once more whole: five sequences of 1,024 patches."""
     vision = replace(SMALL.vision, tiles=Tiles(grids=((1, 1), (2, 2)), fits="resolution"))
-    degrees, choices = split_strategy(Strategy(micro_batch_size=3))
+    degrees, choices = split_strategy(Layout(micro_batch_size=3))
     layout = ShardingRules(
         degrees=degrees,
         choices=choices,
@@ -65,14 +65,14 @@ def test_tiles_are_sequences_of_their_own():
 def test_a_class_token_is_one_more_than_patches_have():
     """CLIP ViT-L/14 at 336 pixels, as LLaVA-1.5 has it: 24 x 24 patches are a sequence of 577."""
     model = load_model("llava-1.5-7b")
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     blocks = build_blocks(model, layout).vision
     assert up(blocks).m == 577
 
 
 def test_kernels_that_cut_towers_cut_them_over_tp_alone():
-    blocks = tower(Strategy(tp=4, cp=2, kernels=CUT))
+    blocks = tower(Layout(tp=4, cp=2, kernels=CUT))
     product = up(blocks)
     assert (product.m, product.n) == (4096, 4304 / 4)
     axes = {each.axis for _, block in blocks for own in block.operators for each in own.primitives
@@ -81,17 +81,17 @@ def test_kernels_that_cut_towers_cut_them_over_tp_alone():
 
 
 def test_a_whole_tower_on_every_rank_sends_nothing():
-    blocks = tower(Strategy(tp=4, cp=2))
+    blocks = tower(Layout(tp=4, cp=2))
     assert not any(isinstance(each, Collective) for _, block in blocks for own in block.operators
                    for each in own.primitives)  # fmt: skip
 
 
 def test_all_of_it_is_one_part_of_the_time():
-    assert {own.part for _, block in tower(Strategy()) for own in block.operators} == {"vision"}
+    assert {own.part for _, block in tower(Layout()) for own in block.operators} == {"vision"}
 
 
 def test_a_frozen_tower_has_no_backward_and_keeps_nothing():
-    *below, (_, projector) = tower(Strategy(), Trainable(frozen=("vision",)))
+    *below, (_, projector) = tower(Layout(), Trainable(frozen=("vision",)))
     for _, block in below:
         assert not keep(block, Recompute()).tensors
         assert not keep(block, Recompute(granularity="full")).tensors
@@ -102,7 +102,7 @@ def test_a_frozen_tower_has_no_backward_and_keeps_nothing():
 
 
 def test_a_trained_tower_behind_a_frozen_projector_has_gradients():
-    (_, embedding), *_, (_, projector) = tower(Strategy(), Trainable(frozen=("projector",)))
+    (_, embedding), *_, (_, projector) = tower(Layout(), Trainable(frozen=("projector",)))
     product = next(own for own in projector.operators if own.name == "projector.0")
     assert product.backward_input
     assert not product.backward_weight
@@ -133,10 +133,10 @@ def test_flops_of_a_tower(frozen, passes):
 
 
 def test_a_trained_tower_makes_the_gradients_of_its_weights():
-    ((_, layer),) = tower(Strategy(kernels=Kernels(gradient_sum="after_product")))[1:-1]
+    ((_, layer),) = tower(Layout(kernels=Kernels(gradient_sum="after_product")))[1:-1]
     made = {each.name: each.backward_temporaries for each in layer.operators}
     assert made["ffn.up"] == ("ffn.up.weight_gradient",)
-    (_, start), *_ = tower(Strategy(kernels=Kernels(gradient_sum="after_product")))
+    (_, start), *_ = tower(Layout(kernels=Kernels(gradient_sum="after_product")))
     (patch,) = [each for each in start.operators if each.name == "embedding.patch"]
     assert (patch.backward_input, patch.backward_temporaries) == ((), ("embedding.patch.weight_gradient",))
 
@@ -156,7 +156,7 @@ def projector(vision: Vision, **layout):
 
     An image is 32 x 32 patches of 512, which 256 tokens of 4 x 512 or of 512 are made from.
     """
-    degrees, choices = split_strategy(Strategy(**layout))
+    degrees, choices = split_strategy(Layout(**layout))
     given = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
     block = build_blocks(replace(SMALL, vision=vision), given).vision[-1][1]
     work = [(own.name.removeprefix("projector."), each) for own in block.operators for each in own.forward]
@@ -216,7 +216,7 @@ def test_results_of_a_tower_stay_wide_under_narrow_recipes():
     vision = replace(
         SMALL.vision, projector=(1024,), projector_merges=True, projector_ffn=3000, projector_norm="layer"
     )
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     narrow = ShardingRules(
         degrees=degrees, choices=choices, precision=Precision(compute="fp8"), seq_len=256.0
     )
@@ -286,7 +286,7 @@ def test_a_gated_network_behind_a_projector():
 def test_a_trained_norm_of_what_has_no_gradient_has_its_own():
     """Behind a frozen tower nothing goes further back, but the norm's weight has a gradient, and what follows too."""
     vision = replace(SMALL.vision, projector_norm="layer")
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     frozen = Trainable(frozen=("vision",))
     layout = ShardingRules(
         degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=frozen

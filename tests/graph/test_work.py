@@ -18,12 +18,12 @@ from forescale.spec import (
     Kernels,
     LatentAttention,
     Layer,
+    Layout,
     LinearAttention,
     Model,
     MoeFfn,
     Precision,
     Routing,
-    Strategy,
 )
 
 BATCH, SEQ = 5.0, 462.0
@@ -38,7 +38,7 @@ NOTHING = (0.0, 0.0, 0.0)
 def block_of(attention, ffn, *, model=None, precision=None, **layout):
     layer = Layer(attention=attention, ffn=ffn, num_norms=(attention is not None) + (ffn is not None))
     whole = replace(model or MODEL, layers=(layer,))
-    return layer_block(whole, layer, toy.layout(Strategy(micro_batch_size=5, **layout), SEQ, precision))
+    return layer_block(whole, layer, toy.layout(Layout(micro_batch_size=5, **layout), SEQ, precision))
 
 
 MODEL = Model(
@@ -503,7 +503,7 @@ def test_experts_in_a_narrower_space():
 
 
 def ends(builder, model=MODEL, *, precision=None, **layout):
-    return builder(model, toy.layout(Strategy(micro_batch_size=5, **layout), SEQ, precision))
+    return builder(model, toy.layout(Layout(micro_batch_size=5, **layout), SEQ, precision))
 
 
 def test_embedding():
@@ -600,7 +600,7 @@ def test_a_loss_fused_with_its_product():
 def test_multi_token_prediction_joins_two_streams():
     """Two norms, both written side by side, projected to half of the columns; then a layer and the head."""
     model = replace(MODEL, layers=(Layer(attention=ATTENTION, ffn=FFN),), num_mtp_layers=1)
-    layout = toy.layout(Strategy(micro_batch_size=5, tp=2), SEQ)
+    layout = toy.layout(Layout(micro_batch_size=5, tp=2), SEQ)
     found = toy.counted(mtp_block(model, layout), toy.BYTES)
     stream = 2 * TOKENS / 2 * HIDDEN
     assert found["mtp.stream_norm"] == found["mtp.embedding_norm"] == (2 * stream, 3 * stream, 0)

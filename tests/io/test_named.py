@@ -264,14 +264,14 @@ parameters = { efficiency = 0.6, launch = "80 us", algorithms = ["ring", "tree",
 """
     path = tmp_path / "site.toml"
     path.write_text(own, encoding="utf-8")
-    links = AlphaBeta.of(read_cluster_file(path, 16)).calibration.links
+    links = AlphaBeta.from_cluster(read_cluster_file(path, 16)).calibration.links
     assert links[1].protocols[-1].efficiency == pytest.approx(0.6)
     assert links[1].protocols[-1].launch == pytest.approx(80e-6)
     assert links[1].algorithms == ("ring", "tree", "p2p")
-    assert links[0] == AlphaBeta.of(load_cluster("h100-sxm", 16)).calibration.links[0]
+    assert links[0] == AlphaBeta.from_cluster(load_cluster("h100-sxm", 16)).calibration.links[0]
     path.write_text(own.replace('"tree"', '"trees"'), encoding="utf-8")
     with pytest.raises(UnknownNameError, match="unknown collective algorithm 'trees'; did you mean tree"):
-        AlphaBeta.of(read_cluster_file(path, 16))
+        AlphaBeta.from_cluster(read_cluster_file(path, 16))
     path.write_text(own.replace("0.6", "1.6"), encoding="utf-8")
     with pytest.raises(SpecError, match="efficiency"):
         read_cluster_file(path, 16)

@@ -21,7 +21,7 @@ from forescale.io.question import build_question
 from forescale.io.step_memory import write_timeline
 from forescale.project import memory_timeline, project
 from forescale.question import Question
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 MILLI = 1000.0
 """Microseconds, which events are in."""
@@ -80,7 +80,7 @@ QUESTION = Question(
     model=load_model("llama-3.1-8b"),
     cluster=load_cluster("h100-sxm", 8),
     workload=Workload(seq_len=4096, global_batch_size=32),
-    strategy=Strategy(tp=2, pp=2, dp_shard=2, zero=1),
+    strategy=Layout(tp=2, pp=2, dp_shard=2, zero=1),
 )
 
 

@@ -32,7 +32,7 @@ from forescale.io.question import (
 from forescale.io.reading import spelt_out
 from forescale.project import project
 from forescale.question import Question
-from forescale.spec import DenseFfn, Kernels, Overlap, Precision, Recompute, Share, Space, Strategy, Workload
+from forescale.spec import DenseFfn, Kernels, Layout, Overlap, Precision, Recompute, Share, Space, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import replayed, searched
 from forescale.spec.operations import Checkpointing, Failures, Operations
@@ -64,7 +64,7 @@ def spaces(draw):
         precision=draw(st.sampled_from([(None,), (None, ("fp8", "blockwise"))])),
         overlap=draw(st.sampled_from([(None,), (None, (), ("tensor", "data"))])),
         optimizer_offload=draw(st.sampled_from([(None,), (None, 0.1, 1.0)])),
-        base=Strategy(
+        base=Layout(
             overlap=Overlap(expert=draw(st.booleans())), graphs=draw(st.sampled_from(["none", "full"]))
         ),
         waived=draw(st.sampled_from([(), ("heads over tp",)])),
@@ -100,7 +100,7 @@ def questions(draw):
         strategy=draw(
             st.none()
             | st.builds(
-                lambda tp, zero, again: Strategy(tp=tp, dp_shard=8 // tp, zero=zero, recompute=again),
+                lambda tp, zero, again: Layout(tp=tp, dp_shard=8 // tp, zero=zero, recompute=again),
                 tp=st.sampled_from([1, 2, 4]),
                 zero=st.sampled_from([1, 3]),
                 again=st.sampled_from(RECOMPUTES[:2]),
@@ -252,7 +252,7 @@ def test_reads_every_section(plan):
         tokens=15e12,
         precision=Precision(compute="fp8", recipe="delayed"),
     )
-    assert found.strategy == Strategy(
+    assert found.strategy == Layout(
         tp=8, pp=4, dp_shard=8, recompute=Recompute(granularity="selective", modules=("core_attn",))
     )
     assert found.preset == "default"
@@ -415,9 +415,9 @@ def test_files_named_in_a_plan_are_beside_it(plan, tmp_path):
 
 
 def test_data_parallel_follows_from_the_devices():
-    assert build_strategy({"tp": 2, "zero": 0}, 8, where="x") == Strategy(tp=2, zero=0, dp_replicate=4)
-    assert build_strategy({"dp_replicate": 2}, 8, where="x") == Strategy(dp_replicate=2, dp_shard=4)
-    assert build_strategy({"dp_shard": 2}, 8, where="x") == Strategy(dp_replicate=4, dp_shard=2)
+    assert build_strategy({"tp": 2, "zero": 0}, 8, where="x") == Layout(tp=2, zero=0, dp_replicate=4)
+    assert build_strategy({"dp_replicate": 2}, 8, where="x") == Layout(dp_replicate=2, dp_shard=4)
+    assert build_strategy({"dp_shard": 2}, 8, where="x") == Layout(dp_replicate=4, dp_shard=2)
     stated = build_strategy({"dp_shard": 2, "dp_replicate": 2}, 64, where="x")
     assert (stated.dp_replicate, stated.dp_shard) == (2, 2)
 
@@ -427,7 +427,7 @@ def three_layers(model):
     return replace(model, name="small", layers=layers)
 
 
-UNUSUAL = Strategy(
+UNUSUAL = Layout(
     tp=4,
     pp=2,
     dp_replicate=4,
@@ -467,7 +467,7 @@ def test_a_written_plan_is_short(plan, tmp_path):
 
 def of_bench(model, **types):
     run = replace(workload(), precision=Precision(**types))
-    return Question(model=model, cluster=cluster(8), workload=run, strategy=Strategy(dp_replicate=8))
+    return Question(model=model, cluster=cluster(8), workload=run, strategy=Layout(dp_replicate=8))
 
 
 def measured(ran, target):

@@ -9,7 +9,7 @@ import forescale as fs
 from forescale.errors import SpecError
 from forescale.io.question import build_question
 from forescale.io.sizes import fewest_devices
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 RUN = {"seq_len": 256, "global_batch_size": 64}
 
@@ -109,7 +109,7 @@ def test_the_only_vpp_of_a_schedule_is_taken_where_none_is_given(layout, vpp):
 
 
 def test_a_vpp_that_is_given_stays():
-    for layout in ({"schedule": "zbv", "pp": 2, "vpp": 1}, Strategy(schedule="zbv", pp=2)):
+    for layout in ({"schedule": "zbv", "pp": 2, "vpp": 1}, Layout(schedule="zbv", pp=2)):
         question = asked(dense(4), strategy=layout, devices=2)
         assert question.layout.vpp == 1
         with pytest.raises(SpecError, match=r"vpp must be 2; got 1"):

@@ -6,10 +6,10 @@ from tests import small
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError
 from forescale.io.space import held_space, placement_of, read_space, wider_space
-from forescale.spec import Recompute, Share, Strategy
+from forescale.spec import Layout, Recompute, Share
 from forescale.spec.framework import searched
+from forescale.spec.layout import ALL_LAYERS
 from forescale.spec.space import Space, default_recompute, partial_recompute
-from forescale.spec.strategy import ALL_LAYERS
 
 MODEL = small.dense()
 
@@ -151,7 +151,7 @@ def test_numbers_of_layers_are_powers_of_two():
 )
 def test_tiers_and_axes(text, meaning):
     assert placement_of(text, where="--placement") == meaning
-    written = Strategy(placement=meaning).rank_order
+    written = Layout(placement=meaning).rank_order
     assert placement_of(written, where="--placement") == meaning
 
 

@@ -13,9 +13,9 @@ from forescale.catalogue.models import load_model
 from forescale.errors import ForescaleError
 from forescale.io.step_memory import step_counters, step_snapshot, write_timeline
 from forescale.project import memory_timeline
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Layout, Recompute, Workload
 
-LAYOUT = Strategy(tp=4, pp=2, dp_shard=2)
+LAYOUT = Layout(tp=4, pp=2, dp_shard=2)
 CASES = {
     "1f1b": LAYOUT,
     "interleaved": replace(LAYOUT, vpp=2),

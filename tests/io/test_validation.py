@@ -8,9 +8,9 @@ from forescale.spec import (
     Device,
     FullAttention,
     LatentAttention,
+    Layout,
     LinearAttention,
     Model,
-    Strategy,
     Tier,
     Workload,
 )
@@ -20,7 +20,7 @@ TIER = {"name": "net", "size": 0, "bandwidth": "50 GB/s", "latency": "5 us"}
 
 def test_builds_nested_dataclasses_and_tuples():
     strategy = build(
-        Strategy,
+        Layout,
         {
             "tp": 8,
             "recompute": {"granularity": "selective", "modules": ["core_attn"]},
@@ -43,7 +43,7 @@ def test_quantities_with_units_become_si():
 def test_every_error_at_once_with_its_path():
     with pytest.raises(SpecError) as caught:
         build(
-            Strategy,
+            Layout,
             {"tp": 0, "pp": "4", "zero": 5, "zerro": 1, "recompute": {"granularity": "ful", "num_layer": 3}},
             where="plan.toml, strategy",
         )
@@ -63,7 +63,7 @@ def test_every_error_at_once_with_its_path():
 
 def test_a_lone_unknown_key_has_its_own_error():
     with pytest.raises(UnknownKeyError, match=r"unknown key 'tpp' in strategy; did you mean"):
-        build(Strategy, {"tpp": 8}, where="strategy")
+        build(Layout, {"tpp": 8}, where="strategy")
 
 
 def test_wrong_units_and_missing_fields():
@@ -88,11 +88,11 @@ def test_wrong_units_and_missing_fields():
 )
 def test_nothing_is_converted_in_silence(values, text):
     with pytest.raises(SpecError, match=text):
-        build(Strategy, values, where="strategy")
+        build(Layout, values, where="strategy")
 
 
 def test_whole_floats_are_whole_numbers():
-    assert build(Strategy, {"tp": 8.0}, where="strategy").tp == 8
+    assert build(Layout, {"tp": 8.0}, where="strategy").tp == 8
 
 
 def test_a_law_of_the_dataclass_itself_is_told():

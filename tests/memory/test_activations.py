@@ -18,11 +18,11 @@ from forescale.spec import (
     Kernels,
     LatentAttention,
     Layer,
+    Layout,
     Model,
     MoeFfn,
     Precision,
     Recompute,
-    Strategy,
 )
 
 TOKENS, HIDDEN = 5 * 462, 130
@@ -41,7 +41,7 @@ RESIDUAL = TOKENS / 2
 
 
 def rules(precision=None, **layout):
-    return toy.layout(Strategy(micro_batch_size=5, tp=2, **layout), 462.0, precision)
+    return toy.layout(Layout(micro_batch_size=5, tp=2, **layout), 462.0, precision)
 
 
 def kept(layer, recompute=None, precision=None, **layout):
@@ -177,7 +177,7 @@ def test_the_fullest_moments_of_a_feed_forward_and_of_a_loss():
     """Backward of the activation: kept tensors but its result, and four gradients; of a loss the fp32 softmax."""
     layer, layout = (
         Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=460), num_norms=1),
-        toy.layout(Strategy(), 462.0),
+        toy.layout(Layout(), 462.0),
     )
     block = layer_block(MODEL, layer, layout)
     found = block_moments(block, keep(block, Recompute()))
@@ -231,7 +231,7 @@ def test_one_tensor_parallel_rank_has_nothing_to_split(layer, kind):
     """Whether it splits its sequence changes nothing: the moments of backward are as full."""
     peaks = []
     for sp in (True, False):
-        given = toy.layout(Strategy(micro_batch_size=5, sp=sp, kernels=Kernels(cross_entropy=kind)), 462.0)
+        given = toy.layout(Layout(micro_batch_size=5, sp=sp, kernels=Kernels(cross_entropy=kind)), 462.0)
         blocks = (layer_block(replace(MODEL, layers=(layer,)), layer, given), head_block(MODEL, given))
         found = [block_moments(block, keep(block, Recompute())) for block in blocks]
         peaks.append([each.backward_bytes for each in found])
@@ -240,7 +240,7 @@ def test_one_tensor_parallel_rank_has_nothing_to_split(layer, kind):
 
 def test_the_gradient_of_an_input_that_one_rank_gathers_from_itself():
     """A loss in place: 2 bytes of logits become their gradient; beside it those of the input and of the matrix."""
-    given = toy.layout(Strategy(kernels=Kernels(cross_entropy="fused")), 462.0)
+    given = toy.layout(Layout(kernels=Kernels(cross_entropy="fused")), 462.0)
     head = head_block(MODEL, given)
     ends = 2 * HIDDEN + 2 * HIDDEN + 4
     expected = 462 * (ends + 2 * 950 + 2 * HIDDEN) + 2 * HIDDEN * 950

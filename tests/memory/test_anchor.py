@@ -30,12 +30,12 @@ def test_the_documented_example():
 
 
 def test_the_residual_has_two_terms():
-    residual = Residual.of(allocated_bytes=20_000, reserved_bytes=30_000, analytical_bytes=14_100)
+    residual = Residual.from_rows(allocated_bytes=20_000, reserved_bytes=30_000, analytical_bytes=14_100)
     assert residual == Residual(framework_overhead_bytes=10_000, live_tensor_excess_bytes=5_900)
 
 
 def test_formulas_that_say_more_than_was_measured_leave_the_overhead_alone():
-    residual = Residual.of(allocated_bytes=20_000, reserved_bytes=21_000, analytical_bytes=25_000)
+    residual = Residual.from_rows(allocated_bytes=20_000, reserved_bytes=21_000, analytical_bytes=25_000)
     assert residual == Residual(framework_overhead_bytes=1_000, live_tensor_excess_bytes=0)
 
 

@@ -20,7 +20,7 @@ from forescale.memory.timeline import block_loads, total_bytes
 from forescale.project import project
 from forescale.question import Question
 from forescale.restore import Bench, anchored, bench_memory
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 DENSE, MOE = load_model("llama-3.1-8b"), load_model("mixtral-8x7b")
 GIB = 2.0**30
@@ -32,7 +32,7 @@ def question(model=DENSE, devices=8, **layout):
         model=model,
         cluster=load_cluster("h100-sxm", devices),
         workload=Workload(seq_len=4096, global_batch_size=devices * 4),
-        strategy=Strategy(tp=2, dp_shard=devices // 2 // layout.get("pp", 1), **layout),
+        strategy=Layout(tp=2, dp_shard=devices // 2 // layout.get("pp", 1), **layout),
     )
 
 

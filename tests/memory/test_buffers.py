@@ -22,8 +22,8 @@ from forescale.memory.buffers import (
 )
 from forescale.memory.parameters import product_elements
 from forescale.project import project
-from forescale.spec import DenseFfn, FullAttention, Strategy
-from forescale.spec.strategy import Kernels, Overlap
+from forescale.spec import DenseFfn, FullAttention, Layout
+from forescale.spec.layout import Kernels, Overlap
 from forescale.spec.workload import Precision
 
 
@@ -36,20 +36,20 @@ def products(model, strategy):
 def test_fused_weights_count_together():
     layer = dense().layers[0]
     h, width = 1024, layer.ffn.ffn_hidden_size
-    found = products(dense(), Strategy(tp=2))
+    found = products(dense(), Layout(tp=2))
     assert found["attention.qkv"] == h * (16 + 2 * 4) * 64 / 2
     assert found["ffn.up"] == 2 * h * width / 2
     assert found["ffn.down"] == h * width / 2
 
 
 def test_of_experts_one_counts():
-    assert products(moe(), Strategy(ep=4, dp_shard=4))["moe.down"] == 512 * 1024
-    assert products(moe(), Strategy(ep=16, dp_shard=16))["moe.down"] == 512 * 1024
+    assert products(moe(), Layout(ep=4, dp_shard=4))["moe.down"] == 512 * 1024
+    assert products(moe(), Layout(ep=16, dp_shard=16))["moe.down"] == 512 * 1024
 
 
 def test_panels_of_summa_are_summed_before_they_are_accumulated():
-    assert "ffn.down" in products(dense(), Strategy(tp=2, cp=2))
-    assert products(dense(), Strategy(tp=2, cp=2, tp_kind="summa")) == {}
+    assert "ffn.down" in products(dense(), Layout(tp=2, cp=2))
+    assert products(dense(), Layout(tp=2, cp=2, tp_kind="summa")) == {}
 
 
 def test_dummy_gradients_exist_where_a_layer_does_and_gradients_accumulate():
@@ -73,7 +73,7 @@ def test_gathered_parameters_and_whole_gradients_over_several_shards():
 
 def test_a_buffer_of_scores_stands_where_attention_keeps_them():
     def added(tp=1, *, flash=False):
-        base = Strategy(tp=tp, micro_batch_size=2, flash_attention=flash)
+        base = Layout(tp=tp, micro_batch_size=2, flash_attention=flash)
         question = {"cluster": cluster(tp), "workload": workload()}
         plain, buffered = (
             project(
@@ -92,7 +92,7 @@ def test_buckets_of_replicas_stand_where_states_are_not_sharded():
     zero, dp = np.array([0.0, 0.0, 1.0]), np.array([1.0, 4.0, 4.0])
     found = replica_bucket_bytes(parameters=10.0, element_bytes=2.0, replicas=dp, zero=zero)
     assert found.tolist() == [0, 20, 0]
-    base = Strategy(dp_shard=8, zero=0)
+    base = Layout(dp_shard=8, zero=0)
     question = {"cluster": cluster(8), "workload": workload()}
     plain, buckets = (
         project(dense(), strategy=replace(base, kernels=Kernels(replica_buckets=on)), **question)
@@ -103,7 +103,7 @@ def test_buckets_of_replicas_stand_where_states_are_not_sharded():
 
 
 def test_replicas_that_share_no_states_have_buckets_too():
-    base = Strategy(dp_replicate=4, zero=0)
+    base = Layout(dp_replicate=4, zero=0)
     plain, buckets = (
         project(
             dense(), cluster(4), replace(base, kernels=Kernels(replica_buckets=on)), workload()
@@ -119,7 +119,7 @@ def test_the_buffer_of_scores_is_of_the_layer_with_most_heads():
     model = replace(dense(), layers=(fewer, *rest))
     plain, buffered = (
         project(
-            model, cluster(1), Strategy(flash_attention=False, kernels=Kernels(score_buffer=on)), workload(global_batch_size=1)
+            model, cluster(1), Layout(flash_attention=False, kernels=Kernels(score_buffer=on)), workload(global_batch_size=1)
         ).memory.stages[0].buffers_bytes
         for on in (False, True)
     )  # fmt: skip
@@ -132,7 +132,7 @@ def test_chunks_of_products_have_workspaces_where_there_is_a_collective_and_the_
     def added(tp, *, fused):
         on, off = (
             project(
-                dense(), device, Strategy(tp=tp, sp=tp > 1, dp_shard=2 // tp, overlap=Overlap(tensor=each), kernels=Kernels(fused=fused)), workload()
+                dense(), device, Layout(tp=tp, sp=tp > 1, dp_shard=2 // tp, overlap=Overlap(tensor=each), kernels=Kernels(fused=fused)), workload()
             ).memory.stages[0].buffers_bytes
             for each in (True, False)
         )  # fmt: skip
@@ -153,7 +153,7 @@ def test_kinds_of_layers_share_the_dummy_gradients_of_weights_that_both_have():
     def dummies(**precision):
         work = replace(workload(), precision=Precision(**precision))
         on, off = (
-            project(model, cluster(8), Strategy(pp=8, kernels=Kernels(dummy_gradients=each)), work)
+            project(model, cluster(8), Layout(pp=8, kernels=Kernels(dummy_gradients=each)), work)
             for each in (True, False)
         )
         stages = zip(on.memory.stages, off.memory.stages, strict=True)
@@ -173,7 +173,7 @@ def test_a_tower_is_on_the_first_stage():
         ffn=DenseFfn(ffn_hidden_size=64),
     )
     seeing, blind = (replace(model, layers=(thin,) * 8) for model in (sees(), dense()))
-    layout = Strategy(pp=2, dp_shard=4, zero=3, reshard="always", micro_batch_size=2)
+    layout = Layout(pp=2, dp_shard=4, zero=3, reshard="always", micro_batch_size=2)
     for kernels in (Kernels(), Kernels(gathers_aside=True), Kernels(gathers_each_weight=True)):
         for zero in (1, 3):
             asked = replace(layout, zero=zero, kernels=kernels)

@@ -9,9 +9,9 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.memory.peak import second_pool_bytes
 from forescale.project import project
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
-LAYOUT = Strategy(ep=4, dp_shard=8, micro_batch_size=4)
+LAYOUT = Layout(ep=4, dp_shard=8, micro_batch_size=4)
 
 
 def buffers(model, graphs, layout=LAYOUT):

@@ -13,7 +13,7 @@ from forescale.graph.recompute import keep
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.states import narrow_weight_bytes, wide_weight_bytes
 from forescale.project import project
-from forescale.spec import Kernels, Layer, Overlap, Precision, Recompute, Strategy
+from forescale.spec import Kernels, Layer, Layout, Overlap, Precision, Recompute
 
 TOKENS = 512.0
 HOPPER, BLACKWELL = (load_cluster(name, 8).device for name in ("h100-sxm", "b200"))
@@ -21,7 +21,7 @@ CURRENT = Precision(compute="fp8", recipe="current")
 
 
 def kept(layer: Layer, precision: Precision, recompute: Recompute | None = None, **kernels: bool):
-    degrees, choices = split_strategy(Strategy(sp=False, kernels=Kernels(**kernels)))
+    degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(**kernels)))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=TOKENS)
     block = layer_block(small.moe(), layer, layout)
     return {tensor.name: tensor.num_bytes for tensor in keep(block, recompute or Recompute()).tensors}
@@ -112,7 +112,7 @@ def test_only_narrow_weights_are_stored_in_8_bits():
 
 
 def weights(precision: Precision, zero: int = 1, **kernels: bool) -> float:
-    strategy = Strategy(dp_shard=8, zero=zero, kernels=Kernels(**kernels))
+    strategy = Layout(dp_shard=8, zero=zero, kernels=Kernels(**kernels))
     workload = replace(small.workload(), precision=precision)
     return project(small.dense(), small.cluster(8), strategy, workload).memory.stages[0].weights_bytes
 
@@ -131,7 +131,7 @@ def test_weights_of_a_stage():
 
 def test_overlapped_products_have_workspaces_of_their_own():
     def buffers(overlap: Overlap) -> float:
-        strategy = Strategy(tp=2, dp_shard=4, overlap=overlap)
+        strategy = Layout(tp=2, dp_shard=4, overlap=overlap)
         result = project(small.dense(), load_cluster("h100-sxm", 8), strategy, small.workload())
         return result.memory.stages[0].buffers_bytes
 

@@ -18,8 +18,8 @@ from forescale.memory.offload import (
     resident_bytes,
 )
 from forescale.project import project
-from forescale.spec import Recompute, Strategy
-from forescale.spec.strategy import Offload
+from forescale.spec import Layout, Recompute
+from forescale.spec.layout import Offload
 
 
 @pytest.mark.parametrize(("fraction", "added_s"), [(0.25, 0.875), (0.5, 1.488), (0.75, 2.191), (1.0, 3.193)])
@@ -68,7 +68,7 @@ def test_one_layer_is_in_transit_where_some_stay():
 
 def test_layers_that_are_replayed_together_move_as_one():
     assert (moving(8.0, 8.0, 2.0), moving(4.0, 8.0, 2.0)) == (20.0, 20.0)
-    layout = Strategy(dp_shard=8, recompute=Recompute(granularity="full", unit=2))
+    layout = Layout(dp_shard=8, recompute=Recompute(granularity="full", unit=2))
     stays, moves = (
         project(dense(8), cluster(8), replace(layout, offload=Offload(activation_layers=layers)), workload())
         for layers in (0, 8)
@@ -79,7 +79,7 @@ def test_layers_that_are_replayed_together_move_as_one():
 
 
 def test_what_multi_token_prediction_keeps_goes_to_the_host_of_the_last_stage():
-    layout = Strategy(pp=2, dp_shard=4, offload=Offload(modules=("core_attn",)))
+    layout = Layout(pp=2, dp_shard=4, offload=Offload(modules=("core_attn",)))
     stages = [
         project(replace(moe(), num_mtp_layers=count), cluster(8), layout, workload()).memory.stages
         for count in (0, 1)

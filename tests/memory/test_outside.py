@@ -12,14 +12,14 @@ from forescale.cost.mesh import Group
 from forescale.evaluate import evaluate
 from forescale.explain import explain
 from forescale.graph.sharding import split_strategy
-from forescale.inputs import wire
+from forescale.inputs import prepare
 from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
 from forescale.memory.outside import outside_bytes
 from forescale.memory.overhead import load_residual
 from forescale.memory.peak import highest_peak
 from forescale.project import project
-from forescale.spec import MoeFfn, Strategy
-from forescale.spec.strategy import Kernels
+from forescale.spec import Layout, MoeFfn
+from forescale.spec.layout import Kernels
 from forescale.spec.workload import Precision
 
 
@@ -39,17 +39,17 @@ def run(strategy, devices=16, model=None):
 
 
 def test_every_group_of_several_ranks_has_one():
-    assert names(dense(), Strategy(tp=2, pp=2, dp_shard=4), 16) == {"world", "tp", "dp_cp", "pp"}
-    experts = names(moe(), Strategy(tp=2, ep=4, etp=1, dp_shard=8), 16)
+    assert names(dense(), Layout(tp=2, pp=2, dp_shard=4), 16) == {"world", "tp", "dp_cp", "pp"}
+    experts = names(moe(), Layout(tp=2, ep=4, etp=1, dp_shard=8), 16)
     assert experts == {"world", "tp", "dp_cp", "ep", "expert_dp"}
 
 
 def test_one_device_needs_none():
-    assert run(Strategy(), devices=1).memory.stages[0].communicators_bytes == 0.0
+    assert run(Layout(), devices=1).memory.stages[0].communicators_bytes == 0.0
 
 
 def test_they_lie_outside_the_allocator():
-    stage = run(Strategy(tp=2, dp_shard=8)).memory.stages[0]
+    stage = run(Layout(tp=2, dp_shard=8)).memory.stages[0]
     assert stage.communicators_bytes > 0.0
     beside = stage.overhead_bytes - stage.fragmentation_bytes
     assert stage.communicators_bytes < beside
@@ -57,31 +57,31 @@ def test_they_lie_outside_the_allocator():
 
 
 def test_bounds_hold_the_expectation():
-    memory = run(Strategy(tp=2, pp=2, dp_shard=4)).memory
+    memory = run(Layout(tp=2, pp=2, dp_shard=4)).memory
     assert memory.peak_low_bytes < memory.peak_bytes < memory.peak_high_bytes
 
 
 def test_deepep_makes_no_all_to_all_communicator():
     def outside(dispatcher):
-        layout = Strategy(ep=8, dp_shard=16, dispatcher=dispatcher)
+        layout = Layout(ep=8, dp_shard=16, dispatcher=dispatcher)
         return run(layout, model=moe()).memory.stages[0].communicators_bytes
 
     assert outside("deepep") < outside("all_to_all")
 
 
 def test_a_layout_that_only_fragmentation_endangers_says_what_helps():
-    plain = run(Strategy(dp_shard=8, micro_batch_size=8), devices=8).memory
+    plain = run(Layout(dp_shard=8, micro_batch_size=8), devices=8).memory
     tight = replace(nvidia(8), device=replace(nvidia(8).device, hbm_bytes=1.2 * plain.peak_bytes))
     work = replace(workload(global_batch_size=64), varied_lengths=True)
     for allocator, verdict, notes in (("segments", "AT RISK", 1), ("expandable_segments", "FITS", 0)):
-        layout = Strategy(dp_shard=8, micro_batch_size=8, allocator=allocator)
+        layout = Layout(dp_shard=8, micro_batch_size=8, allocator=allocator)
         found = project(dense(), tight, layout, work)
         assert found.memory.verdict == verdict
         assert len([note for note in found.notes if note.topic == "allocator"]) == notes
 
 
 def test_a_verdict_says_which_end_of_the_interval_fits():
-    strategy, work = Strategy(dp_shard=8, micro_batch_size=8), workload(global_batch_size=64)
+    strategy, work = Layout(dp_shard=8, micro_batch_size=8), workload(global_batch_size=64)
     memory = project(dense(), nvidia(8), strategy, work).memory
     sizes = {
         "FITS": memory.peak_high_bytes + 1,
@@ -99,12 +99,12 @@ def test_a_verdict_says_which_end_of_the_interval_fits():
 @pytest.mark.parametrize("flat", [False, True])
 def test_an_interval_is_of_independent_deviations(flat):
     """Context, communicators, pieces of what is allocated, and formulas by what is reserved with all that finds no room."""
-    strategy = Strategy(dp_shard=8, zero=0, micro_batch_size=4, kernels=Kernels(flat_update=flat))
+    strategy = Layout(dp_shard=8, zero=0, micro_batch_size=4, kernels=Kernels(flat_update=flat))
     work = replace(workload(global_batch_size=64), precision=Precision(gradients="bf16"))
-    wired = wire(asked(dense(), nvidia(8), strategy, work))
-    footprint = evaluate(wired.setting, wired.inputs)
+    prepared = prepare(asked(dense(), nvidia(8), strategy, work))
+    footprint = evaluate(prepared.setting, prepared.inputs)
     found = project(dense(), nvidia(8), strategy, work).memory
-    (stage,), held, formulas = found.stages, wired.setting.overhead, load_residual()
+    (stage,), held, formulas = found.stages, prepared.setting.overhead, load_residual()
     outside = footprint.outside
     beside = float(outside.context.expected + outside.communicators.expected)
     reserved = stage.peak_bytes - beside
@@ -117,14 +117,14 @@ def test_an_interval_is_of_independent_deviations(flat):
     )
     expected = stage.peak_bytes + sum(each**2 for each in map(float, deviations)) ** 0.5
     assert found.peak_high_bytes == pytest.approx(expected, rel=1e-12)
-    highest = highest_peak(footprint, held, wired.inputs.stages)
+    highest = highest_peak(footprint, held, prepared.inputs.stages)
     assert float(np.max(highest)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_under_pressure_the_allocator_returns_what_no_tensor_is_in():
     """DeepSpeed's flat copy of gradients finds no room; the memory that it leaves behind is given back."""
     kernels = Kernels(flat_update=True)
-    strategy = Strategy(dp_shard=8, zero=0, micro_batch_size=4, kernels=kernels)
+    strategy = Layout(dp_shard=8, zero=0, micro_batch_size=4, kernels=kernels)
     fp16 = Precision(parameters="fp16", gradients="fp16", compute="fp16", activations="fp16")
     work = replace(workload(global_batch_size=64), precision=fp16)
     flat = project(dense(), nvidia(8), strategy, work).memory
@@ -137,7 +137,7 @@ def test_under_pressure_the_allocator_returns_what_no_tensor_is_in():
 
 
 def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():
-    strategy = Strategy(ep=8, dp_shard=16, dispatcher="deepep")
+    strategy = Layout(ep=8, dp_shard=16, dispatcher="deepep")
     assert "DeepEP" in names(moe(), strategy, 16)
     assert "ep" not in names(moe(), strategy, 16)
     size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024)
@@ -155,8 +155,8 @@ def bounds(layout, devices=16, model=None, *, switches=False):
     node = replace(made.tiers[0], in_network_reduction=switches)
     made = replace(made, tiers=(node, *made.tiers[1:]))
     given, work = model or dense(), workload(global_batch_size=64, seq_len=6144 if layout.cp == 6 else 2048)
-    wired = wire(asked(given, made, layout, work))
-    found = evaluate(wired.setting, wired.inputs).outside.communicators
+    prepared = prepare(asked(given, made, layout, work))
+    found = evaluate(prepared.setting, prepared.inputs).outside.communicators
     return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
 
 
@@ -174,14 +174,14 @@ def test_communicators_of_a_dense_layout():
     """16 ranks on two nodes: 24 channels inside, 16 over both; messages between them share 16 buffers."""
     world, tp, shards = ring(16, 16), ring(2, 24), ring(4, 24)
     between = (16 * 12, 16 * 12, 16 * 12 + 256)  # one stage on the other node
-    assert bounds(Strategy(tp=2, pp=2, dp_shard=4)) == added(world, tp, shards, between)
-    assert bounds(Strategy(dp_shard=16)) == added(world, ring(16, 16))
-    assert bounds(Strategy(dp_shard=4, dp_replicate=4)) == added(world, ring(4, 24), ring(4, 16))
+    assert bounds(Layout(tp=2, pp=2, dp_shard=4)) == added(world, tp, shards, between)
+    assert bounds(Layout(dp_shard=16)) == added(world, ring(16, 16))
+    assert bounds(Layout(dp_shard=4, dp_replicate=4)) == added(world, ring(4, 24), ring(4, 16))
 
 
 def test_switches_take_channels_of_their_own():
     """16 channels of 2 MiB for each of the ranks of a group that shares a node: of more than two of them."""
-    plain, switched = (bounds(Strategy(tp=2, dp_shard=4), 8, switches=on) for on in (False, True))
+    plain, switched = (bounds(Layout(tp=2, dp_shard=4), 8, switches=on) for on in (False, True))
     more = 16 * 2 * (8 + 4)  # the world, and 4 that share shards; not tp 2
     assert switched == added(plain, (0, more, more))
 
@@ -189,17 +189,17 @@ def test_switches_take_channels_of_their_own():
 def test_stages_send_to_both_neighbours():
     """8 stages on a node: of two neighbours 32 channels each, 2 at least; on 8 nodes all through 16 buffers."""
     inside = (2 * 2 * 12, 2 * 32 * 12, 2 * 32 * 12 + 256)
-    assert bounds(Strategy(pp=8), 8) == added(ring(8, 24), inside)
+    assert bounds(Layout(pp=8), 8) == added(ring(8, 24), inside)
     apart = (16 * 12, 16 * 12, 16 * 12 + 256)
-    assert bounds(Strategy(pp=8, dp_shard=8), 64) == added(ring(64, 16), ring(8, 24), apart)
+    assert bounds(Layout(pp=8, dp_shard=8), 64) == added(ring(64, 16), ring(8, 24), apart)
     # 16 stages on two nodes: both neighbours of most are on their node, with 2 channels each.
     near = (2 * 2 * 12, 2 * 2 * 12, 2 * 2 * 12 + 256)
-    assert bounds(Strategy(pp=16), 16, dense(16)) == added(ring(16, 16), near)
+    assert bounds(Layout(pp=16), 16, dense(16)) == added(ring(16, 16), near)
 
 
 def least(strategy, places, devices=16):
     """What all ways to shard have at least, in MiB, of communicators that may lie at several places."""
-    setting = wire(asked(dense(), nvidia(devices), strategy, workload(global_batch_size=64))).setting
+    setting = prepare(asked(dense(), nvidia(devices), strategy, workload(global_batch_size=64))).setting
     found = outside_bytes(setting, split_strategy(strategy)[0], places, every_sharding=True).communicators
     return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
 
@@ -208,17 +208,17 @@ def test_a_bound_takes_each_group_where_it_needs_least_and_none_of_shards():
     """Two ranks of a node have 24 channels, of two nodes 16; shards and copies have groups of any size, or none."""
     alone = Group(size=1.0)
     groups = {"tp": (Group(size=2.0), Group(size=2.0, stride=8.0)), "dp_cp": (Group(size=8.0, stride=2.0),)}
-    found = least(Strategy(tp=2, dp_shard=8), lambda axis: groups.get(axis, (alone,)))
+    found = least(Layout(tp=2, dp_shard=8), lambda axis: groups.get(axis, (alone,)))
     assert found == added(ring(16, 16), ring(2, 16))
 
 
 def test_experts_exchange_with_everybody():
     """3 peers of ep 4; tp 2 as etp 2; four copies of each expert; on two nodes 7 near peers of 2 channels each."""
-    layout = Strategy(tp=2, ep=2, etp=2, dp_shard=4)
+    layout = Layout(tp=2, ep=2, etp=2, dp_shard=4)
     groups = (ring(8, 24), ring(2, 24), ring(4, 24), ring(2, 24), ring(2, 24))
     assert bounds(layout, 8, moe()) == added(*groups, (2 * 12, 32 * 12, 32 * 12 + 256))
     far = (7 * 2 * 12 + 16 * 12,) * 2
-    assert bounds(Strategy(ep=16, dp_shard=16), 16, moe()) == added(
+    assert bounds(Layout(ep=16, dp_shard=16), 16, moe()) == added(
         ring(16, 16), ring(16, 16), (*far, far[1] + 256)
     )
 
@@ -228,21 +228,19 @@ def test_context_ranks_that_send_connect(kind, peers):
     """Around the ring with two neighbours, for heads with everybody; gathers use what rings have."""
     sends = (peers * 2 * 12, peers * 32 * 12, peers * 32 * 12 + (256 if peers else 0))
     shards = ring(8, 24)  # they hold the same weights as the 2 data-parallel ranks
-    assert bounds(Strategy(cp=4, cp_kind=kind, dp_shard=2), 8) == added(
-        ring(8, 24), ring(4, 24), shards, sends
-    )
+    assert bounds(Layout(cp=4, cp_kind=kind, dp_shard=2), 8) == added(ring(8, 24), ring(4, 24), shards, sends)
 
 
 def test_context_ranks_in_pairs_connect_inside_and_around():
     """One peer inside; four pairs, of which two are neighbours around."""
-    layout = Strategy(cp=8, cp_kind="hierarchical", cp_inner=2, dp_shard=1)
+    layout = Layout(cp=8, cp_kind="hierarchical", cp_inner=2, dp_shard=1)
     inner, outer = ((peers * 2 * 12, peers * 32 * 12, peers * 32 * 12 + 256) for peers in (1, 2))
     assert bounds(layout, 8) == added(ring(8, 24), ring(8, 24), ring(8, 24), inner, outer)
 
 
 def test_buffers_of_dispatchers_are_known_exactly():
     """Among the ranks of ep 4 and those that share their experts (etp 2): as large at least as at most."""
-    layout = Strategy(tp=2, ep=4, etp=2, dp_shard=4)
+    layout = Layout(tp=2, ep=4, etp=2, dp_shard=4)
     plain = added(ring(8, 24), ring(2, 24), ring(4, 24), ring(2, 24))  # one copy of each expert
     size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024) / MIB
     assert bounds(replace(layout, dispatcher="deepep"), 8, moe()) == pytest.approx(added(plain, (size,) * 3))
@@ -253,8 +251,8 @@ def test_buffers_of_dispatchers_are_known_exactly():
     )
     # Tokens that travel to experts in 8 bits come back in 16.
     narrow_tokens = replace(workload(global_batch_size=64), precision=Precision(activations="fp8"))
-    wired = wire(asked(moe(), nvidia(8), replace(layout, dispatcher="deepep"), narrow_tokens))
-    found = evaluate(wired.setting, wired.inputs).outside.communicators
+    prepared = prepare(asked(moe(), nvidia(8), replace(layout, dispatcher="deepep"), narrow_tokens))
+    found = evaluate(prepared.setting, prepared.inputs).outside.communicators
     size_of_two = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024) / MIB
     assert float(found.low) / MIB == pytest.approx(plain[0] + size_of_two)
     narrow = replace(moe(), layers=tuple(

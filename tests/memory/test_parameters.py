@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests import toy
 
-from forescale.graph.parts import build_blocks
+from forescale.graph.per_block import build_blocks
 from forescale.memory.parameters import holdings
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Strategy
-from forescale.spec.strategy import Kernels
+from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, MoeFfn
+from forescale.spec.layout import Kernels
 
 HIDDEN, VOCAB = 130, 950
 DENSE = Layer(
@@ -35,7 +35,7 @@ MODEL = Model(
 
 
 def held(**layout):
-    return holdings(build_blocks(MODEL, toy.layout(Strategy(**layout), 462.0)))
+    return holdings(build_blocks(MODEL, toy.layout(Layout(**layout), 462.0)))
 
 
 def test_a_dense_layer():
@@ -108,6 +108,6 @@ def test_ungated_and_without_biases():
     plain = replace(
         MODEL, layers=(replace(DENSE, ffn=DenseFfn(ffn_hidden_size=46, gated=False)),), num_mtp_layers=0
     )
-    found = holdings(build_blocks(plain, toy.layout(Strategy(), 462.0)))
+    found = holdings(build_blocks(plain, toy.layout(Layout(), 462.0)))
     assert found.layers[0].products["ffn.up"] == HIDDEN * 46
     assert found.mtp is None

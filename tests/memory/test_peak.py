@@ -10,14 +10,14 @@ from tests import toy
 from forescale.files import packaged
 from forescale.memory.peak import stranded_bytes
 from forescale.project import project
-from forescale.spec import DenseFfn, Layer, Model, MoeFfn, Precision, Recompute, Strategy, Workload
-from forescale.spec.strategy import Kernels
+from forescale.spec import DenseFfn, Layer, Layout, Model, MoeFfn, Precision, Recompute, Workload
+from forescale.spec.layout import Kernels
 
 HIDDEN, WIDTH, VOCAB = 96, 160, 1000
 LAYER = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=WIDTH), num_norms=1)
 MODEL = Model(name="by-hand", hidden_size=HIDDEN, layers=(LAYER,) * 6, vocab_size=VOCAB, vocab_multiple=1)
 WORK = Workload(seq_len=512, global_batch_size=30)
-PIPELINE = Strategy(pp=3, dp_shard=5, micro_batch_size=2)
+PIPELINE = Layout(pp=3, dp_shard=5, micro_batch_size=2)
 TOKENS = 2 * 512
 PER_LAYER = HIDDEN + HIDDEN * 2 * WIDTH + WIDTH * HIDDEN
 ENDS = (HIDDEN * VOCAB, 0, HIDDEN + HIDDEN * VOCAB)
@@ -160,7 +160,7 @@ def test_what_comes_before_its_chunk_has_its_turn_waits(group, waiting):
 
 def test_buffers_of_sharded_parameters():
     """At the loss: the root's weights and the last block's; kept whole: weights, and gradients beyond their shards."""
-    alone = Strategy(dp_shard=5, zero=3, micro_batch_size=2)
+    alone = Layout(dp_shard=5, zero=3, micro_batch_size=2)
     (found,) = stages(alone)
     head = HIDDEN + HIDDEN * VOCAB
     assert found.buffers_bytes == pytest.approx(2 * (HIDDEN * VOCAB + head) + 2 * PER_LAYER, rel=1e-12)
@@ -185,7 +185,7 @@ def test_gradients_in_16_bits_are_copied_to_fp32_where_activations_do_not_leave_
     Dummy gradients are still there, as workspaces are; messages are not.
     """
     work = Workload(seq_len=2, global_batch_size=15, precision=Precision(gradients="bf16"))
-    layout = Strategy(pp=3, dp_shard=5, zero=0)
+    layout = Layout(pp=3, dp_shard=5, zero=0)
     found = stages(layout, work=work)
     standing = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
     for stage, held, gradients in zip(found, HELD, (1, 2, 1), strict=True):
@@ -213,7 +213,7 @@ def test_overhead():
 
 def test_context_ranks_share_states():
     """They hold the same weights: 3 x cp 2 shards."""
-    (found,) = stages(Strategy(cp=2, dp_shard=3, zero=2), work=Workload(seq_len=64, global_batch_size=3))
+    (found,) = stages(Layout(cp=2, dp_shard=3, zero=2), work=Workload(seq_len=64, global_batch_size=3))
     held = 6 * PER_LAYER + 2 * HIDDEN * VOCAB + HIDDEN
     assert found.optimizer_bytes == pytest.approx(12 * held / 6)
     assert found.gradients_bytes == pytest.approx(4 * held / 6)
@@ -226,25 +226,25 @@ def test_experts_are_sharded_over_their_own_replicas():
     dense = 2 * (HIDDEN + HIDDEN * 10) + 2 * HIDDEN * VOCAB + HIDDEN
     expert = 2 * 5 * 3 * HIDDEN * WIDTH
     work = Workload(seq_len=64, global_batch_size=8)
-    (found,) = stages(Strategy(dp_shard=8, ep=2), model, work)
+    (found,) = stages(Layout(dp_shard=8, ep=2), model, work)
     assert found.weights_bytes == 2 * (dense + expert)
     assert found.optimizer_bytes == pytest.approx(12 * (dense / 8 + expert / 4))
     # Of two replicas of 4 ranks, each shards its experts over two.
-    (hybrid,) = stages(Strategy(dp_replicate=2, dp_shard=4, ep=2, zero=2), model, work)
+    (hybrid,) = stages(Layout(dp_replicate=2, dp_shard=4, ep=2, zero=2), model, work)
     assert hybrid.optimizer_bytes == pytest.approx(12 * (dense / 4 + expert / 2))
     assert hybrid.gradients_bytes == pytest.approx(4 * (dense / 4 + expert / 2))
 
 
 def test_a_tied_matrix_is_held_once_on_one_stage_and_on_both_ends_of_several():
     tied = replace(MODEL, tied_embeddings=True)
-    (found,) = stages(Strategy(dp_shard=5, micro_batch_size=2), tied)
+    (found,) = stages(Layout(dp_shard=5, micro_batch_size=2), tied)
     assert found.weights_bytes == 2 * (6 * PER_LAYER + HIDDEN * VOCAB + HIDDEN)
     assert of(stages(model=tied), "weights") == pytest.approx([2 * held for held in HELD])
 
 
 def test_a_small_vocabulary_leaves_the_most_to_gather_to_a_layer():
     """This layer's weights and the next one's, a gradient as made and as reduced, the root's weights, its head's gradient."""
-    layout = Strategy(dp_shard=5, zero=3, micro_batch_size=2)
+    layout = Layout(dp_shard=5, zero=3, micro_batch_size=2)
     (found,) = stages(layout, replace(MODEL, vocab_size=8))
     head = HIDDEN + HIDDEN * 8
     root = 2 * (HIDDEN * 8 + head) + 2 * head
@@ -297,7 +297,7 @@ def test_pieces_never_count_more_than_the_room_that_is_lost():
 
 def test_gpipe_holds_the_losses_of_all_micro_batches():
     """Of the head its input, the norm's result and statistic, and the fp32 softmax: 3 micro-batches' but the last's own."""
-    layout = Strategy(pp=3, dp_shard=5, micro_batch_size=2, schedule="gpipe")
+    layout = Layout(pp=3, dp_shard=5, micro_batch_size=2, schedule="gpipe")
     ids, working = 8 * TOKENS, TOKENS * (2 * HIDDEN + 2 * 3 * WIDTH - 2 * WIDTH)
     ends = 2 * HIDDEN + 2 * HIDDEN + 4
     loss = TOKENS * (ends + 6 * VOCAB)
@@ -326,7 +326,7 @@ def test_pieces_of_sequences_work_and_wait_by_halves():
 
 def test_of_two_replicas_one_sends_what_stays():
     """DualPipe on two ranks: of three passes in flight the half that is of a replica's first stage has an output."""
-    layout = Strategy(pp=2, micro_batch_size=2, schedule="dualpipe")
+    layout = Layout(pp=2, micro_batch_size=2, schedule="dualpipe")
     work, model = Workload(seq_len=512, global_batch_size=8), replace(MODEL, layers=(LAYER,) * 4)
     plain, sent = (
         of(stages(replace(layout, kernels=Kernels(keeps_stage_outputs=keeps)), model, work), "activations")
@@ -340,7 +340,7 @@ def test_of_two_replicas_one_sends_what_stays():
 def test_ranks_of_two_replicas_hold_stages_of_both():
     """DualPipe on two ranks: each holds the whole model, and of each replica's micro-batches in flight their stage."""
     model = replace(MODEL, layers=(LAYER,) * 4)
-    layout = Strategy(pp=2, micro_batch_size=2, schedule="dualpipe")
+    layout = Layout(pp=2, micro_batch_size=2, schedule="dualpipe")
     work = Workload(seq_len=512, global_batch_size=8)
     found = stages(layout, model, work)
     held = 4 * PER_LAYER + HIDDEN + 2 * HIDDEN * VOCAB
@@ -351,7 +351,7 @@ def test_ranks_of_two_replicas_hold_stages_of_both():
 def test_a_matrix_of_more_than_the_tokens_makes_the_head_s_backward_its_fullest_moment():
     """Its product: kept norm, both gradients, and the matrix's own gradient in the parameters' type."""
     (found,) = stages(
-        Strategy(),
+        Layout(),
         work=Workload(seq_len=32, global_batch_size=1),
         model=replace(MODEL, layers=(LAYER,)),
     )
@@ -364,7 +364,7 @@ def test_a_matrix_of_more_than_the_tokens_makes_the_head_s_backward_its_fullest_
 
 def test_buffers_of_weights_gathered_one_by_one():
     """Two of the largest, or the head's one, in 16 bits beside a gradient as its product made it."""
-    each = Strategy(dp_shard=5, zero=3, micro_batch_size=2, kernels=Kernels(gathers_each_weight=True))
+    each = Layout(dp_shard=5, zero=3, micro_batch_size=2, kernels=Kernels(gathers_each_weight=True))
     (found,) = stages(each)
     assert found.buffers_bytes == max((2 * 2 + 2) * HIDDEN * WIDTH, (2 + 2) * HIDDEN * VOCAB)
     (narrow,) = stages(each, replace(MODEL, vocab_size=8))
@@ -392,7 +392,7 @@ def test_the_head_is_gathered_and_reduced_where_it_is():
 
 
 def test_a_tied_matrix_on_one_stage_is_gathered_once():
-    layout, tied = Strategy(dp_shard=5, zero=3, micro_batch_size=2), replace(MODEL, tied_embeddings=True)
+    layout, tied = Layout(dp_shard=5, zero=3, micro_batch_size=2), replace(MODEL, tied_embeddings=True)
     (found,), (apart,) = stages(layout, tied), stages(layout)
     assert apart.buffers_bytes - found.buffers_bytes == pytest.approx(2 * HIDDEN * VOCAB, rel=1e-2)
     (aside,) = stages(replace(layout, kernels=Kernels(gathers_aside=True)), tied)
@@ -402,7 +402,7 @@ def test_a_tied_matrix_on_one_stage_is_gathered_once():
 
 def test_experts_of_one_copy_are_received_by_nobody():
     """ep 5 of dp 5: two groups of a router and its norm, or these and the root."""
-    layout = Strategy(dp_shard=5, ep=5, zero=3)
+    layout = Layout(dp_shard=5, ep=5, zero=3)
     work = Workload(seq_len=64, global_batch_size=5)
     aside, plain = (
         stages(replace(layout, kernels=Kernels(gathers_aside=on)), EXPERTS, work)[0] for on in (True, False)
@@ -415,7 +415,7 @@ def test_experts_of_one_copy_are_received_by_nobody():
 def test_updated_experts_are_received_too():
     work = Workload(seq_len=64, global_batch_size=8)
     received, plain = (
-        stages(Strategy(dp_shard=8, ep=2, kernels=Kernels(receives_copies=on)), EXPERTS, work)[0]
+        stages(Layout(dp_shard=8, ep=2, kernels=Kernels(receives_copies=on)), EXPERTS, work)[0]
         for on in (True, False)
     )
     held = 2 * (HIDDEN + HIDDEN * 10 + EXPERT) + HIDDEN + 2 * HIDDEN * 8
@@ -424,7 +424,7 @@ def test_updated_experts_are_received_too():
 
 def test_copies_among_neighbours_stay_beside_the_shards():
     """Sharded again over 2 of 8 after forward: half of all parameters in 16 bits, the rest as ever."""
-    always = Strategy(dp_shard=8, zero=3, micro_batch_size=2)
+    always = Layout(dp_shard=8, zero=3, micro_batch_size=2)
     work = Workload(seq_len=512, global_batch_size=16)
     (plain,), (near,) = (stages(replace(always, reshard=way), work=work) for way in ("always", 2))
     whole = 6 * PER_LAYER + HIDDEN + 2 * HIDDEN * VOCAB
@@ -443,7 +443,7 @@ EXPERT = 5 * 3 * HIDDEN * WIDTH
 
 def test_buffers_of_sharded_experts():
     """A block's experts over their own 4 ranks, its router and norm over all 8; kept whole, beyond each's shards."""
-    layout = Strategy(dp_shard=8, ep=2, zero=3)
+    layout = Layout(dp_shard=8, ep=2, zero=3)
     work = Workload(seq_len=64, global_batch_size=8)
     dense = HIDDEN + HIDDEN * 10
     (found,) = stages(layout, EXPERTS, work)
@@ -464,7 +464,7 @@ def test_buffers_of_sharded_experts():
 
 def test_one_expert_rank_per_shard_gathers_nothing_of_experts():
     """ep 8 of dp 8: of experts there is one copy."""
-    layout = Strategy(dp_shard=5, ep=5, zero=3)
+    layout = Layout(dp_shard=5, ep=5, zero=3)
     (found,) = stages(layout, EXPERTS, Workload(seq_len=64, global_batch_size=5))
     root = 2 * (HIDDEN + 2 * HIDDEN * 8) + 2 * (HIDDEN + HIDDEN * 8)
     assert found.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * (HIDDEN + HIDDEN * 10) + root, rel=1e-12)
@@ -565,7 +565,7 @@ def test_what_sums_over_tp_read_stays_reserved_while_the_host_is_ahead(queued, l
 
 def test_layers_that_are_replayed_together_are_there_together():
     """Units of two: inputs of three of six layers, and at work another layer's tensors and one more result."""
-    layout = Strategy(dp_shard=5, micro_batch_size=2, recompute=Recompute(granularity="full", unit=2))
+    layout = Layout(dp_shard=5, micro_batch_size=2, recompute=Recompute(granularity="full", unit=2))
     one = replace(layout, recompute=Recompute(granularity="full"))
     (pairs,), (single,) = (stages(each, replace(MODEL, vocab_size=8)) for each in (layout, one))
     stream = 2 * TOKENS * HIDDEN
@@ -575,7 +575,7 @@ def test_layers_that_are_replayed_together_are_there_together():
 def test_only_some_layers_are_replayed():
     """Two of six: the input of each instead of what it keeps; at work as a layer that is replayed."""
     some, plain, all_of_them = (
-        stages(Strategy(dp_shard=5, micro_batch_size=2, recompute=each), replace(MODEL, vocab_size=8))[0]
+        stages(Layout(dp_shard=5, micro_batch_size=2, recompute=each), replace(MODEL, vocab_size=8))[0]
         for each in (Recompute(granularity="full", num_layers=2), Recompute(), Recompute(granularity="full"))
     )
     stream = 2 * TOKENS * HIDDEN
@@ -587,12 +587,12 @@ def test_weights_in_8_bits():
     """Kept blockwise along rows and columns with scales of 4 bytes per 128 instead of once; the rest in 16 bits."""
     precision = Precision(compute="fp8", recipe="blockwise", parameters="fp8")
     work = Workload(seq_len=64, global_batch_size=8, precision=precision)
-    (found,) = stages(Strategy(dp_shard=8, ep=2), EXPERTS, work)
+    (found,) = stages(Layout(dp_shard=8, ep=2), EXPERTS, work)
     narrow, others = 2 * EXPERT, 2 * (HIDDEN + HIDDEN * 10) + HIDDEN + 2 * HIDDEN * 8
     assert found.weights_bytes == pytest.approx(2 * (1 + 4 / 128) * narrow + 2 * others)
     # Stage 3 gathers in 8 bits, and narrows again what it gathered.
-    (sharded,) = stages(Strategy(dp_shard=8, ep=2, zero=3), EXPERTS, work)
+    (sharded,) = stages(Layout(dp_shard=8, ep=2, zero=3), EXPERTS, work)
     assert sharded.weights_bytes == pytest.approx(narrow / 4 + 2 * others / 8)
     cached = replace(precision, parameters="bf16")
-    (beside,) = stages(Strategy(dp_shard=8, ep=2), EXPERTS, replace(work, precision=cached))
+    (beside,) = stages(Layout(dp_shard=8, ep=2), EXPERTS, replace(work, precision=cached))
     assert beside.weights_bytes == pytest.approx((2 + 2 * (1 + 4 / 128)) * narrow + 2 * others)

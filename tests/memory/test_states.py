@@ -18,8 +18,8 @@ from forescale.memory.states import (
     weight_bytes,
 )
 from forescale.project import project
-from forescale.spec import Strategy
-from forescale.spec.strategy import Offload
+from forescale.spec import Layout
+from forescale.spec.layout import Offload
 from forescale.spec.workload import Precision
 
 ZERO_PAPER = {0: 120.0, 1: 31.4, 2: 16.6, 3: 1.9}
@@ -123,5 +123,5 @@ def test_parameters_that_are_received_in_flat_tensors(more, expected):
 
 
 def test_nothing_is_frozen_where_all_is_trained():
-    result = project(small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload())
+    result = project(small.dense(), small.cluster(8), Layout(dp_shard=8), small.workload())
     assert [stage.frozen_bytes for stage in result.memory.stages] == [0.0]

@@ -23,13 +23,13 @@ from forescale.memory.timeline import (
 from forescale.project import memory_timeline, project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.model import loop
-from forescale.spec import DenseFfn, FullAttention, Layer, Precision, Recompute, Strategy, Workload
-from forescale.spec.strategy import Kernels, Routing
+from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Precision, Recompute, Workload
+from forescale.spec.layout import Kernels, Routing
 
 DENSE, MOE, MLA = (load_model(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"))
 CLUSTER = load_cluster("h100-sxm", 16)
 WORKLOAD = Workload(seq_len=4096, global_batch_size=64)
-LAYOUT = Strategy(tp=2, pp=4, dp_shard=2)
+LAYOUT = Layout(tp=2, pp=4, dp_shard=2)
 RECOMPUTE = {
     "none": Recompute(),
     "selective": Recompute(granularity="selective", modules=("core_attn", "mlp")),
@@ -134,7 +134,7 @@ def test_groups_of_micro_batches_agree_with_the_timeline(group, count, recompute
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (4, 2)])
 def test_a_forward_that_crosses_a_backward_stands_beside_it(pp, vpp):
     """The next micro-batch's first layer, whole, while the backward of this one's last layer has freed nothing."""
-    alone = Strategy(pp=pp, vpp=vpp, dp_shard=16 // pp, ep=4)
+    alone = Layout(pp=pp, vpp=vpp, dp_shard=16 // pp, ep=4)
     crossed = replace(alone, overlap=replace(alone.overlap, expert=True))
     whole, both = (project(MOE, CLUSTER, each, WORKLOAD).memory.stages[0] for each in (alone, crossed))
     (layer,) = block_loads(MOE, alone, WORKLOAD).layers
@@ -146,7 +146,7 @@ def test_a_forward_that_crosses_a_backward_stands_beside_it(pp, vpp):
 
 
 def test_one_micro_batch_crosses_no_other():
-    alone = Strategy(dp_shard=16, ep=4, micro_batch_size=4)
+    alone = Layout(dp_shard=16, ep=4, micro_batch_size=4)
     crossed = replace(alone, overlap=replace(alone.overlap, expert=True))
     one, other = (project(MOE, CLUSTER, each, WORKLOAD).memory for each in (alone, crossed))
     assert one == other
@@ -167,7 +167,7 @@ def test_other_schedules_agree_with_the_projection(schedule, vpp):
 
 
 LOGGED = Kernels(cross_entropy="fused", logged_losses=2)
-SMALL = Strategy(pp=2, dp_shard=4, micro_batch_size=2)
+SMALL = Layout(pp=2, dp_shard=4, micro_batch_size=2)
 NARROW = Layer(
     attention=FullAttention(num_heads=1, num_kv_heads=1, head_dim=16), ffn=DenseFfn(ffn_hidden_size=16)
 )
@@ -272,7 +272,7 @@ def test_gpipe_keeps_the_losses_of_all_microbatches_on_the_last_rank():
 def test_where_little_is_kept_the_update_is_the_peak():
     precision = Precision(gradients="bf16")
     workload = Workload(seq_len=128, global_batch_size=4, precision=precision)
-    layout = Strategy(tp=1, pp=1, dp_replicate=16, zero=0, recompute=Recompute(granularity="full"))
+    layout = Layout(tp=1, pp=1, dp_replicate=16, zero=0, recompute=Recompute(granularity="full"))
     workload = replace(workload, global_batch_size=16)
     timeline = memory_timeline(DENSE, CLUSTER, layout, workload)
     assert (timeline.peak.stage, timeline.peak.action) == (None, "update")
@@ -288,7 +288,7 @@ def test_where_little_is_kept_the_update_is_the_peak():
 def test_what_graphs_hold_of_their_own_is_there_in_passes_and_in_the_update(graphs, seq_len):
     """A second pool beside the working set; or all activations, which the update of short sequences finds no room in."""
     workload = Workload(seq_len=seq_len, global_batch_size=16, precision=Precision(gradients="bf16"))
-    layout = Strategy(pp=2, dp_replicate=8, zero=0, graphs=graphs)
+    layout = Layout(pp=2, dp_replicate=8, zero=0, graphs=graphs)
     timeline = memory_timeline(MOE, CLUSTER, layout, workload)
     for rank, stage in zip(
         timeline.ranks, project(MOE, CLUSTER, layout, workload).memory.stages, strict=True
@@ -308,7 +308,7 @@ def test_a_forward_that_needs_more_than_its_backward_is_the_peak():
     workload = Workload(
         seq_len=16384, global_batch_size=16, precision=Precision(compute="fp8", recipe="current")
     )
-    layout = Strategy(
+    layout = Layout(
         tp=4,
         sp=False,
         pp=4,
@@ -365,7 +365,7 @@ HELD = Standing(weights=1.0, gradients=2.0, optimizer=4.0, buffers=8.0, lasting=
 
 
 def by_hand(schedule, *, update=50.0, count=2):
-    layout = Strategy(pp=2, schedule=schedule)
+    layout = Layout(pp=2, schedule=schedule)
     fabric = load_cluster("h100-sxm", 2)
     result = project(DENSE, fabric, layout, Workload(seq_len=4096, global_batch_size=count))
     return result, build_timeline(

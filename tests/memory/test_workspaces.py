@@ -6,7 +6,7 @@ import pytest
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.memory.buffers import library_workspace_bytes, workspace_bytes
-from forescale.spec.strategy import Kernels
+from forescale.spec.layout import Kernels
 
 MIB = 2**20
 

@@ -31,7 +31,7 @@ from forescale.catalogue.frameworks import load_framework  # noqa: E402
 from forescale.graph.counts import count_parameters  # noqa: E402
 from forescale.memory.timeline import block_loads, total_bytes  # noqa: E402
 from forescale.runtime import launch  # noqa: E402
-from forescale.spec.strategy import Recompute, Routing  # noqa: E402
+from forescale.spec.layout import Recompute, Routing  # noqa: E402
 
 sys.meta_path.append(_Absent())
 CPU = torch.device("cpu")

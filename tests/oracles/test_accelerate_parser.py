@@ -12,7 +12,7 @@ from tests.oracles.parsers import asked_of, needs
 from forescale.errors import ForescaleError
 from forescale.frameworks.deepspeed.trainer import SHARDING, AccelerateReader
 from forescale.frameworks.reading import Options
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 PACKAGE = "accelerate-1.15.0"
 DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
@@ -49,7 +49,7 @@ def drawn(pick: random.Random) -> dict[str, Any]:
     return content
 
 
-def ours(text: str, path: Path) -> Strategy | str:
+def ours(text: str, path: Path) -> Layout | str:
     """What our reader makes of a file, or why it refuses it."""
     path.write_text(text)
     try:
@@ -60,7 +60,7 @@ def ours(text: str, path: Path) -> Strategy | str:
     return found
 
 
-def differs(found: Strategy, answer: dict[str, Any]) -> list[str]:
+def differs(found: Layout, answer: dict[str, Any]) -> list[str]:
     """Where a layout is not what Accelerate understood."""
     pairs: dict[str, tuple[object, object]] = {
         "devices": (found.num_devices, answer["devices"]),

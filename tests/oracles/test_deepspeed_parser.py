@@ -10,7 +10,7 @@ from tests.oracles.parsers import asked_of, needs
 
 from forescale.export import export
 from forescale.question import Question
-from forescale.spec.strategy import Offload
+from forescale.spec.layout import Offload
 
 PACKAGE = "deepspeed-0.19.8"
 

@@ -16,7 +16,7 @@ from forescale.frameworks.megatron.writer import launch_script
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
 from forescale.spec import FullAttention, LatentAttention, Overlap, Precision, Recompute, Routing
-from forescale.spec.strategy import Offload
+from forescale.spec.layout import Offload
 
 PACKAGE = "megatron-core-0.19.2"
 CP_KINDS = {"ring": "p2p", "all_gather": "allgather", "ulysses": "a2a", "hierarchical": "a2a+p2p"}

@@ -10,7 +10,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.io.step_memory import step_snapshot
 from forescale.project import memory_timeline
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 viz = pytest.importorskip("torch.cuda._memory_viz")
 
@@ -19,7 +19,7 @@ def test_pytorch_reads_a_snapshot():
     timeline = memory_timeline(
         load_model("llama-3.1-8b"),
         load_cluster("h100-sxm", 16),
-        Strategy(tp=4, pp=2, dp_shard=2),
+        Layout(tp=4, pp=2, dp_shard=2),
         Workload(seq_len=2048, global_batch_size=16),
     )
     snapshot = pickle.loads(pickle.dumps(step_snapshot(timeline)))

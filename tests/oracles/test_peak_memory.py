@@ -30,10 +30,10 @@ from forescale.spec import (  # noqa: E402
     FullAttention,
     Kernels,
     LatentAttention,
+    Layout,
     Model,
     MoeFfn,
     Recompute,
-    Strategy,
 )
 from forescale.spec import Layer as LayerSpec  # noqa: E402
 from forescale.spec.workload import Precision  # noqa: E402
@@ -168,7 +168,7 @@ def measured(layer: LayerSpec, recompute: Recompute, monkeypatch: pytest.MonkeyP
 
 def predicted(layer: LayerSpec, recompute: Recompute) -> float:
     kernels = Kernels(gradient_sum="after_product")
-    degrees, choices = split_strategy(Strategy(micro_batch_size=BATCH, kernels=kernels))
+    degrees, choices = split_strategy(Layout(micro_batch_size=BATCH, kernels=kernels))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
     model = Model(name="test", hidden_size=HIDDEN, layers=(layer,), vocab_size=VOCAB, vocab_multiple=1)
     block, head = layer_block(model, layer, layout), head_block(model, layout)

@@ -20,11 +20,11 @@ from forescale.spec import (  # noqa: E402
     FullAttention,
     Kernels,
     LatentAttention,
+    Layout,
     Model,
     MoeFfn,
     Recompute,
     Routing,
-    Strategy,
 )
 from forescale.spec import Layer as LayerSpec  # noqa: E402
 from forescale.spec.workload import Precision, Trainable  # noqa: E402
@@ -75,8 +75,8 @@ def saved_bytes(module: Any, run: Callable[[], Any]) -> int:
     return total
 
 
-def layout(strategy: Strategy | None = None, trainable: Trainable = EVERYTHING) -> ShardingRules:
-    degrees, choices = split_strategy(strategy or Strategy(micro_batch_size=BATCH))
+def layout(strategy: Layout | None = None, trainable: Trainable = EVERYTHING) -> ShardingRules:
+    degrees, choices = split_strategy(strategy or Layout(micro_batch_size=BATCH))
     return ShardingRules(
         degrees=degrees,
         choices=choices,
@@ -126,7 +126,7 @@ def test_experts_padded_to_capacity(factor: float) -> None:
     measured = saved_bytes(module, lambda: module(x, angles))
     layer = LayerSpec(attention=FULL, ffn=ROUTED)
     routing = Routing(capacity_factor=factor, pad_to_capacity=True)
-    padded = layout(Strategy(micro_batch_size=BATCH, routing=routing))
+    padded = layout(Layout(micro_batch_size=BATCH, routing=routing))
     expected = float(keep(layer_block(model_of(layer), layer, padded), Recompute()).num_bytes)
     assert expected == pytest.approx(measured, rel=TOLERANCE)
 
@@ -221,6 +221,6 @@ def test_eager_layer_of_transformers() -> None:
     angles = llama.LlamaRotaryEmbedding(config)(x, torch.arange(SEQ_LEN)[None])
     measured = saved_bytes(module, lambda: module(x, position_embeddings=angles))
     layer = LayerSpec(attention=FullAttention(num_heads=8, num_kv_heads=8, head_dim=32), ffn=DENSE)
-    eager = Strategy(micro_batch_size=BATCH, kernels=Kernels(fused=False))
+    eager = Layout(micro_batch_size=BATCH, kernels=Kernels(fused=False))
     block = layer_block(model_of(layer), layer, layout(eager))
     assert float(keep(block, Recompute()).num_bytes) == pytest.approx(measured, rel=TOLERANCE)

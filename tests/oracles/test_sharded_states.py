@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from forescale.frameworks.huggingface import read_huggingface
 from forescale.project import project
-from forescale.spec import Precision, Strategy, Workload
+from forescale.spec import Layout, Precision, Workload
 
 HIDDEN, LAYERS, HEADS, WIDTH, VOCABULARY = 512, 2, 64, 1024, 8192
 CONFIG = LlamaConfig(
@@ -101,7 +101,7 @@ def test_fully_sharded(size):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         measured = one_step(model)
-    assert measured == projected(Strategy(dp_shard=size, zero=3))
+    assert measured == projected(Layout(dp_shard=size, zero=3))
 
 
 @pytest.mark.parametrize(("replicas", "shards"), [(2, 4), (8, 8)])
@@ -111,7 +111,7 @@ def test_replicas_of_shards(replicas, shards):
         model = llama()
         fully_shard(model, mesh=mesh)
         measured = one_step(model)
-    assert measured == projected(Strategy(dp_replicate=replicas, dp_shard=shards, zero=3))
+    assert measured == projected(Layout(dp_replicate=replicas, dp_shard=shards, zero=3))
 
 
 @pytest.mark.parametrize("size", [2, 8, 64])
@@ -121,7 +121,7 @@ def test_tensor_parallel(size):
         model = llama()
         parallelize_module(model, init_device_mesh("cpu", (size,)), tensor_plan(model))
         measured = one_step(model)
-    assert measured == projected(Strategy(tp=size, zero=0))
+    assert measured == projected(Layout(tp=size, zero=0))
 
 
 def test_tensor_parallel_inside_shards():
@@ -131,4 +131,4 @@ def test_tensor_parallel_inside_shards():
         parallelize_module(model, mesh["tp"], tensor_plan(model))
         fully_shard(model, mesh=mesh["dp"])
         measured = one_step(model)
-    assert measured == projected(Strategy(tp=4, dp_shard=4, zero=3))
+    assert measured == projected(Layout(tp=4, dp_shard=4, zero=3))

@@ -132,7 +132,7 @@ def everyone():
     found = []
     for each in families():
         vpp = each.fixed_vpp or 2
-        if each.refusal(Request(pp=2, num_microbatches=4, vpp=vpp)):
+        if each.violation(Request(pp=2, num_microbatches=4, vpp=vpp)):
             continue
         schedule = build_schedule(each.name, Request(pp=2, num_microbatches=4), vpp=vpp)
         try:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.project import project
-from forescale.spec import Strategy, Workload
-from forescale.spec.strategy import Kernels, Offload, Recompute
+from forescale.spec import Layout, Workload
+from forescale.spec.layout import Kernels, Offload, Recompute
 from forescale.spec.workload import Precision
 
 
 def test_fragmentation_broke_a_fine_tuning_run_and_growing_segments_mended_it():
     """Megatron-Bridge, skills/nemo-mbridge-perf-memory-tuning @067f987: Llama-3-70B on 32 H100, tp 4, pp 4, vpp 5."""
-    layout = Strategy(tp=4, pp=4, vpp=5, dp_shard=2, zero=1, kernels=Kernels(cross_entropy="fused"))
+    layout = Layout(tp=4, pp=4, vpp=5, dp_shard=2, zero=1, kernels=Kernels(cross_entropy="fused"))
     precision = Precision(compute="fp8", recipe="current", parameters="fp8", gradients="bf16")
     work = Workload(seq_len=4096, global_batch_size=32, precision=precision, varied_lengths=True)
     model, cluster = load_model("llama-3-70b"), load_cluster("h100-sxm", 32)
@@ -27,7 +27,7 @@ def test_fragmentation_broke_a_fine_tuning_run_and_growing_segments_mended_it():
 def test_recipes_of_maxtext_fit_on_tpus_because_of_the_host():
     """TPU recipes for Trillium: Llama-3.1-8B, 4 sequences of 8,192 tokens on each of 256 v6e, projections on the host."""
     kept = ("query_proj", "key_proj", "value_proj", "out_proj")
-    layout = Strategy(
+    layout = Layout(
         dp_shard=256,
         zero=3,
         micro_batch_size=4,

@@ -17,10 +17,10 @@ from tests.oracles.test_saved_tensors import saved_bytes  # noqa: E402
 from forescale.frameworks.huggingface.reader import read_huggingface  # noqa: E402
 from forescale.frameworks.huggingface.vision import TOWERS  # noqa: E402
 from forescale.graph.counts import TOWER, block_flops, count_parameters, whole_blocks  # noqa: E402
-from forescale.graph.parts import build_blocks  # noqa: E402
+from forescale.graph.per_block import build_blocks  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
 from forescale.graph.sharding import ShardingRules, split_strategy  # noqa: E402
-from forescale.spec import Kernels, Model, Recompute, Strategy  # noqa: E402
+from forescale.spec import Kernels, Layout, Model, Recompute  # noqa: E402
 from forescale.spec.model import Images  # noqa: E402
 from forescale.spec.workload import FrozenPart, Precision, Trainable  # noqa: E402
 
@@ -384,7 +384,7 @@ def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart
     given = pixels(kind, batch(kind))
     if frozen == ("vision", "projector"):
         assert not features(model, kind, given).requires_grad
-    strategy = Strategy(
+    strategy = Layout(
         kernels=Kernels(fused=ours(kind).vision.encoder.norm == "layer")
     )  # RMS is in single steps
     degrees, choices = split_strategy(strategy)

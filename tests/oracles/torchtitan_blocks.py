@@ -25,7 +25,7 @@ from forescale.bench.kernels import Watch  # noqa: E402
 from forescale.bench.training import Training, adapter_of, as_run  # noqa: E402
 from forescale.catalogue.frameworks import load_framework  # noqa: E402
 from forescale.memory.timeline import block_loads, total_bytes  # noqa: E402
-from forescale.spec.strategy import Recompute  # noqa: E402
+from forescale.spec.layout import Recompute  # noqa: E402
 
 CPU = torch.device("cpu")
 NAMES = {

@@ -26,10 +26,10 @@ from forescale.spec import (
     FullAttention,
     Kernels,
     Layer,
+    Layout,
     Model,
     Precision,
     Recompute,
-    Strategy,
     Workload,
 )
 
@@ -66,7 +66,7 @@ def test_first_stage_is_that_of_equations_5_and_6():
     workload = Workload(seq_len=2048, global_batch_size=64)
     selective = Recompute(granularity="selective", modules=("core_attn",))
     for recompute, width in ((Recompute(), 34 + 80), (selective, 34)):
-        strategy = Strategy(tp=8, pp=8, recompute=recompute, flash_attention=False)
+        strategy = Layout(tp=8, pp=8, recompute=recompute, flash_attention=False)
         account = KORTHIKANTI_2022.account(model, strategy, workload)
         sbh = 2048 * 12288
         layers = sbh * width / 8 * 96
@@ -79,7 +79,7 @@ def test_first_stage_is_that_of_equations_5_and_6():
 
 def test_interleaving_holds_more():
     model = load_model("gpt3-175b")
-    strategy = Strategy(tp=8, pp=8, vpp=3, flash_attention=False)
+    strategy = Layout(tp=8, pp=8, vpp=3, flash_attention=False)
     account = KORTHIKANTI_2022.account(model, strategy, Workload(seq_len=2048, global_batch_size=64))
     sbh = 2048 * 12288
     factor = 1 + 7 / (8 * 3)  # section 4.2.3
@@ -90,7 +90,7 @@ def test_interleaving_holds_more():
 def test_extra_of_one_stage():
     """sbh·L/t·(p/L + 4/L·(1 + v/h)) at p = 1, as one term beside the layers."""
     model = load_model("gpt3-175b")
-    strategy = Strategy(tp=8, recompute=Recompute(granularity="full"))
+    strategy = Layout(tp=8, recompute=Recompute(granularity="full"))
     account = KORTHIKANTI_2022.account(model, strategy, Workload(seq_len=2048, global_batch_size=64))
     sbh, ratio = 2048 * 12288, model.vocab_size / 12288
     output = korthikanti_output(
@@ -120,7 +120,7 @@ def operator_sum(*, seq_len, batch, hidden, heads, tp, sp):
         ffn=DenseFfn(ffn_hidden_size=4 * hidden, gated=False, bias=True),
     )
     model = Model(name="gpt", hidden_size=hidden, layers=(kind,), norm="layer")
-    strategy = Strategy(
+    strategy = Layout(
         tp=tp, sp=sp, micro_batch_size=batch, flash_attention=False, kernels=Kernels(dropout=True)
     )
     degrees, choices = split_strategy(strategy)
@@ -175,7 +175,7 @@ def test_only_activations_are_counted_and_nothing_is_said_to_fit():
         asked(
             small.dense(8),
             small.cluster(8),
-            Strategy(tp=2, dp_shard=4),
+            Layout(tp=2, dp_shard=4),
             small.workload(),
             preset="korthikanti2022",
         )
@@ -188,7 +188,7 @@ def test_only_activations_are_counted_and_nothing_is_said_to_fit():
 
 def test_without_softmax_attention_or_with_context_ranks_it_refuses():
     with pytest.raises(SpecError, match="one softmax attention"):
-        KORTHIKANTI_2022.account(small.moe(4), Strategy(), small.workload())
+        KORTHIKANTI_2022.account(small.moe(4), Layout(), small.workload())
     with pytest.raises(SpecError, match="cp 1"):
-        KORTHIKANTI_2022.account(small.dense(4), Strategy(cp=2), small.workload())
+        KORTHIKANTI_2022.account(small.dense(4), Layout(cp=2), small.workload())
     assert replace(KORTHIKANTI_2022).name == "korthikanti2022"

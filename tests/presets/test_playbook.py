@@ -27,7 +27,7 @@ from forescale.presets.playbook.preset import (
     zero_states,
 )
 from forescale.project import project
-from forescale.spec import Precision, Recompute, Strategy, Workload
+from forescale.spec import Layout, Precision, Recompute, Workload
 
 MIXED = Precision(gradients="bf16")
 ACCUMULATED = Precision(gradients="fp32")
@@ -81,7 +81,7 @@ def test_bytes_of_every_part():
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_stages_of_7_5_billion_parameters_on_64_devices(zero, gigabytes):
     """The figure that the playbook takes over from the ZeRO paper: Ψ = 7.5 B, k = 12, N = 64."""
-    states = zero_states(7.5e9, bytes_per_parameter(MIXED), Strategy(dp_shard=64, zero=zero))
+    states = zero_states(7.5e9, bytes_per_parameter(MIXED), Layout(dp_shard=64, zero=zero))
     assert sum(states.values()) / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
 
@@ -89,13 +89,13 @@ def test_zero_formulas():
     each, shards = 1e9, 8.0
     formulas = {1: (2 + 2, 12), 2: (2, 2 + 12), 3: (0, 2 + 2 + 12)}
     for zero, (whole, sharded) in formulas.items():
-        states = zero_states(each, bytes_per_parameter(MIXED), Strategy(dp_shard=8, zero=zero))
+        states = zero_states(each, bytes_per_parameter(MIXED), Layout(dp_shard=8, zero=zero))
         expected = playbook_zero_bytes(parameters=each, whole=whole, sharded=sharded, shards=shards)
         assert sum(states.values()) == pytest.approx(expected)
 
 
 def test_fp32_gradients_follow_the_gradients():
-    states = zero_states(1e9, bytes_per_parameter(ACCUMULATED), Strategy(dp_shard=8, zero=2))
+    states = zero_states(1e9, bytes_per_parameter(ACCUMULATED), Layout(dp_shard=8, zero=2))
     assert states == pytest.approx({"weights": 2e9, "gradients": 6e9 / 8, "optimizer": 12e9 / 8})
 
 
@@ -133,7 +133,7 @@ def test_projection_of_a_llama():
         asked(
             load_model("llama-2-7b"),
             small.cluster(8),
-            Strategy(tp=2, dp_shard=4, zero=1, recompute=Recompute(granularity="full")),
+            Layout(tp=2, dp_shard=4, zero=1, recompute=Recompute(granularity="full")),
             replace(Workload(seq_len=4096, global_batch_size=64), precision=MIXED),
             preset="playbook",
         )
@@ -151,7 +151,7 @@ def test_no_layout_is_said_to_fit(layers, verdict):
     question = asked(
         small.dense(layers),
         small.cluster(8),
-        Strategy(dp_shard=8),
+        Layout(dp_shard=8),
         Workload(seq_len=1024, global_batch_size=16),
         preset="playbook",
     )
@@ -164,7 +164,7 @@ def test_no_layout_is_said_to_fit(layers, verdict):
 def test_pipelines_hold_p_micro_batches():
     workload = Workload(seq_len=1024, global_batch_size=16)
     one, four = (
-        PLAYBOOK_2025.account(small.dense(8), small.cluster(pp), Strategy(pp=pp), workload) for pp in (1, 4)
+        PLAYBOOK_2025.account(small.dense(8), small.cluster(pp), Layout(pp=pp), workload) for pp in (1, 4)
     )
     assert four.stages[0].activations == pytest.approx(one.stages[0].activations)
     assert any(note.topic == "bubble" for note in four.notes)
@@ -189,7 +189,7 @@ def test_ring_ratio_from_its_own_parts():
 def test_ratios_take_the_tier_that_holds_the_group():
     model, workload = load_model("llama-3.1-8b"), Workload(seq_len=8192, global_batch_size=64)
     cluster = load_cluster("h100-sxm", 64)
-    layout = Strategy(tp=4, cp=2, dp_shard=8, zero=3)
+    layout = Layout(tp=4, cp=2, dp_shard=8, zero=3)
     ratios = {
         each.part: each.value for each in playbook_ratios(model, cluster, layout, workload, num_layers=32)
     }
@@ -206,11 +206,11 @@ def test_groups_of_whole_nodes_take_all_ports():
     model, workload = load_model("llama-3.1-8b"), Workload(seq_len=8192, global_batch_size=512)
     cluster = load_cluster("h100-sxm", 512)
     ports = cluster.devices_per_node * cluster.tiers[-1].bandwidth / 2.0
-    (ratio,) = playbook_ratios(model, cluster, Strategy(dp_shard=512), workload, num_layers=32)
+    (ratio,) = playbook_ratios(model, cluster, Layout(dp_shard=512), workload, num_layers=32)
     peak = cluster.device.matrix_flops.bf16
     assert ratio.value == pytest.approx(511 / 512 * peak / (2 * 8192 * ports))
     assert ratio.value < 1.0
-    own = project(asked(model, cluster, Strategy(dp_shard=512), workload))
+    own = project(asked(model, cluster, Layout(dp_shard=512), workload))
     assert own.time_s["data_comm"] < 0.1 * own.step_time_s
 
 
@@ -218,5 +218,5 @@ def test_gathers_of_stage_3_over_whole_nodes_hide():
     """The engine prices stage 3 of Llama-2-13B on 32 H100 among its fastest layouts."""
     workload = Workload(seq_len=4096, global_batch_size=128)
     model, cluster = load_model("llama-2-13b"), load_cluster("h100-sxm", 32)
-    (ratio,) = playbook_ratios(model, cluster, Strategy(dp_shard=32, zero=3), workload, num_layers=40)
+    (ratio,) = playbook_ratios(model, cluster, Layout(dp_shard=32, zero=3), workload, num_layers=40)
     assert (ratio.name, ratio.value < 1.0) == ("ZeRO-3 gather to forward", True)

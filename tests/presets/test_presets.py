@@ -7,7 +7,7 @@ from tests.small import asked
 from forescale.errors import UnknownNameError
 from forescale.presets import PRESETS, load_preset, preset_names, project_as
 from forescale.project import project
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 
 def test_names_are_unique_and_start_with_our_own():
@@ -22,18 +22,18 @@ def test_unknown_names_get_the_nearest():
         load_preset("primsu")
     with pytest.raises(UnknownNameError, match="unknown preset 'playbok'"):
         project_as(
-            asked(small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload(), preset="playbok")
+            asked(small.dense(), small.cluster(8), Layout(dp_shard=8), small.workload(), preset="playbok")
         )
 
 
 def test_default_is_our_own_engine():
-    arguments = (small.dense(), small.cluster(8), Strategy(dp_shard=8), small.workload())
+    arguments = (small.dense(), small.cluster(8), Layout(dp_shard=8), small.workload())
     assert project_as(asked(*arguments)) == project(*arguments)
 
 
 @pytest.mark.parametrize("name", ["primus", "primus-2026", "korthikanti2022", "playbook"])
 def test_memory_presets_leave_time_out_and_say_so(name):
-    arguments = (small.dense(), small.cluster(8), Strategy(pp=2, dp_shard=4), small.workload())
+    arguments = (small.dense(), small.cluster(8), Layout(pp=2, dp_shard=4), small.workload())
     result = project_as(asked(*arguments, preset=name))
     assert result.preset == name
     assert result.step_time_s == 0.0
@@ -52,7 +52,7 @@ def test_layers_of_virtual_stages_are_those_of_their_ranks(preset):
             asked(
                 small.dense(),
                 small.cluster(2),
-                Strategy(pp=2, vpp=2, stage_layers=layers),
+                Layout(pp=2, vpp=2, stage_layers=layers),
                 small.workload(),
                 preset=preset,
             )

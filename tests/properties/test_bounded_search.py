@@ -22,10 +22,10 @@ from forescale.search.evaluate import score
 from forescale.search.layouts import allowed
 from forescale.search.relax import memory_limits
 from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
-from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Overlap, Precision, Recompute, Share, Strategy
+from forescale.spec import DEFAULT_AXIS_ORDER, DenseFfn, Layer, Layout, Overlap, Precision, Recompute, Share
 from forescale.spec.framework import searched
+from forescale.spec.layout import Offload
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
-from forescale.spec.strategy import Offload
 
 MODELS = {f"{make.__name__}-{layers}": make(layers) for make in (dense, moe) for layers in (3, 6)}
 LATENT = Layer(attention=MLA, ffn=DenseFfn(ffn_hidden_size=2048))
@@ -100,7 +100,7 @@ def questions(draw):
         axis_order=draw(some(ORDERS)),
         placement=draw(st.sampled_from([None, *PLACEMENTS])),
         schedule=draw(schedules()),
-        base=Strategy(
+        base=Layout(
             overlap=Overlap(**{name: draw(st.booleans()) for name in Overlap.__dataclass_fields__}),
             reshard=draw(st.sampled_from(["default", "always", "never", 2])),
             cp_inner=draw(st.sampled_from([None, 1, 2, 8])),
@@ -207,7 +207,7 @@ def no_layout_is_below_its_bounds(question, space, scores):
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     _, owner, place = cells.expand(np.arange(len(cells)))
     legal = cells.whole.legal
-    tree, scored = Tree.of(cells.whole), legal[:, owner[np.argsort(place)]]
+    tree, scored = Tree.from_candidates(cells.whole), legal[:, owner[np.argsort(place)]]
     assert np.array_equal(np.isfinite(scores.step_time), scored)
     assert (tree.nodes @ tree.num_layouts(cells)).sum() == scored.sum()
     for bound, ratio in every_bound(question, space, scores).ratios().items():

@@ -19,18 +19,18 @@ from forescale.spec import (
     DenseFfn,
     FullAttention,
     Layer,
+    Layout,
     Model,
     MoeFfn,
     Overlap,
     Precision,
     Recompute,
     Share,
-    Strategy,
     Workload,
 )
+from forescale.spec.layout import Kernels, Offload
 from forescale.spec.proposal import Constraint
 from forescale.spec.space import ORDERS, Space, default_recompute, partial_recompute
-from forescale.spec.strategy import Kernels, Offload
 from forescale.spec.workload import Trainable
 
 WORK = workload(8192, 8)
@@ -109,7 +109,7 @@ def space(**changes) -> Space:
     if changes.pop("anywhere", False):
         changes["placement"] = ("orders", "all")
     base = {name: changes.pop(name) for name in BASE if name in changes}
-    return Space(**{**usual, "base": Strategy(**base), **changes})
+    return Space(**{**usual, "base": Layout(**base), **changes})
 
 
 BASE = (

@@ -30,7 +30,7 @@ CLUSTERS["h100-sxm with SHARP"] = replace(
     CLUSTERS["h100-sxm"],
     tiers=tuple(replace(tier, in_network_reduction=True) for tier in CLUSTERS["h100-sxm"].tiers),
 )
-MODELS = {name: AlphaBeta.of(cluster) for name, cluster in CLUSTERS.items()}
+MODELS = {name: AlphaBeta.from_cluster(cluster) for name, cluster in CLUSTERS.items()}
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 
 names = st.sampled_from(sorted(CLUSTERS))
@@ -202,7 +202,7 @@ def _chunked(chunks, num_bytes):
 
 def _alone(algorithm, cluster):
     """Return the model of a network whose library knows one algorithm."""
-    known = AlphaBeta.of(cluster)
+    known = AlphaBeta.from_cluster(cluster)
     links = tuple(replace(link, algorithms=(algorithm,)) for link in known.calibration.links)
     return replace(known, calibration=replace(known.calibration, links=links))
 

@@ -15,8 +15,8 @@ from forescale.graph.operator import Block
 from forescale.graph.recompute import keep
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.liveness import block_moments
-from forescale.spec import FullAttention, Layer, LinearAttention, Model, Recompute, Strategy
-from forescale.spec.strategy import Module
+from forescale.spec import FullAttention, Layer, Layout, LinearAttention, Model, Recompute
+from forescale.spec.layout import Module
 from forescale.spec.workload import Precision
 
 GATED_LINEAR = Layer(
@@ -48,26 +48,26 @@ sequences = st.sampled_from([256, 512, 1024])
 modules = st.sets(st.sampled_from(MODULES), min_size=1)
 
 
-def layout(strategy: Strategy, seq_len: int = 512) -> ShardingRules:
+def layout(strategy: Layout, seq_len: int = 512) -> ShardingRules:
     degrees, choices = split_strategy(strategy)
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 
-def block(layer: Layer, strategy: Strategy, seq_len: int = 512) -> Block:
+def block(layer: Layer, strategy: Layout, seq_len: int = 512) -> Block:
     model: Model = replace(dense(), layers=(layer,))
     return layer_block(model, layer, layout(strategy, seq_len))
 
 
-def kept_bytes(layer: Layer, strategy: Strategy, recompute: Recompute = NONE, seq_len: int = 512) -> float:
+def kept_bytes(layer: Layer, strategy: Layout, recompute: Recompute = NONE, seq_len: int = 512) -> float:
     return float(keep(block(layer, strategy, seq_len), recompute).num_bytes)
 
 
 @given(layers, powers)
 def test_tensor_and_sequence_parallel_ranks_keep_the_whole_together(layer: Layer, tp: int) -> None:
     """But for what every rank needs whole: gathered low-rank and gate projections, replicated key/value heads."""
-    whole = keep(block(layer, Strategy(tp=1)), NONE)
+    whole = keep(block(layer, Layout(tp=1)), NONE)
     part = {
-        tensor.name: tensor.num_bytes for tensor in keep(block(layer, Strategy(tp=tp, etp=1)), NONE).tensors
+        tensor.name: tensor.num_bytes for tensor in keep(block(layer, Layout(tp=tp, etp=1)), NONE).tensors
     }
     for tensor in whole.tensors:
         assert part[tensor.name] * tp == pytest.approx(tensor.num_bytes)
@@ -75,24 +75,24 @@ def test_tensor_and_sequence_parallel_ranks_keep_the_whole_together(layer: Layer
 
 @given(layers, powers)
 def test_parameters_of_all_ranks_are_the_model(layer: Layer, tp: int) -> None:
-    for parameter in block(layer, Strategy(tp=tp, ep=tp, dp_shard=tp)).parameters:
+    for parameter in block(layer, Layout(tp=tp, ep=tp, dp_shard=tp)).parameters:
         parts = parameter.elements / parameter.local_elements
         assert parts in {1.0, float(tp)}
-    total = sum(parameter.elements for parameter in block(layer, Strategy(tp=tp)).parameters)
-    assert total == sum(parameter.elements for parameter in block(layer, Strategy()).parameters)
+    total = sum(parameter.elements for parameter in block(layer, Layout(tp=tp)).parameters)
+    assert total == sum(parameter.elements for parameter in block(layer, Layout()).parameters)
 
 
 @given(layers, powers, st.sampled_from(["all_gather", "ring"]))
 def test_flops_of_all_ranks_are_those_of_one(layer: Layer, degree: int, kind: str) -> None:
-    one = block_flops(block(layer, Strategy()))
-    many = block_flops(block(layer, Strategy(tp=degree, cp=2, cp_kind=kind, etp=1)))  # type: ignore[arg-type]
+    one = block_flops(block(layer, Layout()))
+    many = block_flops(block(layer, Layout(tp=degree, cp=2, cp_kind=kind, etp=1)))  # type: ignore[arg-type]
     assert many.forward * degree * 2 == pytest.approx(one.forward)
     assert many.backward * degree * 2 == pytest.approx(one.backward)
 
 
 @given(layers, modules, powers)
 def test_recompute_never_keeps_more(layer: Layer, names: set[Module], tp: int) -> None:
-    strategy = Strategy(tp=tp)
+    strategy = Layout(tp=tp)
     selective = Recompute(granularity="selective", modules=tuple(sorted(names)))
     least, some, most = (kept_bytes(layer, strategy, policy) for policy in (FULL, selective, NONE))
     assert least <= some <= most
@@ -101,9 +101,9 @@ def test_recompute_never_keeps_more(layer: Layer, names: set[Module], tp: int) -
 @given(layers, modules)
 def test_recompute_drops_what_it_makes_again(layer: Layer, names: set[Module]) -> None:
     selective = Recompute(granularity="selective", modules=tuple(sorted(names)))
-    everything = keep(block(layer, Strategy()), NONE)
+    everything = keep(block(layer, Layout()), NONE)
     for policy in (selective, FULL):
-        kept = keep(block(layer, Strategy()), policy)
+        kept = keep(block(layer, Layout()), policy)
         made = {name for operator in kept.replayed for name in (*operator.saves, *operator.writes)}
         assert {tensor.name for tensor in kept.dropped} <= made
         both = {tensor.name for tensor in kept.dropped} | {tensor.name for tensor in kept.tensors}
@@ -114,15 +114,15 @@ def test_recompute_drops_what_it_makes_again(layer: Layer, names: set[Module]) -
 def test_memory_grows_with_sequence_and_micro_batch(
     layer: Layer, recompute: Recompute, seq_len: int, micro: int
 ) -> None:
-    small = kept_bytes(layer, Strategy(micro_batch_size=micro), recompute, seq_len)
-    assert kept_bytes(layer, Strategy(micro_batch_size=micro), recompute, 2 * seq_len) > small
-    assert kept_bytes(layer, Strategy(micro_batch_size=micro + 1), recompute, seq_len) > small
+    small = kept_bytes(layer, Layout(micro_batch_size=micro), recompute, seq_len)
+    assert kept_bytes(layer, Layout(micro_batch_size=micro), recompute, 2 * seq_len) > small
+    assert kept_bytes(layer, Layout(micro_batch_size=micro + 1), recompute, seq_len) > small
 
 
 @settings(deadline=None)
 @given(layers, st.sampled_from([NONE, FULL]), modules)
 def test_peaks_hold_what_is_kept(layer: Layer, recompute: Recompute, names: set[Module]) -> None:
-    plain = block(layer, Strategy())
+    plain = block(layer, Layout())
     for policy in (recompute, Recompute(granularity="selective", modules=tuple(sorted(names)))):
         kept = keep(plain, policy)
         moments = block_moments(plain, kept)
@@ -136,8 +136,8 @@ def test_peaks_hold_what_is_kept(layer: Layer, recompute: Recompute, names: set[
 def test_vocabulary_is_split_over_tensor_ranks(tp: int) -> None:
     model = moe()
     for build in (embedding_block, head_block):
-        whole = {parameter.name: parameter for parameter in build(model, layout(Strategy())).parameters}
-        for parameter in build(model, layout(Strategy(tp=tp))).parameters:
+        whole = {parameter.name: parameter for parameter in build(model, layout(Layout())).parameters}
+        for parameter in build(model, layout(Layout(tp=tp))).parameters:
             assert parameter.elements == whole[parameter.name].elements
             if parameter.matrix:
                 assert parameter.local_elements * tp >= parameter.elements
@@ -145,7 +145,7 @@ def test_vocabulary_is_split_over_tensor_ranks(tp: int) -> None:
 
 @given(layers)
 def test_every_tensor_read_is_made_or_given(layer: Layer) -> None:
-    plain = block(layer, Strategy(tp=2))
+    plain = block(layer, Layout(tp=2))
     made = {plain.input_name}
     for operator in plain.operators:
         assert set(operator.reads) <= made, operator.name

@@ -16,8 +16,8 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.search import search
-from forescale.spec import Kernels, Precision, Strategy, Workload
-from forescale.spec.strategy import Offload, Routing
+from forescale.spec import Kernels, Layout, Precision, Workload
+from forescale.spec.layout import Offload, Routing
 
 SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -74,19 +74,19 @@ FOUND = {
     "fp32": (
         "qwen3-4b",
         ("h100-sxm", 8),
-        Strategy(dp_shard=8),
+        Layout(dp_shard=8),
         Workload(seq_len=32768, global_batch_size=8, precision=Precision(compute="fp32")),
     ),
     "fp32-a100": (
         "llama-3.1-8b",
         ("a100-sxm-80gb", 8),
-        Strategy(dp_shard=8),
+        Layout(dp_shard=8),
         Workload(seq_len=32768, global_batch_size=8, precision=FULL_32),
     ),
     "offloaded-activations": (
         "llama-3.1-70b",
         ("mi355x", 16),
-        Strategy(
+        Layout(
             pp=2, dp_shard=8, zero=3, reshard="never", schedule="zb-1p", offload=Offload(activation_layers=99)
         ),
         Workload(seq_len=1024, global_batch_size=16),
@@ -94,25 +94,25 @@ FOUND = {
     "offloaded-parameters": (
         "falcon-180b",
         ("h200-sxm", 32),
-        Strategy(cp=2, pp=2, dp_shard=8, zero=3, reshard="always", offload=Offload(parameters=True)),
+        Layout(cp=2, pp=2, dp_shard=8, zero=3, reshard="always", offload=Offload(parameters=True)),
         Workload(seq_len=1024, global_batch_size=32),
     ),
     "gathers-under-a-v-schedule": (
         "qwen3-14b",
         ("gaudi3", 16),
-        Strategy(pp=8, vpp=2, dp_shard=2, zero=3, reshard="always", schedule="v-zb"),
+        Layout(pp=8, vpp=2, dp_shard=2, zero=3, reshard="always", schedule="v-zb"),
         Workload(seq_len=512, global_batch_size=16),
     ),
     "dropped-tokens": (
         "grok-1",
         ("h100-sxm", 64),
-        Strategy(tp=4, ep=8, pp=2, dp_shard=8, routing=Routing(capacity_factor=0.5)),
+        Layout(tp=4, ep=8, pp=2, dp_shard=8, routing=Routing(capacity_factor=0.5)),
         Workload(seq_len=2048, global_batch_size=256),
     ),
     "bucket-of-deepspeed": (
         "llama-3.2-1b",
         ("h100-sxm", 16),
-        Strategy(tp=8, dp_shard=2, zero=1, kernels=Kernels(bucket_elements=5e8)),
+        Layout(tp=8, dp_shard=2, zero=1, kernels=Kernels(bucket_elements=5e8)),
         Workload(seq_len=1024, global_batch_size=2),
     ),
 }

@@ -15,13 +15,13 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.explain import Explainer, explain
 from forescale.graph.counts import count_parameters
-from forescale.graph.parts import build_blocks
+from forescale.graph.per_block import build_blocks
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.memory.states import optimizer_element_bytes
 from forescale.memory.timeline import block_loads, schedule_of, stage_loads, total_bytes
 from forescale.project import project
-from forescale.spec import Recompute, Strategy, Workload
-from forescale.spec.strategy import Offload
+from forescale.spec import Layout, Recompute, Workload
+from forescale.spec.layout import Offload
 from forescale.spec.workload import STORAGE_BYTES, Precision
 
 FEW = settings(max_examples=8, deadline=None)
@@ -50,7 +50,7 @@ def layouts(draw, zero=zeros):
         draw(st.sampled_from((1, 2))),
     )
     ep = draw(st.sampled_from([size for size in (1, 2, 4) if (tp * shard) % size == 0])) if experts else 1
-    layout = Strategy(
+    layout = Layout(
         tp=tp, pp=pp, dp_shard=shard, dp_replicate=replicate, ep=ep, zero=draw(zero),
         micro_batch_size=draw(st.sampled_from((1, 2))), recompute=draw(st.sampled_from((Recompute(), *RECOMPUTES))),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def sharded(draw):
         num_mtp_layers=draw(st.sampled_from((0, 1, 2))) if experts else 0,
     )
     vpp = draw(st.sampled_from((1, 2))) if pp > 1 else 1
-    return model, Strategy(tp=tp, etp=etp, ep=ep, dp_shard=shard, cp=cp, pp=pp, vpp=vpp, sp=tp > 1)
+    return model, Layout(tp=tp, etp=etp, ep=ep, dp_shard=shard, cp=cp, pp=pp, vpp=vpp, sp=tp > 1)
 
 
 LOW_RANK = ("router", "down", "norm", "positions", "bias")
@@ -164,7 +164,7 @@ def test_stages_hold_the_model_and_its_copies(pp, num_mtp, tied):
     """Beyond the model: multi-token-prediction layers, their embedding on another stage, a tied matrix twice."""
     model = replace(moe(), num_mtp_layers=num_mtp, tied_embeddings=tied)
     counts, matrix = count_parameters(model), model.vocab_size * model.hidden_size
-    stages = run(model, Strategy(pp=pp, zero=0), 512).memory.stages
+    stages = run(model, Layout(pp=pp, zero=0), 512).memory.stages
     copies = (pp > 1) * (int(num_mtp > 0) + int(tied))
     assert sum(stage.weights_bytes for stage in stages) == 2.0 * (counts.total + counts.mtp + copies * matrix)
 
@@ -241,19 +241,19 @@ def test_recompute_never_keeps_more_on_any_stage(policy, question, vpp):
 
 
 EXPLAINED = (
-    (dense(), Strategy(tp=2, sp=False, pp=4, vpp=2, dp_shard=2)),
-    (dense(), Strategy(cp=4, cp_kind="ring", dp_shard=4, zero=3)),
-    (dense(), Strategy(pp=2, dp_replicate=2, dp_shard=2, zero=2, recompute=RECOMPUTES[3])),
-    (dense(), Strategy(tp=2, pp=4, schedule="zb_h1", recompute=RECOMPUTES[1])),
-    (dense(), Strategy(pp=2, dp_shard=4, zero=3, reshard="never")),
-    (moe(), Strategy(tp=2, ep=4, pp=2, dp_shard=4)),
-    (moe(), Strategy(tp=2, ep=2, etp=2, pp=2, vpp=2, dp_shard=2, zero=3, recompute=RECOMPUTES[2])),
-    (moe(), Strategy(pp=2, vpp=2, schedule="dualpipev", ep=2, dp_shard=2, recompute=RECOMPUTES[0])),
-    (moe(), Strategy(dp_shard=8, ep=4, offload=Offload(activation_layers=3, optimizer=0.5))),
-    (load_model("mixtral-8x7b"), Strategy(tp=2, ep=8, pp=4, dp_shard=4)),
-    (load_model("deepseek-v3"), Strategy(tp=2, ep=8, pp=4, dp_shard=4, recompute=RECOMPUTES[4])),
-    (load_model("qwen3-next-80b-a3b"), Strategy(tp=2, ep=8, pp=2, dp_shard=8, zero=1)),
-    (load_model("nemotron-h-56b"), Strategy(tp=4, pp=2, dp_shard=2, recompute=RECOMPUTES[0])),
+    (dense(), Layout(tp=2, sp=False, pp=4, vpp=2, dp_shard=2)),
+    (dense(), Layout(cp=4, cp_kind="ring", dp_shard=4, zero=3)),
+    (dense(), Layout(pp=2, dp_replicate=2, dp_shard=2, zero=2, recompute=RECOMPUTES[3])),
+    (dense(), Layout(tp=2, pp=4, schedule="zb_h1", recompute=RECOMPUTES[1])),
+    (dense(), Layout(pp=2, dp_shard=4, zero=3, reshard="never")),
+    (moe(), Layout(tp=2, ep=4, pp=2, dp_shard=4)),
+    (moe(), Layout(tp=2, ep=2, etp=2, pp=2, vpp=2, dp_shard=2, zero=3, recompute=RECOMPUTES[2])),
+    (moe(), Layout(pp=2, vpp=2, schedule="dualpipev", ep=2, dp_shard=2, recompute=RECOMPUTES[0])),
+    (moe(), Layout(dp_shard=8, ep=4, offload=Offload(activation_layers=3, optimizer=0.5))),
+    (load_model("mixtral-8x7b"), Layout(tp=2, ep=8, pp=4, dp_shard=4)),
+    (load_model("deepseek-v3"), Layout(tp=2, ep=8, pp=4, dp_shard=4, recompute=RECOMPUTES[4])),
+    (load_model("qwen3-next-80b-a3b"), Layout(tp=2, ep=8, pp=2, dp_shard=8, zero=1)),
+    (load_model("nemotron-h-56b"), Layout(tp=4, pp=2, dp_shard=2, recompute=RECOMPUTES[0])),
 )
 
 
@@ -265,7 +265,7 @@ def test_every_part_of_every_stage_is_what_its_tensors_make(model, layout, micro
     work = Workload(seq_len=1024, global_batch_size=batch)
     machine = cluster(layout.num_devices)
     stages = project(model, machine, layout, work).memory.stages
-    explained = Explainer.of(asked(model, machine, layout, work))
+    explained = Explainer.from_question(asked(model, machine, layout, work))
     for index, stage in enumerate(stages):
         for part in PARTS:
             node = explained.node(f"memory.{part}", stage=index)
@@ -282,7 +282,7 @@ def test_the_tensors_of_an_explanation_are_those_that_live_there(model, layout):
     work = Workload(seq_len=1024, global_batch_size=4 * layout.dp * layout.pp)
     loads = block_loads(model, layout, work)
     kept = [{each.name: each.num_bytes for each in load.kept if each.num_bytes} for load in loads.layers]
-    explained = Explainer.of(asked(model, cluster(layout.num_devices), layout, work))
+    explained = Explainer.from_question(asked(model, cluster(layout.num_devices), layout, work))
     found = 0
     for node in each_once(explained.node("memory.activations", stage=0)):
         if node.name == "kept_bytes" and {label for label, _ in node.inputs} in map(set, kept):
@@ -314,7 +314,7 @@ def test_every_part_is_what_its_explanation_says(question, part):
 def test_no_stage_of_zero_raises_memory_but_by_the_shards_beside_gathered_weights(
     model, tp, pp, shard, reshard
 ):
-    layouts = [Strategy(tp=tp, pp=pp, dp_shard=shard, zero=zero, reshard=reshard) for zero in (1, 2, 3)]
+    layouts = [Layout(tp=tp, pp=pp, dp_shard=shard, zero=zero, reshard=reshard) for zero in (1, 2, 3)]
     found = [run(model, layout, 1024, batch=64).memory.stages for layout in layouts]
     whole = reshard == "never" or (reshard == "default" and pp > 1)
     for first, second, third in zip(*found, strict=True):

@@ -12,7 +12,7 @@ from tests.small import cluster, dense, moe, workload
 from forescale.cost.anchor import Residual
 from forescale.memory.anchored import Estimate
 from forescale.project import memory_timeline, project
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Layout, Recompute
 
 SIZES = st.floats(min_value=1.0, max_value=1e12)
 POLICIES = (
@@ -33,7 +33,7 @@ POLICIES = (
 )
 def test_under_1f1b_the_curve_tops_at_the_projection(pp, tp, zero, policy, batches):
     shards = 16 // pp // tp
-    layout = Strategy(tp=tp, pp=pp, dp_shard=shards, zero=zero, recompute=policy)
+    layout = Layout(tp=tp, pp=pp, dp_shard=shards, zero=zero, recompute=policy)
     asked = replace(workload(), global_batch_size=shards * batches)
     timeline = memory_timeline(dense(4), cluster(16), layout, asked)
     projected = project(dense(4), cluster(16), layout, asked).memory.stages
@@ -56,7 +56,7 @@ def test_so_it_does_where_chunks_differ(vpp, layers, rounds, policy, routed):
     if layers < 4 * vpp - 2:
         layers += 8
     model = replace(moe(layers), num_mtp_layers=1) if routed else dense(layers)
-    layout = Strategy(pp=4, vpp=vpp, dp_shard=4, recompute=policy)
+    layout = Layout(pp=4, vpp=vpp, dp_shard=4, recompute=policy)
     asked = replace(workload(), global_batch_size=16 * rounds)
     timeline = memory_timeline(model, cluster(16), layout, asked)
     projected = project(model, cluster(16), layout, asked).memory.stages
@@ -73,7 +73,7 @@ def test_so_it_does_where_chunks_differ(vpp, layers, rounds, policy, routed):
 )
 def test_what_is_named_adds_up_under_any_schedule(schedule, batches):
     vpp = 2 if schedule in ("interleaved-1f1b", "zbv", "v-half", "looped-bfs") else 1
-    layout = Strategy(pp=4, dp_shard=4, vpp=vpp, schedule=schedule)
+    layout = Layout(pp=4, dp_shard=4, vpp=vpp, schedule=schedule)
     asked = replace(workload(), global_batch_size=4 * batches)
     model = moe(8)
     timeline = memory_timeline(model, cluster(16), layout, asked)
@@ -90,7 +90,7 @@ def test_what_is_named_adds_up_under_any_schedule(schedule, batches):
     margin=st.floats(min_value=0.0, max_value=2.0),
 )
 def test_estimates_are_ordered(analytical, allocated, gap, there, margin):
-    residual = Residual.of(
+    residual = Residual.from_rows(
         allocated_bytes=allocated,
         reserved_bytes=allocated + gap,
         analytical_bytes=there,

@@ -45,7 +45,7 @@ def test_every_request_is_valid_or_refused(name):
     @SETTINGS
     @given(request=requests(name), seed=st.integers(0, 2**16))
     def run(request, seed):
-        reason = found.why_not(request)
+        reason = found.violation(request)
         if reason:
             with pytest.raises(ScheduleError, match=name):
                 found.build(request)

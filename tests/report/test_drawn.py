@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.report.drawn import placement
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -18,7 +18,7 @@ def drawn(strategy, devices):
 
 
 def test_an_axis_says_which_tiers_it_crosses():
-    texts, filled = drawn(Strategy(tp=8, pp=2, dp_shard=2), 32)
+    texts, filled = drawn(Layout(tp=8, pp=2, dp_shard=2), 32)
     assert "tp 8, tensor parallel: all within nvlink" in texts
     assert any(re.match("dp 2, data parallel: all within infiniband", text) for text in texts)
     assert "node 3" in texts
@@ -26,11 +26,11 @@ def test_an_axis_says_which_tiers_it_crosses():
 
 
 def test_ranks_beyond_the_drawing_are_counted():
-    texts, _ = drawn(Strategy(tp=8, pp=4, dp_shard=8), 256)
+    texts, _ = drawn(Layout(tp=8, pp=4, dp_shard=8), 256)
     assert "192 further devices not drawn" in texts
     assert any("pp 4" in text and text.endswith("3 not drawn") for text in texts)
 
 
 def test_an_axis_over_nodes_says_how_many_share_one():
-    texts, _ = drawn(Strategy(dp_shard=32), 32)
+    texts, _ = drawn(Layout(dp_shard=32), 32)
     assert "dp 32, data parallel: 8 within nvlink, all within infiniband" in texts

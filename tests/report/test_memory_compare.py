@@ -6,7 +6,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.project import project
 from forescale.report.memory_compare import MemoryComparison, Row, memory_bars
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 GIB = 2.0**30
 
@@ -18,7 +18,7 @@ def comparison():
     rows = [
         Row(
             value=str(tp),
-            projection=project(model, cluster, Strategy(tp=tp, pp=2, dp_shard=8 // tp), workload),
+            projection=project(model, cluster, Layout(tp=tp, pp=2, dp_shard=8 // tp), workload),
         )
         for tp in (2, 8)
     ]

@@ -10,7 +10,7 @@ from forescale.report.document import Table
 from forescale.report.layouts import search_report
 from forescale.search import search
 from forescale.search.rank import score_all, slowest_of
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 from forescale.spec.phrases import layout
 from forescale.spec.space import Space
 
@@ -86,7 +86,7 @@ def test_columns_that_say_nothing_are_left_out(report):
 @pytest.mark.parametrize(("vpp", "said"), [(2, "groups of 6"), (1, "")])
 def test_groups_of_micro_batches_are_a_choice_where_chunks_take_turns(vpp, said):
     """12 micro-batches on 4 ranks."""
-    space = Space(pp=(4,), vpp=(vpp,), tp=(1,), micro_batch_size=(1,), base=Strategy(microbatch_group=6))
+    space = Space(pp=(4,), vpp=(vpp,), tp=(1,), micro_batch_size=(1,), base=Layout(microbatch_group=6))
     asked = Workload(seq_len=4096, global_batch_size=12)
     found = search(load_model("llama-3.1-8b"), load_cluster("h100-sxm", 4), asked, space=space, top=2)
     assert all(("groups of 6" in layout(one.strategy)) == bool(said) for one in found.best)

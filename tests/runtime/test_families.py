@@ -31,7 +31,7 @@ def library(pp):
     for each in families():
         count = 2 * pp if each.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
         request = Request(pp=pp, num_microbatches=count, num_splits=2)
-        if not each.refusal(request):
+        if not each.violation(request):
             yield build_schedule(each.name, request, vpp=each.fixed_vpp or 2)
 
 

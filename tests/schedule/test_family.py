@@ -41,7 +41,7 @@ def test_most_that_ranks_hold_is_what_is_published(name, more, held):
 def test_what_is_sure_to_be_held_and_to_wait_is_there_at_one_moment(each):
     for pp, count, vpp in ((1, 3, 2), (2, 5, 3), (3, 2, 2), (4, 6, 2), (4, 7, 2), (5, 8, 2), (4, 12, 2)):
         request = Request(pp=pp, num_microbatches=count, vpp=each.fixed_vpp or vpp)
-        if each.why_not(request):
+        if each.violation(request):
             continue
         schedule = each.build(request)
         shape = RankShape(rank=np.arange(pp, dtype=float), pp=float(pp), num_microbatches=float(count))

@@ -36,7 +36,7 @@ def test_rounds_and_levels_agree_bit_for_bit(name):
     @given(pp=st.integers(1, 6), m=st.integers(1, 24), vpp=st.integers(1, 3), seed=st.integers(0, 2**16))
     def run(pp, m, vpp, seed):
         request = Request(pp=pp, num_microbatches=m, vpp=found.fixed_vpp or max(vpp, found.vpp[0]))
-        if found.why_not(request):
+        if found.violation(request):
             return
         schedule = found.build(request)
         random = np.random.default_rng(seed)

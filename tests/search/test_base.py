@@ -9,12 +9,12 @@ from tests.small import cluster, dense, workload
 
 from forescale.project import project
 from forescale.search import search
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Layout, Recompute
+from forescale.spec.layout import Kernels
 from forescale.spec.space import Space
-from forescale.spec.strategy import Kernels
 
 
-@pytest.mark.parametrize("base", [Strategy(reshard="never"), Strategy(kernels=Kernels(fused=False))])
+@pytest.mark.parametrize("base", [Layout(reshard="never"), Layout(kernels=Kernels(fused=False))])
 def test_what_is_not_searched_holds_in_ranking_and_result(base):
     space = Space(base=base, tp=(1,), pp=(1,), zero=(3,))
     found = search(dense(), cluster(8), workload(), space=space, top=3)
@@ -27,7 +27,7 @@ def test_what_is_not_searched_holds_in_ranking_and_result(base):
 
 @pytest.mark.parametrize(("count", "shards"), [(3, set()), (8, {16}), (16, {16})])
 def test_what_is_found_shares_weights_over_a_part_of_its_ranks(count, shards):
-    space = Space(tp=(1, 16), cp=(1,), pp=(1,), zero=(0, 3), base=Strategy(reshard=count))
+    space = Space(tp=(1, 16), cp=(1,), pp=(1,), zero=(0, 3), base=Layout(reshard=count))
     found = [one.strategy for one in search(dense(), cluster(16), workload(), top=1000, space=space).best]
     assert {one.dp_shard for one in found if one.zero == 3} - {1} == shards
 
@@ -40,7 +40,7 @@ def test_what_is_found_takes_micro_batches_in_the_groups_of_its_base(group, vpp)
     space = Space(tp=(1,), cp=(1,), pp=(4,), vpp=(1, 2), micro_batch_size=(1,), zero=(1,), sp=(True,))
     for batch in (12, 10):
         work = replace(workload(), global_batch_size=batch)
-        own = replace(space, base=Strategy(microbatch_group=group))
+        own = replace(space, base=Layout(microbatch_group=group))
         found = search(dense(8), cluster(4), work, space=own, top=1000)
         if batch == 12:
             assert {one.strategy.vpp for one in found.best} == vpp
@@ -54,7 +54,7 @@ def test_what_is_found_takes_micro_batches_in_the_groups_of_its_base(group, vpp)
 
 def test_groups_leave_named_schedules_of_several_chunks_out():
     named = ("interleaved-1f1b", "1f1b")
-    space = Space(pp=(4,), vpp=(1, 2), schedule=(None, *named), base=Strategy(microbatch_group=6))
+    space = Space(pp=(4,), vpp=(1, 2), schedule=(None, *named), base=Layout(microbatch_group=6))
     found = search(
         dense(8), cluster(4), replace(workload(), global_batch_size=12), space=space, top=1000
     ).best
@@ -72,7 +72,7 @@ def test_no_layout_found_has_neighbours_under_summa():
         "placement": ("orders",),
     }
     space = Space(
-        **held, tp_kind=("1d", "summa"), zero=(2, 3), recompute=(Recompute(),), base=Strategy(reshard=2)
+        **held, tp_kind=("1d", "summa"), zero=(2, 3), recompute=(Recompute(),), base=Layout(reshard=2)
     )
     found = search(dense(), cluster(16), workload(), top=1000, space=space, all_variants=True).best
     kinds = {(one.strategy.tp_kind, one.strategy.zero) for one in found}

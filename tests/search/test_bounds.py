@@ -14,9 +14,9 @@ from forescale.search.evaluate import score
 from forescale.search.ranks import relaxed_placement
 from forescale.search.scope import Scope
 from forescale.search.tree import Tree, enumerate_cells, enumerate_layouts
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Layout, Recompute
+from forescale.spec.layout import Kernels, Offload
 from forescale.spec.space import Space
-from forescale.spec.strategy import Kernels, Offload
 
 PARTLY = (
     Recompute(granularity="full", num_layers=1),
@@ -33,7 +33,7 @@ def bounded_peaks(question, space):
     cells = enumerate_cells(question.model, question.cluster, question.workload, space)
     layouts, owner, _ = cells.expand(np.arange(len(cells)))
     peaks = score(question, layouts).peak
-    tree = Tree.of(cells.whole)
+    tree = Tree.from_candidates(cells.whole)
     bounds = MemoryBounds(question, cells, tree, relaxed_placement(cells.whole, question.cluster)).coarse()
     assert np.isfinite(peaks).any()
     assert (bounds[tree.branch_of][:, owner] <= peaks).all()
@@ -47,7 +47,7 @@ def bounded_peaks(question, space):
 def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule):
     devices, work = cluster(8), workload(seq_len=1024, global_batch_size=8)
     space = Space(
-        recompute=recompute, base=Strategy(offload=offload), schedule=(schedule,), cp=(1, 2), sp=(True,)
+        recompute=recompute, base=Layout(offload=offload), schedule=(schedule,), cp=(1, 2), sp=(True,)
     )
     question = Question(model=model, cluster=devices, workload=work)
     peaks, bounds, owner = bounded_peaks(question, space)
@@ -64,7 +64,7 @@ def test_metrics_of_the_logits_are_in_the_bounds_of_memory(schedule, vocab):
         cluster(8),
         workload(seq_len=1024, global_batch_size=8),
     )
-    base = Strategy(kernels=Kernels(cross_entropy="fused", logged_losses=2))
+    base = Layout(kernels=Kernels(cross_entropy="fused", logged_losses=2))
     space = Space(recompute=(Recompute(granularity="full"), Recompute()), base=base, schedule=(schedule,))
     question = Question(model=model, cluster=devices, workload=work)
     bounded_peaks(question, space)
@@ -80,7 +80,7 @@ def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedu
     layouts = enumerate_layouts(model, devices, work, space)
     steps = score(question, layouts).step_time.min(axis=0)
     cutoff = float(np.quantile(steps[np.isfinite(steps)], share))
-    scope = Scope.of(question, space, by_time=True).bounded(question)
+    scope = Scope.from_question(question, space, by_time=True).bounded(question)
     cells = scope.within(cutoff, later=False)
     found, _, _ = cells.expand(np.arange(len(cells)))
     names = sorted(layouts.columns)
@@ -91,4 +91,10 @@ def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedu
     assert len(scope.within(0.2 * float(steps.min()), later=False)) < len(cells)
     first, later = scope.first(), scope.within(np.inf, later=True)
     assert len(first) + len(later) == len(enumerate_cells(model, devices, work, space))
-    assert scope.num_later == (Tree.of(later.whole).nodes @ Tree.of(later.whole).num_layouts(later)).sum() > 0
+    assert (
+        scope.num_later
+        == (
+            Tree.from_candidates(later.whole).nodes @ Tree.from_candidates(later.whole).num_layouts(later)
+        ).sum()
+        > 0
+    )

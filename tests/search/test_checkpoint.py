@@ -78,7 +78,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, whole):
     goal = Goal(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits, folds=True)
     run = Solver(question, cells, goal)
     file, found = tmp_path / "search.npz", 0
-    kept = Checkpoint.of(file, question, goal)
+    kept = Checkpoint.from_question(file, question, goal)
     for bit in (None, *np.random.default_rng(0).integers(8 * len(content), size=300).tolist()):
         changed = bytearray(content)
         if bit is not None:

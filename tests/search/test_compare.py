@@ -9,10 +9,10 @@ from tests.small import cluster, dense, moe, workload
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.search.compare import compare
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Layout, Recompute
 
-A = Strategy(tp=2, pp=2, dp_shard=4, zero=1)
-B = Strategy(tp=4, dp_shard=4, zero=3, recompute=Recompute(granularity="full"))
+A = Layout(tp=2, pp=2, dp_shard=4, zero=1)
+B = Layout(tp=4, dp_shard=4, zero=3, recompute=Recompute(granularity="full"))
 
 
 def projected(strategy, **more):
@@ -68,7 +68,7 @@ def test_a_projection_against_itself_differs_in_nothing():
 
 def test_documents_are_as_good_as_projections():
     a = projected(A)
-    b = project(moe(), cluster(16), Strategy(tp=2, ep=2, dp_shard=8), workload())
+    b = project(moe(), cluster(16), Layout(tp=2, ep=2, dp_shard=8), workload())
     from_files = compare(*(json.loads(json.dumps(each.to_json())) for each in (a, b)))
     assert from_files == compare(a, b)
     assert {change.name for change in from_files.question} == {"model"}

@@ -22,10 +22,10 @@ from forescale.search import search
 from forescale.search.evaluate import score_layouts
 from forescale.search.relax import _smallest
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Recompute, Share, Strategy, Tier
+from forescale.spec import Layout, Recompute, Share, Tier
 from forescale.spec.constraints import check
+from forescale.spec.layout import Offload
 from forescale.spec.space import DEGREE_NAMES, Space
-from forescale.spec.strategy import Offload
 from forescale.spec.workload import Outer
 
 FULL, NONE = Recompute(granularity="full"), Recompute()
@@ -51,14 +51,14 @@ SPACES = {
         dense(2),
         8,
         8,
-        {**PLAIN, "cp": (2, 4), "pp": (1,), "zero": (1,), "base": Strategy(cp_balanced=False)},
+        {**PLAIN, "cp": (2, 4), "pp": (1,), "zero": (1,), "base": Layout(cp_balanced=False)},
     ),
     "stages": (dense(7), 4, 8, {**PLAIN, "tp": (1,), "pp": (2, 4), "zero": (1,)}),
     "groups": (
         dense(7),
         2,
         6,
-        {**PLAIN, "tp": (1,), "zero": (1,), "base": Strategy(microbatch_group=3)},
+        {**PLAIN, "tp": (1,), "zero": (1,), "base": Layout(microbatch_group=3)},
     ),
     "schedules": (
         dense(5),
@@ -84,8 +84,8 @@ SPACES = {
             "zero": (1, 3),
         },
     ),
-    "neighbours": (dense(2), 4, 4, {**PLAIN, "pp": (1,), "base": Strategy(reshard=2)}),
-    "host": (dense(2), 2, 4, {**PLAIN, "base": Strategy(offload=Offload(parameters=True))}),
+    "neighbours": (dense(2), 4, 4, {**PLAIN, "pp": (1,), "base": Layout(reshard=2)}),
+    "host": (dense(2), 2, 4, {**PLAIN, "base": Layout(offload=Offload(parameters=True))}),
     "recompute": (
         sees(3),
         2,
@@ -160,7 +160,7 @@ def legal_of(question):
 
 def effective(layout):
     """Return a layout less the choices that make no difference: of one rank, of one stage, of ranks placed anyhow."""
-    usual = Strategy()
+    usual = Layout()
     if layout.tp == 1:
         layout = replace(layout, sp=True)
     if layout.tp * layout.cp == 1:
@@ -236,7 +236,7 @@ def test_no_layout_of_experts_alone_is_by_summa():
 @pytest.mark.parametrize(
     ("held", "refused"),
     [
-        ({"schedule": ("seq1f1b",), "base": Strategy(sequence_pieces=3)}, "pieces of sequences"),
+        ({"schedule": ("seq1f1b",), "base": Layout(sequence_pieces=3)}, "pieces of sequences"),
         ({"schedule": ("dualpipe",), "pp": (3,)}, "schedule"),
         ({"vpp": (5,)}, "layers over pp × vpp"),
     ],

@@ -7,13 +7,13 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.project import project
 from forescale.schedule import ScheduleError
 from forescale.search.partition import partition_stages
-from forescale.spec import Recompute, Strategy
+from forescale.spec import Layout, Recompute
 
 WORK = workload(global_batch_size=16)
 
 
 def test_embedding_and_head_count_as_they_cost():
-    found = partition_stages(asked(dense(14), cluster(4), Strategy(pp=4), WORK))
+    found = partition_stages(asked(dense(14), cluster(4), Layout(pp=4), WORK))
     assert found.strategy.stage_layers == (3, 4, 4, 3)
     assert found.projection.step_time_s < found.even.step_time_s
     assert found.projection.memory.peak_bytes < found.even.memory.peak_bytes
@@ -25,7 +25,7 @@ def test_embedding_and_head_count_as_they_cost():
 
 
 def test_multi_token_prediction_takes_layers_off_the_last_stage():
-    layout = Strategy(pp=4)
+    layout = Layout(pp=4)
     with_module = partition_stages(asked(moe(16), cluster(4), layout, WORK)).strategy.stage_layers
     assert sum(with_module) == 16
     assert with_module[-1] < with_module[1]
@@ -33,7 +33,7 @@ def test_multi_token_prediction_takes_layers_off_the_last_stage():
 
 
 def test_stages_that_do_not_fit_recompute_some_layers():
-    layout, tight = Strategy(pp=4, graphs="full"), cluster(4, hbm_gb=3.4)
+    layout, tight = Layout(pp=4, graphs="full"), cluster(4, hbm_gb=3.4)
     found = partition_stages(asked(dense(14), tight, layout, WORK))
     assert found.even.memory.verdict == "OOM"
     assert found.projection.memory.peak_bytes <= 3.4e9
@@ -43,18 +43,18 @@ def test_stages_that_do_not_fit_recompute_some_layers():
 
 
 def test_a_policy_that_was_given_stays():
-    layout = Strategy(pp=4, recompute=Recompute(granularity="full"))
+    layout = Layout(pp=4, recompute=Recompute(granularity="full"))
     found = partition_stages(asked(dense(14), cluster(4), layout, WORK))
     assert found.strategy.recompute == layout.recompute
     assert not any(found.partition.recomputed)
 
 
 def test_virtual_stages_of_a_named_schedule():
-    found = partition_stages(asked(dense(14), cluster(4), Strategy(pp=4, vpp=2, schedule="zbv"), WORK))
+    found = partition_stages(asked(dense(14), cluster(4), Layout(pp=4, vpp=2, schedule="zbv"), WORK))
     assert len(found.partition.stage_time) == 8
     assert found.projection.step_time_s <= found.even.step_time_s
 
 
 def test_what_fits_nowhere_is_refused():
     with pytest.raises(ScheduleError, match="even with all recomputed"):
-        partition_stages(asked(dense(14), cluster(4, hbm_gb=2.2), Strategy(pp=4), WORK))
+        partition_stages(asked(dense(14), cluster(4, hbm_gb=2.2), Layout(pp=4), WORK))

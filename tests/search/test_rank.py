@@ -13,7 +13,7 @@ from forescale.question import Question
 from forescale.search import search
 from forescale.search.evaluate import score
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import DEFAULT_AXIS_ORDER, Strategy
+from forescale.spec import DEFAULT_AXIS_ORDER, Layout
 from forescale.spec.space import Space, default_recompute
 
 
@@ -141,7 +141,7 @@ def test_layouts_of_one_stage_are_scored_as_no_schedule_at_all():
     question = Question(model=dense(), cluster=cluster(8), workload=work)
     named, plain = (
         enumerate_layouts(
-            dense(), cluster(8), work, Space(schedule=(each,), base=Strategy(graphs="full"), **few)
+            dense(), cluster(8), work, Space(schedule=(each,), base=Layout(graphs="full"), **few)
         )
         for each in ("zb-h1", None)
     )

@@ -16,8 +16,8 @@ from forescale.search.evaluate import score
 from forescale.search.layouts import as_degrees
 from forescale.search.ranks import GivenRanks, relaxed_placement
 from forescale.search.tree import enumerate_cells, enumerate_layouts
+from forescale.spec.layout import Share
 from forescale.spec.space import Space
-from forescale.spec.strategy import Share
 
 DEVICES, WORK = cluster(16), workload(seq_len=1024, global_batch_size=16)
 SPACE = Space(zero=(1,), micro_batch_size=(1,), placement=("orders", "all"))

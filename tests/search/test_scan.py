@@ -11,9 +11,9 @@ from forescale.projection.result import cost_per_token
 from forescale.question import Question
 from forescale.search import Target, Terms, fewest_devices, scan_batches, scan_devices, search
 from forescale.search.scan import device_ladder, least_step, with_between
-from forescale.spec import DenseFfn, FullAttention, Layer, Strategy
+from forescale.spec import DenseFfn, FullAttention, Layer, Layout
+from forescale.spec.layout import Routing
 from forescale.spec.space import Space
-from forescale.spec.strategy import Routing
 
 SMALL = Space(zero=(1,), cp=(1,), micro_batch_size=(1, 2))
 
@@ -199,4 +199,4 @@ def test_what_peak_rates_allow_is_that_of_the_fastest_scenario():
         return least_step(Question(model=moe(), cluster=cluster(8), workload=workload(), space=space))
 
     assert least(precision=(("fp8", "tensorwise"), None)) == pytest.approx(least() * 989 / 1979)
-    assert 0.0 < least(base=Strategy(routing=Routing(capacity_factor=0.5))) < least()
+    assert 0.0 < least(base=Layout(routing=Routing(capacity_factor=0.5))) < least()

@@ -14,8 +14,8 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.search import pareto_search, search
 from forescale.search.scenarios import scenarios
-from forescale.spec import Overlap, Precision, Recompute, Strategy
-from forescale.spec.framework import laid_over, searched, told_of
+from forescale.spec import Layout, Overlap, Precision, Recompute
+from forescale.spec.framework import explicit_fields, merged, searched
 from forescale.spec.space import Space
 
 MODEL, DEVICES = moe(3), cluster(8)
@@ -51,7 +51,7 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
             DEVICES,
             replace(WORK, precision=precision),
             space=replace(
-                FEW, base=Strategy(overlap=overlap, offload=replace(Strategy().offload, optimizer=share))
+                FEW, base=Layout(overlap=overlap, offload=replace(Layout().offload, optimizer=share))
             ),
             objective=objective,
             top=12,
@@ -111,7 +111,7 @@ def test_what_the_question_has_already_counts_once():
 def test_a_front_of_several_questions_is_that_of_their_fronts():
     together = pareto_search(MODEL, DEVICES, WORK, space=replace(SMALL, dispatcher=(None, "deepep")))
     alone = [
-        pareto_search(MODEL, DEVICES, WORK, space=replace(SMALL, base=Strategy(dispatcher=dispatcher)))
+        pareto_search(MODEL, DEVICES, WORK, space=replace(SMALL, base=Layout(dispatcher=dispatcher)))
         for dispatcher in ("all_to_all", "deepep")
     ]
     points = [(one.step_time_s, one.memory.peak_bytes) for each in alone for one in each.front]
@@ -146,7 +146,7 @@ def as_told(name, types, zero=(0, 1), model=MODEL, **space):
     """Return the question of a space under a framework, and the words of what it trains."""
     framework = load_framework(name)
     told = replace(WORK, precision=types)
-    base, work = framework.applied(Strategy(), told, model, DEVICES)
+    base, work = framework.applied(Layout(), told, model, DEVICES)
     held = searched(framework, replace(SMALL, base=base, zero=zero, **space), limited=False)
     return Question(model=model, cluster=DEVICES, workload=work, framework=framework, space=held), told
 
@@ -159,9 +159,12 @@ def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
     found = search(question, top=100, all_variants=True)
     assert {one.strategy.zero for one in found.best} == {0, 1}
     for one in found.best:
-        words = {**told_of(one.strategy, question.space.base), "recompute": asdict(one.strategy.recompute)}
-        layout, work = question.framework.applied(laid_over(Strategy(), words), told, MODEL, DEVICES)
-        alone = project(replace(question, strategy=laid_over(layout, words), workload=work))
+        words = {
+            **explicit_fields(one.strategy, question.space.base),
+            "recompute": asdict(one.strategy.recompute),
+        }
+        layout, work = question.framework.applied(merged(Layout(), words), told, MODEL, DEVICES)
+        alone = project(replace(question, strategy=merged(layout, words), workload=work))
         assert (alone.step_time, alone.memory, alone.workload) == (one.step_time, one.memory, one.workload)
 
 

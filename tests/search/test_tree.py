@@ -10,7 +10,7 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.errors import SpecError
 from forescale.search.tree import enumerate_layouts
-from forescale.spec import Strategy
+from forescale.spec import Layout
 from forescale.spec.constraints import check
 from forescale.spec.space import Space
 
@@ -30,6 +30,6 @@ def test_every_layout_that_is_legal_is_enumerated(model):
         if tp * cp * shard * replicas != devices.num_devices:
             continue
         with suppress(SpecError):
-            check(model, devices, Strategy(**degrees, zero=1, sp=True), work)
+            check(model, devices, Layout(**degrees, zero=1, sp=True), work)
             legal.add(values)
     assert set(zip(*(found[name].tolist() for name in NAMES), strict=True)) == legal

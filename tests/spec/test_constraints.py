@@ -11,7 +11,7 @@ from tests.small import cluster, dense, moe, workload
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
-from forescale.spec import Share, Strategy, Workload
+from forescale.spec import Layout, Share, Workload
 from forescale.spec.constraints import CONSTRAINTS, check, exchanged_heads_divide, legal, sees_picked
 from forescale.spec.proposal import ManyLayouts, Proposal
 from forescale.spec.workload import Trainable
@@ -27,15 +27,15 @@ layouts = st.fixed_dictionaries(
 @given(st.lists(layouts, min_size=1, max_size=20), st.sampled_from([dense(), moe()]))
 def test_the_mask_and_the_sentence_agree(rows, model):
     """What the mask over arrays refuses is what `check` refuses in words, layout by layout."""
-    columns = ManyLayouts({name: np.array([row[name] for row in rows]) for name in rows[0]}, Strategy())
+    columns = ManyLayouts({name: np.array([row[name] for row in rows]) for name in rows[0]}, Layout())
     place = cluster(16)
     mask, refused = legal(Proposal(model=model, cluster=place, workload=workload(), degrees=columns))
     for row, is_legal in zip(rows, mask, strict=True):
         if is_legal:
-            check(model, place, Strategy(**row), workload())
+            check(model, place, Layout(**row), workload())
         else:
             with pytest.raises(SpecError):
-                check(model, place, Strategy(**row), workload())
+                check(model, place, Layout(**row), workload())
     assert sum(refused.values()) >= (~mask).sum()
 
 
@@ -46,14 +46,14 @@ def test_every_constraint_has_a_name_of_its_own():
 
 def test_all_violations_are_named_at_once():
     with pytest.raises(SpecError) as caught:
-        check(dense(), cluster(16), Strategy(tp=3, pp=16, micro_batch_size=5), workload())
+        check(dense(), cluster(16), Layout(tp=3, pp=16, micro_batch_size=5), workload())
     for words in ("heads", "layers", "devices", "global_batch_size"):
         assert words in str(caught.value)
 
 
 def fits(model, count, **layout):
     try:
-        check(model, cluster(16), Strategy(zero=3, reshard=count, **layout), workload())
+        check(model, cluster(16), Layout(zero=3, reshard=count, **layout), workload())
     except SpecError as error:
         return str(error)
     return ""
@@ -80,7 +80,7 @@ GROUPED = {"pp": 4, "vpp": 2}
 @pytest.mark.parametrize("group", [None, 4, 5, 6, 8, 10])
 def test_groups_of_micro_batches_that_fit(group):
     """Of 10, the last group of 6 has 4, of 8 it has 2; without groups 10 are no multiple of 4."""
-    layout = Strategy(**GROUPED, microbatch_group=group)
+    layout = Layout(**GROUPED, microbatch_group=group)
     work = Workload(seq_len=512, global_batch_size=10)
     if group in (5, 6, 10):
         check(dense(8), cluster(4), layout, work)
@@ -109,14 +109,14 @@ def test_what_is_wrong_with_groups_of_micro_batches(count, changes, told):
         check(
             dense(8),
             cluster(4),
-            Strategy(**GROUPED, **changes),
+            Layout(**GROUPED, **changes),
             Workload(seq_len=512, global_batch_size=count),
         )
     assert str(caught.value) == told
 
 
 def test_the_nearest_group_is_found_among_any_number_of_micro_batches():
-    layout = Strategy(**GROUPED, microbatch_group=799_999_998)
+    layout = Layout(**GROUPED, microbatch_group=799_999_998)
     with pytest.raises(SpecError, match="the nearest that fits is 799999996"):
         check(dense(8), cluster(4), layout, Workload(seq_len=512, global_batch_size=800_000_000))
 
@@ -124,7 +124,7 @@ def test_the_nearest_group_is_found_among_any_number_of_micro_batches():
 def test_one_chunk_takes_micro_batches_in_no_groups():
     work = Workload(seq_len=512, global_batch_size=10)
     for schedule in (None, "1f1b"):
-        check(dense(8), cluster(4), Strategy(pp=4, microbatch_group=3, schedule=schedule), work)
+        check(dense(8), cluster(4), Layout(pp=4, microbatch_group=3, schedule=schedule), work)
 
 
 def test_summa_has_no_neighbours():
@@ -140,7 +140,7 @@ def test_summa_has_no_neighbours():
     ],
 )
 def test_placements_fill_tiers_and_divide_degrees(placement, words):
-    strategy = Strategy(tp=8, pp=2, placement=placement)
+    strategy = Layout(tp=8, pp=2, placement=placement)
     with pytest.raises(SpecError, match=words):
         check(dense(), cluster(16), strategy, workload())
     check(dense(), cluster(16), replace(strategy, placement=(Share(tp=4, pp=2),)), workload())
@@ -151,7 +151,7 @@ def test_exchanged_heads_are_whole():
     heads = (np.array([2, 2, 1]), np.array([8, 16, 1]))
     assert exchanged_heads_divide(dense(), *heads, "ulysses", 8).tolist() == [True, False, True]
     assert exchanged_heads_divide(dense(), *heads, "hierarchical", 8).tolist() == [True, True, True]
-    layout = Strategy(tp=2, cp=16, cp_kind="ulysses")
+    layout = Layout(tp=2, cp=16, cp_kind="ulysses")
     with pytest.raises(SpecError, match="ulysses exchanges whole heads: tp 2 × cp 16"):
         check(dense(), cluster(32), layout, workload())
 
@@ -163,7 +163,7 @@ def proposed(model=SPARSE, trainable=None, **layout):
     """Check a layout of a model that picks keys on 64 devices."""
     workload = Workload(seq_len=4096, global_batch_size=64, trainable=trainable or Trainable())
     dp = 64 // layout.get("cp", 1)
-    check(model, load_cluster("h100-sxm", num_devices=64), Strategy(dp_shard=dp, **layout), workload)
+    check(model, load_cluster("h100-sxm", num_devices=64), Layout(dp_shard=dp, **layout), workload)
 
 
 def test_picked_keys_are_gathered_over_cp():

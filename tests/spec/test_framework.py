@@ -5,10 +5,10 @@ from tests import small
 
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import SpecError
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 from forescale.spec.framework import Framework, Limits, Variant, check_choice, searched
+from forescale.spec.layout import Kernels, Overlap, Recompute
 from forescale.spec.space import Space
-from forescale.spec.strategy import Kernels, Overlap, Recompute
 
 WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
 
@@ -40,7 +40,7 @@ def test_a_layout_and_a_workload_are_trained_as_the_framework_does():
     framework = made(
         cp_kind="ring", gradients="bf16", kernels=Kernels(cross_entropy="fused"), stops_early=True
     )
-    full = Strategy(tp=2, recompute=Recompute(granularity="full"))
+    full = Layout(tp=2, recompute=Recompute(granularity="full"))
     strategy, workload = framework.applied(full, WORKLOAD, small.dense(), small.cluster(16))
     assert (strategy.tp, strategy.cp_kind, strategy.software) == (2, "ring", "torch-eager")
     assert strategy.kernels.cross_entropy == "fused"

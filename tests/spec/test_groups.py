@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from forescale.spec import Strategy
-from forescale.spec.groups import group_of, groups_fit, misfit
+from forescale.spec import Layout
+from forescale.spec.groups import group_of, groups_fit, violation
 
 
 def test_one_chunk_has_no_groups():
-    assert group_of(Strategy(pp=4, vpp=2, microbatch_group=6)) == 6
-    assert group_of(Strategy(pp=4, microbatch_group=6)) is None
-    assert group_of(Strategy(pp=4, vpp=2)) is None
+    assert group_of(Layout(pp=4, vpp=2, microbatch_group=6)) == 6
+    assert group_of(Layout(pp=4, microbatch_group=6)) is None
+    assert group_of(Layout(pp=4, vpp=2)) is None
 
 
 def test_groups_fit_arrays_as_they_fit_numbers():
@@ -26,6 +26,6 @@ def test_the_nearest_that_is_told_fits():
         for count in range(pp, 24):
             fit = [group for group in range(1, count + 1) if groups_fit(pp, 2, count, group)]
             for group in set(range(1, 30)) - set(fit):
-                told = int(misfit(None, pp, count, group).rpartition(" ")[2])
+                told = int(violation(None, pp, count, group).rpartition(" ")[2])
                 assert told in fit
                 assert abs(told - group) == min(abs(each - group) for each in fit)

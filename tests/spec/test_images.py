@@ -10,12 +10,12 @@ from tests.small import cluster, dense, sees, workload
 from forescale.errors import SpecError
 from forescale.project import project
 from forescale.question import Question
-from forescale.spec import Kernels, Strategy
+from forescale.spec import Kernels, Layout
 from forescale.spec.model import Images
 from forescale.spec.workload import Trainable
 
 MODEL, MACHINE = sees(), cluster(8)
-LAYOUT = Strategy(tp=2, dp_shard=4)
+LAYOUT = Layout(tp=2, dp_shard=4)
 TEXT = ("embedding", "attention", "ffn", "norm", "head")
 
 
@@ -72,7 +72,7 @@ def test_something_is_trained():
 
 
 def test_a_tower_stands_on_the_first_stage_alone():
-    layout = Strategy(pp=2, dp_shard=4)
+    layout = Layout(pp=2, dp_shard=4)
     both, text = (project(model, MACHINE, layout, asked()) for model in (MODEL, dense()))
     assert both.memory.stages[1] == text.memory.stages[1]
     assert both.stage_times[1] == text.stage_times[1]

@@ -16,8 +16,8 @@ from forescale.graph.recompute import keep
 from forescale.graph.sharding import split_strategy
 from forescale.inputs import pricing_of
 from forescale.memory.liveness import block_bytes, block_moments
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, Recompute, Strategy
-from forescale.spec.strategy import Overlap
+from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, Recompute
+from forescale.spec.layout import Overlap
 from forescale.time.blocks import CHECKPOINT, block_seconds
 from forescale.time.price import calls_of, calls_of_steps, price_operators
 
@@ -28,7 +28,7 @@ FULL = Recompute(granularity="full")
 
 
 NONE = Recompute()
-ALONE = Strategy()
+ALONE = Layout()
 
 
 def priced(layer=LAYER, strategy=ALONE, seq_len=512.0, **run):
@@ -89,15 +89,15 @@ def test_launches_of_every_pass():
     assert apart.weight == pytest.approx(4 * 0.002)
     assert apart.forward_parts == found.forward_parts
     assert apart.backward_parts["overhead"] == pytest.approx(15 * 0.002 - weights - rest)
-    blocking = Strategy(kernels=replace(Strategy().kernels, blocking_launches=True))
+    blocking = Layout(kernels=replace(Layout().kernels, blocking_launches=True))
     waits = cost(priced(strategy=blocking, kernel_interval_s=0.002))
     assert waits.forward_parts["overhead"] == pytest.approx(11 * 0.002)
-    assert cost(priced(strategy=Strategy(graphs="full"), kernel_interval_s=0.002)).launches == 0.0
+    assert cost(priced(strategy=Layout(graphs="full"), kernel_interval_s=0.002)).launches == 0.0
 
 
 def test_deterministic_algorithms_cost_the_host_more():
     alone = cost(priced(kernel_interval_s=0.002))
-    strategy = Strategy(kernels=replace(Strategy().kernels, deterministic=True))
+    strategy = Layout(kernels=replace(Layout().kernels, deterministic=True))
     found = cost(priced(strategy=strategy, kernel_interval_s=0.002))
     assert found.launches == pytest.approx(1.25 * alone.launches)
 
@@ -105,7 +105,7 @@ def test_deterministic_algorithms_cost_the_host_more():
 def test_graphs_of_the_router_leave_the_rest_to_the_host():
     """Of an MoE layer: routing alone, with attention and norms, or all is captured."""
     launches = [
-        cost(priced(MOE_LAYER, Strategy(graphs=each), kernel_interval_s=0.002)).launches
+        cost(priced(MOE_LAYER, Layout(graphs=each), kernel_interval_s=0.002)).launches
         for each in ("none", "router", "partial", "full")
     ]
     assert launches[0] > launches[1] > launches[2] > launches[3] == 0.0
@@ -132,7 +132,7 @@ def test_every_checkpoint_costs_the_host_time_of_its_own():
     """Both norms one each beside the activation's; none where a graph launches what it replays."""
 
     def launches(modules, graphs="none"):
-        block = priced(strategy=Strategy(graphs=graphs), kernel_interval_s=0.002)
+        block = priced(strategy=Layout(graphs=graphs), kernel_interval_s=0.002)
         return cost(block, Recompute(granularity="selective", modules=modules)).launches / 0.002
 
     assert launches(("layernorm",)) - launches(()) == pytest.approx(2 * (1 + CHECKPOINT))
@@ -157,7 +157,7 @@ def test_flops_of_a_replay():
 @pytest.mark.parametrize("recompute", [Recompute(), FULL])
 def test_pools_of_what_graphs_capture_and_of_experts(recompute):
     """The fullest moments of either beyond what is kept; without experts there is one pool."""
-    strategy = Strategy(ep=2, dp_shard=2)
+    strategy = Layout(ep=2, dp_shard=2)
     block = priced(replace(MOE_LAYER, attention=MLA), strategy).block
     kept = keep(block, recompute)
     moments = block_moments(block, kept).backward
@@ -175,8 +175,8 @@ def test_pools_of_what_graphs_capture_and_of_experts(recompute):
 
 def test_calls_of_the_host():
     """One for a kernel, less for each more that Python or a compiled loop launches; none for what moves nothing."""
-    degrees, _ = split_strategy(Strategy(tp=2))
-    where = groups(degrees, order_of(Strategy(tp=2)))
+    degrees, _ = split_strategy(Layout(tp=2))
+    where = groups(degrees, order_of(Layout(tp=2)))
     assert calls_of(Gemm(m=1.0, n=1.0, k=1.0), where) == 1.0
     assert calls_of(Elementwise(bytes_moved=5.0), where) == 1.0
     assert calls_of(Elementwise(bytes_moved=5.0, kernels=3.0), where) == pytest.approx(1 + 0.15 * 2)
@@ -192,7 +192,7 @@ def test_calls_of_the_host():
 
 def test_a_schedule_that_splits_backward_has_nothing_to_hide_a_reshard_behind():
     """Over tp 2: two scatters of gradients beside two gathers of them, and both inputs gathered once more."""
-    block = priced(strategy=Strategy(tp=2))
+    block = priced(strategy=Layout(tp=2))
     gather = 2 * 512 * 512 / 2 / 100e9
     none = Overlap(tensor=False, expert=False)
     split = block_seconds(block, (), overlap=none, split=True)
@@ -210,7 +210,7 @@ def test_a_schedule_that_splits_backward_has_nothing_to_hide_a_reshard_behind():
 
 def test_shared_experts_hide_what_travels_in_the_same_pass():
     """Forward behind their forward, backward behind both of their gradients; messages of this size show the rest."""
-    block = priced(MOE_LAYER, Strategy(ep=8, dp_shard=8))
+    block = priced(MOE_LAYER, Layout(ep=8, dp_shard=8))
     ours = [own for own in block.operators.values() if "shared_experts" in own.operator.modules]
     none, shared = (
         cost(block, overlap=Overlap(tensor=False, expert=False, shared_experts=on)) for on in (False, True)
@@ -229,7 +229,7 @@ def test_shared_experts_hide_what_travels_in_the_same_pass():
 def test_products_of_summa_take_their_steps_one_after_another():
     """On a grid of 2 x 2 in two panels each four steps of a quarter of the inner extent, whose sums go to memory."""
     layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=8192), num_norms=1)
-    strategy = Strategy(tp=2, cp=2, tp_kind="summa", summa_panels=2)
+    strategy = Layout(tp=2, cp=2, tp_kind="summa", summa_panels=2)
     block = priced(layer, strategy, seq_len=8192.0, kernel_interval_s=1e-9)
     rows, k, n = 4096, 512, 8192  # tokens and columns of one device, of up; the inner extent is whole
     width = k / 4

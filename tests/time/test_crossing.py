@@ -12,8 +12,8 @@ from tests import toy
 from tests.small import moe
 
 from forescale.project import project
-from forescale.spec import Strategy, Workload
-from forescale.spec.strategy import Overlap
+from forescale.spec import Layout, Workload
+from forescale.spec.layout import Overlap
 from forescale.time.crossing import (
     COMBINE,
     DISPATCH,
@@ -127,7 +127,7 @@ def exchanged(layout, batch=8, devices=8):
 
 
 def test_halves_hide_exchanges_of_a_single_micro_batch():
-    layout = Strategy(ep=8, dp_shard=8, graphs="full", micro_batch_size=4)
+    layout = Layout(ep=8, dp_shard=8, graphs="full", micro_batch_size=4)
     crossed = replace(layout, overlap=Overlap(expert=True))
     halved = replace(crossed, kernels=replace(crossed.kernels, halves_cross=True))
     whole, alone, half = (exchanged(each, 32).time_s["expert_comm"] for each in (layout, crossed, halved))
@@ -136,7 +136,7 @@ def test_halves_hide_exchanges_of_a_single_micro_batch():
 
 def test_a_schedule_with_overlapped_blocks_hides_exchanges_in_those_alone():
     """DualPipe fills and drains with passes that run alone."""
-    layout = Strategy(pp=2, ep=4, dp_shard=4, graphs="full", schedule="dualpipe", micro_batch_size=2)
+    layout = Layout(pp=2, ep=4, dp_shard=4, graphs="full", schedule="dualpipe", micro_batch_size=2)
     crossed = replace(layout, overlap=Overlap(expert=True))
     few, many = (
         exchanged(layout, batch).step_time_s - exchanged(crossed, batch).step_time_s for batch in (64, 128)
@@ -154,7 +154,7 @@ def test_the_first_forward_and_the_last_backward_of_a_stage_cross_nothing():
 
 def test_more_micro_batches_hide_more_of_their_exchanges():
     """What shows of a step beside m equal micro-batches is what one hides: first forward and last backward."""
-    layout = Strategy(ep=8, dp_shard=8, graphs="full", overlap=Overlap(expert=True))
+    layout = Layout(ep=8, dp_shard=8, graphs="full", overlap=Overlap(expert=True))
     alone, two, three = (exchanged(layout, 8 * count).time_s["expert_comm"] for count in (1, 2, 3))
     assert three - two == pytest.approx(two - alone)
     whole = exchanged(replace(layout, overlap=Overlap())).time_s["expert_comm"]
@@ -163,7 +163,7 @@ def test_more_micro_batches_hide_more_of_their_exchanges():
 
 def test_more_runs_alone_in_longer_groups():
     """Of 4 ranks of 2 chunks (4 + 8) / 2 micro-batches, not 4, hide nothing; all else of a step is the same."""
-    layout = Strategy(pp=4, vpp=2, ep=2, dp_shard=2, overlap=Overlap(expert=True))
+    layout = Layout(pp=4, vpp=2, ep=2, dp_shard=2, overlap=Overlap(expert=True))
     usual, grouped, longer = (
         exchanged(replace(layout, microbatch_group=group), batch=32) for group in (None, 4, 8)
     )

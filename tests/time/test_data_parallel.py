@@ -13,14 +13,14 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups, ranks_per_node
-from forescale.graph.parts import Parts
+from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import split_strategy
 from forescale.graph.stages import StagePlan, stack_plans
-from forescale.memory.inputs import Setting
-from forescale.memory.parameters import Elements, Holding, Sharded
+from forescale.memory.inputs import EvalContext
+from forescale.memory.parameters import BlockParameters, Elements, Sharded
 from forescale.project import project
-from forescale.spec import MoeFfn, Precision, Strategy
-from forescale.spec.strategy import Kernels, Overlap
+from forescale.spec import Layout, MoeFfn, Precision
+from forescale.spec.layout import Kernels, Overlap
 from forescale.spec.workload import Trainable
 from forescale.time.data_parallel import (
     DataTraffic,
@@ -38,7 +38,7 @@ BARE = Overlap(grad_reduce=False, param_gather=False)
 
 
 def run(batch=128, devices=16, **changes):
-    layout = replace(Strategy(dp_shard=16, zero=3, overlap=BARE), **changes)
+    layout = replace(Layout(dp_shard=16, zero=3, overlap=BARE), **changes)
     return project(dense(), cluster(devices), layout, workload(global_batch_size=max(batch, devices)))
 
 
@@ -97,7 +97,7 @@ def test_owners_broadcast_what_they_updated():
 
 def test_a_stage_that_trains_nothing_broadcasts_nothing():
     work = replace(workload(), trainable=Trainable(frozen=("embedding", "attention", "ffn", "norm")))
-    layout = Strategy(pp=4, dp_shard=4, zero=1, kernels=Kernels(broadcasts_updates=True), overlap=BARE)
+    layout = Layout(pp=4, dp_shard=4, zero=1, kernels=Kernels(broadcasts_updates=True), overlap=BARE)
     assert project(dense(), cluster(16), layout, work).step_time_s > 0.0
 
 
@@ -112,7 +112,7 @@ def test_selection_biases_are_updated_from_the_tokens_of_all_ranks():
             for layer in plain.layers
         ),
     )
-    layout = Strategy(ep=8, dp_shard=16)
+    layout = Layout(ep=8, dp_shard=16)
     times = [project(each, cluster(16), layout, workload()).time_s["data_comm"] for each in (plain, biased)]
     assert times[0] < times[1] < times[0] + 1e-3
 
@@ -140,7 +140,7 @@ class Messages:
 def holding(dense, expert=0.0, vocabulary=0.0, **more):
     """Return the parameters of a block, all of them trained."""
     trained = Elements(dense=dense, expert=expert, vocabulary=vocabulary)
-    return Holding(dense=dense, expert=expert, vocabulary=vocabulary, trained=trained, **more)
+    return BlockParameters(dense=dense, expert=expert, vocabulary=vocabulary, trained=trained, **more)
 
 
 LAYERS = (
@@ -158,7 +158,7 @@ PREDICTS = holding(
     num_experts=8.0,
     score_biases=9.0,
 )
-PARTS = Parts(
+PARTS = PerBlock(
     layers=LAYERS,
     embedding=holding(dense=50000.0, expert=0.0, tensors=1.0),
     head=holding(dense=30.0, expert=0.0, vocabulary=49000.0, vectors=40.0, tensors=2.0),
@@ -174,7 +174,7 @@ PLAN = StagePlan(
     replayed=COUNTS,
     heads=COUNTS,
 )
-SPREAD = Strategy(tp=2, cp=3, ep=4, pp=2, dp_replicate=2, dp_shard=6)
+SPREAD = Layout(tp=2, cp=3, ep=4, pp=2, dp_replicate=2, dp_shard=6)
 DENSE = (2 * 1000 + 50000, 1000 + 3 * 2000 + 30 + 49000 + 2 * 3000 + 50000)
 """Two layers of prediction, which embed tokens on the last stage once more."""
 EXPERT = (0, 3 * 24000 + 2 * 24000)
@@ -185,7 +185,7 @@ def traffic(
 ):
     degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
     pricing = Messages(groups(degrees, strategy.axis_order))
-    setting = Setting(
+    setting = EvalContext(
         model=predicting(tied=tied),
         cluster=cluster(16),
         workload=replace(workload(), precision=Precision(compute=compute, parameters=parameters)),
@@ -214,7 +214,7 @@ def predicting(*, tied):
 
 
 def sharded(strategy, plan=PLAN, *, tied=False, parts=PARTS):
-    return Sharded.of(predicting(tied=tied), parts, stack_plans([plan]), split_strategy(strategy)[0])
+    return Sharded.from_model(predicting(tied=tied), parts, stack_plans([plan]), split_strategy(strategy)[0])
 
 
 SHARDS, COPIES = 3 * 18, 5 * 18
@@ -457,11 +457,11 @@ def test_a_single_vector_or_matrix_has_one_owner():
         first=np.array([0.0, 1.0]),
         last=np.zeros(2),
     )
-    setting = Setting(
+    setting = EvalContext(
         model=model, cluster=cluster(16), workload=workload(), choices=choices, run=RunFactors()
     )
     where = groups(degrees, SPREAD.axis_order)
-    held = Sharded.of(model, replace(PARTS, mtp=None), stack_plans([plan]), degrees)
+    held = Sharded.from_model(model, replace(PARTS, mtp=None), stack_plans([plan]), degrees)
     found = data_traffic(setting, held, Messages(where)).all_gather
     waits = SHARDS * (1 - 1 / ranks_per_node(where["dp_cp"], cluster(16)))
     experts = COPIES * (1 - 1 / ranks_per_node(where["expert_dp"], cluster(16)))

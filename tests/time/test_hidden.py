@@ -10,11 +10,11 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.project import project
-from forescale.spec import Strategy
-from forescale.spec.strategy import Overlap
+from forescale.spec import Layout
+from forescale.spec.layout import Overlap
 from forescale.time.overlap import beyond_wait, pipeline_wait
 
-PIPELINE = Strategy(pp=4, dp_shard=4, overlap=Overlap(grad_reduce=False, param_gather=False))
+PIPELINE = Layout(pp=4, dp_shard=4, overlap=Overlap(grad_reduce=False, param_gather=False))
 
 
 def times(model, strategy, devices=16):
@@ -39,13 +39,13 @@ def test_bubbles_hide_the_traffic_of_all_stages_but_the_first():
 
 
 def test_without_a_pipeline_there_are_no_bubbles_to_hide_in():
-    alone = Strategy(dp_shard=16, overlap=Overlap(grad_reduce=False))
+    alone = Layout(dp_shard=16, overlap=Overlap(grad_reduce=False))
     hidden = replace(alone, overlap=Overlap(grad_reduce=False, bubbles=True))
     assert times(dense(), alone).step_time_s == times(dense(), hidden).step_time_s
 
 
 def test_at_stage_3_gathers_and_reductions_hide_each_for_itself():
-    layout = Strategy(dp_shard=16, zero=3, micro_batch_size=4)
+    layout = Layout(dp_shard=16, zero=3, micro_batch_size=4)
     both, gathers, reductions, none = (
         times(dense(), replace(layout, overlap=Overlap(param_gather=gather, grad_reduce=reduce))).step_time_s
         for gather, reduce in ((True, True), (True, False), (False, True), (False, False))
@@ -55,7 +55,7 @@ def test_at_stage_3_gathers_and_reductions_hide_each_for_itself():
 
 
 def test_shared_experts_hide_dispatch_and_combine_in_part_and_another_microbatch_hides_more():
-    layout = Strategy(ep=8, dp_shard=8, micro_batch_size=4, graphs="full")
+    layout = Layout(ep=8, dp_shard=8, micro_batch_size=4, graphs="full")
     shown = [
         times(moe(), replace(layout, overlap=Overlap(**which)), 8).time_s["expert_comm"]
         for which in (
@@ -77,7 +77,7 @@ def test_layers_without_shared_experts_hide_nothing_behind_them():
         else layer
         for layer in bare.layers
     )
-    layout = Strategy(ep=8, dp_shard=8)
+    layout = Layout(ep=8, dp_shard=8)
     hidden = replace(layout, overlap=Overlap(shared_experts=True))
     model = replace(bare, layers=layers)
     assert times(model, layout, 8).step_time_s == times(model, hidden, 8).step_time_s
@@ -86,7 +86,7 @@ def test_layers_without_shared_experts_hide_nothing_behind_them():
 @pytest.mark.parametrize(("schedule", "exchanges"), [(None, True), ("zb-h1", True), ("zbv", False)])
 def test_tied_embeddings_on_two_stages_add_up_their_gradients(schedule, exchanges):
     """The other traffic is the same: both stages hold a copy, as untied ones hold a matrix each."""
-    layout = Strategy(pp=2, vpp=2 if schedule == "zbv" else 1, dp_shard=8, schedule=schedule)
+    layout = Layout(pp=2, vpp=2 if schedule == "zbv" else 1, dp_shard=8, schedule=schedule)
     free, tied = (
         project(
             replace(dense(), tied_embeddings=on), toy.cluster(16), layout, workload(), costs=toy.costs()
@@ -100,7 +100,7 @@ def test_tied_embeddings_on_two_stages_add_up_their_gradients(schedule, exchange
 
 
 def test_one_stage_has_one_copy_and_nothing_to_exchange():
-    layout = Strategy(dp_shard=16)
+    layout = Layout(dp_shard=16)
     parts = [
         project(replace(dense(), tied_embeddings=on), load_cluster("h100-sxm", 16), layout, workload()).time_s
         for on in (False, True)

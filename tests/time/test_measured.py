@@ -16,7 +16,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.schedule import compile_schedule
 from forescale.schedule.traces import read_run
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 from forescale.time.measured import measured_parts
 
 DATA = Path(__file__).parents[1] / "data" / "schedules"
@@ -24,7 +24,7 @@ QUESTION = Question(
     model=load_model("llama-3.1-8b"),
     cluster=load_cluster("mi300x", 8),
     workload=Workload(seq_len=4096, global_batch_size=16),
-    strategy=Strategy(pp=8),
+    strategy=Layout(pp=8),
 )
 AROUND = ("pipeline_comm", "data_comm", "host_comm", "bubble", "optimizer", "overhead")
 
@@ -64,7 +64,7 @@ def test_stages_take_what_they_took(step):
 
 
 def test_a_run_of_other_stages_is_refused(step):
-    four = replace(QUESTION, strategy=Strategy(pp=4, dp_shard=2))
+    four = replace(QUESTION, strategy=Layout(pp=4, dp_shard=2))
     with pytest.raises(ScheduleError, match="1f1b has 4 stages; the measured step has 8"):
         project(four, stages=step)
 

@@ -15,8 +15,8 @@ from forescale.graph.modules import casts
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.inputs import pricing_of
 from forescale.project import project
-from forescale.spec import Precision, Strategy
-from forescale.spec.strategy import Kernels, Overlap
+from forescale.spec import Layout, Precision
+from forescale.spec.layout import Kernels, Overlap
 from forescale.time.overlap import exposed_gather, exposed_reduction, exposed_time, pipelined_time
 from forescale.time.pipeline import engine_gap, engine_seconds
 from forescale.time.price import launch_gap
@@ -29,7 +29,7 @@ def seconds(strategy, model=None, **changes):
 
 
 def layout(compute, recipe):
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     precision = Precision(compute=compute, recipe=recipe)
     return ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=128.0)
 
@@ -41,7 +41,7 @@ def test_the_device_waits_for_launches_that_take_longer_than_kernels():
 
 
 def test_captured_launches_cost_nothing():
-    eager, captured = Strategy(dp_shard=8), Strategy(dp_shard=8, graphs="full")
+    eager, captured = Layout(dp_shard=8), Layout(dp_shard=8, graphs="full")
     partial = replace(eager, graphs="partial")
     assert seconds(captured) < seconds(eager)
     assert seconds(partial) == seconds(captured)
@@ -52,7 +52,7 @@ def test_captured_launches_cost_nothing():
 
 
 def test_large_kernels_hide_launches():
-    eager = Strategy(dp_shard=8, micro_batch_size=8)
+    eager = Layout(dp_shard=8, micro_batch_size=8)
     gap = [
         seconds(item, seq_len=16384) - seconds(replace(item, graphs="full"), seq_len=16384)
         for item in (eager,)
@@ -98,7 +98,7 @@ def test_a_collective_in_chunks_shows_its_last_one():
 
 
 def test_asynchronous_tensor_parallelism_hides_both_ways():
-    plain = Strategy(tp=2, dp_shard=4, micro_batch_size=8, graphs="full")
+    plain = Layout(tp=2, dp_shard=4, micro_batch_size=8, graphs="full")
     hidden = replace(plain, overlap=Overlap(tensor=True))
     model, place, work = dense(), cluster(8), workload()
     before, after = (project(model, place, item, work).time_s["tensor_comm"] for item in (plain, hidden))
@@ -107,7 +107,7 @@ def test_asynchronous_tensor_parallelism_hides_both_ways():
 
 def test_without_sp_no_collective_runs_in_pieces():
     """What is all-reduced is no input or output that a product could be cut along."""
-    plain = Strategy(tp=2, dp_shard=4, micro_batch_size=8, graphs="full", sp=False)
+    plain = Layout(tp=2, dp_shard=4, micro_batch_size=8, graphs="full", sp=False)
     asked = replace(plain, overlap=Overlap(tensor=True))
     one, other = (project(dense(), cluster(8), each, workload()) for each in (plain, asked))
     assert one.time_s == other.time_s
@@ -131,7 +131,7 @@ def test_only_one_scale_per_tensor_needs_a_transposed_copy():
 
 def test_sums_of_input_gradients_show_where_kernels_wait_for_them():
     for sp in (False, True):
-        hidden = Strategy(tp=4, sp=sp, dp_shard=2, graphs="full")
+        hidden = Layout(tp=4, sp=sp, dp_shard=2, graphs="full")
         waits = replace(hidden, kernels=Kernels(hides_input_sums=False))
         less, more = (
             project(dense(), cluster(8), each, workload()).time_s["tensor_comm"] for each in (hidden, waits)
@@ -141,12 +141,12 @@ def test_sums_of_input_gradients_show_where_kernels_wait_for_them():
 
 def test_products_that_collectives_are_pipelined_with_hide_them_whatever_kernels_wait_for():
     waits = Kernels(hides_input_sums=False)
-    plain = Strategy(tp=4, dp_shard=2, overlap=Overlap(tensor=True), graphs="full")
+    plain = Layout(tp=4, dp_shard=2, overlap=Overlap(tensor=True), graphs="full")
     assert seconds(plain) == seconds(replace(plain, kernels=waits))
 
 
 def test_tokens_that_travel_once_arrive_sooner():
-    plain = Strategy(dp_shard=8, ep=8, micro_batch_size=4, graphs="full")
+    plain = Layout(dp_shard=8, ep=8, micro_batch_size=4, graphs="full")
     once = replace(plain, dispatcher="deepep")
     model, place, work = moe(), cluster(8), workload()
     before, after = (project(model, place, item, work).time_s["expert_comm"] for item in (plain, once))
@@ -163,7 +163,7 @@ def test_a_rank_takes_the_tensors_of_its_share_of_flat_gradients_one_by_one():
 
 
 def test_experts_that_are_tensors_of_their_own_take_longer_to_update():
-    each = Strategy(dp_shard=8, ep=1, zero=1, graphs="full")
+    each = Layout(dp_shard=8, ep=1, zero=1, graphs="full")
     one = replace(each, kernels=Kernels(expert_kernels="one"))
     apart, together = (
         project(moe(), cluster(8), item, workload()).time_s["overhead"] for item in (each, one)
@@ -173,7 +173,7 @@ def test_experts_that_are_tensors_of_their_own_take_longer_to_update():
 
 def test_launches_that_block_add_to_the_step():
     free, blocking = (
-        seconds(Strategy(dp_shard=8, kernels=Kernels(blocking_launches=on)), seq_len=8192)
+        seconds(Layout(dp_shard=8, kernels=Kernels(blocking_launches=on)), seq_len=8192)
         for on in (False, True)
     )
     assert blocking > 1.01 * free
@@ -198,14 +198,14 @@ def test_what_prepares_two_chunks_that_cross_delays_only_a_device_that_has_no_le
 
 def test_an_engine_that_runs_ahead_hides_behind_large_kernels():
     waiting, ahead = (
-        seconds(Strategy(dp_shard=8, kernels=Kernels(runs_ahead=on)), seq_len=16384) for on in (False, True)
+        seconds(Layout(dp_shard=8, kernels=Kernels(runs_ahead=on)), seq_len=16384) for on in (False, True)
     )
     assert ahead < waiting
 
 
 def test_the_fused_loss_moves_fewer_bytes():
     eager, fused = (
-        seconds(Strategy(dp_shard=8, kernels=Kernels(cross_entropy=kind)), seq_len=8192)
+        seconds(Layout(dp_shard=8, kernels=Kernels(cross_entropy=kind)), seq_len=8192)
         for kind in ("vocab_parallel", "fused")
     )
     assert fused < eager
@@ -214,7 +214,7 @@ def test_the_fused_loss_moves_fewer_bytes():
 def test_shares_of_a_message_cross_the_network_sooner_than_copies():
     layout = {"tp": 8, "sp": False, "pp": 2, "micro_batch_size": 8}
     copies, shares = (
-        project(dense(), cluster(16), Strategy(**layout, kernels=Kernels(shares_messages=on)), workload())
+        project(dense(), cluster(16), Layout(**layout, kernels=Kernels(shares_messages=on)), workload())
         for on in (False, True)
     )
     assert shares.time_s["pipeline_comm"] < copies.time_s["pipeline_comm"]
@@ -225,7 +225,7 @@ def test_shares_of_a_message_cross_the_network_sooner_than_copies():
 
 
 def test_deepep_copies_no_rows_before_it_sends_them():
-    strategy = Strategy(ep=8, dp_shard=8)
+    strategy = Layout(ep=8, dp_shard=8)
     pieces = {
         name: project(moe(), cluster(8), replace(strategy, dispatcher=name), workload()).time_s["moe"]
         for name in ("all_to_all", "deepep")
@@ -244,9 +244,9 @@ def test_slices_wait_for_the_slowest_of_them():
 
 def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     run = RunFactors(kernel_interval_s=1e-4)
-    degrees, choices = split_strategy(Strategy(ep=8, dp_shard=8))
+    degrees, choices = split_strategy(Layout(ep=8, dp_shard=8))
     pricing = pricing_of(
-        asked(moe(), cluster(8), Strategy(), workload()), degrees, choices, Strategy().axis_order, run=run
+        asked(moe(), cluster(8), Layout(), workload()), degrees, choices, Layout().axis_order, run=run
     )
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     block = layer_block(moe(), moe().layers[-1], layout)

@@ -8,8 +8,8 @@ import pytest
 from tests import toy
 
 from forescale.project import project
-from forescale.spec import DenseFfn, Layer, Model, Strategy, Workload
-from forescale.spec.strategy import Overlap
+from forescale.spec import DenseFfn, Layer, Layout, Model, Workload
+from forescale.spec.layout import Overlap
 from forescale.time.overlap import Covers
 
 TOKENS, HIDDEN = 2 * 512, 512
@@ -18,7 +18,7 @@ TOKENS, HIDDEN = 2 * 512, 512
 def seconds(width, **overlap):
     """Return the tensor-parallel messages of one micro-batch and layer, ends apart."""
     layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=width), num_norms=1)
-    layout = Strategy(tp=2, micro_batch_size=2, overlap=Overlap(**overlap))
+    layout = Layout(tp=2, micro_batch_size=2, overlap=Overlap(**overlap))
     one, two = (
         project(
             Model(name="by-hand", hidden_size=HIDDEN, layers=(layer,) * count, vocab_size=2),

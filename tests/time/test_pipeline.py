@@ -11,12 +11,12 @@ from tests.small import cluster, dense, workload
 
 from forescale.cost.run_calibration import SoftwareFactors
 from forescale.errors import SpecError
-from forescale.graph.parts import counted_weight_part
+from forescale.graph.per_block import counted_weight_part
 from forescale.project import project
 from forescale.schedule import Request, build_schedule
 from forescale.schedule.memory import losses_beside, peak_activations
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
-from forescale.spec.strategy import Overlap
+from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, MoeFfn, Recompute, Tier, Workload
+from forescale.spec.layout import Overlap
 from forescale.time.pipeline import interleaved, interleaved_stages, lay_out, pipeline_of
 
 
@@ -56,7 +56,7 @@ def test_only_schedules_that_cut_sequences_need_causal_attention():
     model = replace(dense(8), layers=layers)
     assert seconds("gpipe", 3, 4, model=model) == seconds("gpipe", 3, 4)
     with pytest.raises(SpecError, match="causal"):
-        project(model, cluster(4), Strategy(pp=4, schedule="seq1f1b"), workload())
+        project(model, cluster(4), Layout(pp=4, schedule="seq1f1b"), workload())
 
 
 def test_unequal_stages():
@@ -103,7 +103,7 @@ LAYER = Layer(
 )
 MODEL = Model(name="toy", hidden_size=512, layers=(LAYER,) * 4, vocab_size=8000, vocab_multiple=1)
 WORK = Workload(seq_len=512, global_batch_size=8)
-LAYOUT = Strategy(pp=2, micro_batch_size=2)
+LAYOUT = Layout(pp=2, micro_batch_size=2)
 SHAPE = Request(pp=2, num_microbatches=4)
 TOKENS, RATE, HBM, LINK = 2 * 512, 100e12, 1e12, 100e9
 HOP = 2 * TOKENS * 512 / LINK
@@ -212,7 +212,7 @@ def test_copies_of_a_bidirectional_pipeline_exchange_reduced_gradients():
     """Both ranks hold the whole model; beside dp 3's own traffic each sends its shard of gradients in fp32."""
     bare = Overlap(grad_reduce=False, param_gather=False)
     held = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536) + 2 * 8000 * 512 + 512
-    layout = Strategy(pp=2, dp_shard=3, micro_batch_size=2, overlap=bare)
+    layout = Layout(pp=2, dp_shard=3, micro_batch_size=2, overlap=bare)
     found = run("dualpipe", layout, replace(WORK, global_batch_size=24)).time_s["data_comm"]
     own = 2 / 3 * (4 + 2) * held / LINK
     assert found == pytest.approx(own + 4 * held / 3 / LINK)
@@ -241,7 +241,7 @@ def test_copies_exchange_experts_over_their_own_shards():
     bare = Overlap(grad_reduce=False, param_gather=False)
     routed = replace(LAYER, ffn=MoeFfn(num_experts=8, top_k=2, ffn_hidden_size=384))
     model = replace(MODEL, layers=(routed,) * 4)
-    layout = Strategy(pp=2, dp_shard=4, ep=2, micro_batch_size=2, overlap=bare, schedule="dualpipe")
+    layout = Layout(pp=2, dp_shard=4, ep=2, micro_batch_size=2, overlap=bare, schedule="dualpipe")
     work = replace(WORK, global_batch_size=32)
     found = project(model, toy.cluster(8), layout, work, costs=toy.costs()).time_s["data_comm"]
     dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 8) + 2 * 8000 * 512 + 512
@@ -259,7 +259,7 @@ def test_automatic_schedules_count_what_waits_for_weight_gradients_as_their_auth
     theirs = [15.93, 15.66, 15.03, 14.49, 13.22, 11.95, 10.69, 9.42]
     assert peak_activations(built, 0.366) == pytest.approx(theirs, abs=0.01)
     asked = Workload(seq_len=1024, global_batch_size=24)
-    _, found = lay_out(model, Strategy(pp=8, schedule="zb-2p"), asked)
+    _, found = lay_out(model, Layout(pp=8, schedule="zb-2p"), asked)
     part = counted_weight_part(model, 1024)
     same = pipeline_of(model, "zb-2p", 8, 1, 24, weight_part=part)
     assert found.in_flight.held.tolist() == same.in_flight.held.tolist()
@@ -294,7 +294,7 @@ def test_groups_of_micro_batches_hold_what_a_simulated_schedule_does(group, coun
 
 def test_a_step_in_groups_is_as_long_as_one_of_pp():
     """The bubble and the messages that fill and drain are the same; of pp, micro-batches are a multiple."""
-    layout, work = Strategy(pp=2, vpp=2), replace(WORK, global_batch_size=24)
+    layout, work = Layout(pp=2, vpp=2), replace(WORK, global_batch_size=24)
     steps = {
         group: project(
             MODEL, toy.cluster(2), replace(layout, microbatch_group=group), work, costs=toy.costs()
@@ -309,7 +309,7 @@ def test_a_step_in_groups_is_as_long_as_one_of_pp():
 
 
 def test_micro_batches_of_groups_need_not_be_a_multiple_of_pp():
-    layout, work = Strategy(pp=2, vpp=2, microbatch_group=3), replace(WORK, global_batch_size=11)
+    layout, work = Layout(pp=2, vpp=2, microbatch_group=3), replace(WORK, global_batch_size=11)
     short = project(MODEL, toy.cluster(2), layout, work, costs=toy.costs())
     whole = project(MODEL, toy.cluster(2), layout, replace(work, global_batch_size=12), costs=toy.costs())
     once = whole.step_time_s - short.step_time_s

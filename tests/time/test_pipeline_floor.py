@@ -24,7 +24,7 @@ def built(family):
     for pp, count in SHAPES:
         for vpp in (1, 2, 3):
             request = Request(pp=pp, vpp=vpp, num_microbatches=count)
-            if not family.why_not(request):
+            if not family.violation(request):
                 yield request, build_schedule(family.name, request, vpp=vpp)
 
 

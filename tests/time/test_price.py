@@ -17,12 +17,12 @@ from forescale.cost.model import ComputeModel
 from forescale.formula import Term
 from forescale.graph.operator import Operator
 from forescale.graph.ops import Collective, Elementwise, Gemm
-from forescale.graph.parts import Parts, build_blocks
+from forescale.graph.per_block import PerBlock, build_blocks
 from forescale.graph.sharding import Degrees, ShardingRules, split_strategy
-from forescale.inputs import pricing_of, wire
+from forescale.inputs import prepare, pricing_of
 from forescale.question import Question
-from forescale.spec import Strategy, Workload
-from forescale.spec.strategy import Offload, Recompute
+from forescale.spec import Layout, Workload
+from forescale.spec.layout import Offload, Recompute
 from forescale.spec.workload import Images
 from forescale.time.price import (
     PricedOperator,
@@ -35,11 +35,11 @@ from forescale.time.price import (
     time_sources,
 )
 
-STRATEGY = Strategy(tp=2, dp_shard=4)
+STRATEGY = Layout(tp=2, dp_shard=4)
 
 
 @dataclass
-class Counted:
+class ScheduledInFlight:
     """A compute model that knows what it was asked."""
 
     model: ComputeModel
@@ -63,7 +63,7 @@ def pricing(degrees=None):
         order_of(STRATEGY),
         run=RunFactors(),
     )
-    models = replace(base.models, compute=Counted(base.models.compute))
+    models = replace(base.models, compute=ScheduledInFlight(base.models.compute))
     return Pricing(models=models, groups=base.groups)
 
 
@@ -135,15 +135,15 @@ def test_shares_count_what_a_tower_takes():
         model=gemma,
         cluster=cluster,
         workload=Workload(seq_len=4096, global_batch_size=8, images=Images(count=2)),
-        strategy=Strategy(tp=8),
+        strategy=Layout(tp=8),
     )
-    wired = wire(question)
-    priced = wired.priced.priced
-    spent = sum(seconds for _, seconds in all_origins(priced, wired.plan, num_mtp=0))
+    prepared = prepare(question)
+    priced = prepared.priced.priced
+    spent = sum(seconds for _, seconds in all_origins(priced, prepared.plan, num_mtp=0))
     once = {id(block): sum(own.seconds for own in block.origins) for block in priced.all()}
     layers = sum(
         count * once[id(block)]
-        for block, count in zip(priced.layers, wired.plan.counts.sum(axis=0), strict=True)
+        for block, count in zip(priced.layers, prepared.plan.counts.sum(axis=0), strict=True)
     )
     tower = sum(times * once[id(block)] for times, block in priced.vision)
     assert tower > 0.0
@@ -187,7 +187,7 @@ def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
             spent={tuple(each.split("_")) if "_" in each else (each, None): s for each, s in seconds.items()}
         )
 
-    parts = Parts(
+    parts = PerBlock(
         layers=(spent(measured_qkv=7.0, roofline=1.0), spent(roofline_up=11.0, interpolated_qkv=3.0)),
         embedding=spent(roofline_rows=2.0),
         head=spent(roofline_loss=13.0, fitted=17.0),
@@ -207,9 +207,9 @@ def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
 @pytest.mark.parametrize("graphs", ["partial", "none"])
 def test_nothing_of_the_ends_and_the_tower_is_offloaded_or_captured(graphs):
     """Of a decoder layer the norm's input leaves in 2 bytes, and a statistic of 4 for each of 2,048 tokens."""
-    strategy = Strategy(graphs=graphs, offload=Offload(modules=("mlp_norm",)))
+    strategy = Layout(graphs=graphs, offload=Offload(modules=("mlp_norm",)))
     work = replace(workload(global_batch_size=1), images=Images(count=2))
-    held = wire(asked(sees(), cluster(1), strategy, work)).priced.under(Recompute()).bytes
+    held = prepare(asked(sees(), cluster(1), strategy, work)).priced.under(Recompute()).bytes
     (layer,) = held.layers
     assert layer.taken.offloaded == 2048 * (2 * 1024 + 4)
     for each in (held.embedding, held.head, *(block for _, block in held.vision)):

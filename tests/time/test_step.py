@@ -16,8 +16,8 @@ from tests import toy
 
 from forescale.cost.run_calibration import SharedFactors, SoftwareFactors
 from forescale.project import project
-from forescale.spec import DenseFfn, FullAttention, Layer, Model, MoeFfn, Recompute, Strategy, Tier, Workload
-from forescale.spec.strategy import Kernels, Overlap
+from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, MoeFfn, Recompute, Tier, Workload
+from forescale.spec.layout import Kernels, Overlap
 from forescale.time.step import (
     BACKWARD,
     FORWARD,
@@ -58,7 +58,7 @@ LAYER = Layer(
     attention=FullAttention(num_heads=8, num_kv_heads=4, head_dim=64), ffn=DenseFfn(ffn_hidden_size=1536)
 )
 DENSE = Model(name="toy-dense", hidden_size=512, layers=(LAYER,) * 4, vocab_size=8000, vocab_multiple=1)
-LAYOUT = Strategy(tp=2, pp=2, dp_shard=3, micro_batch_size=2)
+LAYOUT = Layout(tp=2, pp=2, dp_shard=3, micro_batch_size=2)
 WORK = Workload(seq_len=512, global_batch_size=24)
 COUNT = 24 / (3 * 2)
 SOFTWARE = SoftwareFactors(step_overhead_s=0.125, microbatch_overhead_s=0.003)
@@ -181,7 +181,7 @@ def test_parameters_that_stay_whole_keep_no_pass_waiting(schedule):
 def test_sharding_parameters_gathers_them_twice_and_reduces_once_per_micro_batch():
     """FSDP over 3 without pipeline, block by block; HSDP sums the shards of 2 replicas once a step."""
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
-    layout = Strategy(tp=2, dp_shard=3, zero=3, micro_batch_size=2, overlap=bare)
+    layout = Layout(tp=2, dp_shard=3, zero=3, micro_batch_size=2, overlap=bare)
     held = 4 * per_layer() + 8000 / 2 * 512 + 512 + 8000 / 2 * 512
     each = 2 * ring(2 * held, 3, link) + ring(4 * held, 3, link)
     assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(COUNT * each)
@@ -193,7 +193,7 @@ def test_sharding_parameters_gathers_them_twice_and_reduces_once_per_micro_batch
 def test_context_ranks_share_the_reduction_of_what_they_copy():
     """cp 3 and dp 2 hold the same weights: six shards."""
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
-    layout = Strategy(tp=2, cp=3, dp_shard=2, overlap=bare)
+    layout = Layout(tp=2, cp=3, dp_shard=2, overlap=bare)
     held = 4 * per_layer() + 8000 * 512 + 512
     work = Workload(seq_len=384, global_batch_size=4)
     assert run(DENSE, layout, work)[0]["data_comm"] == pytest.approx(
@@ -203,7 +203,7 @@ def test_context_ranks_share_the_reduction_of_what_they_copy():
 
 def test_what_a_slower_link_shows_beyond_the_pass_that_hides_it():
     """Per block: the gather beyond forward; gather and reduction beyond backward; and the ends of the step."""
-    layout = Strategy(dp_shard=3, zero=3, micro_batch_size=2)
+    layout = Layout(dp_shard=3, zero=3, micro_batch_size=2)
     model = replace(DENSE, layers=(LAYER,) * 2)
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
     result = project(model, fabric, layout, WORK, costs=toy.costs())
@@ -224,7 +224,7 @@ def test_what_overlaps_shows_its_end(gathers, reduces):
     """At 100 MB/s every message outlasts its pass: two gathers and a reduction of all, less what hides them, and at an
     end of the micro-batch a layer's once more of what waits for nothing else.
     """
-    layout = Strategy(
+    layout = Layout(
         dp_shard=3, zero=3, micro_batch_size=2, overlap=Overlap(param_gather=gathers, grad_reduce=reduces)
     )
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e8, latency=0.0))
@@ -314,7 +314,7 @@ def moe_parts():
 
 def test_moe_step():
     """Interleaved over pp 2 x vpp 2, ep 4 within dp 8, two nodes; hidden messages cost a quarter of their time."""
-    layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
+    layout = Layout(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
     work = Workload(seq_len=512, global_batch_size=64)
     software, shared = replace(SOFTWARE, contention=0.25), SharedFactors(contention=0.5, straggler=0.02)
     parts, _ = run(MOE, layout, work, toy.cluster(16, *TIERS), shared, software)
@@ -324,7 +324,7 @@ def test_moe_step():
 def test_a_step_sums_the_tokens_of_every_expert_once():
     """Of 16 experts in 8 layers, in fp32, over all 8 ranks; biases themselves are counted as parameters are."""
     layer = replace(ROUTED, ffn=replace(ROUTED.ffn, score_bias=True))
-    layout = Strategy(dp_shard=8, ep=4, overlap=Overlap(grad_reduce=False, param_gather=False))
+    layout = Layout(dp_shard=8, ep=4, overlap=Overlap(grad_reduce=False, param_gather=False))
     plain, biased = (
         run(replace(MOE, layers=(each,) * 8), layout, replace(WORK, global_batch_size=8))[0]["data_comm"]
         for each in (ROUTED, layer)
@@ -334,7 +334,7 @@ def test_a_step_sums_the_tokens_of_every_expert_once():
 
 
 def test_messages_of_interleaved_stages_wait_where_nothing_hides_them():
-    layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(pipeline=False))
+    layout = Layout(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(pipeline=False))
     work = Workload(seq_len=512, global_batch_size=64)
     parts, _ = run(MOE, layout, work, toy.cluster(16, *TIERS))
     hop = 2 * 2 * 512 * 512 / FAR
@@ -349,7 +349,7 @@ def test_without_sequence_parallelism_every_rank_sends_the_whole_message():
 
 def test_messages_longer_than_a_stage_show_what_is_left():
     """Interleaved: per micro-batch 2 v hops, less the slower stage's own time."""
-    layout = Strategy(pp=2, vpp=2, micro_batch_size=2)
+    layout = Layout(pp=2, vpp=2, micro_batch_size=2)
     fabric = toy.cluster(2, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
     result = project(DENSE, fabric, layout, Workload(seq_len=512, global_batch_size=8), costs=toy.costs())
     hop, busy = (
@@ -363,7 +363,7 @@ def test_messages_longer_than_a_stage_show_what_is_left():
 @pytest.mark.parametrize("zero", [1, 2])
 def test_gradients_that_are_sharded_travel_once_a_step(zero):
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
-    layout = Strategy(tp=2, dp_shard=3, zero=zero, micro_batch_size=2, overlap=bare)
+    layout = Layout(tp=2, dp_shard=3, zero=zero, micro_batch_size=2, overlap=bare)
     held = 4 * per_layer() + 8000 * 512 + 512
     assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(
         ring(4 * held, 3, link) + ring(2 * held, 3, link)
@@ -371,7 +371,7 @@ def test_gradients_that_are_sharded_travel_once_a_step(zero):
 
 
 def test_reductions_hide_behind_backward_and_gathers_behind_forward():
-    layout = Strategy(dp_shard=3, micro_batch_size=2)
+    layout = Layout(dp_shard=3, micro_batch_size=2)
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=5e9, latency=0.0))
     engine = toy.costs(SoftwareFactors(microbatch_overhead_s=0.0005))  # part of the backward it was asked for
     result = project(DENSE, fabric, layout, WORK, costs=engine)
@@ -416,7 +416,7 @@ def test_flops_of_unfused_attention_are_those_of_all_pairs():
 
 
 def test_a_busy_network_slows_every_message_and_dispatch_once_more():
-    layout = Strategy(
+    layout = Layout(
         dp_shard=8, ep=4, micro_batch_size=2, overlap=Overlap(grad_reduce=False, param_gather=False)
     )
     work = Workload(seq_len=512, global_batch_size=16)
@@ -436,7 +436,7 @@ def test_gradients_scatter_behind_weight_gradients_and_inputs_return_behind_inpu
         project(
             Model(name="few-tokens", hidden_size=512, layers=(layer,) * count, vocab_size=2),
             fabric,
-            Strategy(tp=2),
+            Layout(tp=2),
             Workload(seq_len=128, global_batch_size=1),
             costs=toy.costs(),
         ).time_s["tensor_comm"]
@@ -460,7 +460,7 @@ def test_shared_messages_are_gathered_by_the_next_stage():
 
 def test_weights_gathered_one_by_one_show_the_first_alone():
     """At both ends of a micro-batch: of a layer's messages the share of its largest weight, gate and up apart."""
-    layout = Strategy(dp_shard=3, zero=3, micro_batch_size=2)
+    layout = Layout(dp_shard=3, zero=3, micro_batch_size=2)
     blocks, weights = (
         run(DENSE, replace(layout, kernels=Kernels(gathers_each_weight=each)), WORK)[0]["data_comm"]
         for each in (False, True)
@@ -473,18 +473,18 @@ def test_weights_gathered_one_by_one_show_the_first_alone():
 def test_ties_of_a_tied_matrix_cross_the_pipeline():
     """Both ends sum the gradient of their copies, in fp32; on one stage there is one copy."""
     tied = replace(DENSE, tied_embeddings=True)
-    layout = Strategy(pp=2, micro_batch_size=2)
+    layout = Layout(pp=2, micro_batch_size=2)
     work = Workload(seq_len=512, global_batch_size=8)
     apart, together = (run(model, layout, work)[0].get("data_comm", 0.0) for model in (DENSE, tied))
     assert apart == 0.0
     assert together == pytest.approx(2 * ring(4 * 8000 * 512, 2, 100e9))
-    assert "data_comm" not in run(tied, Strategy(), work)[0]
+    assert "data_comm" not in run(tied, Layout(), work)[0]
 
 
 def test_the_host_launches_tensors_of_the_update_one_by_one():
     """Zero 1: of 4 x 8 + 3 tensors a third each, 2 ms a launch, beside an update that takes less."""
     software = SoftwareFactors(kernel_interval_s=0.002)
-    layout = Strategy(dp_shard=3, micro_batch_size=2, graphs="full")
+    layout = Layout(dp_shard=3, micro_batch_size=2, graphs="full")
     result = project(DENSE, toy.cluster(3), layout, WORK, costs=toy.costs(software))
     tensors = 4 * (2 + 4 + 2) + 1 + 2
     assert result.time_s["overhead"] == pytest.approx(tensors / 3 * 0.002 - result.time_s["optimizer"])
@@ -503,7 +503,7 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
 def test_parameters_gathered_before_the_step_ends_hide_behind_nothing():
     """Zero 1 and 2: what of the gather was hidden shows; zero 3 gathers block by block either way."""
     for zero, shows in ((1, True), (2, True), (3, False)):
-        layout = Strategy(dp_shard=3, micro_batch_size=2, zero=zero)
+        layout = Layout(dp_shard=3, micro_batch_size=2, zero=zero)
         late = replace(layout, kernels=Kernels(gathers_after_update=True))
         usual, ended = (
             project(DENSE, toy.cluster(3), each, WORK, costs=toy.costs()).time_s["data_comm"]
@@ -541,7 +541,7 @@ def test_waits_of_a_pipeline():
 
 def test_a_device_s_parameters_and_where_seconds_come_from():
     """Of both groups; every second of the toy is reasoned, none measured."""
-    layout = Strategy(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
+    layout = Layout(pp=2, vpp=2, dp_shard=8, ep=4, micro_batch_size=2)
     work = Workload(seq_len=512, global_batch_size=64)
     _, result = run(MOE, layout, work, toy.cluster(16, *TIERS))
     dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 16 + 3 * 512 * 256)
@@ -582,7 +582,7 @@ def test_the_least_that_ranks_wait_under_any_schedule(splits, bubble):
 
 def test_an_engine_that_runs_ahead_works_while_the_device_computes_and_waits():
     """Half a second of its own per micro-batch is as long as both passes, the messages they show, and what is left."""
-    layout = Strategy(dp_shard=3, zero=3, micro_batch_size=2, kernels=Kernels(runs_ahead=True))
+    layout = Layout(dp_shard=3, zero=3, micro_batch_size=2, kernels=Kernels(runs_ahead=True))
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e9, latency=0.0))
     parts, result = run(DENSE, layout, WORK, fabric, software=SoftwareFactors(microbatch_overhead_s=0.5))
     (stage,), waits = result.stage_times, parts["data_comm"] / COUNT
@@ -603,7 +603,7 @@ def test_an_engine_that_runs_ahead_works_while_the_device_computes_and_waits():
 def test_deferred_weight_gradients_of_the_head_run_in_the_flush(limit, deferred):
     """While the first stage finishes its last backward; what takes longer shows. The last of 24 passes runs it all."""
     work = Workload(seq_len=512, global_batch_size=24)
-    layout = Strategy(pp=2)
+    layout = Layout(pp=2)
     later = replace(layout, kernels=Kernels(deferred_head_gradients=limit))
     engine = SoftwareFactors(step_overhead_s=0.125)
     (_, plain), (_, found) = (run(DENSE, each, work, software=engine) for each in (layout, later))
@@ -626,7 +626,7 @@ def test_deferred_weight_gradients_of_the_head_run_in_the_flush(limit, deferred)
 
 
 def test_deferring_the_heads_weight_gradient_shortens_the_step_of_a_slow_last_stage():
-    work, layout = Workload(seq_len=512, global_batch_size=24), Strategy(pp=2)
+    work, layout = Workload(seq_len=512, global_batch_size=24), Layout(pp=2)
     times = [
         run(DENSE, replace(layout, kernels=Kernels(deferred_head_gradients=limit)), work)[1].step_time_s
         for limit in (0, 1, 2)

@@ -17,11 +17,11 @@ from forescale.presets import project_as
 from forescale.project import project
 from forescale.search import search
 from forescale.search.layouts import variants_of
-from forescale.spec import Kernels, Recompute, Strategy
+from forescale.spec import Kernels, Layout, Recompute
 from forescale.spec.space import Space
 from forescale.time.overlap import panel_time
 
-GRID = Strategy(tp=4, cp=2, tp_kind="summa", dp_shard=2)
+GRID = Layout(tp=4, cp=2, tp_kind="summa", dp_shard=2)
 
 
 def pipelined(steps, message, product):
@@ -57,8 +57,8 @@ def test_more_panels_shorten_the_prologue_and_the_products():
 
 def test_memory_of_states_is_that_of_1d_over_the_whole_grid():
     model = replace(dense(), vocab_size=32768)
-    grid = project(model, cluster(16), Strategy(tp=2, cp=2, tp_kind="summa", dp_shard=4), workload())
-    line = project(model, cluster(16), Strategy(tp=4, dp_shard=4), workload())
+    grid = project(model, cluster(16), Layout(tp=2, cp=2, tp_kind="summa", dp_shard=4), workload())
+    line = project(model, cluster(16), Layout(tp=4, dp_shard=4), workload())
     norms = 17 * 1024  # of 1D whole on every rank, of the grid split over tp
     assert line.params.per_device_max - grid.params.per_device_max == norms / 2
     for name in ("weights_bytes", "gradients_bytes", "optimizer_bytes"):
@@ -79,10 +79,10 @@ def test_copies_of_weights_are_those_of_data_parallel_ranks_alone():
 
 
 def test_gradients_of_norms_are_summed_along_cp():
-    alone = Strategy(tp=2, cp=8, tp_kind="summa")
+    alone = Layout(tp=2, cp=8, tp_kind="summa")
     assert project(dense(), cluster(16), alone, workload()).time_s["data_comm"] > 0.0
     assert (
-        project(dense(), cluster(16), Strategy(tp=16, tp_kind="summa"), workload()).time_s["data_comm"] == 0.0
+        project(dense(), cluster(16), Layout(tp=16, tp_kind="summa"), workload()).time_s["data_comm"] == 0.0
     )
 
 
@@ -139,7 +139,7 @@ def test_the_usual_space_has_no_grid():
 def test_the_published_account_projects_it_too():
     model, devices = load_model("gpt3-1t"), load_cluster("b200-nvs64", 512)
     work = workload(seq_len=2048, global_batch_size=512)
-    one = Strategy(tp=8, cp=4, pp=8, dp_shard=2, micro_batch_size=8)
+    one = Layout(tp=8, cp=4, pp=8, dp_shard=2, micro_batch_size=8)
     line, grid = (
         project_as(asked(model, devices, replace(one, tp_kind=kind), work, preset="subramanian2024"))
         for kind in ("1d", "summa")

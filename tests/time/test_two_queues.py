@@ -8,8 +8,8 @@ import pytest
 from tests.small import cluster, dense, workload
 
 from forescale.project import project
-from forescale.spec import Strategy
-from forescale.spec.strategy import Kernels, Overlap
+from forescale.spec import Layout
+from forescale.spec.layout import Kernels, Overlap
 from forescale.time.overlap import exposed_ends, exposed_gather, largest_share
 
 
@@ -59,7 +59,7 @@ def test_without_overlap_nothing_is_shown_twice():
 
 
 def test_fsdp_shows_its_ends_and_weights_one_by_one_less_of_them():
-    layout = Strategy(dp_shard=16, zero=3, micro_batch_size=8, overlap=Overlap(param_gather=True))
+    layout = Layout(dp_shard=16, zero=3, micro_batch_size=8, overlap=Overlap(param_gather=True))
     work = replace(workload(), seq_len=8192, global_batch_size=128)
     blocks = project(dense(), cluster(16), layout, work)
     weights = project(dense(), cluster(16), replace(layout, kernels=Kernels(gathers_each_weight=True)), work)

@@ -16,9 +16,9 @@ from forescale.memory.inputs import StateBytes
 from forescale.memory.offload import load_host_rates
 from forescale.project import memory_timeline, project
 from forescale.search import search
-from forescale.spec import DenseFfn, Kernels, Layer, Model, MoeFfn, Precision, Strategy, Tier, Workload
+from forescale.spec import DenseFfn, Kernels, Layer, Layout, Model, MoeFfn, Precision, Tier, Workload
+from forescale.spec.layout import Offload, Recompute
 from forescale.spec.space import Space
-from forescale.spec.strategy import Offload, Recompute
 from forescale.spec.workload import Trainable
 from forescale.time import update
 from forescale.time.update import (
@@ -30,7 +30,7 @@ from forescale.time.update import (
     updated_tensors,
 )
 
-BASE = Strategy(dp_shard=8, micro_batch_size=4)
+BASE = Layout(dp_shard=8, micro_batch_size=4)
 
 
 @pytest.mark.parametrize(("fused", "passes"), [(True, 2.0), (False, 6.0)])
@@ -133,7 +133,7 @@ def test_all_that_is_kept_offloaded_by_name_is_as_offloading_all_layers():
 
 
 def test_every_micro_batch_in_flight_is_on_the_host():
-    base = Strategy(pp=4, dp_shard=2)
+    base = Layout(pp=4, dp_shard=2)
     first, last = (
         run(Offload(activation_layers=2), base=base).memory.stages[index].host_bytes for index in (0, 3)
     )
@@ -173,7 +173,7 @@ def test_bytes_on_the_host_explain_themselves():
 
 def test_a_search_keeps_to_it():
     offload = Offload(optimizer=1.0, activation_layers=2)
-    found = search(dense(), cluster(8), workload(), space=Space(base=Strategy(offload=offload)), top=3)
+    found = search(dense(), cluster(8), workload(), space=Space(base=Layout(offload=offload)), top=3)
     assert all(one.strategy.offload == offload for one in found.best)
     assert all(stage(one).host_bytes > 0.0 for one in found.best)
 
@@ -186,7 +186,7 @@ def test_a_timeline_says_that_it_does_not_follow():
 @pytest.mark.parametrize("overlap", [True, False])
 def test_the_host_updates_from_fp32_gradients(overlap):
     """Master copy and moments read and written, gradients read: 2 x 12 + 4 bytes; gradients out, weights back in fp32."""
-    layout = Strategy(dp_shard=8, offload=Offload(optimizer=1.0, overlap=overlap))
+    layout = Layout(dp_shard=8, offload=Offload(optimizer=1.0, overlap=overlap))
     work = replace(workload(), precision=Precision(gradients="bf16"))
     result = project(dense(), toy.cluster(8), layout, work, costs=toy.costs())
     rates, layer = load_host_rates(), 2 * 1024 + 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096
@@ -199,7 +199,7 @@ def test_the_host_updates_from_fp32_gradients(overlap):
 
 def test_copies_of_activations_hide_behind_the_pass_that_makes_them():
     """Out behind forward and back behind backward, at 10 GB/s; both shown where nothing overlaps."""
-    layout = Strategy(dp_shard=1, offload=Offload(activation_layers=8))
+    layout = Layout(dp_shard=1, offload=Offload(activation_layers=8))
     work = workload(global_batch_size=2)
     hidden, bare = (
         project(dense(), toy.cluster(1), replace(layout, offload=each), work, costs=toy.costs())
@@ -238,9 +238,7 @@ def offloaded(layout, offload, count=4):
 )
 def test_copies_under_schedules(schedule, vpp, in_flight):
     """Three layers a rank go out and come back with every micro-batch; those in flight are on the host."""
-    result = offloaded(
-        Strategy(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False)
-    )
+    result = offloaded(Layout(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False))
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * 3 * KEPT / LINK)
     assert [stage.host_bytes for stage in result.memory.stages] == pytest.approx(
         [held * 3 * KEPT for held in in_flight]
@@ -252,16 +250,14 @@ def test_copies_under_schedules(schedule, vpp, in_flight):
 )
 def test_copies_of_ranks_with_several_stages(schedule, vpp, layers):
     """A rank's layers of all its stages (of a V with 1, 2, 2, 1 the inner ones); of two replicas one is passed."""
-    result = offloaded(
-        Strategy(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False)
-    )
+    result = offloaded(Layout(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False))
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * KEPT / LINK)
 
 
 def test_some_layers_leave_and_one_or_two_are_in_transit():
     """Two of three: a third stays, and one is on its way; of three of three one is at work beside."""
     all_of_them, some, none = (
-        offloaded(Strategy(pp=2), Offload(activation_layers=layers)).memory.stages[0] for layers in (3, 2, 0)
+        offloaded(Layout(pp=2), Offload(activation_layers=layers)).memory.stages[0] for layers in (3, 2, 0)
     )
     assert some.host_bytes == pytest.approx(2 * 2 * KEPT)
     assert none.activations_bytes - some.activations_bytes == pytest.approx((2 * 2 - 1) * KEPT)
@@ -270,7 +266,7 @@ def test_some_layers_leave_and_one_or_two_are_in_transit():
 
 def test_a_share_of_what_modules_save():
     """Half of the norms' inputs: 2 bytes of each, and a statistic of 4."""
-    result = offloaded(Strategy(), Offload(modules=("mlp_norm",), module_share=0.5, overlap=False))
+    result = offloaded(Layout(), Offload(modules=("mlp_norm",), module_share=0.5, overlap=False))
     moved = 0.5 * 6 * 2 * SEQUENCE * (2 * HIDDEN + 4)
     assert result.memory.stages[0].host_bytes == pytest.approx(moved)
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * moved / LINK)
@@ -279,7 +275,7 @@ def test_a_share_of_what_modules_save():
 @pytest.mark.parametrize("overlap", [True, False])
 def test_shards_of_parameters_come_with_every_pass_and_gradients_leave(overlap):
     """Stage 3 over 4 ranks: weights in 2 bytes before either pass, gradients in 4 after backward."""
-    layout = Strategy(dp_shard=4, zero=3)
+    layout = Layout(dp_shard=4, zero=3)
     result = offloaded(layout, Offload(parameters=True, overlap=overlap))
     parameters = 6 * (HIDDEN + 3 * HIDDEN * WIDTH) + HIDDEN + 2 * 8 * HIDDEN
     weights, gradients = 2 * parameters / 4 / LINK, 4 * parameters / 4 / LINK
@@ -301,7 +297,7 @@ def test_shards_of_parameters_come_with_every_pass_and_gradients_leave(overlap):
 
 def test_weights_alone_on_the_host_leave_gradients_and_states_on_the_device():
     """DeepSpeed's offload_param: weights in 2 bytes before either pass, and back once they are updated."""
-    layout = Strategy(dp_shard=4, zero=3)
+    layout = Layout(dp_shard=4, zero=3)
     plain = offloaded(layout, Offload()).memory.stages[0]
     result = offloaded(layout, Offload(parameters=True, states=False, overlap=False))
     (moved,) = result.memory.stages
@@ -315,9 +311,9 @@ def test_weights_alone_on_the_host_leave_gradients_and_states_on_the_device():
 @pytest.mark.parametrize(
     ("layout", "passes"),
     [
-        (Strategy(dp_shard=4, zero=3, reshard="never"), 0),  # kept whole, they come once
-        (Strategy(pp=2, dp_shard=2, zero=3), 0),  # as of several stages by default
-        (Strategy(pp=2, dp_shard=2, zero=3, schedule="dualpipe", reshard="always"), 4),  # one of two replicas
+        (Layout(dp_shard=4, zero=3, reshard="never"), 0),  # kept whole, they come once
+        (Layout(pp=2, dp_shard=2, zero=3), 0),  # as of several stages by default
+        (Layout(pp=2, dp_shard=2, zero=3, schedule="dualpipe", reshard="always"), 4),  # one of two replicas
     ],
 )
 def test_parameters_come_with_every_pass_unless_they_are_kept_whole(layout, passes):
@@ -339,7 +335,7 @@ def test_parameters_come_with_every_pass_unless_they_are_kept_whole(layout, pass
 def test_copies_of_parameters_behind_passes(overlap, split, shown):
     """Weights of 5 s back before passes of 3 and 4 s, gradients of 6 s out behind 4 s, or 2 s of weight gradients."""
     setting = SimpleNamespace(
-        choices=Strategy(reshard="always", offload=Offload(parameters=True, overlap=overlap)),
+        choices=Layout(reshard="always", offload=Offload(parameters=True, overlap=overlap)),
         cluster=toy.cluster(1),
     )
     states = SimpleNamespace(host_weights=2 * 5 * LINK, host_gradients=2 * 6 * LINK)
@@ -363,7 +359,7 @@ def test_copies_of_activations_and_parameters_share_the_link(overlap, split, sho
     """Activations of 7 s go out behind forward and come back with weights of 5 s behind backward, as gradients of 6 s leave."""
     monkeypatch.setattr(update, "offloaded_bytes", lambda *_: 7 * LINK)
     offload = Offload(parameters=True, activation_layers=1, overlap=overlap)
-    setting = SimpleNamespace(choices=Strategy(reshard="always", offload=offload), cluster=toy.cluster(1))
+    setting = SimpleNamespace(choices=Layout(reshard="always", offload=offload), cluster=toy.cluster(1))
     states = SimpleNamespace(host_weights=5 * LINK, host_gradients=6 * LINK)
     inputs = SimpleNamespace(states=states, degrees=SimpleNamespace(pp=2), stages=None)
     pipeline = SimpleNamespace(
@@ -373,7 +369,7 @@ def test_copies_of_activations_and_parameters_share_the_link(overlap, split, sho
 
 
 def test_part_of_the_optimizer_on_the_host_updates_both_sides_at_once():
-    layout, share = Strategy(dp_shard=4), 0.25
+    layout, share = Layout(dp_shard=4), 0.25
     parameters = (6 * (HIDDEN + 3 * HIDDEN * WIDTH) + HIDDEN + 2 * 8 * HIDDEN) / 4
     result = offloaded(layout, Offload(optimizer=share, overlap=False))
     device = (1 - share) * (2 * 12 + 4 + 2) * parameters / 1e12
@@ -392,7 +388,7 @@ def test_gradients_and_weights_pass_however_little_the_optimizer_keeps():
     """Adafactor without a master copy: sums of rows and columns twice, gradients in 4 bytes and weights in 2."""
     precision = Precision(master="none")
     work = Workload(seq_len=SEQUENCE, global_batch_size=8, optimizer="adafactor", precision=precision)
-    result = project(FEEDS, toy.cluster(4), Strategy(dp_shard=4), work, costs=toy.costs())
+    result = project(FEEDS, toy.cluster(4), Layout(dp_shard=4), work, costs=toy.costs())
     vectors, up, down = HIDDEN, 2 * HIDDEN * WIDTH, WIDTH * HIDDEN
     ends = 2 * 8 * HIDDEN
     parameters = 6 * (vectors + up + down) + HIDDEN + ends
@@ -411,7 +407,7 @@ IN_16_BITS = Precision(gradients="bf16", moments="bf16", master="none")
 
 def updated(workload, **layout):
     """The step of a mixture of experts over 4 ranks, each of which holds half of the experts."""
-    asked = Strategy(dp_shard=4, ep=2, micro_batch_size=2, **layout)
+    asked = Layout(dp_shard=4, ep=2, micro_batch_size=2, **layout)
     whole = Workload(seq_len=SEQUENCE, global_batch_size=8, **workload)
     return project(EXPERTS, toy.cluster(4), asked, whole, costs=toy.costs())
 
@@ -485,7 +481,7 @@ def test_the_stage_that_moves_most_is_waited_for(optimizer):
     """A stage of experts beside one of dense layers alone, whose states differ by parameter."""
     layers = (FEED,) * 3 + (EXPERTS.layers[0],) * 3
     work = Workload(seq_len=SEQUENCE, global_batch_size=8, optimizer=optimizer)
-    layout = Strategy(pp=2, ep=2, dp_shard=2, micro_batch_size=2)
+    layout = Layout(pp=2, ep=2, dp_shard=2, micro_batch_size=2)
     result = project(replace(EXPERTS, layers=layers), toy.cluster(4), layout, work, costs=toy.costs())
     held = [each.optimizer_bytes for each in result.memory.stages]
     experts = 3 * 4 * 3 * HIDDEN * WIDTH / 2
@@ -496,13 +492,13 @@ def test_the_stage_that_moves_most_is_waited_for(optimizer):
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
 def test_modules_that_save_nothing_move_nothing(schedule):
-    result = offloaded(Strategy(pp=2, schedule=schedule), Offload(modules=("core_attn",), overlap=False))
+    result = offloaded(Layout(pp=2, schedule=schedule), Offload(modules=("core_attn",), overlap=False))
     assert result.time_s["host_comm"] == 0.0
     assert [stage_memory.host_bytes for stage_memory in result.memory.stages] == [0, 0]
 
 
 def test_copies_of_activations_and_of_the_update_add_up():
-    layout = Strategy(dp_shard=4)
+    layout = Layout(dp_shard=4)
     both, update, layers = (
         offloaded(layout, Offload(overlap=False, **given)).time_s["host_comm"]
         for given in (
@@ -517,7 +513,7 @@ def test_copies_of_activations_and_of_the_update_add_up():
 
 def test_layers_that_are_replayed_move_their_inputs_alone():
     """Two of six: their input, of the others everything."""
-    layout = Strategy(recompute=Recompute(granularity="full", num_layers=2))
+    layout = Layout(recompute=Recompute(granularity="full", num_layers=2))
     result = offloaded(layout, Offload(activation_layers=99, overlap=False))
     moved = 2 * 2 * 2 * SEQUENCE * HIDDEN + 4 * KEPT
     assert result.memory.stages[0].host_bytes == pytest.approx(moved)
@@ -527,7 +523,7 @@ def test_layers_that_are_replayed_move_their_inputs_alone():
 def test_of_layers_that_are_replayed_together_the_first_moves_its_input():
     """Three units of two, two units of which the last is of one, and six layers each with its own."""
     for unit, inputs in ((2, 3), (4, 2), (1, 6)):
-        layout = Strategy(recompute=Recompute(granularity="full", unit=unit))
+        layout = Layout(recompute=Recompute(granularity="full", unit=unit))
         moved = inputs * 2 * 2 * SEQUENCE * HIDDEN
         for named in ({"activation_layers": 99}, {"modules": ("mlp_norm",)}):
             result = offloaded(layout, Offload(overlap=False, **named))
@@ -541,7 +537,7 @@ def test_modules_of_prediction_move_with_the_last_stage(schedule, mtp):
     """Norms before feed-forwards: 2 bytes of the input and a statistic; of two replicas half of either passes."""
     model = replace(FEEDS, num_mtp_layers=mtp)
     offload = Offload(modules=("mlp_norm",), overlap=False)
-    layout = Strategy(pp=2, schedule=schedule, micro_batch_size=2, offload=offload)
+    layout = Layout(pp=2, schedule=schedule, micro_batch_size=2, offload=offload)
     work = Workload(seq_len=SEQUENCE, global_batch_size=8)
     result = project(model, toy.cluster(2), layout, work, costs=toy.costs())
     each = 2 * SEQUENCE * (2 * HIDDEN + 4)
@@ -552,7 +548,7 @@ def test_modules_of_prediction_move_with_the_last_stage(schedule, mtp):
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
 def test_copies_hide_behind_the_passes_of_a_schedule(schedule):
     """Out behind forward; back behind all of backward, or where weight gradients are apart behind the rest of it."""
-    layout = Strategy(pp=2, schedule=schedule, stage_layers=(2, 4))
+    layout = Layout(pp=2, schedule=schedule, stage_layers=(2, 4))
     result = offloaded(layout, Offload(activation_layers=99))
     rows, moved = 2 * SEQUENCE, 4 * KEPT / LINK
     _, slowest = result.stage_times
@@ -571,7 +567,7 @@ def test_a_schedule_s_own_copies_take_the_link_s_sustained_rate():
 
     Twice as fast a link saves half of what they take.
     """
-    layout = Strategy(pp=2, vpp=2, schedule="pipeoffload", micro_batch_size=2)
+    layout = Layout(pp=2, vpp=2, schedule="pipeoffload", micro_batch_size=2)
     model, work = replace(FEEDS, layers=(FEED,) * 8), Workload(seq_len=SEQUENCE, global_batch_size=2)
     usual = toy.cluster(2)
     quick = replace(usual, device=replace(usual.device, host_bandwidth=20e9))
@@ -599,7 +595,7 @@ def test_copies_hide_behind_passes_that_wait_for_messages(schedule, vpp):
     Backward ends with a layer's gather and reduction that nothing hides; split, weights come back behind gathers and
     gradients leave behind reductions, together the longer copy shows.
     """
-    layout = Strategy(
+    layout = Layout(
         pp=2, vpp=vpp, dp_shard=2, zero=3, reshard="always", schedule=schedule, stage_layers=(2, 4),
         micro_batch_size=2, offload=Offload(parameters=True),
     )  # fmt: skip
@@ -630,7 +626,7 @@ def sum_of_passes(result):
 
 def test_traffic_of_a_step_hides_behind_passes_that_wait_for_copies():
     """Each pass takes as long as activations of six layers to or from the host; sums and gathers show beyond that."""
-    layout = Strategy(dp_shard=4, micro_batch_size=2, offload=Offload(activation_layers=99))
+    layout = Layout(dp_shard=4, micro_batch_size=2, offload=Offload(activation_layers=99))
     work = Workload(seq_len=SEQUENCE, global_batch_size=8)
     result = project(FEEDS, slow(4, 1e8, LINK), layout, work, costs=toy.costs())
     held, moved = 6 * MATRICES + HIDDEN + 2 * 8 * HIDDEN, 6 * KEPT / LINK
@@ -640,7 +636,7 @@ def test_traffic_of_a_step_hides_behind_passes_that_wait_for_copies():
 
 def test_sums_among_replicas_hide_behind_passes_that_wait_for_messages():
     """Once a step, over a link of a tenth: behind the gathers and reductions of one split backward and its ends."""
-    layout = Strategy(
+    layout = Layout(
         pp=2, dp_replicate=2, dp_shard=2, zero=3, reshard="always", schedule="zb-h1", stage_layers=(2, 4),
         micro_batch_size=2,
     )  # fmt: skip
@@ -660,7 +656,7 @@ def test_sums_among_replicas_hide_behind_passes_that_wait_for_messages():
 @pytest.mark.parametrize(("measured", "gap"), [((), 20 - 5), ((None,), 20 - 5), ((object(),), 0)])
 def test_a_measured_update_holds_its_launches(measured, gap):
     """10 launches of 2 s beside 5 s of work; blocks alone may have been measured."""
-    setting = SimpleNamespace(run=RunFactors(kernel_interval_s=2.0), choices=Strategy())
+    setting = SimpleNamespace(run=RunFactors(kernel_interval_s=2.0), choices=Layout())
     anchor = SimpleNamespace(update=measured[0]) if measured else None
     pricing = SimpleNamespace(models=SimpleNamespace(anchor=anchor))
     assert update_gap(setting, 10.0, 5.0, pricing) == gap

@@ -205,7 +205,7 @@ def test_elastic_runs_go_on_as_the_smaller_layout():
     ],
 )
 def test_an_elastic_run_loses_whole_replicas_and_whole_nodes(layout, nodes, share):
-    one, strategy = phase(), fs.Strategy(**layout)
+    one, strategy = phase(), fs.Layout(**layout)
     found = fs.project(one.projection.model, one.projection.cluster, strategy, one.projection.workload)
     case, _ = replace(one, projection=found).case(operations(elastic=True))
     assert case.replica_nodes == nodes

@@ -17,9 +17,9 @@ from forescale.results import Result
 from forescale.search.compare import Comparison
 from forescale.spec.cluster import Cluster
 from forescale.spec.framework import replayed
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
 from forescale.spec.space import DEGREE_NAMES, Space, default_recompute
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 
@@ -30,9 +30,9 @@ class Case(Struct, frozen=True, kw_only=True):
     question: Question
 
     @property
-    def start(self) -> Strategy:
+    def start(self) -> Layout:
         """The layout of which nothing is chosen yet: one device, with what is not searched as the space has it."""
-        own = Strategy()
+        own = Layout()
         chosen = {name: getattr(own, name) for name in (*DEGREE_NAMES, "recompute")}
         return replace(self.question.space.base, **chosen)
 
@@ -45,12 +45,12 @@ class Case(Struct, frozen=True, kw_only=True):
             usual if framework is None else replayed(framework, Space(recompute=usual), model).recompute or ()
         )
 
-    def filled(self, layout: Strategy) -> Strategy | None:
+    def filled(self, layout: Layout) -> Layout | None:
         """Return `layout` with all remaining devices as data-parallel shards; None if they do not divide."""
         rest, remainder = divmod(self.question.cluster.num_devices, layout.tp * layout.cp * layout.pp)
         return None if remainder or not rest else replace(layout, dp_replicate=1, dp_shard=rest)
 
-    def tried(self, move: str, layout: Strategy) -> tuple[Trial, Projection | None]:
+    def tried(self, move: str, layout: Layout) -> tuple[Trial, Projection | None]:
         """Return how `layout` does; a layout that is not legal has its reason instead."""
         try:
             found = project(self.question.of(layout))
@@ -78,7 +78,7 @@ def verdict_within(found: Projection, limit: float) -> Verdict:
 
 def first(
     case: Case,
-    layouts: Iterable[tuple[str, Strategy]],
+    layouts: Iterable[tuple[str, Layout]],
     *,
     refuse: Callable[[Projection], str | None],
 ) -> tuple[list[Trial], int | None]:
@@ -110,7 +110,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     move: str
     """What it does, such as "tensor parallel 4"."""
-    strategy: Strategy
+    strategy: Layout
     step_time_s: float | None = None
     peak_bytes: float | None = None
     fits: bool = False

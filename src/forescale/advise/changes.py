@@ -16,11 +16,11 @@ from forescale.schedule.legality import LEGALITY
 from forescale.schedule.library import family
 from forescale.search.layouts import longest_chunk, options
 from forescale.spec.constraints import virtual_stages
-from forescale.spec.framework import Words, choice_word, laid_over, replayed, searched
+from forescale.spec.framework import Words, choice_word, merged, replayed, searched
+from forescale.spec.layout import ALL_LAYERS, Layout, Module, Recompute
 from forescale.spec.model import DenseFfn, LatentAttention, Model
 from forescale.spec.proposal import Constraint, Proposal, violated
 from forescale.spec.space import NAMES, Space, default_recompute
-from forescale.spec.strategy import ALL_LAYERS, Module, Recompute, Strategy
 from forescale.units import counted
 
 LEAN_SCHEDULES = (None, "zb-h1", "zbv", "v-half", "v-min")
@@ -82,12 +82,12 @@ def changes(question: Question) -> tuple[Change, ...]:
     )
 
 
-def changed(question: Question, made: Sequence[Change]) -> Strategy | None:
+def changed(question: Question, made: Sequence[Change]) -> Layout | None:
     """Return the layout with changes made, on the same devices; None if it is none that the framework can train."""
     before = layout = question.layout
     try:
         for each in made:
-            layout = laid_over(layout, each.words)
+            layout = merged(layout, each.words)
     except SpecError:  # two ways to say one thing, such as activations on the host
         return None
     filled = _filled(question, layout)
@@ -207,14 +207,14 @@ def _word(value: object) -> str:
     return "+".join(value) if isinstance(value, tuple) else choice_word(value)
 
 
-def _present(layout: Strategy, kind: str) -> object:
+def _present(layout: Layout, kind: str) -> object:
     if kind in INSIDE:
         table, name = INSIDE[kind]
         return getattr(getattr(layout, table), name)
     return getattr(layout, kind)
 
 
-def _filled(question: Question, layout: Strategy) -> Strategy | None:
+def _filled(question: Question, layout: Layout) -> Layout | None:
     """Return a layout with data parallelism on the devices that are left, and what follows from other degrees."""
     before = question.layout
     dp, remainder = divmod(question.cluster.num_devices, layout.tp * layout.cp * layout.pp)
@@ -250,7 +250,7 @@ def _rules(question: Question) -> tuple[Constraint, ...]:
     return tuple(rule for rule in rules if rule not in broken)
 
 
-def _asked(question: Question, layout: Strategy) -> Proposal:
+def _asked(question: Question, layout: Layout) -> Proposal:
     return Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=layout
     )

@@ -25,8 +25,8 @@ from forescale.search.relax import exchanged
 from forescale.search.scenarios import step_of_all
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import virtual_stages
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.time.outer import bandwidth_needed
 from forescale.units import counted, format_bytes, format_seconds
@@ -35,7 +35,7 @@ EXCHANGED = (("tp", "pp"), ("tp", "cp"), ("cp", "pp"))
 """Degrees of which one is doubled and the other halved, data parallel left as it is."""
 
 
-def moves(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
+def moves(case: Case, layout: Layout) -> Iterator[tuple[str, Layout]]:
     """Yield (what, layout) of every neighbour, each with the rest of the devices as data-parallel shards."""
     for what, changed in _changed(case, layout):
         filled = case.filled(changed)
@@ -43,7 +43,7 @@ def moves(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
             yield what, filled
 
 
-def reliefs(case: Case, layout: Strategy, *, before: Strategy) -> Iterator[tuple[str, Strategy]]:
+def reliefs(case: Case, layout: Layout, *, before: Layout) -> Iterator[tuple[str, Layout]]:
     """Yield what makes room for a faster layout that does not fit: gradients sharded, cheap recompute, both.
 
     Recompute that the move `before` -> `layout` has just dropped does not come back.
@@ -58,7 +58,7 @@ def reliefs(case: Case, layout: Strategy, *, before: Strategy) -> Iterator[tuple
             yield f"zero 2, {recompute_text(cheap)}", replace(sharded, recompute=cheap)
 
 
-def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
+def _changed(case: Case, layout: Layout) -> Iterator[tuple[str, Layout]]:
     yield from _degrees(case, layout)
     for zero in range(4):
         if zero != layout.zero:
@@ -73,7 +73,7 @@ def _changed(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
         yield f"{counted(vpp, 'model chunk')} per device", replace(layout, vpp=vpp)
 
 
-def _degrees(case: Case, layout: Strategy) -> Iterator[tuple[str, Strategy]]:
+def _degrees(case: Case, layout: Layout) -> Iterator[tuple[str, Layout]]:
     """Yield degrees doubled and halved, alone and one against another; chunks start again at one."""
     names = {"tp": "tensor parallel", "cp": "context parallel", "pp": "pipeline stages"}
     if case.question.model.is_moe:
@@ -107,7 +107,7 @@ LONGEST_RUNG = 4096
 """Largest degree that a rung reaches by doubling."""
 
 
-def tree(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]]:
+def tree(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Layout]]:
     """Yield (what, layout): data parallel, then within the node, then context or stages; then with recompute.
 
     Ultra-Scale Playbook, How to Find the Best Training Configuration: data parallelism first, with ZeRO; tensor
@@ -121,7 +121,7 @@ def tree(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]
                 yield what, filled
 
 
-def _without(case: Case, recompute: Recompute, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]]:
+def _without(case: Case, recompute: Recompute, *, activations_lead: bool) -> Iterator[tuple[str, Layout]]:
     """Yield every rung with few, then many expert ranks."""
     tail = "" if recompute.granularity == "none" else f", {_words(recompute)} recompute"
     for what, layout in _rungs(case, activations_lead=activations_lead):
@@ -130,7 +130,7 @@ def _without(case: Case, recompute: Recompute, *, activations_lead: bool) -> Ite
             yield f"{head}{what}{tail}", replace(layout, ep=ep, recompute=recompute)
 
 
-def _rungs(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Strategy]]:
+def _rungs(case: Case, *, activations_lead: bool) -> Iterator[tuple[str, Layout]]:
     start = case.start
     for zero, stage in enumerate(STAGES):
         yield f"data parallel, zero {zero}: {stage}", replace(start, zero=zero)
@@ -176,7 +176,7 @@ def _words(recompute: Recompute) -> str:
     return " ".join(recompute.modules) if recompute.modules else recompute.granularity
 
 
-_CHOICES = [item.name for item in fields(Strategy) if item.name not in ("dp_replicate", "dp_shard")]
+_CHOICES = [item.name for item in fields(Layout) if item.name not in ("dp_replicate", "dp_shard")]
 """What a change changes; data parallelism follows."""
 LEAST_GAIN = 1e-3
 """A move that gains less of the step than this is not worth making."""
@@ -246,7 +246,7 @@ def advise(
     )
 
 
-def _fit(case: Case) -> tuple[Step, Strategy]:
+def _fit(case: Case) -> tuple[Step, Layout]:
     """Step 1: down the decision tree until a layout fits."""
     parameters = count_parameters(case.question.model).total
     states = parameters * bytes_per_parameter(case.question.workload.precision).total
@@ -311,7 +311,7 @@ def _activations_lead(case: Case) -> bool:
     return False
 
 
-def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
+def _batch(case: Case, layout: Layout) -> tuple[Step, Layout]:
     """Step 2: the largest micro-batch that pays; accumulation makes up the rest of the global batch."""
     each = case.question.workload.global_batch_size // layout.dp
     sizes = [size for size in doubling(1, each) if each % size == 0]
@@ -343,7 +343,7 @@ def _batch(case: Case, layout: Strategy) -> tuple[Step, Strategy]:
     ), chosen.strategy
 
 
-def _throughput(case: Case, layout: Strategy) -> tuple[Step, Projection]:
+def _throughput(case: Case, layout: Layout) -> tuple[Step, Projection]:
     """Step 3: make the best change as long as one gains."""
     _, current = case.tried("", layout)
     assert current is not None  # it was tried before

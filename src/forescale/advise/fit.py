@@ -19,7 +19,7 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.search.evaluate import score_layouts
 from forescale.search.rank import pareto_front
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 from forescale.struct import Struct, attributes, jsonable
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
@@ -137,7 +137,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
     """One legal layout by what was changed, and what it takes."""
 
     made: tuple[Change, ...]
-    layout: Strategy
+    layout: Layout
     step_time: float
     peak: float
     highest: float
@@ -203,7 +203,7 @@ def _tried(
     question: Question, combinations: Iterable[tuple[Change, ...]], accepts: Callable[[Question], bool]
 ) -> list[_Tried]:
     """Evaluate what combinations of changes make legal layouts that are accepted, each layout once."""
-    found: dict[Strategy, tuple[Change, ...]] = {}
+    found: dict[Layout, tuple[Change, ...]] = {}
     for made in combinations:
         if (layout := changed(question, made)) is not None:
             found.setdefault(layout, made)

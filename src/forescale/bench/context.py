@@ -18,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from forescale.bench.groups import Group, exchange, gather
 from forescale.bench.here import CPU
-from forescale.spec.strategy import ContextKind
+from forescale.spec.layout import ContextKind
 from forescale.struct import Struct
 
 Runs: TypeAlias = list[tuple[int, int]]

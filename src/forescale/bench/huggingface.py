@@ -32,8 +32,8 @@ from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
 from forescale.spec.constraints import picks_keys
+from forescale.spec.layout import Layout
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model
-from forescale.spec.strategy import Strategy
 
 logging.disable(logging.ERROR)  # torchao tells of every kernel of its own that this machine has no use for
 try:
@@ -137,7 +137,7 @@ def _sees_all(layer: Layer) -> bool:
     return isinstance(kind, LatentAttention) and not kind.top_k
 
 
-def as_run(question: Question) -> Strategy:
+def as_run(question: Question) -> Layout:
     """Return a layout with the kernels that these classes train with."""
     usual = load_framework(FRAMEWORK).kernels
     kernels = replace(

@@ -29,9 +29,9 @@ from forescale.graph.ops import (
     Gemm,
     GroupedGemm,
 )
-from forescale.graph.parts import Parts, build_blocks, message_bytes
+from forescale.graph.per_block import PerBlock, build_blocks, message_bytes
 from forescale.graph.sharding import ShardingRules, split_strategy
-from forescale.inputs import wire
+from forescale.inputs import prepare
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
 from forescale.memory.parameters import Elements, gathered_bytes, holdings
 from forescale.question import Question
@@ -114,9 +114,9 @@ def kernels_of(question: Question) -> list[Compute]:
     return sorted(distinct.values(), key=_work, reverse=True)
 
 
-def _blocks(question: Question) -> Parts[Block]:
+def _blocks(question: Question) -> PerBlock[Block]:
     degrees, choices = split_strategy(question.layout)
-    return build_blocks(question.model, ShardingRules.of(question.workload, degrees, choices))
+    return build_blocks(question.model, ShardingRules.from_workload(question.workload, degrees, choices))
 
 
 def _primitives(question: Question) -> list[Any]:
@@ -142,7 +142,7 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
                 found.add(("p2p", size / ranks, 2))
     if layout.pp > 1:
         split = split_strategy(layout)
-        sent = message_bytes(question.model, ShardingRules.of(question.workload, *split))
+        sent = message_bytes(question.model, ShardingRules.from_workload(question.workload, *split))
         found.add(("p2p", float(cast("float", sent)), 2))
     found |= {each for each in _of_weights(question) if 1 < each[2] <= num_ranks and each[1]}
     return sorted(found)
@@ -150,7 +150,7 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
 
 def _of_weights(question: Question) -> Iterator[Message]:
     """Yield the messages in which gradients are added up and shares of weights gathered: by block at stage 3."""
-    layout, precision, inputs = question.layout, question.workload.precision, wire(question).inputs
+    layout, precision, inputs = question.layout, question.workload.precision, prepare(question).inputs
     gradient, weight = STORAGE_BYTES[precision.gradients], gathered_bytes(precision)
     groups = layout.dp * layout.cp, layout.expert_dp
     if layout.zero == 3:

@@ -54,7 +54,7 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.runtime import launch
 from forescale.runtime.job import backend_for
-from forescale.spec.strategy import Allocator
+from forescale.spec.layout import Allocator
 from forescale.struct import Struct
 from forescale.units import counted
 

@@ -24,8 +24,8 @@ from forescale.frameworks.megatron.write_layout import model_settings
 from forescale.graph.layer import block_name, padded_vocab
 from forescale.question import Question
 from forescale.runtime.gradients import linear, store_of
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, Layer, MoeFfn
-from forescale.spec.strategy import Strategy
 
 FRAMEWORK = "megatron-core"
 CORE_ATTENTION = ("core_attn",)
@@ -93,7 +93,7 @@ def _plain(layer: Layer) -> bool:
     return attention.causal and attention.rotary and not special
 
 
-def as_run(question: Question) -> Strategy:
+def as_run(question: Question) -> Layout:
     """Return a layout with the kernels of these classes: without Transformer Engine, every step by itself."""
     usual, engine = load_framework(FRAMEWORK).kernels, _has_engine(question)
     kernels = replace(usual, gradient_sum="after_product", fused=engine, grouped_experts=engine)
@@ -228,7 +228,7 @@ def _on_device() -> bool:
     return torch.get_default_device().type != CPU
 
 
-def _form_groups(layout: Strategy) -> None:
+def _form_groups(layout: Layout) -> None:
     parallel_state = _imported()
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from forescale.bench.groups import Group, Groups
 from forescale.question import Question
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 from forescale.struct import Struct
 
 SEED = 1
@@ -122,7 +122,7 @@ class Adapter(Struct, frozen=True, kw_only=True):
     package: str
     check: Callable[[Question], None]
     """Raises `SpecError` with what these classes do not do, unless they can run a layout."""
-    as_run: Callable[[Question], Strategy]
+    as_run: Callable[[Question], Layout]
     """The layout of a question with the kernels that these classes train with, whatever it asks for."""
     build: Callable[[Question, Groups], Blocks]
     """One rank's part of the model of a question that `check` lets pass, with random weights."""

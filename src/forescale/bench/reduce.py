@@ -17,8 +17,8 @@ from forescale.numeric import divisors
 from forescale.project import project
 from forescale.question import Question
 from forescale.spec.constraints import check
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Layer, Model, MoeFfn
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.struct import Struct
 from forescale.units import GIB, counted
 
@@ -72,7 +72,7 @@ def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
     return Reduced(question=left, given_up=_given_up(question, left))
 
 
-def _fitting(strategy: Strategy, devices: int) -> Strategy:
+def _fitting(strategy: Layout, devices: int) -> Layout:
     """Return the layout on at most `devices`, with as few replicas as its experts are spread over."""
     if strategy.cp > devices:
         raise SpecError(

@@ -23,8 +23,8 @@ from forescale.graph.ops import (
     GroupedGemm,
     Primitive,
 )
-from forescale.graph.parts import message_bytes
-from forescale.inputs import Wired, wire
+from forescale.graph.per_block import message_bytes
+from forescale.inputs import Prepared, prepare
 from forescale.io.bench import TrafficFamily
 from forescale.question import Question
 from forescale.spec import Device
@@ -142,44 +142,51 @@ def propose(question: Question, *, devices: int, seconds: float) -> tuple[Propos
         If the question has no layout, or an illegal one.
     """
     found: dict[Key, Proposed] = {}
-    wired = wire(question)
-    for each in _all(wired):
+    prepared = prepare(question)
+    for each in _all(prepared):
         known = found.get(key := _key(each))
         found[key] = each if known is None else replace(known, share=known.share + each.share)
     whole = sum(each.share for each in found.values())
     chosen = []
     for each in sorted(found.values(), key=lambda one: -one.at_stake):
         here = each.num_ranks <= devices
-        if _is_timed(each, wired) or (here and SAMPLES * each.seconds > seconds):
+        if _is_timed(each, prepared) or (here and SAMPLES * each.seconds > seconds):
             continue
         seconds -= SAMPLES * each.seconds if here else 0.0
         chosen.append(replace(each, share=each.share / whole))
     return tuple(chosen[:MOST])
 
 
-def _all(wired: Wired) -> Iterator[Proposed]:
+def _all(prepared: Prepared) -> Iterator[Proposed]:
     """Yield every kernel and message of one micro-batch that takes any time, with its seconds as its share."""
-    question, pricing = wired.question, wired.inputs.pricing
-    for origin, spent in all_origins(wired.priced.priced, wired.plan, num_mtp=question.model.num_mtp_layers):
+    question, pricing = prepared.question, prepared.inputs.pricing
+    for origin, spent in all_origins(
+        prepared.priced.priced, prepared.plan, num_mtp=question.model.num_mtp_layers
+    ):
         if spent:
             yield _one(
-                origin.operator, origin.primitive, float(origin.seconds), spent, origin.provenance, wired
+                origin.operator, origin.primitive, float(origin.seconds), spent, origin.provenance, prepared
             )
     if question.layout.pp > 1:
-        size = message_bytes(question.model, wired.setting.sharding(wired.inputs.degrees))
+        size = message_bytes(question.model, prepared.setting.sharding(prepared.inputs.degrees))
         hop = Collective(kind="p2p", axis="pp", num_bytes=size)
         took = number_of(pricing.seconds(hop))
         spent = 2.0 * (question.layout.pp - 1) * took
-        yield _one("between stages", hop, took, spent, pricing.provenance(hop), wired)
+        yield _one("between stages", hop, took, spent, pricing.provenance(hop), prepared)
 
 
 def _one(
-    operator: str, primitive: Primitive, seconds: float, spent: float, provenance: Provenance, wired: Wired
+    operator: str,
+    primitive: Primitive,
+    seconds: float,
+    spent: float,
+    provenance: Provenance,
+    prepared: Prepared,
 ) -> Proposed:
     ranks, near = 1, 1
     if isinstance(primitive, Collective):
-        group = wired.inputs.pricing.groups[primitive.axis]
-        near = round(number_of(ranks_per_node(group, wired.question.cluster)))
+        group = prepared.inputs.pricing.groups[primitive.axis]
+        near = round(number_of(ranks_per_node(group, prepared.question.cluster)))
         ranks = round(number_of(group.num_ranks))
         if primitive.kind == "p2p":
             ranks, near = 2, min(near, 2)
@@ -200,9 +207,9 @@ def _key(each: Proposed) -> Key:
     return family_of(each.primitive), extents_of(each.primitive)[0]
 
 
-def _is_timed(each: Proposed, wired: Wired) -> bool:
+def _is_timed(each: Proposed, prepared: Prepared) -> bool:
     """Whether it was timed by itself, or in a block that is the very one that was measured."""
-    alone = wired.inputs.pricing.provenance(each.primitive)
+    alone = prepared.inputs.pricing.provenance(each.primitive)
     return "measured" in (each.provenance.kind, alone.kind) or alone.kind == "interpolated"
 
 

@@ -16,8 +16,8 @@ from forescale.errors import ForescaleError, SpecError
 from forescale.frameworks.huggingface.writer import config_of
 from forescale.graph.layer import block_name
 from forescale.question import Question
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Layer
-from forescale.spec.strategy import Strategy
 
 FRAMEWORK = "torchtitan"
 
@@ -52,7 +52,7 @@ def check(question: Question) -> None:
             raise SpecError(f"the classes of torchtitan do not {reason}")
 
 
-def as_run(question: Question) -> Strategy:
+def as_run(question: Question) -> Layout:
     """Return a layout with the kernels of these classes where nothing is compiled."""
     kernels = replace(load_framework(FRAMEWORK).kernels, cross_entropy="eager", fused=False)
     return replace(question.layout, kernels=kernels)

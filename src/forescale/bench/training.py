@@ -23,7 +23,7 @@ from forescale.bench.parallel import EXPERT, PARTIAL, mesh_of
 from forescale.errors import SpecError
 from forescale.question import Question
 from forescale.runtime import RunError
-from forescale.spec.strategy import Overlap
+from forescale.spec.layout import Overlap
 from forescale.spec.workload import Precision
 
 ADAPTERS = (torchtitan.ADAPTER, megatron.ADAPTER, huggingface.ADAPTER)

@@ -18,7 +18,7 @@ from typing import Any
 from forescale.errors import SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.records import record
 from forescale.spec.framework import RULES, Framework, Limits, Variant
-from forescale.spec.strategy import Kernels, Recompute
+from forescale.spec.layout import Kernels, Recompute
 
 _OF_FILE = frozenset({"aliases", "default", "base", "releases", "limits"})
 

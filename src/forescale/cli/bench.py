@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
 
+from forescale.atomic_write import writable
 from forescale.cli.codes import INTERRUPTED
 from forescale.cli.console import console, print_json, say
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import JsonFlag, LaidOut, bounded, given, grouped, option
 from forescale.errors import ForescaleError, SpecError
 from forescale.limits import DEVICES, TIME
-from forescale.written import writable
 
 if TYPE_CHECKING:
     from forescale.io.bench import BenchArtifact

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
+from forescale.atomic_write import writable, write_text
 from forescale.cli.console import console, print_json
 from forescale.cli.options import JsonFlag, bounded, grouped, option
 from forescale.errors import SpecError
@@ -17,7 +18,6 @@ from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
 from forescale.positions import says_lines
 from forescale.units import counted
-from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -63,9 +63,9 @@ def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:
 def _checked(document: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401 (JSON)
     """Return a projection whose question could have been asked; the rest is left to the comparison."""
     from forescale.io.named import build
-    from forescale.spec import Strategy, Workload
+    from forescale.spec import Layout, Workload
 
-    kinds: dict[str, type[Any]] = {"strategy": Strategy, "workload": Workload}
+    kinds: dict[str, type[Any]] = {"strategy": Layout, "workload": Workload}
     for name, kind in kinds.items():
         if isinstance(document, dict) and isinstance(document.get(name), dict):
             build(kind, document[name], where=f"{path}, {name}")

@@ -27,7 +27,7 @@ from forescale.limits import whole_of
 from forescale.positions import COMMAND_LINE, located, said_by
 
 if TYPE_CHECKING:
-    from forescale.frameworks.reading import Options, Reading
+    from forescale.frameworks.reading import Options, ParsedFile
     from forescale.projection.result import Projection
     from forescale.question import Note, Question
 
@@ -162,9 +162,9 @@ def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, l
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
             if laid and "strategy" in told:
-                from forescale.inputs import wire
+                from forescale.inputs import prepare
 
-                wire(question)
+                prepare(question)
     return question
 
 
@@ -202,8 +202,8 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
     if framework is None:
         return ()
     texts = [f"where nothing else is said, as {framework.label} trains"]
-    if refusal := question.refusal(question.strategy):
-        texts.insert(0, refusal)
+    if violation := question.violation(question.strategy):
+        texts.insert(0, violation)
     return tuple(Note(topic="framework", text=text) for text in texts)
 
 
@@ -326,7 +326,7 @@ def _reading_options(
 
 def _read(
     file: Path, wanted: dict[str, Any], folder: Path | None, options: Options, *, bare: bool
-) -> tuple[Reading, Note | None]:
+) -> tuple[ParsedFile, Note | None]:
     """Return what a file says, and the origin of its number of devices where that is inferred.
 
     Where nothing gives the number, it is that of the fewest whole nodes that the degrees occupy.
@@ -349,7 +349,7 @@ def _read(
     )
 
 
-def _least_nodes(reading: Reading, wanted: dict[str, Any], folder: Path | None) -> tuple[int, str]:
+def _least_nodes(reading: ParsedFile, wanted: dict[str, Any], folder: Path | None) -> tuple[int, str]:
     """Return the devices of the fewest whole nodes that hold a layout, and that in words.
 
     Where the batch is not divisible by their data-parallel ranks, they are the fewest devices.
@@ -399,7 +399,7 @@ def _known_devices(values: dict[str, Any], folder: Path | None) -> int | None:
     return None
 
 
-def _notes(path: Path, reading: Reading) -> tuple[Note, ...]:
+def _notes(path: Path, reading: ParsedFile) -> tuple[Note, ...]:
     from forescale.question import Note
 
     texts = [f"{path.name}: {note}" for note in reading.notes]

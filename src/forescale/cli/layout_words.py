@@ -52,7 +52,7 @@ def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
 
 
 def _offloaded(names: list[str]) -> list[str]:
-    from forescale.spec.strategy import OffloadName
+    from forescale.spec.layout import OffloadName
 
     known = get_args(OffloadName)
     for name in names:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from forescale.atomic_write import writable
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands, Group
 from forescale.cli.inputs import answered, read_question, refuse_presets
@@ -21,9 +22,8 @@ from forescale.cli.options import (
 )
 from forescale.errors import SpecError
 from forescale.limits import whole_of
-from forescale.spec.strategy import RematPolicy
+from forescale.spec.layout import RematPolicy
 from forescale.view.page import SUFFIXES
-from forescale.written import writable
 
 if TYPE_CHECKING:
     from rich.console import Group as View

@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_ty
 import msgspec
 import typer
 
+from forescale.atomic_write import writable
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
 from forescale.files import is_file, is_folder, place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
-from forescale.spec.strategy import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
+from forescale.spec.layout import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
 from forescale.struct import Struct
-from forescale.written import writable
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -12,6 +12,7 @@ import typer
 from msgspec.structs import replace
 from rich.table import Table
 
+from forescale.atomic_write import writable, write_text
 from forescale.cli.console import console, print_json, say
 from forescale.cli.help import Commands
 from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option
@@ -56,7 +57,6 @@ from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import to_csv
 from forescale.struct import attributes
 from forescale.units import counted
-from forescale.written import writable, write_text
 
 MOST_RANKS_PRINTED = 32
 RANKS, MICROBATCHES = 4, 8

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 import typer
 
+from forescale.atomic_write import writable, write_text
 from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
 from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
 from forescale.cli.progress import interruptible
@@ -50,7 +51,6 @@ from forescale.schedule.optimise.local_search import measured_problem
 from forescale.schedule.times import NO_TRANSPORT, Transport, transport
 from forescale.schedule.traces import read_run, write_run
 from forescale.units import counted
-from forescale.written import writable, write_text
 
 FILE = "Schedule CSV of torch.distributed.pipelining, table of schedules (YAML), or folder of a run."
 MOST_DRAWN = 1 << 16

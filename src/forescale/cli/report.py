@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from forescale.atomic_write import writable, write_text
 from forescale.cli.console import console, print_json
 from forescale.cli.inputs import read_question, refuse_presets
 from forescale.cli.options import (
@@ -25,7 +26,6 @@ from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.errors import SpecError
 from forescale.limits import REST, SHOWN
-from forescale.written import writable, write_text
 
 if TYPE_CHECKING:
     from forescale.question import Question

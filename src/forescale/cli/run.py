@@ -235,11 +235,11 @@ def _ranked(question: Question) -> SearchResult:
 
 def _sets(words: dict[str, Any]) -> list[str]:
     """Return the overrides that a phase's words stand for."""
-    from forescale.spec import Strategy, Workload
+    from forescale.spec import Layout, Workload
     from forescale.syntax import toml_value
 
     homes = {item.name: "workload" for item in fields(Workload)}
-    homes |= {item.name: "strategy" for item in fields(Strategy)}
+    homes |= {item.name: "strategy" for item in fields(Layout)}
     found = []
     for name, value in words.items():
         text = value if isinstance(value, str) else toml_value(value)

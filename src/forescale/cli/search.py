@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from forescale.atomic_write import writable
 from forescale.cli.console import say, show
 from forescale.cli.emit import EmitOptions, emitted, put
 from forescale.cli.inputs import limited, read_question, refuse_presets
@@ -32,7 +33,6 @@ from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_leng
 from forescale.errors import InfeasibleError, MissingError, SpecError
 from forescale.limits import SHOWN, TIME
 from forescale.results import Result
-from forescale.written import writable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -205,11 +205,11 @@ def _with_what_cannot_run(question: Question, found: Projection) -> Projection:
     """Return a layout that a search found, with what of it the framework cannot be told."""
     from forescale.question import Note
 
-    refusal = question.refusal(found.strategy)
-    if not refusal or question.refusal(None):  # what is wrong with the types was said of the question
+    violation = question.violation(found.strategy)
+    if not violation or question.violation(None):  # what is wrong with the types was said of the question
         return found
     assert question.framework is not None
-    text = f"{refusal}; --for {question.framework.name} searches what it can"
+    text = f"{violation}; --for {question.framework.name} searches what it can"
     return replace(found, notes=(Note(topic="framework", text=text), *found.notes))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from forescale.errors import SpecError
 from forescale.io.line import WORKS_UNDER
 from forescale.question import Note
-from forescale.spec import Strategy
+from forescale.spec import Layout
 from forescale.spec.space import NAMES
 from forescale.spec.workload import Precision
 
@@ -44,7 +44,7 @@ def _filed(plan: Mapping[str, Any], section: str, usual: object) -> dict[str, st
 
 
 def idle_notes(
-    written: Mapping[str, str], asked: Strategy | Space, model: Model | None = None
+    written: Mapping[str, str], asked: Layout | Space, model: Model | None = None
 ) -> tuple[Note, ...]:
     """Return what of a layout, or of a space of `model`, was `written`, by field, and changes nothing."""
     conditions = ((text, WORKS_UNDER[name]) for name, text in written.items() if name in WORKS_UNDER)
@@ -73,7 +73,7 @@ def unused_notes(
         values = {name: getattr(layout, name) for name in WORKS_UNDER}
         words = {name: name.replace("_", "-") for name, value in values.items() if value is not None}
         given = {name: f"--{'no-' if values[name] is False else ''}{word}" for name, word in words.items()}
-        filed = _filed(plan, "strategy", Strategy())
+        filed = _filed(plan, "strategy", Layout())
         found += idle_notes(filed | told_fields(sets) | given, question.strategy)
     return tuple(found)
 

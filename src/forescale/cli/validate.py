@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forescale.atomic_write import writable
 from forescale.cli.console import console, print_json
 from forescale.cli.options import CostOptions, JsonFlag, grouped, option, output_option
 from forescale.errors import SpecError
 from forescale.positions import says_lines
 from forescale.units import counted
-from forescale.written import writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -101,7 +101,7 @@ class Residual(Struct, frozen=True, kw_only=True):
     """Reserved over allocated, where the gap is as large a part elsewhere; None where it is carried over as it is."""
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         *,
         allocated_bytes: float,

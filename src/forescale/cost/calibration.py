@@ -21,7 +21,7 @@ from forescale.errors import SpecError
 from forescale.files import packaged, packaged_names
 from forescale.formula import formula
 from forescale.limits import Amount, Measure, Seconds, Share
-from forescale.numeric import Numeric, smaller
+from forescale.numeric import Numeric, minimum
 from forescale.records import record
 from forescale.spec import Device
 from forescale.struct import Struct
@@ -117,7 +117,7 @@ class GemmParameters(Struct, frozen=True, kw_only=True):
 @formula(unit="1", source="definition: a rank with one expert multiplies as dense layers do")
 def grouped_share(*, share: Numeric, groups: Numeric) -> Numeric:
     """1 − (1 − share) · 1 where there are several groups."""
-    return 1.0 - (1.0 - share) * smaller(groups - 1.0, 1.0)
+    return 1.0 - (1.0 - share) * minimum(groups - 1.0, 1.0)
 
 
 @formula(

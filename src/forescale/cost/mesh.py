@@ -9,9 +9,9 @@ from typing import TypeAlias, cast
 from forescale.formula import formula
 from forescale.graph.ops import MeshAxis
 from forescale.graph.sharding import Degrees, several
-from forescale.numeric import Numeric, larger, smaller
+from forescale.numeric import Numeric, maximum, minimum
 from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import Axis, Placement, Share, Strategy, TensorKind
+from forescale.spec.layout import Axis, Layout, Placement, Share, TensorKind
 from forescale.struct import Struct
 
 
@@ -47,7 +47,7 @@ class Group(Struct, frozen=True, kw_only=True):
 )
 def neighbours(*, size: Numeric, wanted: Numeric, taken: Numeric) -> Numeric:
     """Members of an axis among the `wanted` closest ranks of a group, inner axes having `taken` of them."""
-    return smaller(size, larger(wanted / taken, 1.0))
+    return minimum(size, maximum(wanted / taken, 1.0))
 
 
 def innermost(group: Group, count: float) -> Group:
@@ -73,9 +73,9 @@ def ranks_within(*, size: Numeric, stride: Numeric, tier_size: float, num_device
     tier = min(tier_size, num_devices)
     num_tiers = -(-num_devices // tier)
     span = size * stride
-    whole = tier // smaller(span, tier) * span * num_tiers
+    whole = tier // minimum(span, tier) * span * num_tiers
     blocks = cast("Numeric", -(-span // tier) + (whole < num_devices))
-    return size / smaller(blocks, size)
+    return size / minimum(blocks, size)
 
 
 def ranks_per_tier(group: Group, cluster: Cluster) -> tuple[Numeric, ...]:
@@ -123,7 +123,7 @@ Part: TypeAlias = tuple[Numeric, Numeric]
 @formula(unit="1", source="Megatron-LM parallel_state: expert ranks are laid over the stage's ranks in order")
 def inner_share(*, offset: Numeric, size: Numeric, block: Numeric) -> Numeric:
     """Members of an axis of `size` and stride `offset` before a contiguous block of ranks ends."""
-    return smaller(larger(block / offset, 1.0), size)
+    return minimum(maximum(block / offset, 1.0), size)
 
 
 @formula(
@@ -131,7 +131,7 @@ def inner_share(*, offset: Numeric, size: Numeric, block: Numeric) -> Numeric:
 )
 def folded_stride(*, offset: Numeric, before: Numeric, stride: Numeric) -> Numeric:
     """Device stride from the `offset`-th rank of a stage on, in a block with `before` ranks of it before it."""
-    return stride * larger(offset / before, 1.0)
+    return stride * maximum(offset / before, 1.0)
 
 
 @formula(unit="1", source="definition: a mixed-radix number of the rank, the closest ranks first")
@@ -140,7 +140,7 @@ def left_over(*, degree: Numeric, inside: Numeric) -> Numeric:
     return degree / inside
 
 
-def order_of(strategy: Strategy) -> Order:
+def order_of(strategy: Layout) -> Order:
     """Return the order of a layout's ranks."""
     return placed(strategy.axis_order, strategy.placement)
 
@@ -213,9 +213,9 @@ def _group(parts: list[Part]) -> Group:
 
 def _ends(pp: Numeric, parts: list[Part]) -> Group:
     """Return the first and the last stage of a pipeline, which share a tier where all of it does."""
-    span = reduce(larger, (size * stride * several(degree=size) for size, stride in parts))
-    size = smaller(pp, 2.0)
-    return Group(size=size, stride=larger(span / size, parts[0][1]))
+    span = reduce(maximum, (size * stride * several(degree=size) for size, stride in parts))
+    size = minimum(pp, 2.0)
+    return Group(size=size, stride=maximum(span / size, parts[0][1]))
 
 
 def _shards(degrees: Degrees, parts: list[Part]) -> tuple[list[Part], list[Part]]:

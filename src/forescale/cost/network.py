@@ -159,7 +159,7 @@ def price_network(
     groups = {count: Group(size=float(count), stride=float(stride)) for count in counts}
     base = costs or Costs()
     model = base.collective_model(cluster)
-    lines = AlphaBeta.of(cluster, own=base.links)
+    lines = AlphaBeta.from_cluster(cluster, own=base.links)
 
     def price(kind: CollectiveKind, count: int, num_bytes: float) -> CollectivePrice:
         group = groups[count]

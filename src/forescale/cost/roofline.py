@@ -26,7 +26,7 @@ from forescale.cost.model import Provenance
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
 from forescale.graph.ops import AttentionCore, Compute, Elementwise, Gemm, GroupedGemm
-from forescale.numeric import Numeric, larger, smaller
+from forescale.numeric import Numeric, maximum, minimum
 from forescale.spec import Device
 from forescale.spec.workload import MATRIX_RATE
 from forescale.struct import Struct
@@ -66,7 +66,7 @@ def gemm_tile_flops(
     """Cost of one step of k: 2·(max(tiles, cores) + tail·cores)·(tile + edge·its rows and columns)."""
     tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch
     per_tile = 2.0 * (tile_m * tile_n + edge * (tile_m + tile_n))
-    return (larger(tiles, num_cores) + tail * num_cores) * per_tile
+    return (maximum(tiles, num_cores) + tail * num_cores) * per_tile
 
 
 @formula(unit="byte", source=ROOFLINE)
@@ -91,20 +91,20 @@ def gemm_seconds(
 ) -> Numeric:
     """Launch + max(cost per step of k · (k + fill) / rate + shown bytes / bandwidth, bytes / bandwidth)."""
     products = step_flops * (k + fill_k) / rate
-    return launch_s + larger(products + shown_bytes / bandwidth, num_bytes / bandwidth)
+    return launch_s + maximum(products + shown_bytes / bandwidth, num_bytes / bandwidth)
 
 
 @formula(unit="1", source="definition: power controllers act on a mean over tens of milliseconds")
 def sustained_share(*, loaded_s: Numeric, timed_s: Numeric, lasting: float, burst_s: float) -> Numeric:
     """Mean rate over `timed_s` after `loaded_s` of load: all until `burst_s` of load, `lasting` from then on."""
-    slow_s = smaller(larger(loaded_s + timed_s - burst_s, 0.0), timed_s)
+    slow_s = minimum(maximum(loaded_s + timed_s - burst_s, 0.0), timed_s)
     return 1.0 - slow_s / timed_s * (1.0 - lasting)
 
 
 @formula(unit="1", source=FLASH)
 def value_width(*, qk_dim: Numeric, v_dim: Numeric, padding: float) -> Numeric:
     """Width at which values are multiplied: v + padding·max(qk - v, 0)."""
-    return v_dim + padding * larger(qk_dim - v_dim, 0.0)
+    return v_dim + padding * maximum(qk_dim - v_dim, 0.0)
 
 
 @formula(unit="FLOP", source=FLASH)
@@ -123,7 +123,7 @@ def attention_work(
     """Pairs, with those computed in vain, times the cost of a pair, over the share of cores kept busy."""
     calls = batch * heads
     groups = calls * np.ceil(q_len / block_q)
-    idle = (larger(groups, num_cores) + tail * num_cores) / groups
+    idle = (maximum(groups, num_cores) + tail * num_cores) / groups
     return calls * (pairs + fill * q_len) * pair_flops * idle
 
 
@@ -132,7 +132,7 @@ def attention_seconds(
     *, work: Numeric, rate: Numeric, num_bytes: Numeric, bandwidth: Numeric, launch_s: float
 ) -> Numeric:
     """Launch + max(work / rate, bytes / bandwidth)."""
-    return launch_s + larger(work / rate, num_bytes / bandwidth)
+    return launch_s + maximum(work / rate, num_bytes / bandwidth)
 
 
 @formula(unit="s", source=ROOFLINE)
@@ -234,7 +234,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         shown = output * fitted.accumulation if op.accumulate_bytes else 0.0
         num_bytes = gemm_bytes(m=m, n=n, k=k, batch=batch, operand_bytes=operand, output_bytes=output)
         return gemm_seconds(
-            step_flops=functools.reduce(smaller, costs),
+            step_flops=functools.reduce(minimum, costs),
             k=k,
             fill_k=fitted.fill_k,
             rate=self._sustained(op, rate * fitted.fraction * share),

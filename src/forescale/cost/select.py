@@ -242,7 +242,7 @@ class Costs:
     def own_fits(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the names of the fits of one's own that price questions on `cluster`."""
         kernels = self.kernel_calibration(cluster.device)
-        links = AlphaBeta.of(cluster, own=tuple(self.links)).calibration.links
+        links = AlphaBeta.from_cluster(cluster, own=tuple(self.links)).calibration.links
         found = [kernels.name] if kernels in self.kernels.values() else []
         return (*found, *(link.name for link in links if link in self.links))
 
@@ -288,7 +288,7 @@ class Costs:
         With `routed` experts tokens travel to them without duplicates, by the kernels of `dispatcher`; timed
         all-to-alls are then no measure.
         """
-        base = AlphaBeta.of(cluster, own=tuple(self.links))
+        base = AlphaBeta.from_cluster(cluster, own=tuple(self.links))
         model: CollectiveModel = base
         if routed is not None:
             groups = {"num_groups": routed.num_groups, "top_groups": routed.top_groups}

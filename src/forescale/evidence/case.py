@@ -17,8 +17,8 @@ from forescale.presets import project_as
 from forescale.project import spread_of
 from forescale.projection.result import MemorySummary, Verdict
 from forescale.question import Question
-from forescale.spec import Cluster, Model, Strategy, Workload
-from forescale.spec.framework import laid_over
+from forescale.spec import Cluster, Layout, Model, Workload
+from forescale.spec.framework import merged
 from forescale.struct import Struct
 
 PeakMeasure: TypeAlias = Literal["allocated", "reserved", "device", "unstated"]
@@ -32,7 +32,7 @@ class InexpressibleError(ForescaleError):
     """A row that cannot be turned into a model, cluster, layout and workload; its text is the reason."""
 
 
-class Stated(Struct, frozen=True, kw_only=True):
+class RowSpec(Struct, frozen=True, kw_only=True):
     """The plan fields that a row gives; its framework supplies the others."""
 
     framework: str
@@ -42,12 +42,12 @@ class Stated(Struct, frozen=True, kw_only=True):
     assumed: bool = False
     """Whether the framework is assumed rather than named by the source."""
 
-    def trained(self, model: Model, cluster: Cluster) -> tuple[Strategy, Workload]:
+    def trained(self, model: Model, cluster: Cluster) -> tuple[Layout, Workload]:
         """Return the layout and the workload with the framework's defaults filled in."""
         framework = load_framework(self.framework)
         layout, run = framework.completed(self.strategy, self.workload, model, cluster)
         usual = Workload(seq_len=1, global_batch_size=1)
-        return laid_over(Strategy(), layout), laid_over(usual, run)
+        return merged(Layout(), layout), merged(usual, run)
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -78,9 +78,9 @@ class Case(Struct, frozen=True, kw_only=True):
     schedule: str
     model: Model | None = None
     cluster: Cluster | None = None
-    strategy: Strategy | None = None
+    strategy: Layout | None = None
     workload: Workload | None = None
-    stated: Stated | None = None
+    stated: RowSpec | None = None
     """What the row says of strategy and workload; the rest is its framework's."""
     measured: Measured = Measured()
     core: bool = False

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from forescale.catalogue.clusters import cluster_names, hardware_cluster
 from forescale.errors import ForescaleError, ReaderError, UnknownNameError, nearest, shown
-from forescale.evidence.case import Case, InexpressibleError, Measured, PeakMeasure, PeakStage, Stated
+from forescale.evidence.case import Case, InexpressibleError, Measured, PeakMeasure, PeakStage, RowSpec
 from forescale.evidence.published import Speed
 from forescale.files import FLAGS, Row, Table, parse_json, read_table
 from forescale.io.question import build_question
 from forescale.limits import AMOUNT, Interval, within
 from forescale.question import Question
-from forescale.spec import Cluster, Strategy, Workload
+from forescale.spec import Cluster, Layout, Workload
 from forescale.units import GB, GIB
 
 COLUMNS: Mapping[str, str] = MappingProxyType(
@@ -78,7 +78,7 @@ SECTIONS = ("model", "cluster", "framework", "strategy", "workload", "precision"
 SHORT: Mapping[str, str] = MappingProxyType(
     {
         **{field.name: f"workload.{field.name}" for field in fields(Workload)},
-        **{field.name: f"strategy.{field.name}" for field in fields(Strategy)},
+        **{field.name: f"strategy.{field.name}" for field in fields(Layout)},
         "precision": "workload.precision.compute",
         "recompute": "strategy.recompute.granularity",
         "dp": "dp",
@@ -218,7 +218,7 @@ def _asked(case: Case, row: Row, keys: Mapping[str, str], own: Cluster | None) -
         workload=workload,
         stated=None
         if named is None
-        else Stated(
+        else RowSpec(
             framework=named,
             assumed="framework" in _listed(row, "assumed"),
             strategy=_tuples(values.get("strategy", {})),
@@ -228,7 +228,7 @@ def _asked(case: Case, row: Row, keys: Mapping[str, str], own: Cluster | None) -
     )
 
 
-def _parts(question: Question) -> tuple[Any, Cluster, Strategy, Workload]:
+def _parts(question: Question) -> tuple[Any, Cluster, Layout, Workload]:
     if question.strategy is None:
         raise InexpressibleError("the row has no layout")
     return question.model, question.cluster, question.strategy, question.workload

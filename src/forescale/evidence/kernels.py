@@ -127,8 +127,8 @@ def fit_entry(
     def objective(position: Array) -> Array:
         values = lows + position * spans
         away = [scale * (values[nth] - item.prior) / item.spread for nth, item in known]
-        misfit = np.concatenate([errors(rows, place(position), model), away])
-        return np.concatenate([misfit, pull * (position - start)[:held]]) if pull else misfit
+        violation = np.concatenate([errors(rows, place(position), model), away])
+        return np.concatenate([violation, pull * (position - start)[:held]]) if pull else violation
 
     return place(
         robust_least_squares(objective, start, np.zeros_like(start), np.ones_like(start), scale=scale)

@@ -87,13 +87,13 @@ def fit_link(
     values = list(parameters_of(start, names).values())
     first = np.clip(np.log(np.maximum(values, 1e-300)), low + 1e-6, high - 1e-6)
 
-    def misfit(position: Array) -> Array:
+    def violation(position: Array) -> Array:
         trial = with_parameters(start, dict(zip(names, np.exp(position).tolist(), strict=True)))
         models = (AlphaBeta(cluster=b.cluster, calibration=calibration_of(b, trial)) for b in batches)
         rows = [errors(b, model) for b, model in zip(batches, models, strict=True)]
         return np.concatenate([*rows, pull * (position - first)])
 
-    found = robust_least_squares(misfit, first, low, high, scale=scale)
+    found = robust_least_squares(violation, first, low, high, scale=scale)
     return with_parameters(start, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(found), strict=True)})
 
 

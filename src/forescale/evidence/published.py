@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from forescale.spec import Cluster, Model, Strategy, Workload
+from forescale.spec import Cluster, Layout, Model, Workload
 from forescale.spec.model import Attention, DenseFfn, Ffn, FullAttention, LatentAttention, Layer
 from forescale.spec.workload import MATRIX_RATE
 from forescale.struct import Struct
@@ -31,7 +31,7 @@ class Speed(Struct, frozen=True, kw_only=True):
     """The peak that `mfu_percent` is a percentage of; None is the device's own."""
 
     def step_time(
-        self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload
+        self, model: Model, cluster: Cluster, strategy: Layout, workload: Workload
     ) -> tuple[float | None, StepSource]:
         """Return the measured seconds per step and the published figure that they follow from.
 
@@ -58,7 +58,7 @@ class Speed(Struct, frozen=True, kw_only=True):
         return rate
 
 
-def published_flops(model: Model, seq_len: int, strategy: Strategy, convention: Mapping[str, Any]) -> float:
+def published_flops(model: Model, seq_len: int, strategy: Layout, convention: Mapping[str, Any]) -> float:
     """Return the FLOPs of one token, forward and backward, as `convention` counts them.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473), section 5.1, generalised to grouped heads, gated and

@@ -15,8 +15,8 @@ from forescale.errors import ForescaleError
 from forescale.evidence.case import Case
 from forescale.evidence.entries import Left
 from forescale.graph.operator import Block
-from forescale.graph.parts import Parts, build_blocks
-from forescale.graph.sharding import Choices, Degrees, ShardingRules, split_strategy
+from forescale.graph.per_block import PerBlock, build_blocks
+from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_strategy
 from forescale.graph.stages import stack_plans
 from forescale.inputs import inputs_of, pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
@@ -41,7 +41,7 @@ class _Prepared:
 
     size: int
     degrees: Degrees
-    blocks: Parts[Block]
+    blocks: PerBlock[Block]
     sharded: Sharded
     pipeline: Pipeline
 
@@ -104,7 +104,7 @@ class Run:
         return step_seconds(setting, inputs)
 
     @property
-    def _choices(self) -> Choices:
+    def _choices(self) -> StructuralOptions:
         asked = self.case.question
         return split_strategy(asked.layout, domain=asked.cluster.domain)[1]
 
@@ -114,13 +114,17 @@ class Run:
             single = split_strategy(asked.layout)[0]
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
-            blocks = build_blocks(asked.model, ShardingRules.of(asked.workload, degrees, self._choices))
+            blocks = build_blocks(
+                asked.model, ShardingRules.from_workload(asked.workload, degrees, self._choices)
+            )
             plan, pipeline = lay_out(asked.model, asked.layout, asked.workload)
             self._prepared = _Prepared(
                 size=size,
                 degrees=degrees,
                 blocks=blocks,
-                sharded=Sharded.of(asked.model, holdings(blocks), stack_plans([plan] * size), degrees),
+                sharded=Sharded.from_model(
+                    asked.model, holdings(blocks), stack_plans([plan] * size), degrees
+                ),
                 pipeline=pipeline,
             )
         return self._prepared

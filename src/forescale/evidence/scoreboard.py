@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.evidence.case import Case, Prediction, Projector
 from forescale.evidence.metrics import ErrorSummary, coverage, regret, relative_error, spearman, summarise
 from forescale.evidence.published import published_flops
+from forescale.repr import ReprMixin
 from forescale.spec import Model
 from forescale.spec.model import LatentAttention, LinearAttention
 from forescale.struct import Struct
@@ -64,7 +64,7 @@ class Group(Struct, frozen=True, kw_only=True):
     """Share of measured step times inside the projected interval."""
 
 
-class Scoreboard(Brief, Struct, frozen=True, kw_only=True):
+class Scoreboard(ReprMixin, Struct, frozen=True, kw_only=True):
     """All outcomes of a corpus, and what they add up to."""
 
     outcomes: tuple[Outcome, ...]

@@ -25,7 +25,7 @@ from forescale.graph.counts import (
     share_of,
 )
 from forescale.graph.stages import Picker
-from forescale.inputs import wire
+from forescale.inputs import prepare
 from forescale.memory.peak import MemoryParts
 from forescale.numeric import Numeric
 from forescale.presets import ACCOUNTS, TIMED, project_as
@@ -305,7 +305,7 @@ def explain(question: Question, quantity: str, *, stage: int | None = None) -> T
     """
     if question.preset != "default":
         return explain_account(question, quantity, stage)
-    return Explainer.of(question).node(quantity, stage=stage)
+    return Explainer.from_question(question).node(quantity, stage=stage)
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -321,7 +321,7 @@ def quantities(question: Question) -> tuple[Quantity, ...]:
     if question.preset != "default":
         terms = _account(question, None)
     else:
-        explainer = Explainer.of(question)
+        explainer = Explainer.from_question(question)
         timed = question.workload.tokens is not None
         names = (name for name in quantity_names() if timed or name != "training_days")
         terms = {name: explainer.term(name) for name in names}
@@ -337,11 +337,11 @@ class Explainer(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation
 
     @classmethod
-    def of(cls, question: Question) -> Explainer:
+    def from_question(cls, question: Question) -> Explainer:
         """Evaluate the layout of a question with every degree recorded."""
-        wired = wire(question, recorded=True)
-        evaluation = evaluate(wired.setting, wired.inputs)
-        return cls(question=question.over_sites(wired.question), evaluation=evaluation)
+        prepared = prepare(question, recorded=True)
+        evaluation = evaluate(prepared.setting, prepared.inputs)
+        return cls(question=question.over_sites(prepared.question), evaluation=evaluation)
 
     def node(self, quantity: str, *, stage: int | None = None) -> TermNode:
         """Return the tidy tree behind one quantity; of memory, that of one stage, the fullest by default."""

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from forescale.atomic_write import writable, write_text, writing
 from forescale.catalogue.frameworks import load_framework
 from forescale.catalogue.models import load_model, vocabulary_of
 from forescale.errors import ForescaleError, SpecError
@@ -36,11 +37,10 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.results import Result
 from forescale.spec import Model
-from forescale.spec.framework import RULES, Framework, Words, laid_over, told_of
+from forescale.spec.framework import RULES, Framework, Words, explicit_fields, merged
 from forescale.spec.proposal import Proposal
 from forescale.struct import Struct, attributes
 from forescale.syntax import deep_merge
-from forescale.written import writable, write_text, writing
 
 
 def place(export: Export, path: Path, *, force: bool = False) -> None:
@@ -385,15 +385,16 @@ def _figures(projection: Projection) -> dict[str, Any]:
 def _different(wanted: Any, read: Any) -> list[tuple[Word, object, object]]:  # noqa: ANN401 (a specification)
     """Return the words that differ, with what each is; of layers each word once, as the first layers have it."""
     found: list[tuple[Word, object, object]] = []
-    for name in told_of(wanted, read):
+    for name in explicit_fields(wanted, read):
         one, other = getattr(wanted, name), getattr(read, name)
         if name in APART:
             found += [
-                ((name, each), getattr(one, each), getattr(other, each)) for each in told_of(one, other)
+                ((name, each), getattr(one, each), getattr(other, each))
+                for each in explicit_fields(one, other)
             ]
         elif name == LAYERS and len(one) == len(other):
             pairs = dict.fromkeys(zip(one, other, strict=True))
-            words = {path: (a, b) for a, b in pairs for path in _leaves(told_of(a, b))}
+            words = {path: (a, b) for a, b in pairs for path in _leaves(explicit_fields(a, b))}
             found += [((name, *path), _at(a, path), _at(b, path)) for path, (a, b) in words.items()]
         elif not (isinstance(wanted, Model) and name in NO_FIGURE):
             found.append(((name,), one, other))
@@ -422,7 +423,7 @@ def _changed(wanted: Any, path: Word, read: Any) -> Any:  # noqa: ANN401 (a spec
     if not hasattr(_at(wanted, path[:-1]), path[-1]):  # a layer of another kind
         return wanted
     change: Any = reduce(lambda value, name: {name: value}, reversed(path), _at(read, path))
-    return laid_over(wanted, change)
+    return merged(wanted, change)
 
 
 def _with(question: Question, part: str, path: Word, other: Any) -> Question:  # noqa: ANN401 (a specification)

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 from forescale.errors import shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, Reading, packaged, unknown_of
+from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import key_lines
 from forescale.spec.workload import LoraTarget
@@ -78,7 +78,7 @@ class AdapterReader:
         """Whether `text` is JSON that names a kind of adapter."""
         return text.lstrip().startswith("{") and '"peft_type"' in text
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what is trained, and of which model."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_json)
@@ -99,7 +99,7 @@ class AdapterReader:
         )
         base = settings.get("base_model_name_or_path")
         known = isinstance(base, str) and options.model_of is not None
-        return Reading(
+        return ParsedFile(
             format=self.name,
             model=options.model_of(str(base)) if known and options.model_of else None,
             workload_values={"trainable": words},

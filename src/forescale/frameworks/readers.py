@@ -19,7 +19,7 @@ from forescale.frameworks.maxtext.reader import MaxTextReader
 from forescale.frameworks.megatron import MegatronReader
 from forescale.frameworks.nanotron.reader import NanotronReader
 from forescale.frameworks.primus.reader import PrimusReader
-from forescale.frameworks.reading import Options, Reader, Reading, Variables
+from forescale.frameworks.reading import Options, ParsedFile, Reader, Variables
 from forescale.frameworks.torchtitan.reader import TorchtitanJobReader, TorchtitanTomlReader
 from forescale.positions import says_lines
 
@@ -34,10 +34,10 @@ class HuggingFaceReader:
         """Whether `text` is JSON with an architecture's key."""
         return text.lstrip().startswith("{") and ('"model_type"' in text or '"architectures"' in text)
 
-    def read(self, path: Path, options: Options) -> Reading:  # noqa: ARG002  (nothing is left open)
+    def read(self, path: Path, options: Options) -> ParsedFile:  # noqa: ARG002  (nothing is left open)
         """Return the model at `path`."""
         found = load_huggingface(path)
-        return Reading(format=self.name, model=found.model, ignored=found.ignored)
+        return ParsedFile(format=self.name, model=found.model, ignored=found.ignored)
 
 
 READERS: tuple[Reader, ...] = (
@@ -66,7 +66,7 @@ LINES: Final = 5_000
 
 
 @says_lines
-def read_file(path: str | Path, options: Options | None = None) -> Reading:
+def read_file(path: str | Path, options: Options | None = None) -> ParsedFile:
     """Return what a framework's configuration file says, in whichever known format it is.
 
     Raises

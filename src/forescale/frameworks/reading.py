@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from msgspec import field
 
 from forescale.errors import UnknownKeyError
-from forescale.spec import Model, Strategy, Workload
+from forescale.spec import Layout, Model, Workload
 from forescale.spec.framework import Words
 from forescale.struct import Struct
 
@@ -42,7 +42,7 @@ class Variables(Mapping[str, str]):
         return len(self._values)
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class ParsedFile(Struct, frozen=True, kw_only=True):
     """A configuration as specifications, and what became of each of its keys."""
 
     format: str
@@ -50,7 +50,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     model: Model | None = None
     framework: str | None = None
     """Record of the framework that says the rest; None where the configuration is of a model only."""
-    strategy: Strategy | None = None
+    strategy: Layout | None = None
     """The layout as the configuration alone says it."""
     told: Words = field(default_factory=lambda: MappingProxyType({}))
     """What of the layout it says, in the words of a plan; the rest is the framework's."""
@@ -103,7 +103,7 @@ def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield f"{before}{key}", value
 
 
-def words_of(strategy: Strategy, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:
+def words_of(strategy: Layout, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:
     """Return a layout in the words of a plan without the fields that are `left` to the framework.
 
     `tables` name, of a table such as kernels, the fields that are said.
@@ -153,5 +153,5 @@ class Reader(Protocol):
     def recognises(self, text: str) -> bool:
         """Whether `text` (the content of a file) is in this format; cheap, and never raises."""
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says."""

@@ -239,7 +239,7 @@ class Settings:
         return tuple(sorted(self._spelling.get(key, key) for key in self._values if key not in self._used))
 
     def accounted(self, unknown: Iterable[str]) -> dict[str, Any]:
-        """Return what became of every key, as the fields of a `Reading` that say it."""
+        """Return what became of every key, as the fields of a `ParsedFile` that say it."""
         kept = {"used": self.used(), "ignored": self.unread()}
         return {**kept, "unknown": tuple(unknown), "notes": tuple(self.notes)}
 

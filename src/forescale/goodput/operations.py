@@ -14,7 +14,7 @@ from forescale.goodput.expected import NEVER, Case, daly_interval, expected, slo
 from forescale.numeric import Array, Numeric
 from forescale.projection.result import SECONDS_PER_DAY, SECONDS_PER_HOUR, Calendar, Interval
 from forescale.spec import Cluster, Workload
-from forescale.spec.operations import Counted, Failures, Operations
+from forescale.spec.operations import FailureCounts, Failures, Operations
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.struct import Struct
 
@@ -157,7 +157,7 @@ def load_failures(name: str) -> Failures:
     if name not in records:
         raise UnknownNameError("failure rates", name, list(records))
     told = {key: value for key, value in records[name].items() if key not in REMARKS}
-    return Counted(name=name, **told).rates
+    return FailureCounts(name=name, **told).rates
 
 
 def rates_of(operations: Operations) -> Failures:

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
-from forescale.graph.parts import build_blocks
+from forescale.graph.per_block import build_blocks
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.numeric import Numeric, summed
+from forescale.spec.layout import Layout
 from forescale.spec.model import Images, Model
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision, Trainable
 from forescale.struct import Struct
 
@@ -50,7 +50,7 @@ def whole_blocks(
     images: Images = ONE_IMAGE,
 ) -> list[tuple[Block, int]]:
     """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     sharding = ShardingRules(
         degrees=degrees,
         choices=choices,

@@ -10,7 +10,7 @@ from forescale.formula import formula
 from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.numeric import Numeric
-from forescale.spec.strategy import CrossEntropy
+from forescale.spec.layout import CrossEntropy
 
 LOSS_BYTES: Mapping[CrossEntropy, tuple[float, float]] = {
     "vocab_parallel": (38.0, 14.0),

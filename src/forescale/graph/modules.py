@@ -10,8 +10,8 @@ from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Builder, Names, W
 from forescale.graph.ops import Collective, Elementwise, Gemm, MeshAxis
 from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric
+from forescale.spec.layout import Module
 from forescale.spec.model import NormKind
-from forescale.spec.strategy import Module
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 

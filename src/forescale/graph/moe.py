@@ -23,9 +23,9 @@ from forescale.graph.modules import (
 from forescale.graph.operator import Builder, Names
 from forescale.graph.ops import Collective, CollectiveKind, Elementwise, GroupedGemm
 from forescale.graph.sharding import Extent
-from forescale.numeric import Numeric, larger, smaller
+from forescale.numeric import Numeric, maximum, minimum
+from forescale.spec.layout import SENT_ONCE
 from forescale.spec.model import Model, MoeFfn
-from forescale.spec.strategy import SENT_ONCE
 
 
 @formula(
@@ -43,7 +43,7 @@ def capacity_rows(*, rows: Numeric, num_experts: float, capacity_factor: float) 
 )
 def possible_imbalance(*, imbalance: float, ep: Numeric, num_experts: float, top_k: float) -> Numeric:
     """min(imbalance, ep, experts / top_k): the most where every token chooses all it can on one rank."""
-    return smaller(smaller(ep, num_experts / top_k), imbalance)
+    return minimum(minimum(ep, num_experts / top_k), imbalance)
 
 
 @formula(unit="token", source="definition: the fullest rank over the mean; a single rank receives the mean")
@@ -55,13 +55,13 @@ def imbalanced_rows(*, rows: Numeric, imbalance: Numeric, several: Numeric) -> N
 @formula(unit="token", source="definition")
 def fewer(*, rows: Numeric, most: Numeric) -> Numeric:
     """min(rows, most)."""
-    return smaller(rows, most)
+    return minimum(rows, most)
 
 
 @formula(unit="token", source="definition: an exchange lasts until its fullest rank is done")
 def more(*, sent: Numeric, received: Numeric) -> Numeric:
     """max(sent, received)."""
-    return larger(sent, received)
+    return maximum(sent, received)
 
 
 ROUTING = ("moe.router", "moe.top_k", "moe.balance")
@@ -332,7 +332,7 @@ def _travel(
 def _moves(b: Builder) -> tuple[Numeric, Numeric]:
     """Return (1 or 0) whether rows move over both ep and etp, and over either; one rank copies nothing."""
     ep, etp = b.sharding.more_than_one("ep"), b.sharding.more_than_one("etp")
-    return ep * etp, larger(ep, etp)
+    return ep * etp, maximum(ep, etp)
 
 
 def _copied_here(b: Builder) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from forescale.graph.ops import Primitive
 from forescale.graph.sharding import Extent, ShardingRules
 from forescale.numeric import Numeric, summed
-from forescale.spec.strategy import Module
+from forescale.spec.layout import Module
 from forescale.spec.workload import QUANTISED_BYTES
 from forescale.struct import Struct
 

@@ -10,8 +10,8 @@ from forescale.errors import SpecError
 from forescale.formula import total
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES, Block, Operator, Tensor
 from forescale.graph.ops import Collective, Gemm, GroupedGemm
-from forescale.numeric import Numeric, larger
-from forescale.spec.strategy import KeptName, OffloadName, Recompute, RematPolicy
+from forescale.numeric import Numeric, maximum
+from forescale.spec.layout import KeptName, OffloadName, Recompute, RematPolicy
 from forescale.struct import Struct
 
 Shares = Mapping[str, float]
@@ -154,7 +154,7 @@ def awaited(block: Block) -> tuple[tuple[str, Numeric], ...]:
             part = min(1.0, *(size / NARROWEST_GRADIENT_BYTES for size in sizes))
             for name in operator.writes:
                 result = block.tensors[scattered.get(name, name)]
-                size = larger(block.tensors[name].gradient_bytes, result.gradient_bytes)
+                size = maximum(block.tensors[name].gradient_bytes, result.gradient_bytes)
                 waiting[f"∂{name}"] = part * size
     return tuple(waiting.items())
 

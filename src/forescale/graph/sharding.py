@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 
 from forescale.formula import formula
-from forescale.numeric import Numeric, smaller
-from forescale.spec.model import Images
-from forescale.spec.strategy import (
+from forescale.numeric import Numeric, minimum
+from forescale.spec.layout import (
     CONTEXT_KINDS,
     Allocator,
     ContextKind,
@@ -20,16 +19,17 @@ from forescale.spec.strategy import (
     Dispatcher,
     Kernels,
     LaunchGraphs,
+    Layout,
     Offload,
     Overlap,
     Recompute,
     Reshard,
     Routing,
-    Strategy,
     TensorKind,
     expert_shards,
     inner_ranks,
 )
+from forescale.spec.model import Images
 from forescale.spec.workload import STORAGE_BYTES, Precision, Trainable, Workload, narrow_bytes
 from forescale.struct import Struct
 
@@ -102,7 +102,7 @@ OF_BLOCKS = ("tp", "cp", "ep", "etp", "micro_batch_size")
 """Degrees that a block's operators and tensors depend on."""
 
 
-class Choices(Struct, frozen=True, kw_only=True):
+class StructuralOptions(Struct, frozen=True, kw_only=True):
     """The half of a strategy that changes the operator list: the key by which search groups candidates."""
 
     tp_kind: TensorKind = "1d"
@@ -145,28 +145,30 @@ class Choices(Struct, frozen=True, kw_only=True):
         return self.overlap.expert and not self.kernels.halves_cross
 
 
-def split_strategy(strategy: Strategy, *, domain: int = NODE) -> tuple[Degrees, Choices]:
+def split_strategy(strategy: Layout, *, domain: int = NODE) -> tuple[Degrees, StructuralOptions]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.
 
     `domain` is of the cluster: the devices that share its fastest tier. One stage runs no schedule, whatever its name.
     """
     degrees = {name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__}
-    choices = {name: getattr(strategy, name) for name in Choices.__dataclass_fields__ if name != "domain"}
+    choices = {
+        name: getattr(strategy, name) for name in StructuralOptions.__dataclass_fields__ if name != "domain"
+    }
     if strategy.pp == 1:
         choices["schedule"] = None
-    return Degrees(**degrees), Choices(**choices, domain=domain)
+    return Degrees(**degrees), StructuralOptions(**choices, domain=domain)
 
 
 @formula(unit="1", source="definition")
 def several(*, degree: Numeric) -> Numeric:
     """1 where the degree exceeds one, else 0."""
-    return smaller(degree - 1.0, 1.0)
+    return minimum(degree - 1.0, 1.0)
 
 
 @formula(unit="1", source="Megatron-LM: key/value heads are copied when there are fewer than tp ranks")
 def head_split(*, tp: Numeric, num_kv_heads: Numeric) -> Numeric:
     """min(tp, num_kv_heads)."""
-    return smaller(tp, num_kv_heads)
+    return minimum(tp, num_kv_heads)
 
 
 @formula(
@@ -185,7 +187,7 @@ class ShardingRules:
     """Rules from logical dimension to mesh axes, with the degrees they stand for."""
 
     degrees: Degrees
-    choices: Choices
+    choices: StructuralOptions
     precision: Precision
     seq_len: Numeric
     document_len: float | None = None
@@ -197,7 +199,7 @@ class ShardingRules:
     """Parts of the dimensions that were asked for."""
 
     @classmethod
-    def of(cls, workload: Workload, degrees: Degrees, choices: Choices) -> ShardingRules:
+    def from_workload(cls, workload: Workload, degrees: Degrees, choices: StructuralOptions) -> ShardingRules:
         """Return the layout of a workload's sequences."""
         return cls(
             degrees=degrees,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.formula import Term, formula, value_of
-from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.numeric import Array, Numeric, Select, mapped, taking
+from forescale.spec.layout import Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute
 from forescale.struct import Struct
 from forescale.units import counted
 
@@ -52,7 +52,7 @@ class StagePlan(Struct, frozen=True, kw_only=True, dict=True):
     rank's layers are in flight equally often."""
     waiting: tuple[StagePlan, ...] = ()
     """At each of them, layers × passes of theirs that wait for their weight gradients; none where none ever wait."""
-    at_work: tuple[Array, ...] = ()
+    active: tuple[Array, ...] = ()
     """At each of them, (stages, 3) 1 where a forward runs, a backward, one of the last stage; as many as wait."""
     of_chunks: Array | None = None
     """(stages, ...) the same numbers chunk by chunk, by which ranks with `moments` are told apart."""
@@ -84,8 +84,8 @@ class StagePlan(Struct, frozen=True, kw_only=True, dict=True):
         moments, waiting = (
             tuple(each.taken(keep) for each in plans) for plans in (self.moments, self.waiting)
         )
-        at_work = tuple(each[keep] for each in self.at_work)
-        return StagePlan(**some, moments=moments, waiting=waiting, at_work=at_work)
+        active = tuple(each[keep] for each in self.active)
+        return StagePlan(**some, moments=moments, waiting=waiting, active=active)
 
 
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> Chunks:
@@ -168,7 +168,7 @@ def with_moments(
     chunks: StagePlan,
     stage_of: NDArray[np.int64],
     live: Array,
-    at_work: Array | None = None,
+    active: Array | None = None,
     *,
     apart: int = 0,
 ) -> StagePlan:
@@ -191,11 +191,11 @@ def with_moments(
     """
     of_kind = np.column_stack([chunks.heads, chunks.counts - chunks.replayed, chunks.first, chunks.last])
     held = [np.einsum("mrc,rcd->mrd", each[apart:], of_kind[stage_of]) for each in live]
-    working = [] if at_work is None else [at_work]
+    working = [] if active is None else [active]
     order = greatest(np.concatenate([*held, *working], axis=2)) + apart
     ranks = np.arange(len(stage_of))
     told_apart = [chunks.rows[stage_of].reshape(len(ranks), -1)]
-    if at_work is not None:
+    if active is not None:
         told_apart += [np.moveaxis(each, 1, 0).reshape(len(ranks), -1) for each in held]
     moments, *late = (
         tuple(
@@ -208,7 +208,7 @@ def with_moments(
         plan,
         moments=moments,
         waiting=late[0] if late else (),
-        at_work=() if at_work is None else tuple(at_work[moment, ranks] for moment in order),
+        active=() if active is None else tuple(active[moment, ranks] for moment in order),
         of_chunks=np.concatenate(told_apart, axis=1),
     )
 
@@ -352,7 +352,7 @@ class Stages(Struct, frozen=True, kw_only=True):
     """As in `StagePlan`, of as many moments as any candidate has; of those that have none, their layers."""
     waiting: tuple[Stages, ...] = ()
     """As many, where passes of any candidate wait; none otherwise."""
-    at_work: tuple[tuple[Array, ...], ...] = ()
+    active: tuple[tuple[Array, ...], ...] = ()
     """As many as wait: whether a forward runs, a backward, one of the last stage."""
 
     @property
@@ -410,17 +410,17 @@ def stack_plans(plans: Sequence[StagePlan]) -> Stages:
     if not any(plan.waiting for plan in plans):
         return Stages(**fields, moments=moments)
     waiting = tuple(stack_plans([_waiting(plan, at) for plan in plans]) for at in range(most))
-    at_work = tuple(
+    active = tuple(
         tuple(stack(lambda plan, m=at, k=which: _at_work(plan, m)[:, k]) for which in range(3))  # type: ignore[misc]
         for at in range(most)
     )
-    return Stages(**fields, moments=moments, waiting=waiting, at_work=at_work)
+    return Stages(**fields, moments=moments, waiting=waiting, active=active)
 
 
 def _moment(plan: StagePlan, at: int) -> StagePlan:
     """Return a moment, the last again where there are fewer, or the plan where there are none."""
     if not plan.moments:
-        return replace(plan, moments=(), waiting=(), at_work=())
+        return replace(plan, moments=(), waiting=(), active=())
     return plan.moments[min(at, len(plan.moments) - 1)]
 
 
@@ -434,11 +434,11 @@ def _waiting(plan: StagePlan, at: int) -> StagePlan:
 
 def _at_work(plan: StagePlan, at: int) -> Array:
     """Return whether passes run at a moment: they do where none ever wait."""
-    return plan.at_work[min(at, len(plan.at_work) - 1)] if plan.at_work else np.ones((len(plan.index), 3))
+    return plan.active[min(at, len(plan.active) - 1)] if plan.active else np.ones((len(plan.index), 3))
 
 
 def over_stages(
-    stages: Stages, parts: Parts[T], of: Callable[[T], Numeric], *, num_mtp: int, layers: bool = True
+    stages: Stages, parts: PerBlock[T], of: Callable[[T], Numeric], *, num_mtp: int, layers: bool = True
 ) -> Numeric:
     """Return Σ layers × quantity on every stage, ends and multi-token prediction included; `layers` may be left out."""
     result: Numeric = stages.first * of(parts.embedding) + stages.last * of(parts.head)
@@ -465,11 +465,11 @@ class StageSums(Struct, frozen=True, kw_only=True):
         """Return the same sums over other stages."""
         return replace(self, stages=stages, copies=copies)
 
-    def total(self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric]) -> Numeric:
+    def total(self, blocks: PerBlock[RecomputeSplit[T]], of: Callable[[T], Numeric]) -> Numeric:
         """Return Σ layers × quantity of a layer, ends included: what one micro-batch meets."""
         return self._of_one(self.over(blocks, of, self.stages.replayed))
 
-    def kept(self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric]) -> Numeric:
+    def kept(self, blocks: PerBlock[RecomputeSplit[T]], of: Callable[[T], Numeric]) -> Numeric:
         """Return what one micro-batch keeps: of a unit that is replayed together, one layer's input."""
         return self._of_one(self.over(blocks, of, self.stages.heads))
 
@@ -477,12 +477,12 @@ class StageSums(Struct, frozen=True, kw_only=True):
         return summed if self.copies == 1 else summed / float(self.copies)
 
     def over(
-        self, blocks: Parts[ByPolicy[T]], of: Callable[[T], Numeric], taken: tuple[Array, ...]
+        self, blocks: PerBlock[RecomputeSplit[T]], of: Callable[[T], Numeric], taken: tuple[Array, ...]
     ) -> Numeric:
         """Sum a quantity over layers that the policy takes, which count as often as `taken` says, and the others."""
         stages, num_mtp = self.stages, self.model.num_mtp_layers
 
-        def replayed(block: ByPolicy[T]) -> Numeric:
+        def replayed(block: RecomputeSplit[T]) -> Numeric:
             return of(block.taken)
 
         if self.recompute.takes_all:

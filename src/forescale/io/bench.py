@@ -39,6 +39,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import field
 from msgspec.structs import replace
 
+from forescale.atomic_write import write_text
 from forescale.checksum import CHECKSUM, checksum
 from forescale.cost.timings import BlockTiming, MeasuredCollective, StepTiming, Timed, pooled
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, shown
@@ -50,7 +51,6 @@ from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.positions import says_lines
 from forescale.struct import Struct
 from forescale.syntax import parse_mapping
-from forescale.written import write_text
 
 FAMILY = "forescale.bench/"
 SCHEMA = f"{FAMILY}1"

@@ -11,7 +11,7 @@ from forescale.errors import SpecError
 from forescale.io.question import build_question, question_values
 from forescale.question import Question
 from forescale.schedule.library import cuts_sequences
-from forescale.spec import Strategy
+from forescale.spec import Layout
 from forescale.spec.space import Space
 from forescale.syntax import toml_value
 
@@ -29,7 +29,7 @@ class Condition(NamedTuple):
     holds: Callable[[Any], bool]
     words: str
 
-    def works(self, asked: Strategy | Space) -> bool:
+    def works(self, asked: Layout | Space) -> bool:
         """Return whether it holds of a layout, or of any of a space; None is every value there is."""
         value = getattr(asked, self.field)
         if hasattr(asked, "base"):
@@ -80,10 +80,10 @@ def told_words(question: Question) -> dict[str, Any]:
     return {**values, "strategy": {}, **sections}
 
 
-def _read(layout: Strategy | None) -> Strategy | None:
+def _read(layout: Layout | None) -> Layout | None:
     """Return a layout with the fields as usual that no formula reads."""
     idle = {name for name, each in WORKS_UNDER.items() if layout is not None and not each.works(layout)}
-    return layout if layout is None else replace(layout, **{name: getattr(Strategy(), name) for name in idle})
+    return layout if layout is None else replace(layout, **{name: getattr(Layout(), name) for name in idle})
 
 
 def project_line(question: Question, *, model: str | None = None) -> str:

@@ -42,7 +42,14 @@ from forescale.records import Units, Walk, required
 from forescale.spec import Cluster, Device, LinkParameters, MatrixRates, Model, Tier, Workload
 from forescale.spec.cluster import SiteLink
 from forescale.spec.framework import Framework
-from forescale.spec.operations import SAVING_DIMENSIONS, SPANS, Checkpointing, Counted, Failures, Operations
+from forescale.spec.operations import (
+    SAVING_DIMENSIONS,
+    SPANS,
+    Checkpointing,
+    FailureCounts,
+    Failures,
+    Operations,
+)
 from forescale.syntax import load_mapping
 
 T = TypeVar("T")
@@ -66,7 +73,7 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     Parameters
     ----------
     kind
-        `Model`, `Cluster`, `Strategy`, `Workload` or any dataclass that they are made of.
+        `Model`, `Cluster`, `Layout`, `Workload` or any dataclass that they are made of.
     values
         Fields by name; tables inside are mappings, tuples are lists, and a field measured in SI units may be
         text with a unit such as "450 GB/s".
@@ -253,7 +260,7 @@ def build_operations(values: Mapping[str, Any], where: str, folder: Path | None 
 
 @says_lines
 def read_failures(path: Path) -> Failures:
-    """Return the rates of failure of a file (JSON, TOML or YAML) with the fields of `Counted`.
+    """Return the rates of failure of a file (JSON, TOML or YAML) with the fields of `FailureCounts`.
 
     Raises
     ------
@@ -263,7 +270,7 @@ def read_failures(path: Path) -> Failures:
         If a field is unknown, missing or impossible.
     """
     values = {"name": path.stem, "source": path.name, **load_mapping(path)}
-    return build(Counted, values, where=str(path)).rates
+    return build(FailureCounts, values, where=str(path)).rates
 
 
 def named_model(model: Model, *, images: int = 1) -> str | None:

@@ -40,6 +40,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
+from forescale.atomic_write import write_text
 from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError, shown
 from forescale.files import check_plain, file_of, is_file, parse_json, read_text
@@ -68,15 +69,14 @@ from forescale.io.sizes import microbatch_note, sized_cluster
 from forescale.positions import located, says_lines
 from forescale.question import Objective, Question
 from forescale.records import home_of
-from forescale.spec import Cluster, Device, Strategy, Workload
-from forescale.spec.framework import laid_over, rule_of, told_of
+from forescale.spec import Cluster, Device, Layout, Workload
+from forescale.spec.framework import explicit_fields, merged, rule_of
 from forescale.spec.model import Layer, Model, MoeFfn
 from forescale.spec.operations import Operations
 from forescale.spec.proposal import Constraint
 from forescale.spec.space import Space
 from forescale.spec.workload import Precision
 from forescale.syntax import deep_merge, dump_toml, load_mapping, parse_mapping
-from forescale.written import write_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -90,7 +90,7 @@ SECTIONS = (
 )  # fmt: skip
 _TABLES = ("sites", "strategy", "workload", "precision", "operations", "cost", "space")
 KINDS: tuple[tuple[str, type[Any]], ...] = tuple(
-    (kind.__name__.lower(), kind) for kind in (Strategy, Workload, Cluster, Model, Operations)
+    (kind.__name__.lower(), kind) for kind in (Layout, Workload, Cluster, Model, Operations)
 )
 """What tables describe; where a key is none of a plan's own, the first that has it is named."""
 _UNCHANGED = "default"
@@ -366,14 +366,14 @@ def _each_layer(model: Model) -> tuple[int, frozenset[Layer]]:
     return model.hidden_size, frozenset(kinds)
 
 
-def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, sites: int = 1) -> Strategy:
+def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, sites: int = 1) -> Layout:
     """Return the layout that `values` describe on `num_devices` devices.
 
     What is not given of dp_replicate and dp_shard follows from the devices that are left; all of it is
     dp_shard if states are sharded (zero of 1 or more) or experts fold over it, else dp_replicate, which is at least the
     number of `sites` that train by themselves.
     """
-    given = build(Strategy, values, where=f"{where}, strategy")
+    given = build(Layout, values, where=f"{where}, strategy")
     fixed = given.tp * given.cp * given.pp
     if "dp_replicate" in values and "dp_shard" in values:
         return given
@@ -391,7 +391,7 @@ def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, s
         )
     found = {"dp_replicate": given.dp_replicate * least}
     found[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
-    return build(Strategy, {**values, **found}, where=f"{where}, strategy")
+    return build(Layout, {**values, **found}, where=f"{where}, strategy")
 
 
 def question_values(question: Question) -> dict[str, Any]:
@@ -482,8 +482,8 @@ def _words(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
     if question.framework is None:
         return strategy, workload
     layout, run = question.framework.completed(strategy, workload, question.model, question.cluster)
-    against = told_of(given, laid_over(Strategy(), layout))
-    types = told_of(question.workload.precision, laid_over(Precision(), run["precision"]))
+    against = explicit_fields(given, merged(Layout(), layout))
+    types = explicit_fields(question.workload.precision, merged(Precision(), run["precision"]))
     return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
 
 
@@ -502,7 +502,7 @@ def _run_words(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
     """Return the words of a specification; what is none stays as it is."""
-    if isinstance(given, Strategy):
+    if isinstance(given, Layout):
         degrees = {name: getattr(given, name) for name in ("vpp", "dp_replicate", "dp_shard")}
         return {**degrees, **_changed(given)}
     return _changed(given) if isinstance(given, Workload) else given
@@ -523,7 +523,7 @@ def _check_sections(values: Mapping[str, Any], where: str) -> None:
     if missing := [key for key in ("model", "cluster", "workload") if key not in values]:
         raise SpecError(f"{where}: {' and '.join(missing)} must be given")
     for key in _TABLES:
-        if key in values and not isinstance(values[key], Mapping | Strategy | Workload | Operations):
+        if key in values and not isinstance(values[key], Mapping | Layout | Workload | Operations):
             raise SpecError(f"{where}: {key} must be a table ([{key}]), got {shown(values[key])}")
     check_names(values, where)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forescale.errors import ReaderError, SpecError, shown
-from forescale.frameworks.reading import Reading
+from forescale.frameworks.reading import ParsedFile
 from forescale.positions import says_lines
 from forescale.question import Note
 from forescale.schedule.library import family
@@ -17,7 +17,7 @@ from forescale.spec.workload import Precision
 from forescale.units import length_of
 
 
-def said(reading: Reading, *, layout: bool, sized: bool) -> dict[str, Any]:
+def said(reading: ParsedFile, *, layout: bool, sized: bool) -> dict[str, Any]:
     """Return what a framework's file says, as a plan would; devices unless nodes are given."""
     values: dict[str, Any] = {}
     if reading.framework is not None:
@@ -38,7 +38,7 @@ def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in strategy.items() if name not in (*NAMES, "stage_layers")}
 
 
-def _own_schedule(reading: Reading) -> str | None:
+def _own_schedule(reading: ParsedFile) -> str | None:
     """Return the schedule that a file names; (interleaved) 1F1B is what there is without a name."""
     return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
 

@@ -125,7 +125,7 @@ def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float
     )
     label = str(entry.get("name") or entry.get("class") or "")
     name = _schedule(path, where, entry)
-    if reason := family(name).why_not(request):
+    if reason := family(name).violation(request):
         raise ReaderError(path, f"{where} ({name}): {reason}")
     return Listed(label=label, schedule=name, request=request)
 

@@ -17,9 +17,7 @@ from forescale.limits import DEVICES, whole_of
 from forescale.positions import says_lines
 from forescale.schedule import family
 from forescale.spec.framework import Framework, check_choice, searched
-from forescale.spec.model import Model
-from forescale.spec.space import NAMES, SCENARIO_NAMES, Space, default_recompute, partial_recompute
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     ALL_LAYERS,
     DEFAULT_AXIS_ORDER,
     ContextKind,
@@ -31,6 +29,8 @@ from forescale.spec.strategy import (
     Share,
     TensorKind,
 )
+from forescale.spec.model import Model
+from forescale.spec.space import NAMES, SCENARIO_NAMES, Space, default_recompute, partial_recompute
 from forescale.spec.workload import ComputeType, Precision
 from forescale.synonyms import spelling
 from forescale.syntax import parse_mapping, parse_toml

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from forescale.atomic_write import replacing
 from forescale.errors import ForescaleError
 from forescale.memory.timeline import MemoryTimeline, RankTimeline, Sized
 from forescale.schedule import Kind
 from forescale.schedule.actions import BACKWARD
 from forescale.schedule.draw import to_perfetto
 from forescale.struct import attributes
-from forescale.written import replacing
 
 Event: TypeAlias = dict[str, Any]
 MICRO = 1e6

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.cost.anchor import Correction, Residual
 from forescale.errors import SpecError
 from forescale.limits import Amount, OptionalExtent
 from forescale.memory.peak import fit
 from forescale.projection.result import Projection, StageMemory, Verdict
+from forescale.repr import ReprMixin
 from forescale.struct import Struct, attributes
 
 
@@ -135,7 +135,7 @@ class BenchMemory(Struct, frozen=True, kw_only=True):
     residual: Residual
 
 
-class AnchoredMemory(Brief, Struct, frozen=True, kw_only=True):
+class AnchoredMemory(ReprMixin, Struct, frozen=True, kw_only=True):
     """What a measurement says of the target, and how."""
 
     bench: BenchMemory

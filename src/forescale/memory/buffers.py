@@ -5,20 +5,20 @@ from __future__ import annotations
 from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
-from forescale.graph.sharding import Choices, several
+from forescale.graph.sharding import StructuralOptions, several
 from forescale.memory.deferred import drain_buffers
-from forescale.memory.inputs import Setting
+from forescale.memory.inputs import EvalContext
 from forescale.memory.liveness import largest
-from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, Sharded, head_copies
-from forescale.numeric import Numeric, chosen, smaller, summed
+from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements, Sharded, head_copies
+from forescale.numeric import Numeric, minimum, summed, where
 from forescale.spec.cluster import Device
+from forescale.spec.layout import Kernels, Reshard, state_shards
 from forescale.spec.model import FullAttention, LatentAttention
-from forescale.spec.strategy import Kernels, Reshard, state_shards
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 
 
-def standing_buffers(setting: Setting, sharded: Sharded, least: Numeric, lasting: Numeric) -> Numeric:
+def standing_buffers(setting: EvalContext, sharded: Sharded, least: Numeric, lasting: Numeric) -> Numeric:
     """Return the buffers that exist throughout: the `least` that is gathered at any moment, and the `lasting` ones."""
     parts: dict[str, Numeric] = {
         "gathered parameters": least,
@@ -32,7 +32,7 @@ def standing_buffers(setting: Setting, sharded: Sharded, least: Numeric, lasting
     return total(parts, name="standing buffers", unit="byte")
 
 
-def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
+def lasting_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the buffers that nothing frees once they are made: workspaces, dummy gradients, replicas' buckets."""
     choices, kernels, device = setting.choices, setting.choices.kernels, setting.cluster.device
     parts: dict[str, Numeric] = {
@@ -56,7 +56,7 @@ def lasting_buffers(setting: Setting, sharded: Sharded) -> Numeric:
     return total(parts, name="lasting buffers", unit="byte")
 
 
-def _score_buffer(setting: Setting, sharded: Sharded) -> Numeric:
+def _score_buffer(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the buffer of the layers with most heads, on every stage."""
     sharding = setting.sharding(sharded.degrees)
     attentions = [kind.attention for kind in setting.model.layer_kinds]
@@ -87,7 +87,7 @@ def replica_bucket_bytes(
 ) -> Numeric:
     """Parameters × bytes at stage 0 with several replicas, else 0."""
     stands = (zero < 1) & (replicas > 1)
-    return chosen(stands, parameters * element_bytes, 0.0)
+    return where(stands, parameters * element_bytes, 0.0)
 
 
 @formula(
@@ -96,10 +96,10 @@ def replica_bucket_bytes(
 )
 def bucket_bytes(*, elements: float, element_bytes: float, zero: Numeric) -> Numeric:
     """Elements × bytes from stage 1."""
-    return chosen(zero >= 1, elements * element_bytes, 0.0)
+    return where(zero >= 1, elements * element_bytes, 0.0)
 
 
-def _dummy_gradients(setting: Setting, sharded: Sharded) -> Numeric:
+def _dummy_gradients(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the cached dummy gradients of the distinct weight shapes on each stage."""
     users: dict[str, tuple[int, ...]] = {}
     elements: dict[str, Numeric] = {}
@@ -138,10 +138,10 @@ class Gathered(Struct, frozen=True, kw_only=True):
     @property
     def least(self) -> Numeric:
         """What stands throughout."""
-        return smaller(smaller(self.layers, self.loss), self.head)
+        return minimum(minimum(self.layers, self.loss), self.head)
 
 
-def gathered(setting: Setting, sharded: Sharded) -> Gathered:
+def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     """Return what stage 3 gathers and what stages 2 and 3 have to reduce, moment by moment."""
     reshard, degrees = setting.choices.reshard, sharded.degrees
     if degrees.keeps_gradients:
@@ -178,7 +178,7 @@ def gathered(setting: Setting, sharded: Sharded) -> Gathered:
     )
 
 
-def _by_weight(setting: Setting, sharded: Sharded) -> dict[str, Numeric]:
+def _by_weight(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
     """Return the largest weight and the next, or the head's, whose gradients are reduced as products made them."""
     head = sharded.held.head
     matrices = (head.sent(setting.workload.precision).vocabulary, head.trained.vocabulary)
@@ -190,7 +190,7 @@ def _by_weight(setting: Setting, sharded: Sharded) -> dict[str, Numeric]:
     return {"layers": most, "loss": most, "head": most}
 
 
-def _by_block(setting: Setting, sharded: Sharded) -> dict[str, Numeric]:
+def _by_block(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
     """Return a block and the next with the block's gradient, beside the ends of the model where its root has them.
 
     The root stays gathered, and its head's gradient waits, until its backward ends; so does the last block between its
@@ -217,14 +217,14 @@ def _by_block(setting: Setting, sharded: Sharded) -> dict[str, Numeric]:
     return {"layers": layers + root + waiting, "loss": at_loss, "head": at_loss}
 
 
-def _units(sharded: Sharded) -> list[tuple[Numeric, Holding]]:
+def _units(sharded: Sharded) -> list[tuple[Numeric, BlockParameters]]:
     """Return every block that is gathered, and where it is."""
-    layers: list[tuple[Numeric, Holding]] = [(1.0, block) for block in sharded.held.layers]
+    layers: list[tuple[Numeric, BlockParameters]] = [(1.0, block) for block in sharded.held.layers]
     return layers + [(sharded.stages.first, block) for block in sharded.held.vision_layers]
 
 
 def _whole(
-    setting: Setting,
+    setting: EvalContext,
     sharded: Sharded,
     present: Numeric,
     of: tuple[Elements, Elements],
@@ -258,7 +258,7 @@ def _with_vocabulary(elements: Elements) -> Numeric:
     return elements.dense + elements.vocabulary
 
 
-def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
+def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return what two groups take where they are received: one is copied out after the next has come.
 
     A group is a block but for its experts, these, or what stands at the root of the model.
@@ -297,7 +297,7 @@ def gathered_aside(setting: Setting, sharded: Sharded) -> Numeric:
 def kept_whole(*, pp: Numeric, reshard: Reshard) -> Numeric:
     """1 where gathered parameters stay until the step ends: under never, and by default with several stages."""
     if reshard == "default":
-        return chosen(pp > 1, 1.0, 0.0)
+        return where(pp > 1, 1.0, 0.0)
     return 1.0 if reshard == "never" else 0.0
 
 
@@ -310,7 +310,7 @@ def dummy_gradient_bytes(
     *, elements: Numeric, element_bytes: float, layers: Numeric, zero: Numeric
 ) -> Numeric:
     """Elements × bytes, where a layer on the stage has the shape and gradients accumulate (stage < 3)."""
-    return smaller(layers, 1.0) * chosen(zero < 3, elements * element_bytes, 0.0)
+    return minimum(layers, 1.0) * where(zero < 3, elements * element_bytes, 0.0)
 
 
 @formula(
@@ -331,9 +331,9 @@ def gathered_parameter_bytes(
 
     Parameters count as 16-bit numbers.
     """
-    gathered = chosen(zero >= 3, 2.0 * copies, 0.0)
+    gathered = where(zero >= 3, 2.0 * copies, 0.0)
     needed = (zero >= 2) & (shards > 1)
-    return chosen(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
+    return where(needed, parameters * gathered + trained * (2.0 + reduced_bytes), 0.0)
 
 
 @formula(
@@ -348,9 +348,9 @@ def whole_parameter_bytes(
 
     Of gradients what is beyond their shards, which come to be as the whole ones go. Parameters count as 16-bit numbers.
     """
-    gathered = chosen(zero >= 3, 2.0, 0.0)
+    gathered = where(zero >= 3, 2.0, 0.0)
     needed = (zero >= 2) & (shards > 1)
-    return chosen(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
+    return where(needed, parameters * gathered + trained * (reduced_bytes * (1.0 - 1.0 / shards)), 0.0)
 
 
 @formula(
@@ -359,13 +359,13 @@ def whole_parameter_bytes(
 def resharded_copy_bytes(*, parameters: Numeric, ranks: float, shards: Numeric, zero: Numeric) -> Numeric:
     """2 bytes × parameters / min(ranks, shards): what stays of a stage's parameters between forward and backward."""
     needed = (zero >= 3) & (shards > 1)
-    return chosen(needed, 2.0 * parameters / smaller(ranks, shards), 0.0)
+    return where(needed, 2.0 * parameters / minimum(ranks, shards), 0.0)
 
 
 @formula(unit="byte", source="torchtitan: parallelism.fsdp_reshard_after_forward")
 def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numeric:
     """`never` where gathered parameters stay whole through the step, else `always`."""
-    return chosen(whole > 0, never, always)
+    return where(whole > 0, never, always)
 
 
 @formula(
@@ -376,7 +376,7 @@ def resharded_bytes(*, always: Numeric, never: Numeric, whole: Numeric) -> Numer
 def gather_stream_bytes(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
     """2 bytes × parameters of the largest group at stage 3 with several shards, else 0."""
     needed = (zero >= 3) & (shards > 1)
-    return chosen(needed, 2.0 * parameters, 0.0)
+    return where(needed, 2.0 * parameters, 0.0)
 
 
 def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) -> float:
@@ -398,7 +398,7 @@ def library_workspace_bytes(device: Device, kernels: Kernels, *, grouped: bool) 
     )
 
 
-def overlap_workspace_bytes(device: Device, choices: Choices) -> float:
+def overlap_workspace_bytes(device: Device, choices: StructuralOptions) -> float:
     """Return the workspaces of products that run in chunks beside their tensor-parallel collective [byte]."""
     table = packaged("calibrations/memory/workspaces")
     if device.vendor not in table["vendors"] or not (choices.overlapped.tensor and choices.kernels.fused):

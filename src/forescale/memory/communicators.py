@@ -9,7 +9,7 @@ import numpy as np
 
 from forescale.files import packaged
 from forescale.formula import formula, value_of
-from forescale.numeric import Array, Numeric, chosen, larger, smaller
+from forescale.numeric import Array, Numeric, maximum, minimum, where
 from forescale.spec.cluster import Device
 from forescale.struct import Struct
 
@@ -50,13 +50,13 @@ def connection_bytes(*, simple: float, ll: float, ll128: float, granularity: flo
 @formula(unit="1", source="NCCL chooses channels by the slowest link of a communicator")
 def channels_used(*, size: Numeric, within: Numeric, inside: float, across: float) -> Numeric:
     """`inside` where all ranks share a node, else `across`."""
-    return chosen(size > within, across, inside)
+    return where(size > within, across, inside)
 
 
 @formula(unit="byte", source=f"{P2P}; rings and chains of trees have two neighbours at any size")
 def ring_bytes(*, size: Numeric, channels: Numeric, connection: float, neighbours: float) -> Numeric:
     """Channels × bytes of a connection × min(size − 1, neighbours)."""
-    return channels * connection * smaller(size - 1.0, neighbours)
+    return channels * connection * minimum(size - 1.0, neighbours)
 
 
 @formula(unit="byte", source="NCCL 2.30, src/transport/nvls.cc: ncclNvlsSetup")
@@ -65,7 +65,7 @@ def multicast_bytes(
 ) -> Numeric:
     """Channels × bytes × min(ranks, most), where more than two ranks all share the reducing switches."""
     together = (size > 2.0) & (size <= within)
-    return chosen(together, channels * rank_bytes * smaller(within, most_ranks), 0.0)
+    return where(together, channels * rank_bytes * minimum(within, most_ranks), 0.0)
 
 
 @formula(
@@ -75,7 +75,7 @@ def exchange_bytes(
     *, near: Numeric, far: Numeric, per_peer: Numeric, shared: float, connection: float
 ) -> Numeric:
     """Bytes of a connection × (near peers × channels for each + shared channels where there are far peers)."""
-    return connection * (near * per_peer + smaller(far, 1.0) * shared)
+    return connection * (near * per_peer + minimum(far, 1.0) * shared)
 
 
 @cache
@@ -136,7 +136,7 @@ def expert_buffer_bytes(*, ranks: Numeric, hidden_bytes: float) -> Numeric:
         tokens=_chunk(ranks, "rdma"),
         token_bytes=inside + sizes["rdma"],
     )
-    several = smaller(ranks - 1.0, 1.0)
+    several = minimum(ranks - 1.0, 1.0)
     return several * (nvlink + rdma + float(table["workspace_bytes"]))
 
 
@@ -153,8 +153,8 @@ def nvlink_buffer_bytes(
     *, ranks: Numeric, peers: float, channels: float, tokens: Numeric, token_bytes: float
 ) -> Numeric:
     """Channels · min(ranks, peers) · ((2 · nodes + 3) · 4 + tokens · bytes of one), rounded up to 128."""
-    nodes = larger(ranks // peers, 1.0)
-    near = smaller(ranks, peers)
+    nodes = maximum(ranks // peers, 1.0)
+    near = minimum(ranks, peers)
     size = channels * near * ((2.0 * nodes + 3.0) * HEADER_BYTES + tokens * token_bytes)
     return np.ceil(size / ALIGNMENT) * ALIGNMENT
 
@@ -167,7 +167,7 @@ def rdma_buffer_bytes(
 
     Where several nodes take part; rounded up to 128.
     """
-    several = smaller(larger(ranks - peers, 0.0), 1.0)
+    several = minimum(maximum(ranks - peers, 0.0), 1.0)
     per_node = (2.0 * peers + 2.0) * HEADER_BYTES + tokens * token_bytes
     size = several * channels * (ranks // peers) * 2.0 * per_node
     return np.ceil(size / ALIGNMENT) * ALIGNMENT
@@ -197,7 +197,7 @@ def hybrid_buffer_bytes(
     experts
         On one rank.
     """
-    several = smaller(ranks - 1.0, 1.0)
+    several = minimum(ranks - 1.0, 1.0)
     fast = hybrid_fast_bytes(ranks=ranks, near=near, tokens=tokens, hidden=hidden, experts=experts)
     slow = hybrid_slow_bytes(ranks=ranks, near=near, tokens=tokens, hidden=hidden, experts=experts)
     return several * (fast + slow)
@@ -225,8 +225,8 @@ def hybrid_slow_bytes(
     These are tokens that arrive, sums within the domain that leave, and those that arrive, with probabilities of
     the domain's experts; tokens that arrive have scales, too.
     """
-    others = larger(ranks / near - 1.0, 0.0)
+    others = maximum(ranks / near - 1.0, 0.0)
     scales = PROBABILITY_BYTES * hidden * SCALES_PER_NUMBER
     sent = 2.0 * hidden + PROBABILITY_BYTES * experts * ranks + scales
     each = 3.0 * (2.0 * hidden + PROBABILITY_BYTES * experts * near) + scales
-    return tokens * (smaller(others, 1.0) * sent + others * each)
+    return tokens * (minimum(others, 1.0) * sent + others * each)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from forescale.formula import formula
 from forescale.graph.sharding import several
-from forescale.memory.inputs import Resident, Setting
+from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.parameters import Sharded
-from forescale.numeric import Numeric, chosen, smaller
+from forescale.numeric import Numeric, minimum, where
 from forescale.spec.workload import STORAGE_BYTES
 
 SOURCE = "Megatron-LM @d98e8a64dd, core/tensor_parallel/layers.py (embedding_activation_buffer, grad_output_buffer)"
@@ -17,7 +17,7 @@ DRAINED_AT_ONCE = 2.0
 @formula(unit="1", source=f"{SOURCE}: the first wgrad_deferral_limit products of a step are deferred")
 def deferred_products(*, limit: float, microbatches: Numeric, heads: float) -> Numeric:
     """min(limit, micro-batches × output layers), at least 0: weight gradients that wait at once."""
-    return smaller(limit, chosen(microbatches > 0, microbatches * heads, 0.0))
+    return minimum(limit, where(microbatches > 0, microbatches * heads, 0.0))
 
 
 @formula(unit="byte", source=f"{SOURCE}: the layer's input and the gradient of its logits")
@@ -33,10 +33,10 @@ def deferred_gradient_bytes(*, products: Numeric, awaited: Numeric, last: Numeri
 )
 def drain_buffer_bytes(*, gathered: Numeric, products: Numeric, tp: Numeric, last: Numeric) -> Numeric:
     """min(products, 2) × the layer's gathered input on the last stage, where tensor-parallel ranks gather it."""
-    return last * several(degree=tp) * smaller(products, DRAINED_AT_ONCE) * gathered
+    return last * several(degree=tp) * minimum(products, DRAINED_AT_ONCE) * gathered
 
 
-def deferred_of_step(setting: Setting, microbatches: Numeric) -> Numeric:
+def deferred_of_step(setting: EvalContext, microbatches: Numeric) -> Numeric:
     """Return how many weight gradients of the output layer wait once so many micro-batches are through."""
     return deferred_products(
         limit=float(setting.choices.deferred_head_gradients),
@@ -45,7 +45,7 @@ def deferred_of_step(setting: Setting, microbatches: Numeric) -> Numeric:
     )
 
 
-def deferred_bytes(setting: Setting, inputs: Resident, count: Numeric) -> tuple[Numeric, Numeric]:
+def deferred_bytes(setting: EvalContext, inputs: MemoryInputs, count: Numeric) -> tuple[Numeric, Numeric]:
     """Return what waits on every stage in the last micro-batch's backward: in its layers, and before, at its loss."""
     if not setting.choices.deferred_head_gradients:
         return 0.0, 0.0
@@ -57,7 +57,7 @@ def deferred_bytes(setting: Setting, inputs: Resident, count: Numeric) -> tuple[
     return at_layers, at_loss
 
 
-def drain_buffers(setting: Setting, sharded: Sharded) -> Numeric:
+def drain_buffers(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the buffers into which the flush gathers inputs, on every stage."""
     sharding = setting.sharding(sharded.degrees)
     return drain_buffer_bytes(

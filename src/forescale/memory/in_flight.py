@@ -9,7 +9,7 @@ from forescale.formula import formula, named
 from forescale.graph.sharding import Degrees
 from forescale.graph.stages import Stages
 from forescale.memory.liveness import largest
-from forescale.numeric import Array, Numeric, chosen
+from forescale.numeric import Array, Numeric, where
 from forescale.schedule.memory import in_flight_microbatches
 from forescale.struct import Struct
 
@@ -17,7 +17,7 @@ OfStages = Callable[[Stages], Numeric]
 """Sums what one micro-batch keeps over the layers of stages."""
 
 
-class Holding(Struct, frozen=True, kw_only=True):
+class InFlightBytes(Struct, frozen=True, kw_only=True):
     """What one micro-batch holds on stages [byte]."""
 
     whole: OfStages
@@ -57,7 +57,7 @@ def saved_bytes(*, per_microbatch: Numeric, microbatches: Numeric) -> Numeric:
 )
 def held_bytes(*, plain: Numeric, few: Numeric, many: Numeric, vpp: Numeric, rounds: Numeric) -> Numeric:
     """Of one chunk per rank `plain`; of several `few` where each passes micro-batches in one round, else `many`."""
-    return chosen(vpp > 1, chosen(rounds > 1, many, few), plain)
+    return where(vpp > 1, where(rounds > 1, many, few), plain)
 
 
 @formula(
@@ -70,9 +70,9 @@ def held_until(*, whole: Numeric, waiting: Numeric) -> Numeric:
 
 
 @formula(unit="byte", source="order of the schedule: what runs at a moment")
-def idle_bytes(*, at_work: Numeric, most_at_work: Numeric) -> Numeric:
+def idle_bytes(*, active: Numeric, most_at_work: Numeric) -> Numeric:
     """Of the largest working set, what is not in use at a moment."""
-    return most_at_work - at_work
+    return most_at_work - active
 
 
 class InFlight(Struct, frozen=True, kw_only=True, eq=False):
@@ -95,7 +95,7 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
         return in_flight(**how) if self.group is None else in_flight_in_groups(**how, group=self.group)
 
     def most(
-        self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
+        self, degrees: Degrees, stages: Stages, count: Numeric, held: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the most bytes that they hold on each stage, ever and while the last micro-batch has a loss.
 
@@ -112,7 +112,7 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
         return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
 
 
-class Counted(InFlight, frozen=True, kw_only=True, eq=False):
+class ScheduledInFlight(InFlight, frozen=True, kw_only=True, eq=False):
     """What ranks hold at once in the order of a schedule."""
 
     held: Array
@@ -123,7 +123,7 @@ class Counted(InFlight, frozen=True, kw_only=True, eq=False):
         return named(self.held, "in flight, from the schedule", unit="1")
 
     def most(
-        self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
+        self, degrees: Degrees, stages: Stages, count: Numeric, held: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes of the fullest moment."""
         if stages.waiting and held.waiting is not None:
@@ -136,14 +136,14 @@ class Counted(InFlight, frozen=True, kw_only=True, eq=False):
         return most, most
 
 
-class AtLeast(Counted, frozen=True, kw_only=True, eq=False):
+class InFlightBound(ScheduledInFlight, frozen=True, kw_only=True, eq=False):
     """What ranks hold at once at least, whatever the order."""
 
     waits: Array
     """(stages, candidates) micro-batches that wait for weight gradients meanwhile."""
 
     def most(
-        self, degrees: Degrees, stages: Stages, count: Numeric, held: Holding
+        self, degrees: Degrees, stages: Stages, count: Numeric, held: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes that no order goes below: of the chunks that a rank holds at least."""
         least = stages.moments[0] if stages.moments else stages
@@ -165,11 +165,11 @@ def _split(
     """Return the most where some passes wait for weight gradients, and at the moments alone that have a loss."""
     most: Numeric = 0.0 * stages.first
     beside_loss = most
-    moments = zip(stages.moments, stages.waiting, stages.at_work, strict=True)
+    moments = zip(stages.moments, stages.waiting, stages.active, strict=True)
     for between, late, (forward, backward, loss) in moments:
         held = held_until(whole=whole(between), waiting=waiting(late))
         here = largest(first=forward * work[0], second=backward * work[1])
-        idle = idle_bytes(at_work=here, most_at_work=largest(first=work[0], second=work[1]))
+        idle = idle_bytes(active=here, most_at_work=largest(first=work[0], second=work[1]))
         most = largest(first=most, second=held - idle)
         beside_loss = largest(first=beside_loss, second=loss * held)
     return most, beside_loss

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from forescale.cost.anchor import Anchor
 from forescale.cost.calibration import RunFactors
-from forescale.graph.parts import ByPolicy, Parts
-from forescale.graph.sharding import Choices, Degrees, ShardingRules
+from forescale.graph.per_block import PerBlock, RecomputeSplit
+from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions
 from forescale.memory.in_flight import InFlight
 from forescale.memory.liveness import BlockBytes
 from forescale.memory.overhead import Outside, Overhead, overhead_of
@@ -19,13 +19,13 @@ from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class EvalContext(Struct, frozen=True, kw_only=True):
     """What all candidates of one evaluation share."""
 
     model: Model
     cluster: Cluster
     workload: Workload
-    choices: Choices
+    choices: StructuralOptions
     run: RunFactors
     """What a run loses against kernels alone."""
     anchor: Anchor | None = None
@@ -44,7 +44,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     def sharding(self, degrees: Degrees) -> ShardingRules:
         """Return the rules by which candidates of some degrees lay out tensors."""
-        return ShardingRules.of(self.workload, degrees, self.choices)
+        return ShardingRules.from_workload(self.workload, degrees, self.choices)
 
     def num_microbatches(self, degrees: Degrees) -> Numeric:
         """Return the micro-batches of one step."""
@@ -101,10 +101,10 @@ class StateBytes(Struct, frozen=True, kw_only=True):
         return self.weights + self.gradients + self.optimizer
 
 
-class Resident(Sharded, frozen=True, kw_only=True):
+class MemoryInputs(Sharded, frozen=True, kw_only=True):
     """What the memory of every candidate is put together from."""
 
     states: StateBytes
     outside: Outside
-    blocks: Parts[ByPolicy[BlockBytes]]
+    blocks: PerBlock[RecomputeSplit[BlockBytes]]
     in_flight: InFlight

@@ -14,8 +14,8 @@ from forescale.formula import Term, as_term, formula, named, total, value_of
 from forescale.graph.operator import Block, Names, Operator
 from forescale.graph.ops import Collective, Primitive
 from forescale.graph.recompute import Kept, awaited, offloaded_bytes
-from forescale.numeric import Numeric, larger, smaller
-from forescale.spec.strategy import OffloadName
+from forescale.numeric import Numeric, maximum, minimum
+from forescale.spec.layout import OffloadName
 from forescale.struct import Struct
 
 Sizes: TypeAlias = dict[str, Numeric]
@@ -25,13 +25,13 @@ Sizes: TypeAlias = dict[str, Numeric]
 @formula(unit="1", source="definition")
 def any_of(*, count: Numeric) -> Numeric:
     """1 where there is at least one, else 0."""
-    return smaller(count, 1.0)
+    return minimum(count, 1.0)
 
 
 @formula(unit="byte", source="one block is replayed, or one head runs, at a time")
 def largest(*, first: Numeric, second: Numeric) -> Numeric:
     """Larger of two working sets that never exist together."""
-    return larger(first, second)
+    return maximum(first, second)
 
 
 class Moment(Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def peak_bytes(moments: Sequence[Moment]) -> Numeric:
     sums = [moment.num_bytes for moment in undominated(moments)]
     if not sums:
         return 0.0
-    result = functools.reduce(larger, map(value_of, sums))
+    result = functools.reduce(maximum, map(value_of, sums))
     if Term not in map(type, sums):
         return cast("Numeric", result)
     if np.size(result) == 1:
@@ -337,7 +337,7 @@ def _largest_sum(sizes: Sequence[Numeric], places: Places) -> Numeric:
     sums = [
         functools.reduce(arithmetic.add, map(sizes.__getitem__, each)) if each else 0.0 for each in places
     ]
-    return functools.reduce(larger, sums) if sums else 0.0
+    return functools.reduce(maximum, sums) if sums else 0.0
 
 
 class BlockBytes(Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ import numpy as np
 from forescale.files import packaged
 from forescale.formula import formula
 from forescale.graph.stages import Stages
-from forescale.memory.inputs import Resident, Setting
+from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.liveness import BlockBytes
-from forescale.numeric import Numeric, chosen, larger, smaller
+from forescale.numeric import Numeric, maximum, minimum, where
 from forescale.struct import Struct
 
 TE = "Transformer Engine, pytorch/cpu_offload.py: layers are copied out one behind the next, and back ahead of it"
@@ -35,7 +35,7 @@ def load_host_rates() -> HostRates:
     return HostRates(update_bandwidth=table["update_bandwidth"], link_share=table["link_share"])
 
 
-def offloaded_bytes(setting: Setting, inputs: Resident, on: Stages) -> Numeric:
+def offloaded_bytes(setting: EvalContext, inputs: MemoryInputs, on: Stages) -> Numeric:
     """Return what goes to the host of the bytes that one micro-batch keeps on decoder layers."""
     offload = setting.choices.offload
     if not offload.modules:
@@ -49,7 +49,7 @@ def offloaded_bytes(setting: Setting, inputs: Resident, on: Stages) -> Numeric:
     return offload.module_share * moved
 
 
-def in_transit(setting: Setting, inputs: Resident, moved: Numeric) -> Numeric:
+def in_transit(setting: EvalContext, inputs: MemoryInputs, moved: Numeric) -> Numeric:
     """Return what of the bytes that one micro-batch moves to the host is on the device for a while."""
     offload = setting.choices.offload
     return in_transit_bytes(
@@ -61,7 +61,7 @@ def in_transit(setting: Setting, inputs: Resident, moved: Numeric) -> Numeric:
 
 
 def _saved_by(
-    setting: Setting, inputs: Resident, stages: Stages, of: Callable[[BlockBytes], Numeric]
+    setting: EvalContext, inputs: MemoryInputs, stages: Stages, of: Callable[[BlockBytes], Numeric]
 ) -> Numeric:
     """Return what decoder layers of `stages` save of one micro-batch [byte], of a replayed unit the first alone."""
     moved: Numeric = 0.0 * stages.first
@@ -74,7 +74,7 @@ def _saved_by(
     return _of_one(moved, inputs)
 
 
-def _of_one(moved: Numeric, inputs: Resident) -> Numeric:
+def _of_one(moved: Numeric, inputs: MemoryInputs) -> Numeric:
     """Return what a micro-batch moves, which meets one of several copies of the parameters."""
     copies = inputs.in_flight.copies
     return moved if copies == 1 else moved / float(copies)
@@ -83,7 +83,7 @@ def _of_one(moved: Numeric, inputs: Resident) -> Numeric:
 @formula(unit="1", source="Megatron-LM --cpu-offloading-num-layers: the first N layers")
 def offloaded_share(*, num_layers: float, layers_on_stage: Numeric) -> Numeric:
     """min(1, N / layers on the stage)."""
-    return smaller(1.0, num_layers / larger(layers_on_stage, 1.0))
+    return minimum(1.0, num_layers / maximum(layers_on_stage, 1.0))
 
 
 @formula(unit="byte", source=TE)
@@ -94,10 +94,10 @@ def in_transit_bytes(
 
     Of layers that are replayed together as a unit the first alone moves.
     """
-    on_stage = larger(layers_on_stage, 1.0)
+    on_stage = maximum(layers_on_stage, 1.0)
     moved = offloaded_share(num_layers=num_layers, layers_on_stage=layers_on_stage) * units_on_stage
-    count = chosen(num_layers >= on_stage, 2.0, 1.0)
-    return offloaded * smaller(1.0, count / larger(moved, 1.0))
+    count = where(num_layers >= on_stage, 2.0, 1.0)
+    return offloaded * minimum(1.0, count / maximum(moved, 1.0))
 
 
 @formula(unit="byte", source=TE)
@@ -113,7 +113,7 @@ def exposed_copies(
     """Longer of both directions less the pass that hides it; both, one after the other, where nothing overlaps."""
     if not overlapped:
         return (out + back) / bandwidth
-    return larger(larger(out, back) / bandwidth - cover, 0.0)
+    return maximum(maximum(out, back) / bandwidth - cover, 0.0)
 
 
 @formula(unit="s", source=HYBRID)
@@ -125,4 +125,4 @@ def host_update_seconds(*, num_bytes: Numeric, bandwidth: float) -> Numeric:
 @formula(unit="s", source=HYBRID)
 def exposed_update_copies(*, copies: Numeric, update: Numeric, overlapped: bool) -> Numeric:
     """All of the copies; overlapped, what of one direction exceeds the update."""
-    return larger(copies / 2.0 - update, 0.0) if overlapped else copies
+    return maximum(copies / 2.0 - update, 0.0) if overlapped else copies

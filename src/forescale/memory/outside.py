@@ -9,7 +9,7 @@ from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import total
 from forescale.graph.operator import NARROWEST_GRADIENT_BYTES
 from forescale.graph.ops import MeshAxis
-from forescale.graph.sharding import Choices, Degrees
+from forescale.graph.sharding import Degrees, StructuralOptions
 from forescale.memory.communicators import (
     Communication,
     channels_used,
@@ -20,11 +20,11 @@ from forescale.memory.communicators import (
     multicast_bytes,
     ring_bytes,
 )
-from forescale.memory.inputs import Setting
+from forescale.memory.inputs import EvalContext
 from forescale.memory.overhead import Bounds, Outside
-from forescale.numeric import Numeric, larger, smaller
+from forescale.numeric import Numeric, maximum, minimum
 from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import CONTEXT_KINDS, SENT_ONCE, Dispatcher
+from forescale.spec.layout import CONTEXT_KINDS, SENT_ONCE, Dispatcher
 from forescale.spec.workload import STORAGE_BYTES
 
 COLLECTIVE: tuple[MeshAxis, ...] = ("tp", "cp", "dp_cp", "dp_replicate")
@@ -41,7 +41,7 @@ NOTHING = Bounds(low=0.0, expected=0.0, high=0.0)
 
 
 def outside_bytes(
-    setting: Setting, degrees: Degrees, places: Places, *, every_sharding: bool = False
+    setting: EvalContext, degrees: Degrees, places: Places, *, every_sharding: bool = False
 ) -> Outside:
     """Return what lies outside the allocator.
 
@@ -80,7 +80,7 @@ def outside_bytes(
     return Outside(context=context, communicators=Bounds(low=low, expected=expected, high=high))
 
 
-def _exchanges(choices: Choices, *, experts: bool) -> Iterator[tuple[str, MeshAxis, float | None]]:
+def _exchanges(choices: StructuralOptions, *, experts: bool) -> Iterator[tuple[str, MeshAxis, float | None]]:
     """Yield the groups that send and receive, and with how many neighbours; None is with everybody."""
     yield "pp", "pp", 2.0
     if experts and choices.dispatcher not in SENT_ONCE:
@@ -93,12 +93,12 @@ def _least(places: Iterable[Bytes]) -> Bytes:
     """Return the bytes of a group where it needs the least, of several places where it may lie."""
     first, *others = places
     for other in others:
-        low, expected, high = (smaller(one, two) for one, two in zip(first, other, strict=True))
+        low, expected, high = (minimum(one, two) for one, two in zip(first, other, strict=True))
         first = low, expected, high
     return first
 
 
-def _expert_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric:  # noqa: ARG001
+def _expert_buffers(setting: EvalContext, group: Group, degrees: Degrees) -> Numeric:  # noqa: ARG001
     """Return the buffers of DeepEP, among expert-parallel ranks and those that share their experts."""
     moe, precision = setting.model.moe, setting.workload.precision
     width = float((moe.latent_size if moe is not None else 0) or setting.model.hidden_size)
@@ -106,7 +106,7 @@ def _expert_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric
     return expert_buffer_bytes(ranks=degrees.ep * degrees.etp, hidden_bytes=width * size)
 
 
-def _hybrid_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric:
+def _hybrid_buffers(setting: EvalContext, group: Group, degrees: Degrees) -> Numeric:
     """Return the buffers of HybridEP, among the same ranks."""
     moe, size = setting.model.moe, _size(setting.cluster, group)
     count = 0.0 if moe is None else float(moe.num_experts)
@@ -119,7 +119,7 @@ def _hybrid_buffers(setting: Setting, group: Group, degrees: Degrees) -> Numeric
     )
 
 
-BUFFERS: Mapping[Dispatcher, tuple[str, Callable[[Setting, Group, Degrees], Numeric]]] = {
+BUFFERS: Mapping[Dispatcher, tuple[str, Callable[[EvalContext, Group, Degrees], Numeric]]] = {
     "deepep": ("DeepEP", _expert_buffers),
     "hybridep": ("HybridEP", _hybrid_buffers),
 }
@@ -147,7 +147,7 @@ def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes
             rank_bytes=library.multicast_bytes,
             most_ranks=library.multicast_ranks,
         )
-    exists = smaller(size - 1.0, 1.0)
+    exists = minimum(size - 1.0, 1.0)
     fixed = [exists * each for each in library.fixed_bytes]
     return one + fixed[0], two + switched + fixed[1], two + switched + fixed[2]
 
@@ -157,8 +157,8 @@ def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: 
     size, within = _size(cluster, group)
     near, far = within - 1.0, size - within
     if peers is not None:
-        near = smaller(near, peers)
-        far = smaller(far, larger(peers - near, 0.0))
+        near = minimum(near, peers)
+        far = minimum(far, maximum(peers - near, 0.0))
     alone = channels_used(size=size, within=within, inside=library.exchange, across=library.exchange_per_peer)
     few, usual = (
         exchange_bytes(
@@ -170,7 +170,7 @@ def _exchange(cluster: Cluster, library: Communication, group: Group, *, peers: 
         )
         for channels in (library.exchange_per_peer, alone)
     )
-    fixed = smaller(size - 1.0, 1.0) * library.fixed_bytes[2]
+    fixed = minimum(size - 1.0, 1.0) * library.fixed_bytes[2]
     return few, usual, usual + fixed
 
 

@@ -12,7 +12,7 @@ from forescale.files import packaged
 from forescale.formula import formula, total
 from forescale.numeric import Numeric
 from forescale.spec.cluster import Device
-from forescale.spec.strategy import Allocator
+from forescale.spec.layout import Allocator
 from forescale.struct import Struct
 
 

@@ -12,10 +12,10 @@ from forescale.formula import formula, named, total
 from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import Gemm, GroupedGemm
-from forescale.graph.parts import Parts
+from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import Degrees
 from forescale.graph.stages import Stages, over_stages
-from forescale.numeric import Numeric, chosen, larger, smaller, summed
+from forescale.numeric import Numeric, maximum, minimum, summed, where
 from forescale.spec.model import Model
 from forescale.spec.workload import QUANTISED_BYTES, Precision, frozen_bytes
 from forescale.struct import Struct
@@ -92,7 +92,7 @@ class Weights(Elements, frozen=True, kw_only=True):
         return Elements(dense=dense, expert=expert, vocabulary=vocabulary)
 
 
-class Holding(Weights, frozen=True, kw_only=True):
+class BlockParameters(Weights, frozen=True, kw_only=True):
     """Parameters of one block on one device (elements)."""
 
     products: dict[str, Numeric] = field(default_factory=dict)
@@ -123,18 +123,18 @@ class Holding(Weights, frozen=True, kw_only=True):
         return self.narrow_trained
 
 
-def holdings(blocks: Parts[Block]) -> Parts[Holding]:
+def holdings(blocks: PerBlock[Block]) -> PerBlock[BlockParameters]:
     """Return what one device holds of every block's parameters."""
     return blocks.map(_holding)
 
 
-def _holding(block: Block) -> Holding:
+def _holding(block: Block) -> BlockParameters:
     others = [parameter for parameter in block.parameters if parameter.name != VOCABULARY_WEIGHT]
     whole, trained = _of(block.parameters), [each for each in block.parameters if not each.frozen]
     experts = [parameter for parameter in trained if parameter.group == "expert"]
     quantised = [each for each in block.parameters if each.quantised]
     wide = [each for each in block.parameters if each.frozen and not each.quantised]
-    return Holding(
+    return BlockParameters(
         dense=whole.dense,
         expert=whole.expert,
         vocabulary=whole.vocabulary,
@@ -173,7 +173,7 @@ def _largest(parameters: Sequence[Parameter]) -> Elements:
     found: dict[str, Numeric] = {"dense": 0.0, "expert": 0.0}
     for parameter in parameters:
         elements = named(parameter.local_elements, parameter.name, unit="parameter")
-        found[parameter.group] = larger(found[parameter.group], elements / float(parameter.matrices))
+        found[parameter.group] = maximum(found[parameter.group], elements / float(parameter.matrices))
     return Elements(**found)
 
 
@@ -207,7 +207,7 @@ def product_elements(block: Block) -> dict[str, Numeric]:
 )
 def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
     """1; 0 where tied and both ends stand on one stage."""
-    return chosen((pp == 1) & tied, 0.0, 1.0)
+    return where((pp == 1) & tied, 0.0, 1.0)
 
 
 @formula(
@@ -216,7 +216,7 @@ def head_copies(*, pp: Numeric, tied: bool) -> Numeric:
 )
 def second_embedding(*, first: Numeric, last: Numeric) -> Numeric:
     """1 on the last stage where the embedding stands elsewhere, else 0."""
-    return last * (1.0 - smaller(first, 1.0))
+    return last * (1.0 - minimum(first, 1.0))
 
 
 class Sharded(Weights, frozen=True, kw_only=True):
@@ -224,7 +224,7 @@ class Sharded(Weights, frozen=True, kw_only=True):
 
     degrees: Degrees
     stages: Stages
-    held: Parts[Holding]
+    held: PerBlock[BlockParameters]
     """Parameters of every block on one device."""
     num_mtp: int = 0
     """Layers of multi-token prediction."""
@@ -239,11 +239,13 @@ class Sharded(Weights, frozen=True, kw_only=True):
         return Elements(dense=over("dense"), expert=over("expert"))
 
     @classmethod
-    def of(cls, model: Model, held: Parts[Holding], stages: Stages, degrees: Degrees) -> Sharded:
+    def from_model(
+        cls, model: Model, held: PerBlock[BlockParameters], stages: Stages, degrees: Degrees
+    ) -> Sharded:
         """Return the parameters of every stage that holds what of a model."""
         tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
 
-        def over(of: Callable[[Holding], Elements | None]) -> Elements | None:
+        def over(of: Callable[[BlockParameters], Elements | None]) -> Elements | None:
             if not any(map(of, held.all())):
                 return None
             elements = held.map(lambda block: of(block) or NO_ELEMENTS)

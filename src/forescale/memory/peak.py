@@ -9,12 +9,12 @@ import numpy as np
 
 from forescale.cost.anchor import Residual
 from forescale.formula import formula, number_of, total, value_of
-from forescale.graph.parts import kept_message_bytes, message_bytes
+from forescale.graph.per_block import kept_message_bytes, message_bytes
 from forescale.graph.sharding import several
 from forescale.graph.stages import Picker, StagePlan, Stages, StageSums
 from forescale.memory.deferred import deferred_bytes
-from forescale.memory.in_flight import Holding
-from forescale.memory.inputs import Resident, Setting
+from forescale.memory.in_flight import InFlightBytes
+from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.liveness import BlockBytes, any_of, largest
 from forescale.memory.offload import in_transit, offloaded_bytes, resident_bytes
 from forescale.memory.overhead import (
@@ -26,7 +26,7 @@ from forescale.memory.overhead import (
     load_residual,
     overhead_of,
 )
-from forescale.numeric import Numeric, chosen, larger, smaller, some, summed
+from forescale.numeric import Numeric, any_true, maximum, minimum, summed, where
 from forescale.projection.result import MemorySummary, StageMemory, Verdict
 from forescale.question import Note
 from forescale.struct import Struct
@@ -46,7 +46,7 @@ class Working(Struct, frozen=True, kw_only=True):
     """In the host's memory instead."""
 
 
-def working_bytes(setting: Setting, inputs: Resident) -> Working:
+def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     """Return what activations take on the device, at work and in flight, what goes with it, and what the host holds."""
     sums = StageSums(model=setting.model, recompute=setting.choices.recompute, stages=inputs.stages)
     count = setting.num_microbatches(inputs.degrees)
@@ -68,7 +68,7 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
     forward, backward = (part * each for each in _working_sets(setting, inputs))
-    held = Holding(whole=most, waiting=awaited, work=(forward, backward))
+    held = InFlightBytes(whole=most, waiting=awaited, work=(forward, backward))
     saved, beside_loss = in_flight.most(degrees, stages, count, held)
     late = deferred_bytes(setting, inputs, count)
     loss = part * (stages.last * largest(first=head.forward, second=head.backward))
@@ -84,15 +84,15 @@ def working_bytes(setting: Setting, inputs: Resident) -> Working:
     beyond, stranded = _beyond(setting, inputs, activations, (at_layers, at_loss, beside_loss), loss)
     host: Numeric = 0.0
     if offloads:
-        host, _ = in_flight.most(degrees, stages, count, Holding(whole=moved))
+        host, _ = in_flight.most(degrees, stages, count, InFlightBytes(whole=moved))
         activations = resident_bytes(kept=activations, in_transit=in_transit(setting, inputs, moved(stages)))
     activations = activations + _stage_outputs(setting, inputs, count)
     return Working(activations=activations, gathered=beyond, stranded=stranded, host=host)
 
 
 def _beyond(
-    setting: Setting,
-    inputs: Resident,
+    setting: EvalContext,
+    inputs: MemoryInputs,
     most: Numeric,
     moments: tuple[Numeric, Numeric, Numeric],
     of_loss: Numeric,
@@ -102,10 +102,10 @@ def _beyond(
     ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.taken.stranded
     lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0
-    if any(some(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
+    if any(any_true(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
         together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
         beyond = largest(first=most, second=largest(first=together, second=head + states.at_head)) - most
-    if not some(value_of(lost)):
+    if not any_true(value_of(lost)):
         return beyond, 0.0
     return beyond, largest(first=loss + states.at_loss + lost - most - beyond, second=0.0 * lost)
 
@@ -117,10 +117,10 @@ def _beyond(
 )
 def stranded_bytes(*, freed: Numeric, loss: Numeric, ratio: float) -> Numeric:
     """max(freed − (ratio − 1) × loss, 0): room of freed logits beyond pieces that `ratio` counts of the loss."""
-    return larger(freed - (ratio - 1.0) * loss, 0.0)
+    return maximum(freed - (ratio - 1.0) * loss, 0.0)
 
 
-def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeric:
+def _stage_outputs(setting: EvalContext, inputs: MemoryInputs, count: Numeric) -> Numeric:
     """Return the outputs of passes in flight, of all chunks but the last of the model, where stages keep them."""
     if not setting.choices.kernels.keeps_stage_outputs:
         return 0.0
@@ -133,7 +133,7 @@ def _stage_outputs(setting: Setting, inputs: Resident, count: Numeric) -> Numeri
     return (degrees.vpp - stages.last / float(in_flight.copies)) * outputs
 
 
-def _with_losses(saved: Numeric, inputs: Resident) -> Numeric:
+def _with_losses(saved: Numeric, inputs: MemoryInputs) -> Numeric:
     """Return the most that passes in flight hold with what the head keeps of losses that wait beside them."""
     (_, usual), *others = inputs.in_flight.losses_beside
     kept = inputs.stages.last * inputs.blocks.head.taken.kept
@@ -153,7 +153,7 @@ def crossing_bytes(*, backward: Numeric, forward: Numeric, microbatches: Numeric
     return backward + forward * several(degree=microbatches)
 
 
-def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]:
+def _working_sets(setting: EvalContext, inputs: MemoryInputs) -> tuple[Numeric, Numeric]:
     """Return what the fullest block of each stage needs in its forward and its backward beyond what it keeps.
 
     Where a forward crosses a backward, its own stands beside: in 1F1B; other schedules hold all of it before.
@@ -186,10 +186,10 @@ def _working_sets(setting: Setting, inputs: Resident) -> tuple[Numeric, Numeric]
 )
 def stage_output_bytes(*, message_bytes: Numeric, microbatches: Numeric, pp: Numeric) -> Numeric:
     """Message × micro-batches in flight, of one chunk, where there are several stages."""
-    return message_bytes * microbatches * smaller(pp - 1.0, 1.0)
+    return message_bytes * microbatches * minimum(pp - 1.0, 1.0)
 
 
-def message_buffers(setting: Setting, inputs: Resident) -> Numeric:
+def message_buffers(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
     """Return the messages between pipeline stages that a rank holds throughout forward and backward."""
     degrees, stages, group = inputs.degrees, inputs.stages, inputs.in_flight.group
     received: Numeric = 1.0
@@ -214,8 +214,8 @@ def gradient_message_bytes(
     What is received forward is the input that the first layer keeps.
     """
     looped = vpp > 1
-    held = received * chosen(looped, 1.0, 1.0 - last) + chosen(looped, 1.0, 1.0 - first)
-    return message_bytes * held * smaller(pp - 1.0, 1.0)
+    held = received * where(looped, 1.0, 1.0 - last) + where(looped, 1.0, 1.0 - first)
+    return message_bytes * held * minimum(pp - 1.0, 1.0)
 
 
 @formula(
@@ -230,10 +230,10 @@ def waiting_message_bytes(
 
     Of gradients the last rank has as many of the first one's.
     """
-    return chosen((vpp > 1) & (pp > 1), message_bytes * (group - pp) * (first + last), 0.0)
+    return where((vpp > 1) & (pp > 1), message_bytes * (group - pp) * (first + last), 0.0)
 
 
-def pool_bytes(setting: Setting, inputs: Resident) -> Numeric:
+def pool_bytes(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
     """Return what working sets take more because graphs capture all but the experts; 0 where they do not."""
     stages, head = inputs.stages, inputs.blocks.head.taken
     if setting.choices.graphs != "partial":
@@ -255,7 +255,7 @@ def pool_bytes(setting: Setting, inputs: Resident) -> Numeric:
 )
 def second_pool_bytes(*, captured: Numeric, others: Numeric) -> Numeric:
     """Smaller of two working sets: in two pools they take their sum, in one the larger of them."""
-    return smaller(captured, others)
+    return minimum(captured, others)
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
@@ -299,7 +299,7 @@ class Footprint(Struct, frozen=True, kw_only=True):
     """Of the overhead, what lies outside the allocator."""
 
 
-def footprint(setting: Setting, inputs: Resident) -> Footprint:
+def footprint(setting: EvalContext, inputs: MemoryInputs) -> Footprint:
     """Return the memory of every candidate; what anything takes in time is not looked at."""
     memory = _memory_parts(setting, inputs)
     peaks = memory.total()
@@ -307,7 +307,7 @@ def footprint(setting: Setting, inputs: Resident) -> Footprint:
     return Footprint(memory=memory, stage_peak=peaks, peak=fullest, outside=inputs.outside)
 
 
-def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
+def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:
     states, kernels = inputs.states, setting.choices.kernels
     work = working_bytes(setting, inputs)
     activations = work.activations
@@ -350,7 +350,7 @@ def _memory_parts(setting: Setting, inputs: Resident) -> MemoryParts:
     )
 
 
-def _queued(setting: Setting, inputs: Resident) -> Numeric:
+def _queued(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
     """Return what sums over tp read and the allocator does not have again, of the layers that the host is ahead."""
     degrees, stages, kernels = inputs.degrees, inputs.stages, setting.choices.kernels
     if not kernels.queued_layers or kernels.blocking_launches:
@@ -371,7 +371,7 @@ def _queued(setting: Setting, inputs: Resident) -> Numeric:
 )
 def queued_bytes(*, freed: Numeric, layers: Numeric, queued: float, vpp: Numeric) -> Numeric:
     """Bytes of all layers × min(layers of a pass, queued) / layers: the fullest moment is a forward's end."""
-    return freed * smaller(layers / vpp, queued) / larger(layers, 1.0)
+    return freed * minimum(layers / vpp, queued) / maximum(layers, 1.0)
 
 
 def _measured_gap(measured: Residual, allocated: Numeric) -> Numeric:
@@ -385,10 +385,10 @@ def _measured_gap(measured: Residual, allocated: Numeric) -> Numeric:
 @formula(unit="byte", source="DeepSpeed, runtime/zero/stage_1_and_2.py: one flat copy of the gradients")
 def flat_gradient_bytes(*, update: Numeric, activations: Numeric, zero: Numeric) -> Numeric:
     """min(update, activations) below stage 3: what of a flat copy finds no room among freed activations."""
-    return chosen(zero < 3, smaller(update, activations), 0.0)
+    return where(zero < 3, minimum(update, activations), 0.0)
 
 
-def memory_summary(setting: Setting, plan: StagePlan, footprint: Footprint) -> MemorySummary:
+def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) -> MemorySummary:
     """Return the fullest device against its capacity, and every stage."""
     parts = {
         f"{name}_bytes": _of_stages(getattr(footprint.memory, name), len(plan.counts))
@@ -468,7 +468,7 @@ def highest_peak(footprint: Footprint, held: Overhead, stages: Stages) -> Numeri
     return Picker.slowest(peaks, stages)(peaks)
 
 
-def fragmentation_note(memory: MemorySummary, setting: Setting) -> tuple[Note, ...]:
+def fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[Note, ...]:
     """Say so where segments that grow would make a layout fit for sure; a measured gap is what it is."""
     if setting.overhead.measured is not None:
         return ()

@@ -14,13 +14,13 @@ from forescale.graph.counts import own_parameters
 from forescale.graph.operator import Parameter, ParameterGroup
 from forescale.graph.stages import over_stages
 from forescale.memory.buffers import gathered, gathered_aside, lasting_buffers, standing_buffers
-from forescale.memory.inputs import Setting, StateBytes
+from forescale.memory.inputs import EvalContext, StateBytes
 from forescale.memory.liveness import largest
 from forescale.memory.parameters import Elements, Sharded, gathered_bytes
-from forescale.numeric import Numeric, chosen, larger
+from forescale.numeric import Numeric, maximum, where
 from forescale.spec.cluster import Device
+from forescale.spec.layout import Kernels, Offload, state_shards
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels, Offload, state_shards
 from forescale.spec.workload import STORAGE_BYTES, OptimizerName, Precision, Trainable, narrow_bytes
 from forescale.struct import Struct
 
@@ -31,7 +31,7 @@ ENGINE = (
 ENDS = ("embedding.", "head.")
 
 
-def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
+def state_bytes(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return all that stands on a device of every stage, each parameter group over its own shards."""
     held, whole = weights_and_updates(setting, sharded), gathered(setting, sharded)
     least, lasting = whole.least, lasting_buffers(setting, sharded)
@@ -47,7 +47,7 @@ def state_bytes(setting: Setting, sharded: Sharded) -> StateBytes:
     )
 
 
-def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
+def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return weights, gradients and optimizer states, and what of them lies on the host."""
     workload, offload = setting.workload, setting.choices.offload
     precision, trained = workload.precision, sharded.trained
@@ -87,7 +87,7 @@ def weights_and_updates(setting: Setting, sharded: Sharded) -> StateBytes:
     return on_host(held, offload, zero, left, sent * gathered_bytes(precision))
 
 
-def _received(setting: Setting, sharded: Sharded, size: float) -> Numeric:
+def _received(setting: EvalContext, sharded: Sharded, size: float) -> Numeric:
     """Return where an update receives parameters of `size` bytes each, if not where they are."""
     kernels, trained = setting.choices.kernels, sharded.trained
     if not kernels.receives_copies:
@@ -128,7 +128,7 @@ def on_host(held: StateBytes, offload: Offload, zero: Numeric, left: float, sent
     )
 
 
-def narrow_weights(setting: Setting, sharded: Sharded) -> Numeric:
+def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return what weights in 8 or 4 bits add on every stage: copies of theirs, the type of the others."""
     precision, degrees = setting.workload.precision, sharded.degrees
     narrow = over_stages(
@@ -147,13 +147,13 @@ def narrow_weights(setting: Setting, sharded: Sharded) -> Numeric:
 @formula(unit="s", source="definition")
 def at_stage_3(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` at ZeRO stage 3, `otherwise` below it."""
-    return chosen(zero >= 3, sharded, otherwise)
+    return where(zero >= 3, sharded, otherwise)
 
 
 @formula(unit="byte", source=ZERO)
 def weight_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × bytes, over the shards at stage 3."""
-    return parameters * element_bytes / chosen(zero >= 3, shards, 1.0)
+    return parameters * element_bytes / where(zero >= 3, shards, 1.0)
 
 
 @formula(unit="byte", source=ZERO)
@@ -162,19 +162,19 @@ def gradient_bytes(
 ) -> Numeric:
     """Parameters × bytes, over the shards from stage 2; below it with the gradients of products kept beside them."""
     whole = parameters * (element_bytes + beside)
-    return chosen(zero >= 2, parameters * element_bytes / shards, whole)
+    return where(zero >= 2, parameters * element_bytes / shards, whole)
 
 
 @formula(unit="byte", source=ZERO)
 def optimizer_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × (master + moments), over the shards from stage 1."""
-    return parameters * element_bytes / chosen(zero >= 1, shards, 1.0)
+    return parameters * element_bytes / where(zero >= 1, shards, 1.0)
 
 
 @formula(unit="parameter", source=ZERO)
 def updated_parameters(*, parameters: Numeric, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters, over the shards from stage 1."""
-    return parameters / chosen(zero >= 1, shards, 1.0)
+    return parameters / where(zero >= 1, shards, 1.0)
 
 
 @formula(
@@ -182,7 +182,7 @@ def updated_parameters(*, parameters: Numeric, shards: Numeric, zero: Numeric) -
 )
 def update_bytes(*, parameters: Numeric, element_bytes: float, shards: Numeric, zero: Numeric) -> Numeric:
     """Parameters × bytes of the copy that the update makes, over the shards from stage 1."""
-    return parameters * element_bytes / chosen(zero >= 1, shards, 1.0)
+    return parameters * element_bytes / where(zero >= 1, shards, 1.0)
 
 
 @formula(
@@ -207,9 +207,9 @@ def received_bytes(
     without buckets. A host that does not wait queues them all before the first is over, and each holds its tensor until
     it is.
     """
-    rounds = larger(np.floor(parameters / (bucket or np.inf)), 1.0)
+    rounds = maximum(np.floor(parameters / (bucket or np.inf)), 1.0)
     held = parameters * element_bytes / (rounds if waits else 1.0)
-    return chosen((zero >= 1) & (zero < 3) & (shards > 1), held, 0.0)
+    return where((zero >= 1) & (zero < 3) & (shards > 1), held, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:
@@ -254,7 +254,7 @@ def wide_weight_bytes(precision: Precision) -> float:
 @formula(unit="byte", source=ENGINE)
 def added_weight_bytes(*, parameters: Numeric, element_bytes: float, zero: Numeric) -> Numeric:
     """Parameters × bytes, below stage 3: gathered weights are narrowed again each time."""
-    return chosen(zero < 3, parameters * element_bytes, 0.0)
+    return where(zero < 3, parameters * element_bytes, 0.0)
 
 
 class Moments(Struct, frozen=True, kw_only=True):

@@ -18,11 +18,11 @@ from forescale.errors import SpecError
 from forescale.formula import number_of
 from forescale.graph.layer import block_name
 from forescale.graph.operator import Block
-from forescale.graph.parts import Parts, build_blocks, kept_message_bytes
+from forescale.graph.per_block import PerBlock, build_blocks, kept_message_bytes
 from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
 from forescale.graph.sharding import ShardingRules, split_strategy
 from forescale.graph.stages import replayed_mtp, virtual_stages
-from forescale.memory.inputs import Resident, Setting
+from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
 from forescale.memory.peak import message_buffers, pool_bytes, working_bytes
 from forescale.numeric import Array
@@ -35,8 +35,8 @@ from forescale.schedule.memory import ActivationSizes
 from forescale.schedule.model import Placement, Schedule
 from forescale.schedule.program import Flat
 from forescale.spec.groups import group_of
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct, attributes
 from forescale.units import GIB
@@ -94,11 +94,11 @@ def total_bytes(tensors: Iterable[Sized]) -> float:
     return sum(tensor.num_bytes for tensor in tensors)
 
 
-def block_loads(model: Model, strategy: Strategy, workload: Workload) -> Parts[BlockLoad]:
+def block_loads(model: Model, strategy: Layout, workload: Workload) -> PerBlock[BlockLoad]:
     """Return the load of every kind of layer, of both ends and of multi-token prediction."""
     degrees, choices = split_strategy(strategy)
-    blocks = build_blocks(model, ShardingRules.of(workload, degrees, choices))
-    return Parts(
+    blocks = build_blocks(model, ShardingRules.from_workload(workload, degrees, choices))
+    return PerBlock(
         layers=tuple(
             _block_load(block_name(kind), block, strategy.recompute)
             for kind, block in zip(model.layer_kinds, blocks.layers, strict=True)
@@ -114,7 +114,7 @@ def block_loads(model: Model, strategy: Strategy, workload: Workload) -> Parts[B
 
 
 def stage_loads(
-    model: Model, strategy: Strategy, workload: Workload, placement: Placement
+    model: Model, strategy: Layout, workload: Workload, placement: Placement
 ) -> tuple[StageLoad, ...]:
     """Return the loads of all stages in the order of the model, replica after replica."""
     plain = block_loads(model, replace(strategy, recompute=NO_RECOMPUTE), workload)
@@ -158,8 +158,8 @@ def stage_loads(
     return tuple(loads)
 
 
-def _stage_output(model: Model, strategy: Strategy, workload: Workload) -> Sized:
-    kept = kept_message_bytes(model, ShardingRules.of(workload, *split_strategy(strategy)))
+def _stage_output(model: Model, strategy: Layout, workload: Workload) -> Sized:
+    kept = kept_message_bytes(model, ShardingRules.from_workload(workload, *split_strategy(strategy)))
     return Sized(owner="pipeline", name="stage output", num_bytes=float(kept))
 
 
@@ -188,7 +188,7 @@ def _fullest_moment(owner: str, moments: Sequence[Moment]) -> tuple[Sized, ...]:
 
 
 def _kept_of_mtp(
-    model: Model, policy: Recompute, blocks: Parts[BlockLoad], plain: Parts[BlockLoad]
+    model: Model, policy: Recompute, blocks: PerBlock[BlockLoad], plain: PerBlock[BlockLoad]
 ) -> list[Sized]:
     """Return what the multi-token-prediction layers keep, those under the policy and the others."""
     if blocks.mtp is None or plain.mtp is None:
@@ -198,7 +198,7 @@ def _kept_of_mtp(
     return [*_times(blocks.mtp.kept, float(count)), *_times(plain.mtp.kept, left)]
 
 
-def _awaited_at_the_end(model: Model, blocks: Parts[BlockLoad]) -> list[Sized]:
+def _awaited_at_the_end(model: Model, blocks: PerBlock[BlockLoad]) -> list[Sized]:
     """Return what the weight gradients of the head and of multi-token prediction wait with."""
     of_mtp = () if blocks.mtp is None else blocks.mtp.awaited
     return [*blocks.head.awaited, *_times(of_mtp, float(model.num_mtp_layers))]
@@ -209,7 +209,7 @@ def _times(tensors: Iterable[Sized], count: float) -> list[Sized]:
     return [replace(tensor, num_bytes=count * tensor.num_bytes) for tensor in tensors if count]
 
 
-def _in_units(blocks: Parts[BlockLoad], plain: Parts[BlockLoad], unit: int) -> Parts[BlockLoad]:
+def _in_units(blocks: PerBlock[BlockLoad], plain: PerBlock[BlockLoad], unit: int) -> PerBlock[BlockLoad]:
     """Add to the backward of each layer what the other layers of its unit keep, which are replayed with it."""
     if unit == 1:
         return blocks
@@ -229,7 +229,7 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
     return tuple(tensor for tensor in (*rest, *freed) if tensor.num_bytes)
 
 
-def _crossing(works: Sequence[BlockLoad], strategy: Strategy, workload: Workload) -> tuple[Sized, ...]:
+def _crossing(works: Sequence[BlockLoad], strategy: Layout, workload: Workload) -> tuple[Sized, ...]:
     """Return what a block's forward of the next micro-batch takes beside the backward that it crosses, if it does."""
     batch, size = workload.global_batch_size, strategy.micro_batch_size
     several = num_microbatches(global_batch_size=batch, dp=strategy.dp, micro_batch_size=size) > 1
@@ -391,7 +391,7 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
         }
 
 
-def schedule_of(strategy: Strategy, num_microbatches: int, weight_part: float = 1.0) -> Schedule:
+def schedule_of(strategy: Layout, num_microbatches: int, weight_part: float = 1.0) -> Schedule:
     """Return the schedule that a layout runs: the one it names, else 1F1B, interleaved where vpp > 1."""
     pp, vpp = strategy.pp, strategy.vpp
     name = (strategy.schedule if pp > 1 else None) or ("interleaved-1f1b" if vpp > 1 else "1f1b")
@@ -432,7 +432,7 @@ def build_timeline(
     )
 
 
-def standing_of_ranks(result: Projection, setting: Setting, inputs: Resident) -> tuple[Standing, ...]:
+def standing_of_ranks(result: Projection, setting: EvalContext, inputs: MemoryInputs) -> tuple[Standing, ...]:
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
     standing = states.buffers + message_buffers(setting, inputs) + working_bytes(setting, inputs).gathered
@@ -491,11 +491,11 @@ class _Curves:
         between = total - np.repeat(np.concatenate(([0.0], total))[flat.bounds[:-1]], np.diff(flat.bounds))
         others = np.where(forward, between - step, between)
         self.after: Array = saved + between
-        at_work = np.where(forward, saved + work["forward"][stage], np.maximum(before, saved))
+        active = np.where(forward, saved + work["forward"][stage], np.maximum(before, saved))
         in_backward, ended = before + work["backward"][stage], saved + work["afterwards"][stage]
         self.at_end = backward & (ended > in_backward)
         """Whether a backward is fullest when it ends: with what its weight gradient waits with, and metrics."""
-        self.during: Array = np.where(backward, np.maximum(in_backward, ended), at_work) + others
+        self.during: Array = np.where(backward, np.maximum(in_backward, ended), active) + others
 
     def live(self, action: int) -> tuple[list[int], list[int]]:
         """Return, per stage, the passes of its rank that hold all while an action runs, and those that wait for W."""

@@ -20,8 +20,8 @@ from forescale.presets.preset import (
 )
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -84,7 +84,7 @@ def korthikanti_output(
     return 4.0 * tokens * hidden_size / sequence_ranks + 4.0 * tokens * vocab_size / tp
 
 
-def drops_scores(strategy: Strategy) -> bool:
+def drops_scores(strategy: Layout) -> bool:
     """Whether attention's scores are made again: selective recompute of the core."""
     return strategy.recompute.granularity == "selective" and "core_attn" in strategy.recompute.modules
 
@@ -144,7 +144,7 @@ class Korthikanti2022(Struct, frozen=True, kw_only=True):
         """Return bytes by stage."""
         return self.account(question.model, question.layout, question.workload).stages
 
-    def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
+    def account(self, model: Model, strategy: Layout, workload: Workload) -> Account:
         """Return bytes by stage.
 
         Raises
@@ -170,7 +170,7 @@ class Korthikanti2022(Struct, frozen=True, kw_only=True):
             notes=(_STATES, *gpt_note(model), *_flash(strategy)),
         )
 
-    def _stage(self, model: Model, strategy: Strategy, workload: Workload, rank: int, count: int) -> Numeric:
+    def _stage(self, model: Model, strategy: Layout, workload: Workload, rank: int, count: int) -> Numeric:
         """Return what a stage of `count` layers keeps of all micro-batches in flight."""
         tokens = recorded(
             seq_len=workload.seq_len,
@@ -205,7 +205,7 @@ _STATES = Note(
 )
 
 
-def _flash(strategy: Strategy) -> tuple[Note, ...]:
+def _flash(strategy: Layout) -> tuple[Note, ...]:
     if not strategy.flash_attention or drops_scores(strategy):
         return ()
     text = (

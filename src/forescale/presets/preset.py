@@ -26,8 +26,8 @@ from forescale.projection.result import (
     utilisation,
 )
 from forescale.question import Note, Question
+from forescale.spec.layout import Layout, TensorKind
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct
 
@@ -106,7 +106,7 @@ def recorded(**numbers: float) -> dict[str, Any]:
     return {name: as_term(float(number), name=name) for name, number in numbers.items()}
 
 
-def microbatches_of(strategy: Strategy, workload: Workload) -> int:
+def microbatches_of(strategy: Layout, workload: Workload) -> int:
     """Return the micro-batches per step of a legal layout."""
     return int(
         num_microbatches(
@@ -117,14 +117,14 @@ def microbatches_of(strategy: Strategy, workload: Workload) -> int:
     )
 
 
-def layers_of(model: Model, strategy: Strategy) -> tuple[int, ...]:
+def layers_of(model: Model, strategy: Layout) -> tuple[int, ...]:
     """Return the layers of every pipeline rank."""
     return strategy.rank_layers or tuple(
         len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
     )
 
 
-def replayed_layers(strategy: Strategy, num_layers: int) -> int:
+def replayed_layers(strategy: Layout, num_layers: int) -> int:
     """Return how many of a rank's layers full recompute runs again."""
     if strategy.recompute.granularity != "full":
         return 0

@@ -15,9 +15,9 @@ from forescale.numeric import Numeric
 from forescale.question import Note
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.phrases import layout
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import GIB, format_count, format_seconds
@@ -340,7 +340,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
 
     model: Model
     cluster: Cluster
-    strategy: Strategy
+    strategy: Layout
     workload: Workload
     preset: str
     step_time: Interval
@@ -470,9 +470,9 @@ KEYS = (
 """Keys of a printed projection."""
 
 
-def strategy_row(strategy: Strategy) -> dict[str, Any]:
+def strategy_row(strategy: Layout) -> dict[str, Any]:
     """Return the plain fields of a layout and, in words, its recompute policy and axis order."""
-    values = {item.name: getattr(strategy, item.name) for item in fields(Strategy)}
+    values = {item.name: getattr(strategy, item.name) for item in fields(Layout)}
     plain = {
         name: value
         for name, value in values.items()

@@ -26,7 +26,7 @@ from forescale.report.layouts import (
     model_section,
     training_section,
 )
-from forescale.spec.strategy import Recompute
+from forescale.spec.layout import Recompute
 from forescale.units import GB, GIB, counted
 
 LABELS = {

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from forescale.atomic_write import replacing, write_text
 from forescale.escaping import csv_text, markdown, xml
 from forescale.struct import Struct
 from forescale.view.page import Chart, bullets, figure, page, table
-from forescale.written import replacing, write_text
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -10,7 +10,7 @@ from forescale.project import memory_timeline
 from forescale.question import Question
 from forescale.schedule.draw import to_svg
 from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 from forescale.units import counted
 from forescale.view.axes import SERIES
 from forescale.view.page import drawing
@@ -42,7 +42,7 @@ def drawings(question: Question) -> list[str]:
     return found
 
 
-def placement(strategy: Strategy, cluster: Cluster) -> str:
+def placement(strategy: Layout, cluster: Cluster) -> str:
     """Return an SVG document: for each axis of more than one rank the devices that device 0 talks to, node by node."""
     degrees, choices = split_strategy(strategy, domain=cluster.domain)
     meshes = groups(degrees, order_of(strategy), choices.tp_kind)

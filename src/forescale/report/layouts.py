@@ -26,6 +26,7 @@ from forescale.search.rank import SearchResult
 from forescale.spec import phrases
 from forescale.spec.cluster import Cluster
 from forescale.spec.groups import group_of
+from forescale.spec.layout import DEFAULT_AXIS_ORDER, Layout, Recompute
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -35,7 +36,6 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.units import GB, GIB, counted
@@ -341,7 +341,7 @@ def _folded(found: SearchResult) -> tuple[Column[Projection], ...]:
     return (column,) if any(found.variants) else ()
 
 
-def _choices(layout: Strategy) -> str:
+def _choices(layout: Layout) -> str:
     """Return the choices of a layout that have an effect and are not the usual ones."""
     found = [
         _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
@@ -353,7 +353,7 @@ def _choices(layout: Strategy) -> str:
     return ", ".join(filter(None, found))
 
 
-def _grid(layout: Strategy) -> str:
+def _grid(layout: Layout) -> str:
     return f"summa, panels {layout.summa_panels}"
 
 

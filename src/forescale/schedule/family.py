@@ -111,7 +111,7 @@ class Family(Struct, frozen=True, kw_only=True):
     """What pp and the micro-batches must satisfy, in words."""
     orders: Callable[[Request], Orders]
     """What each rank does, for a request that can be met."""
-    refusal: Callable[[Request], str] = lambda _: ""
+    request_violation: Callable[[Request], str] = lambda _: ""
     """Why a request with the right vpp cannot be met; empty if it can."""
     splits_backward: bool = False
     splits_sequences: bool = False
@@ -137,7 +137,7 @@ class Family(Struct, frozen=True, kw_only=True):
             return bidirectional(pp)
         return loop(pp, vpp) if self.placement == "loop" else wave(pp, vpp)
 
-    def why_not(self, request: Request) -> str:
+    def violation(self, request: Request) -> str:
         """Return why a request cannot be met; empty if it can."""
         low, high = self.vpp
         if request.pp < 1 or request.num_microbatches < 1:
@@ -150,7 +150,7 @@ class Family(Struct, frozen=True, kw_only=True):
         if request.vpp < low or (high is not None and request.vpp > high):
             allowed = f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"
             return f"vpp must be {allowed}; got {request.vpp}"
-        return self._too_large(request) or self.refusal(request)
+        return self._too_large(request) or self.request_violation(request)
 
     def _too_large(self, request: Request) -> str:
         stages = request.pp * request.vpp * self.parameter_copies
@@ -171,7 +171,7 @@ class Family(Struct, frozen=True, kw_only=True):
         ScheduleError
             If the request cannot be met; the message says why.
         """
-        if reason := self.why_not(request):
+        if reason := self.violation(request):
             raise ScheduleError(f"{self.name}: {reason}")
         return Schedule(
             name=self.name,

@@ -14,12 +14,12 @@ from forescale.spec.proposal import Constraint, Proposal
 from forescale.spec.workload import num_microbatches
 
 
-def refusal(schedule: str, pp: int, vpp: int, count: int, pieces: int = 2) -> str:
+def violation(schedule: str, pp: int, vpp: int, count: int, pieces: int = 2) -> str:
     """Return why a schedule cannot run `count` micro-batches on pp ranks of vpp stages; empty if it can.
 
     `pieces` are those that schedules on parts of sequences cut each sequence into.
     """
-    return family(schedule).why_not(Request(pp=pp, vpp=vpp, num_microbatches=count, num_splits=pieces))
+    return family(schedule).violation(Request(pp=pp, vpp=vpp, num_microbatches=count, num_splits=pieces))
 
 
 def _count(q: Proposal) -> Any:  # noqa: ANN401 (a number, or an array)
@@ -37,7 +37,7 @@ def _runs(q: Proposal) -> Any:  # noqa: ANN401 (a flag, or an array)
     shapes = np.stack(np.broadcast_arrays(d.pp, d.vpp, np.asarray(_count(q), dtype=np.int64)))
     distinct, where = np.unique(shapes.reshape(3, -1), axis=1, return_inverse=True)
     possible = [
-        pp == 1 or m < 1 or not refusal(d.schedule, pp, vpp, m, d.sequence_pieces)
+        pp == 1 or m < 1 or not violation(d.schedule, pp, vpp, m, d.sequence_pieces)
         for pp, vpp, m in distinct.T.tolist()
     ]
     return np.array(possible, dtype=bool)[where.reshape(-1)].reshape(shapes.shape[1:])
@@ -54,7 +54,7 @@ SCHEDULES: tuple[Constraint, ...] = (
         holds=_runs,
         message=lambda q: (
             f"schedule {q.degrees.schedule}: "
-            + refusal(
+            + violation(
                 q.degrees.schedule, q.degrees.pp, q.degrees.vpp, int(_count(q)), q.degrees.sequence_pieces
             )
         ),

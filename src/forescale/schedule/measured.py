@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
+from forescale.repr import ReprMixin
 from forescale.schedule.actions import BACKWARD, Action, Kind, unpack
 from forescale.schedule.draw.timeline import Bar, Timeline
 from forescale.schedule.messages import Sends
@@ -96,7 +96,7 @@ class Aligned(Struct, frozen=True, kw_only=True, eq=False):
         return np.where(late <= self.ready, idle, np.nan)
 
 
-class MeasuredStep(Brief, Struct, frozen=True, kw_only=True):
+class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
     """One step of a schedule as it ran; seconds from its start, one clock for all ranks."""
 
     schedule: Schedule

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.errors import ScheduleError
 from forescale.escaping import xml
+from forescale.repr import ReprMixin
 from forescale.schedule.actions import MICROBATCH_SHIFT, STAGE_BITS, STAGE_SHIFT, Cell, decode, encode, parse
 from forescale.struct import Struct, attributes
 
@@ -89,7 +89,7 @@ def bidirectional(num_ranks: int) -> Placement:
     return Placement(rank_of_stage=down + down[::-1], num_replicas=2)
 
 
-class Schedule(Brief, Struct, frozen=True, kw_only=True):
+class Schedule(ReprMixin, Struct, frozen=True, kw_only=True):
     """One step of a pipeline as data: each rank's compute actions in order.
 
     Sends and receives are not part of it; `forescale.schedule.lower` derives them.

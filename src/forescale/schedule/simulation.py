@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forescale.brief import Brief
 from forescale.errors import ScheduleError
 from forescale.numeric import Array
+from forescale.repr import ReprMixin
 from forescale.schedule.actions import (
     JOINED,
     KIND_BITS,
@@ -199,7 +199,7 @@ class StepCosts(Struct, frozen=True, kw_only=True, eq=False):
 NO_STEP_COSTS = StepCosts()
 
 
-class Step(Brief, Struct, frozen=True, kw_only=True, eq=False):
+class Step(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
     """What one step of a schedule takes and holds; made by `time_step`."""
 
     schedule: Schedule

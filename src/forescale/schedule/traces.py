@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from forescale.atomic_write import write_text
 from forescale.errors import ReaderError, ScheduleError
 from forescale.files import parse_json, read_text
 from forescale.schedule.actions import JOINED, Action, Kind, pack
@@ -29,7 +30,6 @@ from forescale.schedule.measured import MeasuredStep, Pass, typical
 from forescale.schedule.model import Placement, Schedule, bidirectional, loop, wave
 from forescale.struct import Struct
 from forescale.units import counted
-from forescale.written import write_text
 
 _RANK_FILE = re.compile(r"^(.*?)pp_rank_(\d+)\.json$")
 SERIES: Mapping[str, tuple[Kind, ...]] = {
@@ -79,7 +79,7 @@ def read_run(folder: Path) -> MeasuredRun:
     """
     files = _rank_files(folder)
     paths = sorted(folder.glob("*config.json"))
-    config = _Config.of(_load(paths[0]) if paths else {}, paths[0] if paths else folder, len(files))
+    config = _Config.from_values(_load(paths[0]) if paths else {}, paths[0] if paths else folder, len(files))
     ranks = [_load(path) for path in files]
     common = set.intersection(*(set(rank) for rank in ranks))
     iterations = sorted((each for each in common if each.isdecimal() and len(each) < 10), key=int)
@@ -167,7 +167,7 @@ class _Config(Struct, frozen=True, kw_only=True):
     early: bool = False
 
     @classmethod
-    def of(cls, given: dict[str, Any], path: Path, num_ranks: int) -> _Config:
+    def from_values(cls, given: dict[str, Any], path: Path, num_ranks: int) -> _Config:
         """Read it; the simulator's names are vpp_size and micro_batches."""
 
         def whole(names: Sequence[str], otherwise: int) -> int:
@@ -387,7 +387,7 @@ def _name_of(schedule: Schedule) -> str:
     request = Request(pp=schedule.num_ranks, num_microbatches=schedule.num_microbatches, vpp=vpp)
     for each in families():
         wanted = replace(request, vpp=each.fixed_vpp or vpp)
-        if wanted.vpp != vpp or each.splits_sequences or each.refusal(wanted):
+        if wanted.vpp != vpp or each.splits_sequences or each.violation(wanted):
             continue
         try:
             built = each.build(wanted)

@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from forescale.formula import formula
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective
-from forescale.graph.parts import ByPolicy, Parts
+from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.graph.recompute import NO_RECOMPUTE, keep
-from forescale.graph.sharding import OF_BLOCKS, Choices, split_strategy
+from forescale.graph.sharding import OF_BLOCKS, StructuralOptions, split_strategy
 from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
-from forescale.memory.inputs import Setting, StateBytes
+from forescale.memory.inputs import EvalContext, StateBytes
 from forescale.memory.liveness import BlockBytes, block_bytes
 from forescale.memory.overhead import load_residual
 from forescale.memory.parameters import Sharded
 from forescale.memory.peak import footprint, highest_peak
 from forescale.memory.states import state_bytes
-from forescale.numeric import Array, Numeric, larger, mapped, smaller, taking
+from forescale.numeric import Array, Numeric, mapped, maximum, minimum, taking
 from forescale.question import Question
 from forescale.schedule import splits_backward
 from forescale.search.evaluate import (
@@ -54,7 +54,7 @@ from forescale.search.tree import (
     Cells,
     Tree,
 )
-from forescale.spec.strategy import Recompute
+from forescale.spec.layout import Recompute
 from forescale.struct import Struct
 from forescale.time.blocks import block_seconds, deferred_seconds
 from forescale.time.crossing import uncrossed_time
@@ -156,7 +156,7 @@ class WorkBounds:
         return bounds
 
     def _of_kind(
-        self, rows: Rows, cells: Rows, blocks: Parts[Array], hidden: Parts[Array], at: Rows
+        self, rows: Rows, cells: Rows, blocks: PerBlock[Array], hidden: PerBlock[Array], at: Rows
     ) -> Array:
         """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
         bounds, model = np.empty(len(rows)), self._of_model(blocks)
@@ -167,28 +167,28 @@ class WorkBounds:
             bounds[own] = self._step(row, cells[own], model[at[own]], slowest, least)
         return bounds
 
-    def _of_model(self, blocks: Parts[Array]) -> Array:
+    def _of_model(self, blocks: PerBlock[Array]) -> Array:
         """Return the seconds of all layers and both ends."""
         model = self.question.model
         whole = stack_plans([plan_stages(model, pp=1)])
         seconds: Array = np.asarray(over_stages(whole, blocks, _own, num_mtp=model.num_mtp_layers))[0]
         return seconds
 
-    def _slowest(self, row: int, cells: Rows, model: Array, blocks: Parts[Array], at: Rows) -> Array:
+    def _slowest(self, row: int, cells: Rows, model: Array, blocks: PerBlock[Array], at: Rows) -> Array:
         """Return the seconds of the slowest stage; of the mean one where a named schedule says what stands on each."""
         if self.branches[row].first.schedule is not None:
             return model / self.whole.columns["pp"][cells]
         seconds, present = self._on_stages(cells, blocks, at)
         return np.asarray(np.max(np.where(present, seconds, 0.0), axis=0))
 
-    def _least_on_stage(self, row: int, cells: Rows, blocks: Parts[Array], at: Rows) -> Numeric:
+    def _least_on_stage(self, row: int, cells: Rows, blocks: PerBlock[Array], at: Rows) -> Numeric:
         """Return the least seconds of any stage; 0 where a named schedule says what stands on each."""
         if self.branches[row].first.schedule is not None:
             return 0.0
         seconds, present = self._on_stages(cells, blocks, at)
         return np.asarray(np.min(np.where(present, seconds, np.inf), axis=0))
 
-    def _on_stages(self, cells: Rows, blocks: Parts[Array], at: Rows) -> tuple[Array, Array]:
+    def _on_stages(self, cells: Rows, blocks: PerBlock[Array], at: Rows) -> tuple[Array, Array]:
         """Return (stages, cells) seconds, and which of the stages there are."""
         found = stages_of(
             self.question.model, {name: self.whole.columns[name][cells] for name in ("pp", "vpp")}
@@ -229,8 +229,8 @@ class WorkBounds:
         )
 
     def _over(
-        self, kind: Kind, cells: Rows, of: Callable[[Rows, Columns, Choices], Parts[Array]]
-    ) -> Parts[Array]:
+        self, kind: Kind, cells: Rows, of: Callable[[Rows, Columns, StructuralOptions], PerBlock[Array]]
+    ) -> PerBlock[Array]:
         """Return seconds of the blocks of some cells under a list, which `of` gives by choices."""
         common = split_strategy(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
@@ -245,13 +245,13 @@ class WorkBounds:
                 found.append(of(cells[pairs], chosen, choices))
         return reduce(_joined, found).map(_at(np.argsort(np.concatenate(order))))
 
-    def _dense(self, cells: Rows, columns: Columns, choices: Choices) -> Parts[Array]:
+    def _dense(self, cells: Rows, columns: Columns, choices: StructuralOptions) -> PerBlock[Array]:
         """Return the seconds of everything but experts, or of all where there are none."""
         without = (*EXPERT_PARTS, "overhead") if self.question.model.is_moe else ()
         names = ("tp", "cp", "micro_batch_size")
         return self._priced({name: columns[name] for name in names}, cells, choices, without=without)
 
-    def _experts(self, cells: Rows, columns: Columns, choices: Choices) -> Parts[Array]:
+    def _experts(self, cells: Rows, columns: Columns, choices: StructuralOptions) -> PerBlock[Array]:
         """Return (cells, 2): seconds of experts and of sending tokens to them and back; what they hide of that."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
@@ -268,12 +268,12 @@ class WorkBounds:
         self,
         columns: Columns,
         cells: Rows,
-        choices: Choices,
+        choices: StructuralOptions,
         *,
         within: tuple[str, ...] | None = None,
         without: tuple[str, ...] = (),
         operators: Callable[[Operator], bool] | None = None,
-    ) -> Parts[Array]:
+    ) -> PerBlock[Array]:
         """Return the seconds of one micro-batch through each block and back, nothing recomputed, of some parts."""
         question, found = self.question, []
         for start in range(0, len(cells), KEYS_AT_ONCE):
@@ -297,7 +297,7 @@ class WorkBounds:
                 ]
                 if within is None and choices.deferred_head_gradients and priced.block.name == "head":
                     saved, _ = deferred_seconds(priced, own, choices)
-                    named.append(-larger(saved, 0.0) * (1.0 + question.model.num_mtp_layers))
+                    named.append(-maximum(saved, 0.0) * (1.0 + question.model.num_mtp_layers))
                 numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
                 return (
                     numbers
@@ -321,7 +321,7 @@ def _at(rows: Rows) -> Callable[[Array], Array]:
     return lambda values: values[rows]
 
 
-def _joined(blocks: Parts[Array], more: Parts[Array]) -> Parts[Array]:
+def _joined(blocks: PerBlock[Array], more: PerBlock[Array]) -> PerBlock[Array]:
     """Return the numbers of both, one after the other."""
     return blocks.zipped(more, lambda one, other: np.concatenate([one, other]))
 
@@ -355,14 +355,14 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         layouts, owner, _ = self.cells.expand(rows[first])
         stages = plans(first[owner])
         degrees, held = as_degrees(layouts.columns), batch.held(first[owner])
-        sharded = Sharded.of(self.question.model, held, stages, degrees)
+        sharded = Sharded.from_model(self.question.model, held, stages, degrees)
         setting = setting_of(self.question, batch.choices)
         states = state_bytes(setting, sharded)
         starts = np.searchsorted(owner, np.arange(len(first)))
         always = states.total() + states.narrow + beside(setting, states, safe=self.question.safe)
 
-        def least(at_work: Numeric) -> Array:
-            found: Array = np.minimum.reduceat(np.asarray(always + at_work), starts, axis=1)
+        def least(active: Numeric) -> Array:
+            found: Array = np.minimum.reduceat(np.asarray(always + active), starts, axis=1)
             return found[:, table.where]
 
         standing, kept = states.buffers, least(states.buffers)
@@ -377,7 +377,7 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         )
 
 
-def beside(setting: Setting, states: StateBytes, *, safe: bool) -> Numeric:
+def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
     """Return what surely stands in tensors that find no room, and in other streams' memory, as bytes allocated.
 
     Of these the allocator loses pieces, and at the upper end of its range (`safe`) formulas are off besides: they stand
@@ -461,14 +461,14 @@ class MemoryBounds:
         bounds = np.full(len(rows), np.inf)
         least = LeastStates(question=self.question, cells=self.cells, chosen=np.arange(len(self.cells)))
         found = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
-        known: dict[PricedOnce, Parts[ByPolicy[BlockBytes]]] = {}
+        known: dict[PricedOnce, PerBlock[RecomputeSplit[BlockBytes]]] = {}
         for batch in found:
             if batch.blocks not in known:
                 known[batch.blocks] = least_bytes(batch.blocks.built, self.policies, batch.choices)
             bounds[batch.pairs] = self._of(batch, known[batch.blocks], least(batch)) * MARGIN
         return bounds
 
-    def _of(self, batch: Batch, costs: Parts[ByPolicy[BlockBytes]], floor: StateBytes) -> Array:
+    def _of(self, batch: Batch, costs: PerBlock[RecomputeSplit[BlockBytes]], floor: StateBytes) -> Array:
         """Return the bounds of a batch, whose states and what is gathered take `floor` (stages, pairs)."""
         question, choices = self.question, replace(batch.choices, recompute=NO_RECOMPUTE)
         columns = {name: values[batch.rows] for name, values in self.cells.whole.columns.items()}
@@ -481,7 +481,7 @@ class MemoryBounds:
             pricing = batch.ranks.pricing(question, degrees, choices, part)
             inputs = resident_of(
                 setting,
-                Sharded.of(question.model, batch.held(part), stages, degrees),
+                Sharded.from_model(question.model, batch.held(part), stages, degrees),
                 mapped(costs, taking(batch.block[part])),
                 pricing.places,
                 batch.pipeline.take(part).in_flight,
@@ -493,15 +493,15 @@ class MemoryBounds:
 
 
 def least_bytes(
-    blocks: Parts[Block], policies: Sequence[Recompute], choices: Choices
-) -> Parts[ByPolicy[BlockBytes]]:
+    blocks: PerBlock[Block], policies: Sequence[Recompute], choices: StructuralOptions
+) -> PerBlock[RecomputeSplit[BlockBytes]]:
     """Return blocks that keep, and need at work, the least that any policy has, whichever layers it takes."""
     if not all(policy.takes_all for policy in policies):
         policies = tuple(dict.fromkeys((*policies, NO_RECOMPUTE)))
     layers = [
         [_on_layer(blocks.layers, at, each, choices) for each in policies] for at in range(len(blocks.layers))
     ]
-    return Parts(
+    return PerBlock(
         layers=tuple(_of_all(_least(each)) for each in layers),
         embedding=_of_any(blocks.embedding, ()),
         head=_of_any(
@@ -514,7 +514,7 @@ def least_bytes(
     )
 
 
-def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choices) -> BlockBytes:
+def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: StructuralOptions) -> BlockBytes:
     """Return the bytes of a layer under a policy, without what is offloaded.
 
     Layers that are replayed together keep one input, of whichever kind the first of them is.
@@ -533,7 +533,7 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choi
     kept, working = own.kept, own.backward - own.kept
     ahead = own.forward - own.kept
     if policy.unit > 1:
-        kept = reduce(smaller, [each.kept for each in others]) / float(policy.unit)
+        kept = reduce(minimum, [each.kept for each in others]) / float(policy.unit)
         working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
     kept = kept - offload.module_share * own.offloaded
     return replace(own, kept=kept, forward=kept + ahead, backward=kept + working, offloaded=0.0)
@@ -541,11 +541,11 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Choi
 
 def _least(found: Sequence[BlockBytes]) -> BlockBytes:
     """Return what is kept, and needed beyond that at work, at the least of each."""
-    kept = reduce(smaller, [each.kept for each in found])
-    ahead = reduce(smaller, [each.forward - each.kept for each in found])
-    working = reduce(smaller, [each.backward - each.kept for each in found])
+    kept = reduce(minimum, [each.kept for each in found])
+    ahead = reduce(minimum, [each.forward - each.kept for each in found])
+    working = reduce(minimum, [each.backward - each.kept for each in found])
     pools = [each.captured for each in found if each.captured is not None]
-    captured = [reduce(smaller, each) for each in zip(*pools, strict=True)]
+    captured = [reduce(minimum, each) for each in zip(*pools, strict=True)]
     return replace(
         found[0],
         kept=kept,
@@ -555,11 +555,13 @@ def _least(found: Sequence[BlockBytes]) -> BlockBytes:
     )
 
 
-def _of_any(block: Block, policies: Sequence[Recompute], *, split: bool = False) -> ByPolicy[BlockBytes]:
+def _of_any(
+    block: Block, policies: Sequence[Recompute], *, split: bool = False
+) -> RecomputeSplit[BlockBytes]:
     """Return the least of a block that nothing offloads, and under none of `policies` what it keeps as it is."""
     plain = dict.fromkeys(each.of_towers for each in policies) or (NO_RECOMPUTE,)
     return _of_all(_least([block_bytes(block, keep(block, each), split=split) for each in plain]))
 
 
-def _of_all(cost: BlockBytes) -> ByPolicy[BlockBytes]:
-    return ByPolicy(taken=cost, left=cost)
+def _of_all(cost: BlockBytes) -> RecomputeSplit[BlockBytes]:
+    return RecomputeSplit(taken=cost, left=cost)

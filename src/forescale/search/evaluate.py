@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from forescale.evaluate import evaluate
 from forescale.graph.operator import Block
-from forescale.graph.parts import Parts, build_blocks, counted_weight_part
-from forescale.graph.sharding import OF_BLOCKS, Choices, Degrees, ShardingRules, split_strategy
+from forescale.graph.per_block import PerBlock, build_blocks, counted_weight_part
+from forescale.graph.sharding import OF_BLOCKS, Degrees, ShardingRules, StructuralOptions, split_strategy
 from forescale.graph.stages import EVERY_LAYER, StagePlan, Stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
 from forescale.memory.in_flight import InFlight
-from forescale.memory.inputs import Setting, StateBytes
-from forescale.memory.parameters import Holding, Sharded, holdings
+from forescale.memory.inputs import EvalContext, StateBytes
+from forescale.memory.parameters import BlockParameters, Sharded, holdings
 from forescale.memory.peak import highest_peak
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, joined, mapped, taking
@@ -38,8 +38,8 @@ from forescale.search.layouts import (
 )
 from forescale.search.ranks import GivenRanks, Ranks, RelaxedPlacement, RelaxedRanks
 from forescale.search.tree import branches_of
+from forescale.spec.layout import Layout, Recompute, TensorKind
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy, TensorKind
 from forescale.struct import Struct
 from forescale.time.blocks import BlockCosts, PricedModel
 from forescale.time.data_parallel import DataTraffic, data_traffic
@@ -89,7 +89,7 @@ class PricedOnce:
     """The blocks of pairs that share operators, whatever their schedule: each is built, and priced, once."""
 
     def __init__(
-        self, question: Question, columns: Columns, choices: Choices, ranks: Ranks, rows: Rows
+        self, question: Question, columns: Columns, choices: StructuralOptions, ranks: Ranks, rows: Rows
     ) -> None:
         self._question, self._choices, self._ranks = question, choices, ranks
         self._columns = {name: values[rows] for name, values in columns.items()}
@@ -106,12 +106,12 @@ class PricedOnce:
         return as_degrees({name: values[first] for name, values in self._columns.items()})
 
     @cached_property
-    def built(self) -> Parts[Block]:
+    def built(self) -> PerBlock[Block]:
         """The operators of the distinct blocks."""
         return blocks_of(self._question, self._degrees, self._choices)
 
     @cached_property
-    def held(self) -> Parts[Holding]:
+    def held(self) -> PerBlock[BlockParameters]:
         """Their parameters."""
         return holdings(self.built)
 
@@ -144,7 +144,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     """What may be recomputed; of counts of layers the first stands for all, stages know each pair's."""
     policy: Rows
     """Which of `policies` each pair has."""
-    choices: Choices
+    choices: StructuralOptions
     ranks: Ranks
     blocks: PricedOnce
     at: Rows
@@ -163,7 +163,7 @@ class Batch(Struct, frozen=True, kw_only=True):
         whole = [each for each in present if self.policies[each].takes_all]
         return [*([whole] if whole else []), *([each] for each in present if each not in whole)]
 
-    def held(self, some: Rows) -> Parts[Holding]:
+    def held(self, some: Rows) -> PerBlock[BlockParameters]:
         """Return the parameters of the blocks of some pairs."""
         return mapped(self.blocks.held, taking(self.block[some]))
 
@@ -403,9 +403,9 @@ class Scores(Struct, frozen=True, kw_only=True):
     peak: Array
 
 
-def blocks_of(question: Question, degrees: Degrees, choices: Choices) -> Parts[Block]:
+def blocks_of(question: Question, degrees: Degrees, choices: StructuralOptions) -> PerBlock[Block]:
     """Return the operator lists for all candidates of `degrees`."""
-    return build_blocks(question.model, ShardingRules.of(question.workload, degrees, choices))
+    return build_blocks(question.model, ShardingRules.from_workload(question.workload, degrees, choices))
 
 
 def score(
@@ -488,10 +488,10 @@ def score_pairs(
     return scores
 
 
-def score_layouts(question: Question, layouts: Sequence[Strategy]) -> Scores:
+def score_layouts(question: Question, layouts: Sequence[Layout]) -> Scores:
     """Return step time and peak memory, (layouts,), of legal layouts whatever they differ in."""
     scores = Scores(step_time=np.full(len(layouts), np.inf), peak=np.full(len(layouts), np.inf))
-    alike: dict[Strategy, list[int]] = {}
+    alike: dict[Layout, list[int]] = {}
     for index, each in enumerate(layouts):
         alike.setdefault(uncrossed(each), []).append(index)
     for base, indices in alike.items():
@@ -535,7 +535,9 @@ def _by_kind(question: Question, candidates: Candidates) -> dict[TensorKind, Arr
     }
 
 
-def _states(question: Question, candidates: Candidates, stages_of_rows: StagesOf, choices: Choices) -> Array:
+def _states(
+    question: Question, candidates: Candidates, stages_of_rows: StagesOf, choices: StructuralOptions
+) -> Array:
     """Return the bytes of weights, gradients and optimizer states on the fullest stage of every row."""
     model = question.model
     table = distinct(candidates.columns, (*TRAFFIC_KEY, "zero"))
@@ -543,7 +545,7 @@ def _states(question: Question, candidates: Candidates, stages_of_rows: StagesOf
     held = holdings(blocks_of(question, degrees, choices))
     stages = stages_of_rows(first_rows(table.where))
     setting = setting_of(question, choices)
-    states = weights_and_updates(setting, Sharded.of(model, held, stages, degrees))
+    states = weights_and_updates(setting, Sharded.from_model(model, held, stages, degrees))
     total = np.asarray(states.total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]
@@ -569,15 +571,15 @@ class _Group:
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
         held, stages = self.batch.held(first), self.batch.stages(first)
-        sharded = Sharded.of(self.question.model, held, stages, degrees)
+        sharded = Sharded.from_model(self.question.model, held, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, first)
         return data_traffic(self.setting, sharded, pricing)
 
-    def inputs(self, setting: Setting, part: Rows, costs: BlockCosts) -> Inputs:
+    def inputs(self, setting: EvalContext, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
         held, stages = self.batch.held(part), self.batch.stages(part)
-        sharded = Sharded.of(self.question.model, held, stages, degrees)
+        sharded = Sharded.from_model(self.question.model, held, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
         pipeline = self.batch.pipeline.take(part)
         told = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)

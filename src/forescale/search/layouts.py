@@ -19,20 +19,20 @@ from forescale.question import Question
 from forescale.schedule.legality import LEGALITY
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import fills_tiers, legal
-from forescale.spec.model import Model
-from forescale.spec.proposal import Constraint, ManyLayouts, Proposal
-from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     DEFAULT_AXIS_ORDER,
     Axis,
     ContextKind,
+    Layout,
     Placement,
     Recompute,
     Share,
-    Strategy,
     TensorKind,
     settled,
 )
+from forescale.spec.model import Model
+from forescale.spec.proposal import Constraint, ManyLayouts, Proposal
+from forescale.spec.space import DEGREE_NAMES, PlacementChoice, Space, default_recompute
 from forescale.spec.summa import summa_refusal
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct
@@ -86,7 +86,7 @@ class Candidates(Struct, frozen=True, kw_only=True):
     columns: Columns
     """Degrees and sp, one array each."""
     variants: tuple[Variant, ...]
-    base: Strategy
+    base: Layout
     cluster: Cluster
     workload: Workload
     refused: dict[str, int]
@@ -201,7 +201,7 @@ class Candidates(Struct, frozen=True, kw_only=True):
         )
         return np.asarray(count, dtype=np.int64)
 
-    def strategy(self, variant: int, row: int) -> Strategy:
+    def strategy(self, variant: int, row: int) -> Layout:
         """Return one layout as a strategy."""
         chosen = self.variants[variant]
         degrees: dict[str, Any] = {name: int(self.columns[name][row]) for name in DEGREE_NAMES}
@@ -230,13 +230,13 @@ VARIED = tuple(Variant.__dataclass_fields__)
 """Fields of a layout that variants have."""
 
 
-def uncrossed(layout: Strategy) -> Strategy:
+def uncrossed(layout: Layout) -> Layout:
     """Return what of a layout neither rows of degrees nor variants say; these are as usual."""
-    usual = Strategy()
+    usual = Layout()
     return replace(layout, **{name: getattr(usual, name) for name in (*DEGREE_NAMES, "sp", *VARIED)})
 
 
-def candidates_of(question: Question, layouts: Sequence[Strategy], base: Strategy) -> tuple[Candidates, Rows]:
+def candidates_of(question: Question, layouts: Sequence[Layout], base: Layout) -> tuple[Candidates, Rows]:
     """Return legal layouts that are alike but for degrees and variants, one row each, and the variant of each."""
     variants = [Variant(**{name: getattr(each, name) for name in VARIED}) for each in layouts]
     known = {each: index for index, each in enumerate(dict.fromkeys(variants))}

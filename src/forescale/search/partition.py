@@ -13,21 +13,21 @@ from operator import attrgetter
 import numpy as np
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.errors import SpecError
 from forescale.formula import number_of
 from forescale.graph.stages import virtual_stages
-from forescale.inputs import Wired, wire
-from forescale.memory.inputs import Setting
-from forescale.memory.parameters import NO_ELEMENTS, Elements, Holding, head_copies, second_embedding
+from forescale.inputs import Prepared, prepare
+from forescale.memory.inputs import EvalContext
+from forescale.memory.parameters import NO_ELEMENTS, BlockParameters, Elements, head_copies, second_embedding
 from forescale.memory.states import weights_and_updates
 from forescale.numeric import Array, Numeric
 from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
+from forescale.repr import ReprMixin
 from forescale.schedule.optimise.partition import Layer, Partition, partition_layers
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
 from forescale.time.pipeline import Simulated
@@ -37,12 +37,12 @@ from forescale.units import counted
 FULL = Recompute(granularity="full")
 
 
-class Partitioned(Brief, Struct, frozen=True, kw_only=True):
+class Partitioned(ReprMixin, Struct, frozen=True, kw_only=True):
     """The cut, and what it changes."""
 
     partition: Partition
     """Its layers are the embedding, the decoder's, and the head with multi-token prediction."""
-    strategy: Strategy
+    strategy: Layout
     """The layout with `stage_layers`, and recompute by layer where stages do not fit without."""
     projection: Projection
     even: Projection
@@ -71,10 +71,10 @@ def partition_stages(question: Question, measured: Array | None = None) -> Parti
     ScheduleError
         If there are fewer layers than stages, or no cut fits the memory.
     """
-    wired = wire(question)
-    even, inputs, strategy = project(question), wired.inputs, question.layout
-    ranks, in_flight = _in_flight(wired)
-    layers = _layers(wired)
+    prepared = prepare(question)
+    even, inputs, strategy = project(question), prepared.inputs, question.layout
+    ranks, in_flight = _in_flight(prepared)
+    layers = _layers(prepared)
     if measured is not None:
         layers = _as_measured(question, layers, ranks, measured)
     room = question.cluster.device.hbm_bytes - _beside(even, inputs)
@@ -117,10 +117,10 @@ def _as_measured(
     return found
 
 
-def _in_flight(wired: Wired) -> tuple[tuple[int, ...], list[float]]:
+def _in_flight(prepared: Prepared) -> tuple[tuple[int, ...], list[float]]:
     """Return the rank of every virtual stage, and the micro-batches each rank holds at once."""
-    strategy, inputs, pipeline = wired.question.layout, wired.inputs, wired.inputs.pipeline
-    count = wired.setting.num_microbatches(inputs.degrees)
+    strategy, inputs, pipeline = prepared.question.layout, prepared.inputs, prepared.inputs.pipeline
+    count = prepared.setting.num_microbatches(inputs.degrees)
     held = np.asarray(pipeline.in_flight.shares(inputs.degrees, inputs.stages, count))[:, 0].tolist()
     if isinstance(pipeline, Simulated):
         return pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], held
@@ -134,21 +134,21 @@ class _Present(Struct, frozen=True, kw_only=True):
     seconds: BlockSeconds
     kept: Numeric
     least: Numeric
-    holding: Holding
+    holding: BlockParameters
 
 
-def _layers(wired: Wired) -> list[Layer]:
+def _layers(prepared: Prepared) -> list[Layer]:
     """Return the embedding, the decoder's layers, and the head with multi-token prediction."""
-    setting, inputs = wired.setting, wired.inputs
+    setting, inputs = prepared.setting, prepared.inputs
     model, recompute = setting.model, setting.choices.recompute
-    held, again = inputs.held, wired.priced.under(FULL).bytes
+    held, again = inputs.held, prepared.priced.under(FULL).bytes
     now = inputs.seconds.zipped(inputs.blocks, lambda seconds, own: (seconds.taken, own.taken.kept))
 
     def layer(present: Sequence[_Present], name: str, beside: float = 0.0) -> Layer:
         states = _states(setting, inputs, present, beside)
         return _layer(present, states, name, choosing=recompute.granularity == "none")
 
-    def present(own: tuple[BlockSeconds, Numeric], holding: Holding, number: float = 1.0) -> _Present:
+    def present(own: tuple[BlockSeconds, Numeric], holding: BlockParameters, number: float = 1.0) -> _Present:
         return _Present(number=number, seconds=own[0], kept=own[1], least=own[1], holding=holding)
 
     kinds = [
@@ -183,11 +183,11 @@ def _layer(present: Sequence[_Present], states: float, name: str, *, choosing: b
     )
 
 
-def _states(setting: Setting, inputs: Inputs, present: Sequence[_Present], beside: float) -> float:
+def _states(setting: EvalContext, inputs: Inputs, present: Sequence[_Present], beside: float) -> float:
     """Return the bytes of the states of some blocks, and of `beside` more embeddings, on one device."""
     copies = number_of(head_copies(pp=inputs.degrees.pp, tied=setting.model.tied_embeddings))
 
-    def summed(of: Callable[[Holding], Elements | None]) -> Elements:
+    def summed(of: Callable[[BlockParameters], Elements | None]) -> Elements:
         held = [(own.number, of(own.holding) or NO_ELEMENTS) for own in present]
         if beside:
             held.append((beside, of(inputs.held.embedding) or NO_ELEMENTS))
@@ -208,14 +208,14 @@ def _beside(even: Projection, inputs: Inputs) -> float:
     held = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
     stages = even.memory.stages
     standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in held) for stage in stages)
-    at_work = max(
+    active = max(
         number_of(np.maximum(own.taken.forward, own.taken.backward) - own.taken.kept)
         for own in inputs.blocks.all()
     )
-    return float(standing + at_work)
+    return float(standing + active)
 
 
-def _strategy(model: Model, strategy: Strategy, found: Partition) -> Strategy:
+def _strategy(model: Model, strategy: Layout, found: Partition) -> Layout:
     """Return the layout with the partition's layers, and the recompute that it chose."""
     most = model.num_layers
     counts = [min(high - 1, most) - max(low - 1, 0) for low, high in pairwise(found.bounds)]

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from forescale.cost.mesh import AXES, Group, Inside, Order, groups, placed, ranks_per_node, ranks_per_tier
 from forescale.graph.ops import MeshAxis
-from forescale.graph.sharding import Choices, Degrees
+from forescale.graph.sharding import Degrees, StructuralOptions
 from forescale.inputs import communicators, pricing_between, pricing_of
 from forescale.numeric import Array, Numeric, mapped, taking
 from forescale.question import Question
 from forescale.search.layouts import Candidates, Columns, RankOrder, Rows, as_degrees, distinct, first_rows
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import CONTEXT_KINDS, Axis
 from forescale.spec.model import Model
-from forescale.spec.strategy import CONTEXT_KINDS, Axis
 from forescale.struct import Struct
 from forescale.time.price import Pricing
 
@@ -67,7 +67,9 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
             if axis not in APART_FROM_BLOCKS
         }
 
-    def pricing(self, question: Question, degrees: Degrees, choices: Choices, rows: Rows) -> Pricing:
+    def pricing(
+        self, question: Question, degrees: Degrees, choices: StructuralOptions, rows: Rows
+    ) -> Pricing:
         """Return the cost models of some rows, whose degrees are given: messages take the least of all places."""
         at: dict[MeshAxis, tuple[Group, ...]] = {
             axis: tuple(_taken(group, part.where[rows]) for group in places)
@@ -181,7 +183,9 @@ class Ranks(Protocol):
         """Return what else the price of a block depends on, a column per pair."""
         ...
 
-    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
+    def pricing(
+        self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
+    ) -> Pricing:
         """Return the cost models of some pairs, whose degrees are given."""
         ...
 
@@ -206,7 +210,9 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
             keys["pp"] = np.where(between[self.which], self.pp, 1)
         return keys
 
-    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
+    def pricing(
+        self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
+    ) -> Pricing:
         """Return the cost models, the communicators of each pair as its own order has them."""
         alike = np.array(_alike(self.orders))[self.which[pairs]]
         found = []
@@ -267,6 +273,8 @@ class RelaxedRanks(Struct, frozen=True, kw_only=True):
         """Return the sets of places."""
         return self.placement.keys(self.rows)
 
-    def pricing(self, question: Question, degrees: Degrees, choices: Choices, pairs: Rows) -> Pricing:
+    def pricing(
+        self, question: Question, degrees: Degrees, choices: StructuralOptions, pairs: Rows
+    ) -> Pricing:
         """Return the cost models of messages at their best places."""
         return self.placement.pricing(question, degrees, choices, self.rows[pairs])

@@ -17,9 +17,9 @@ from forescale.search.scenarios import fastest, scenarios, smallest, step_of_all
 from forescale.search.solve import Watch
 from forescale.search.tree import enumerate_cells
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import ALL_LAYERS, Layout, Overlap, Recompute
 from forescale.spec.model import Model
 from forescale.spec.space import NAMES, Space
-from forescale.spec.strategy import ALL_LAYERS, Overlap, Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.units import GIB, counted, format_bytes
@@ -242,7 +242,7 @@ class Remedy(Struct, frozen=True, kw_only=True):
     change: str
     peak_bytes: float
     fits: bool
-    strategy: Strategy
+    strategy: Layout
     """The smallest layout."""
 
 
@@ -305,12 +305,12 @@ def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Reme
     ]
 
 
-def _smallest(question: Question, most: float = np.inf) -> tuple[float, Strategy] | None:
+def _smallest(question: Question, most: float = np.inf) -> tuple[float, Layout] | None:
     """Return the peak of the smallest layout of a question, and that layout; None if none is legal, or that small.
 
     It is of one site by itself, where sites train so.
     """
-    best: tuple[float, Strategy] | None = None
+    best: tuple[float, Layout] | None = None
     for each in scenarios(question.site):
         if most < np.inf and least_states(each) * MARGIN > most:
             continue
@@ -368,5 +368,5 @@ class Relaxation(Struct, frozen=True, kw_only=True):
     step_time_s: float
     gain: float
     """Fraction of the time per token saved."""
-    strategy: Strategy | None = None
+    strategy: Layout | None = None
     """The layout that gains it, where it was looked for."""

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from forescale.brief import Brief
 from forescale.errors import InfeasibleError, SpecError
 from forescale.numeric import divisors
 from forescale.project import flops_of, peak_rate
@@ -22,6 +21,7 @@ from forescale.projection.result import (
     energy_per_token,
 )
 from forescale.question import Question
+from forescale.repr import ReprMixin
 from forescale.results import Result
 from forescale.search.rank import search
 from forescale.search.scenarios import scenarios
@@ -61,7 +61,7 @@ class Target(Struct, frozen=True, kw_only=True):
         return min(limits)
 
 
-class Point(Brief, Struct, frozen=True, kw_only=True):
+class Point(ReprMixin, Struct, frozen=True, kw_only=True):
     """One value of what is varied, with its best layout."""
 
     num_devices: int

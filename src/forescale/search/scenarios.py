@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from forescale.atomic_write import replacing
 from forescale.errors import InfeasibleError, SpecError
 from forescale.files import exists, is_file
 from forescale.numeric import Array
@@ -27,14 +28,13 @@ from forescale.search.scope import Scope
 from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
+from forescale.spec.layout import Layout, Overlap
 from forescale.spec.space import SCENARIO_NAMES
-from forescale.spec.strategy import Overlap, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.time.outer import step_of_sites
 from forescale.units import counted, format_bytes, format_seconds
 from forescale.version import __version__
-from forescale.written import replacing
 
 SAVED_EVERY_S = 1.0
 UNREADABLE = (
@@ -61,7 +61,7 @@ class Checkpoint:
     _saved: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, path: Path, question: Question, goal: Goal) -> Checkpoint:
+    def from_question(cls, path: Path, question: Question, goal: Goal) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
         asked = [getattr(question, each.name) for each in fields(question)]
         return cls(path=path, key=hashlib.sha256(repr((__version__, asked, goal)).encode()).hexdigest())
@@ -156,7 +156,7 @@ def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
     return replace(question, strategy=None, workload=workload, space=replace(question.space, base=base))
 
 
-def _retyped(question: Question, types: Mapping[str, Any]) -> tuple[Strategy, Workload]:
+def _retyped(question: Question, types: Mapping[str, Any]) -> tuple[Layout, Workload]:
     """Return what is not searched, and the workload, under other types of compute: as the framework has them."""
     base, workload = question.space.base, question.workload
     if question.framework is None:
@@ -239,7 +239,7 @@ class Fastest(Struct, frozen=True, kw_only=True):
     step_time: float = np.inf
     question: Question | None = None
     """The scenario that the layout is of."""
-    strategy: Strategy | None = None
+    strategy: Layout | None = None
 
 
 def fastest(
@@ -348,7 +348,7 @@ class Ranking:
             like = self.like[nth]
             solver = like.solver.again(question, self.goal)
             return Run(question=question, solver=solver, checkpoint=None, scope=like.scope, nth=nth)
-        scope = Scope.of(question, question.space.whole(question.model), by_time=self.goal.by_time)
+        scope = Scope.from_question(question, question.space.whole(question.model), by_time=self.goal.by_time)
         if self.cutoff < np.inf:
             scope = scope.bounded(question)
             cells = scope.within(self.cutoff, later=False)
@@ -367,7 +367,7 @@ class Ranking:
         if (path := self.checkpoint) is None:
             return None
         name = f"{path.name}.{nth}{part}" if nth or part else path.name
-        return Checkpoint.of(path.with_name(name), question, self.goal)
+        return Checkpoint.from_question(path.with_name(name), question, self.goal)
 
     def _rest(self, run: Run) -> Run | None:
         """Return the search of the rows of a scenario that come later, up to the cutoff; None if none is."""
@@ -476,14 +476,14 @@ class Ranking:
         ranked = self._ranked()
         return ranked[-1][0] if len(ranked) == self.goal.top else np.inf
 
-    def best(self) -> list[tuple[Question, Strategy, int]]:
+    def best(self) -> list[tuple[Question, Layout, int]]:
         """Return the best layouts of all, each with its question and how many layouts it stands for."""
         return [
             (self.runs[nth].question, self.solvers[nth].layout(place), count)
             for _, nth, place, count in self._ranked()
         ]
 
-    def surest(self) -> tuple[Question, Strategy] | None:
+    def surest(self) -> tuple[Question, Layout] | None:
         """Return the fastest layout that fits for sure, if it is no slower than the last of the best."""
         found: list[tuple[float, float, int, int]] = []
         for nth, solver in enumerate(self.solvers):

@@ -30,7 +30,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     """(rows,) seconds below which no layout of a row is, where `work` is known."""
 
     @classmethod
-    def of(cls, question: Question, space: Space, *, by_time: bool) -> Scope:
+    def from_question(cls, question: Question, space: Space, *, by_time: bool) -> Scope:
         """Return the rows of a space; without bounds of their time it is searched at once."""
         blocks = Blocks(question.model, question.cluster, question.workload, space)
         rows = blocks.rows()

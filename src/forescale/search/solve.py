@@ -30,7 +30,7 @@ from forescale.search.incumbent import SHAPE, SMALLEST, Goal, Incumbent, State
 from forescale.search.layouts import Rows, distinct, first_rows
 from forescale.search.ranks import relaxed_placement
 from forescale.search.tree import Cells, Mask, Tree
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 from forescale.struct import Struct
 
 FIRST_NODES, MOST_NODES, GROWTH = 4096, 65536, 4
@@ -272,7 +272,7 @@ class Solver:
 
     def __init__(self, question: Question, cells: Cells, goal: Goal, work: WorkBounds | None = None) -> None:
         self.cells = cells
-        self._tree = Tree.of(cells.whole)
+        self._tree = Tree.from_candidates(cells.whole)
         self._relaxed = relaxed_placement(cells.whole, question.cluster)
         self._sizes, nodes = self._tree.num_layouts(cells), self._tree.nodes
         self.num_legal = int((nodes @ self._sizes).sum())
@@ -368,7 +368,7 @@ class Solver:
         self.infeasible = False
         self.incumbent.learn(fastest, cutoff=0.0)
 
-    def layout(self, place: int) -> Strategy:
+    def layout(self, place: int) -> Layout:
         """Return one of the layouts that are kept, in order."""
         found = self.incumbent
         return replace(self.cells.whole, columns=found.columns).strategy(int(found.variant[place]), place)

@@ -29,10 +29,10 @@ from forescale.search.layouts import (
 )
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import virtual_stages
+from forescale.spec.layout import Layout
 from forescale.spec.model import Model
 from forescale.spec.proposal import Constraint, ManyLayouts, Proposal, masks_of, refused_by
 from forescale.spec.space import DEGREE_NAMES, Space
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -103,7 +103,7 @@ class ShapeRows(Struct, frozen=True, kw_only=True):
     @property
     def num_layouts(self) -> Rows:
         """Legal layouts of each row, whatever their variants."""
-        tree = Tree.of(self.whole)
+        tree = Tree.from_candidates(self.whole)
         every = np.arange(self.whole.num_rows)
         variants = tree.nodes.sum(axis=0) * tree.orders_of(every) * tree.by_policy.sum(axis=0)
         return np.asarray(variants * self.num_sharded)
@@ -213,7 +213,7 @@ def _candidates(
     )
 
 
-def _base(space: Space) -> Strategy:
+def _base(space: Space) -> Layout:
     """Return what is not searched, with each choice of which the space has one value; layers are dealt evenly."""
     names = {name: getattr(space, name) for name in BRANCHED}
     if "summa" not in space.tp_kind:
@@ -440,7 +440,7 @@ class Tree(Struct, frozen=True, kw_only=True):
     """(recomputes, cells)"""
 
     @classmethod
-    def of(cls, whole: Candidates) -> Tree:
+    def from_candidates(cls, whole: Candidates) -> Tree:
         """Return what is legal on some rows of degrees, such as those of cells."""
         variants = whole.variants
         branches = branches_of(variants)

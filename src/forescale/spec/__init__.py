@@ -1,6 +1,7 @@
 """Frozen descriptions of the question: model, cluster, strategy or space, workload."""
 
 from forescale.spec.cluster import Cluster, Device, LinkParameters, MatrixRates, Tier
+from forescale.spec.layout import DEFAULT_AXIS_ORDER, Kernels, Layout, Overlap, Recompute, Routing, Share
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -16,7 +17,6 @@ from forescale.spec.model import (
 )
 from forescale.spec.rope import Rope
 from forescale.spec.space import Space
-from forescale.spec.strategy import DEFAULT_AXIS_ORDER, Kernels, Overlap, Recompute, Routing, Share, Strategy
 from forescale.spec.workload import Precision, Workload
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Kernels",
     "LatentAttention",
     "Layer",
+    "Layout",
     "LinearAttention",
     "LinkParameters",
     "MatrixRates",
@@ -44,7 +45,6 @@ __all__ = [
     "Routing",
     "Share",
     "Space",
-    "Strategy",
     "Tier",
     "Workload",
 ]

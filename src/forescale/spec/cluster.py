@@ -22,7 +22,7 @@ from forescale.limits import (
     within,
 )
 from forescale.numeric import divisors
-from forescale.struct import Given
+from forescale.struct import SpecStruct
 from forescale.units import counted, format_bytes, parse
 
 Topology: TypeAlias = Literal["switch", "mesh", "torus"]
@@ -40,7 +40,7 @@ NAMED = 8
 """Numbers of devices that an error names."""
 
 
-class MatrixRates(Given, frozen=True, kw_only=True):
+class MatrixRates(SpecStruct, frozen=True, kw_only=True):
     """Dense peak rates of the matrix units in FLOP/s by data type; None where the device has none."""
 
     fp32: Rate | None = None
@@ -51,7 +51,7 @@ class MatrixRates(Given, frozen=True, kw_only=True):
     fp4: Rate | None = None
 
 
-class Device(Given, frozen=True, kw_only=True):
+class Device(SpecStruct, frozen=True, kw_only=True):
     """One accelerator as software sees it (an MI250X is two)."""
 
     name: str
@@ -120,7 +120,7 @@ class Device(Given, frozen=True, kw_only=True):
             raise SpecError(f"{what} limits what a device has; {has}, got {given}")
 
 
-class LinkParameters(Given, frozen=True, kw_only=True):
+class LinkParameters(SpecStruct, frozen=True, kw_only=True):
     """What somebody measured of the collectives on a tier; None leaves the catalogue's calibration."""
 
     efficiency: Share | None = None
@@ -141,7 +141,7 @@ class LinkParameters(Given, frozen=True, kw_only=True):
     """Links of a node that the library's rings of one group go over; None is all of them."""
 
 
-class Tier(Given, frozen=True, kw_only=True):
+class Tier(SpecStruct, frozen=True, kw_only=True):
     """One level of the network, innermost first."""
 
     name: str
@@ -169,7 +169,7 @@ class Tier(Given, frozen=True, kw_only=True):
     """The tier's own collectives, over the catalogue's calibration of such links."""
 
 
-class SiteLink(Given, frozen=True, kw_only=True):
+class SiteLink(SpecStruct, frozen=True, kw_only=True):
     """Sites that the devices are spread over, and what joins them."""
 
     count: Annotated[int, Interval(ge=2, le=2**20)]
@@ -179,7 +179,7 @@ class SiteLink(Given, frozen=True, kw_only=True):
     """Seconds from one site to the next."""
 
 
-class Cluster(Given, frozen=True, kw_only=True):
+class Cluster(SpecStruct, frozen=True, kw_only=True):
     """Equal devices on ordered tiers; the last tier holds them all."""
 
     name: str

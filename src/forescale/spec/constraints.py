@@ -11,7 +11,18 @@ import numpy as np
 from forescale.errors import SpecError
 from forescale.numeric import Numeric, divisors
 from forescale.spec.cluster import Cluster
-from forescale.spec.groups import groups_fit, misfit
+from forescale.spec.groups import groups_fit, violation
+from forescale.spec.layout import (
+    CONTEXT_KINDS,
+    ContextKind,
+    ContextParallel,
+    Layout,
+    Share,
+    expert_shards,
+    halves_evenly,
+    inner_ranks,
+    state_shards,
+)
 from forescale.spec.model import LatentAttention, LinearAttention, Model, MoeFfn
 from forescale.spec.proposal import (
     Constraint,
@@ -22,17 +33,6 @@ from forescale.spec.proposal import (
     masks_of,
     refused_by,
     violated,
-)
-from forescale.spec.strategy import (
-    CONTEXT_KINDS,
-    ContextKind,
-    ContextParallel,
-    Share,
-    Strategy,
-    expert_shards,
-    halves_evenly,
-    inner_ranks,
-    state_shards,
 )
 from forescale.spec.summa import SUMMA_NEIGHBOURS, ffn_widths, inner_widths, panels_fit, summa_refusal
 from forescale.spec.workload import (
@@ -299,7 +299,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
             groups_fit(q.degrees.pp, q.degrees.vpp, _microbatches(q), _group(q))
             & ((q.degrees.vpp == 1) | (q.degrees.schedule is None))
         ),
-        message=lambda q: misfit(q.degrees.schedule, q.degrees.pp, int(_microbatches(q)), _group(q) or 1),
+        message=lambda q: violation(q.degrees.schedule, q.degrees.pp, int(_microbatches(q)), _group(q) or 1),
         applies=lambda q: _group(q) is not None,
     ),
     Constraint(
@@ -560,7 +560,7 @@ def _sequence_parts(q: Proposal) -> Values:
 def check(
     model: Model,
     cluster: Cluster,
-    strategy: Strategy,
+    strategy: Layout,
     workload: Workload,
     rules: Sequence[Constraint] = CONSTRAINTS,
 ) -> None:

@@ -15,20 +15,20 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import Devices
 from forescale.spec.cluster import Cluster
-from forescale.spec.model import DenseFfn, FullAttention, Model
-from forescale.spec.proposal import Constraint
-from forescale.spec.proposal import Proposal as Asked
-from forescale.spec.space import Space, default_recompute, partial_recompute
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     Allocator,
     ContextKind,
     Dispatcher,
     Kernels,
     LaunchGraphs,
+    Layout,
     Overlap,
     Recompute,
-    Strategy,
 )
+from forescale.spec.model import DenseFfn, FullAttention, Model
+from forescale.spec.proposal import Constraint
+from forescale.spec.proposal import Proposal as Asked
+from forescale.spec.space import Space, default_recompute, partial_recompute
 from forescale.spec.workload import NARROW, ComputeType, Precision, StorageType, Workload
 
 Words: TypeAlias = Mapping[str, Any]
@@ -139,13 +139,13 @@ class Framework:
         return f"{self.name}@{self.release}"
 
     def applied(
-        self, strategy: Strategy, workload: Workload, model: Model, cluster: Cluster
-    ) -> tuple[Strategy, Workload]:
+        self, strategy: Layout, workload: Workload, model: Model, cluster: Cluster
+    ) -> tuple[Layout, Workload]:
         """Return a layout and a workload as the framework trains them; fields that are not as usual were told."""
         usual = Workload(seq_len=workload.seq_len, global_batch_size=workload.global_batch_size)
-        told = told_of(strategy, Strategy()), told_of(workload, usual)
+        told = explicit_fields(strategy, Layout()), explicit_fields(workload, usual)
         words, run = self.completed(*told, model, cluster)
-        return laid_over(strategy, words), laid_over(workload, run)
+        return merged(strategy, words), merged(workload, run)
 
     def completed(
         self, strategy: Words, workload: Words, model: Model, cluster: Cluster
@@ -189,7 +189,7 @@ class Framework:
         for name, unless in TOLD.items():
             known = (*limits.values.get(name, ()), *limits.others.get(name, ()))
             value = getattr(asked.degrees, name)
-            usual = value == getattr(Strategy(), name)
+            usual = value == getattr(Layout(), name)
             if known and value not in known and not usual and not unless(asked):
                 found.append(_refused(name, value, known))
         found += self._cannot_replay(asked)
@@ -213,8 +213,8 @@ class Framework:
         return (f"compute in {precision.compute} (it has {', '.join(known)})",)
 
     def retyped(
-        self, question: tuple[Strategy, Workload, Model, Cluster], types: Words, *, sharded: bool
-    ) -> tuple[Strategy, Workload]:
+        self, question: tuple[Layout, Workload, Model, Cluster], types: Words, *, sharded: bool
+    ) -> tuple[Layout, Workload]:
         """Return the layout and the workload of a question, completed for sharded states, completed for others.
 
         What the framework does not make of their types was told, and stays.
@@ -237,10 +237,10 @@ class Framework:
 
     def _typed(
         self, types: Words, model: Model, cluster: Cluster, *, sharded: bool
-    ) -> tuple[Strategy, Precision]:
+    ) -> tuple[Layout, Precision]:
         """Return what the framework alone says under some types."""
         words, run = self.completed({"zero": int(sharded)}, {"precision": types}, model, cluster)
-        return laid_over(Strategy(), {**words, "zero": 1}), laid_over(Precision(), run["precision"])
+        return merged(Layout(), {**words, "zero": 1}), merged(Precision(), run["precision"])
 
     def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
         """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
@@ -447,24 +447,24 @@ def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> No
         raise SpecError(msg)
 
 
-def told_of(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any specification)
+def explicit_fields(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any specification)
     """Return the fields of `spec` that differ from those of `usual`, dataclasses as tables."""
     found = {}
     for name in spec.__dataclass_fields__:
         value, other = getattr(spec, name), getattr(usual, name)
         if value != other:
             found[name] = (
-                told_of(value, other) if type(value) is type(other) and is_dataclass(value) else value
+                explicit_fields(value, other) if type(value) is type(other) and is_dataclass(value) else value
             )
     return found
 
 
-def laid_over(spec: S, words: Words) -> S:
+def merged(spec: S, words: Words) -> S:
     """Return `spec` with the fields that `words` name; tables go into the dataclasses inside, lists become tuples."""
 
     def laid(name: str, value: object) -> object:
         if isinstance(value, Mapping):
-            return laid_over(getattr(spec, name), value)
+            return merged(getattr(spec, name), value)
         return tuple(value) if isinstance(value, list) else value
 
     return replace(spec, **{name: laid(name, value) for name, value in words.items()})  # type: ignore[type-var]
@@ -472,7 +472,7 @@ def laid_over(spec: S, words: Words) -> S:
 
 def _moved(spec: S, before: S, after: S) -> S:
     """Return `spec` with what changes from `before` to `after`, but for fields that it has otherwise than `before`."""
-    return laid_over(laid_over(spec, told_of(after, before)), told_of(spec, before))
+    return merged(merged(spec, explicit_fields(after, before)), explicit_fields(spec, before))
 
 
 @cache

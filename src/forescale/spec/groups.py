@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 
 Values: TypeAlias = Any
 """Degrees of one layout (int) or of many (integer array), and what comparing them gives."""
@@ -14,7 +14,7 @@ NEAR = 4096
 """Micro-batches within which another size of groups is looked for; all of a step always fit."""
 
 
-def group_of(layout: Strategy) -> int | None:
+def group_of(layout: Layout) -> int | None:
     """Return the `microbatch_group` of a layout whose ranks have several chunks; else None, as where it is pp."""
     return layout.microbatch_group if layout.vpp > 1 else None
 
@@ -31,7 +31,7 @@ def groups_fit(pp: Values, vpp: Values, count: Values, group: Values | None) -> 
     return (vpp == 1) | ((pp <= group) & (group <= count) & ((rest == 0) | (rest >= pp)))
 
 
-def misfit(schedule: str | None, pp: int, count: int, group: int) -> str:
+def violation(schedule: str | None, pp: int, count: int, group: int) -> str:
     """Return what is wrong with groups of several chunks, and the nearest that fit."""
     if schedule is not None:
         return f"microbatch_group {group} is of interleaved 1F1B: leave schedule {schedule} out, or microbatch_group"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.limits import LAYERS, Extent, Factor, Interval, OptionalExtent, within
 from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE, Rope
-from forescale.struct import Given
+from forescale.struct import SpecStruct
 
 NormKind: TypeAlias = Literal["rms", "layer", "layer_no_bias"]
 """RMS norm; layer norm with weight and bias; layer norm with weight only (DBRX, MPT, Command R)."""
@@ -27,7 +27,7 @@ USUAL_EPS: Final = 1e-5
 """What norms add to the variance where nothing is said (PyTorch's LayerNorm, Megatron-LM, MaxText, torchtitan)."""
 
 
-class FullAttention(Given, frozen=True, kw_only=True):
+class FullAttention(SpecStruct, frozen=True, kw_only=True):
     """Softmax attention with any number of key/value heads (MHA, GQA, MQA), optionally windowed."""
 
     num_heads: Extent
@@ -77,7 +77,7 @@ class FullAttention(Given, frozen=True, kw_only=True):
         return replace(self, rotary=False, rope=PLAIN_ROPE)
 
 
-class Indexer(Given, frozen=True, kw_only=True):
+class Indexer(SpecStruct, frozen=True, kw_only=True):
     """What picks the keys that sparse attention reads: few narrow heads score all (DeepSeek-V3.2, section 2.1)."""
 
     num_heads: Extent
@@ -97,7 +97,7 @@ def picking_layers(num_layers: int, *, every: int, first: int) -> tuple[bool, ..
     return tuple(max(number - max(first, 1), 0) % every == 0 for number in range(1, num_layers + 1))
 
 
-class LatentAttention(Given, frozen=True, kw_only=True):
+class LatentAttention(SpecStruct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): queries and keys/values through low ranks."""
 
     num_heads: Extent
@@ -130,7 +130,7 @@ class LatentAttention(Given, frozen=True, kw_only=True):
         return self.num_heads, self.num_heads
 
 
-class LinearAttention(Given, frozen=True, kw_only=True):
+class LinearAttention(SpecStruct, frozen=True, kw_only=True):
     """Attention with a recurrent state: gated linear attention, gated delta net, lightning attention."""
 
     num_heads: Extent
@@ -166,7 +166,7 @@ class LinearAttention(Given, frozen=True, kw_only=True):
 Attention: TypeAlias = FullAttention | LatentAttention | LinearAttention
 
 
-class DenseFfn(Given, frozen=True, kw_only=True):
+class DenseFfn(SpecStruct, frozen=True, kw_only=True):
     """Two-matrix (ungated) or three-matrix (gated, SwiGLU-like) feed-forward."""
 
     ffn_hidden_size: Extent
@@ -174,7 +174,7 @@ class DenseFfn(Given, frozen=True, kw_only=True):
     bias: bool = False
 
 
-class MoeFfn(Given, frozen=True, kw_only=True):
+class MoeFfn(SpecStruct, frozen=True, kw_only=True):
     """Routed experts, optionally with a shared expert that sees every token."""
 
     num_experts: Extent
@@ -230,7 +230,7 @@ class MoeFfn(Given, frozen=True, kw_only=True):
 Ffn: TypeAlias = DenseFfn | MoeFfn
 
 
-class Layer(Given, frozen=True, kw_only=True):
+class Layer(SpecStruct, frozen=True, kw_only=True):
     """One transformer block; `None` leaves that half out."""
 
     attention: Attention | None
@@ -265,7 +265,7 @@ def _shaped(layer: Layer) -> Layer:
     return replace(layer, attention=mixer, ffn=ffn)
 
 
-class Patches(Given, frozen=True, kw_only=True):
+class Patches(SpecStruct, frozen=True, kw_only=True):
     """Input of a vision transformer: image patches instead of tokens."""
 
     patch_elements: Extent
@@ -276,7 +276,7 @@ class Patches(Given, frozen=True, kw_only=True):
     """Learned tokens before the patches (one of CLIP and Llama 4, eight of RADIO)."""
 
 
-class Images(Given, frozen=True, kw_only=True):
+class Images(SpecStruct, frozen=True, kw_only=True):
     """What a vision tower is given with each sequence."""
 
     count: OptionalExtent = 1
@@ -286,7 +286,7 @@ class Images(Given, frozen=True, kw_only=True):
     """Pixels along each side; None is the size that the tower was made for."""
 
 
-class Tiles(Given, frozen=True, kw_only=True):
+class Tiles(SpecStruct, frozen=True, kw_only=True):
     """How a model cuts an image into tiles, each of which its tower sees by itself, beside one of all of the image."""
 
     grids: tuple[tuple[Extent, Extent], ...]
@@ -339,7 +339,7 @@ def _waste(grid: tuple[int, int], size: int, tile: int) -> tuple[float, float]:
     return -kept, grid[0] * grid[1] * tile**2 - kept
 
 
-class Vision(Given, frozen=True, kw_only=True):
+class Vision(SpecStruct, frozen=True, kw_only=True):
     """A vision transformer whose results, projected to the hidden size, stand in the sequence in place of tokens."""
 
     encoder: Model
@@ -400,7 +400,7 @@ class Vision(Given, frozen=True, kw_only=True):
         return self.tiles.tokens(images.size or self.image_size, self.image_size, side)
 
 
-class Model(Given, frozen=True, kw_only=True, dict=True):
+class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
     """A whole model. `layers` lists every decoder layer in order; equal layers share one object.
 
     What follows from the layers is worked out once: models have up to hundreds of them, and it is asked for often.

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from forescale.limits import Devices, Interval, Measure
-from forescale.struct import Given
+from forescale.struct import SpecStruct
 
 Seconds: TypeAlias = Annotated[float, Interval(ge=0, le=1e7)]
 USUAL = "llama-3"
@@ -47,7 +47,7 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class FailureCounts:
     """Interruptions of a run that somebody counted: what a file of failures has."""
 
     devices: Devices
@@ -77,7 +77,7 @@ class Counted:
         )
 
 
-class Checkpointing(Given, frozen=True, kw_only=True):
+class Checkpointing(SpecStruct, frozen=True, kw_only=True):
     """How states are saved."""
 
     mode: Literal["sync", "async", "peer"] = "async"
@@ -92,7 +92,7 @@ class Checkpointing(Given, frozen=True, kw_only=True):
     """byte/s of all devices together; None is what a published cluster relied on for each device."""
 
 
-class Operations(Given, frozen=True, kw_only=True):
+class Operations(SpecStruct, frozen=True, kw_only=True):
     """Everything about operating a run that is not its step."""
 
     failures: Failures | str | Annotated[float, Interval(ge=0, le=1e6)] = USUAL

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from forescale.spec.groups import group_of
-from forescale.spec.strategy import ALL_LAYERS, DEFAULT_AXIS_ORDER, Recompute, Routing, Strategy
+from forescale.spec.layout import ALL_LAYERS, DEFAULT_AXIS_ORDER, Layout, Recompute, Routing
 from forescale.units import counted
 
 
-def layout(strategy: Strategy) -> str:
+def layout(strategy: Layout) -> str:
     """Return a layout in few words, degrees of 1 left out."""
     words = [
         *_cut(strategy),
@@ -18,25 +18,25 @@ def layout(strategy: Strategy) -> str:
     return " · ".join(filter(None, [*words, variants(strategy)]))
 
 
-def degrees(strategy: Strategy) -> str:
+def degrees(strategy: Layout) -> str:
     """Return how a model is cut and what else is not the usual choice, without data parallelism."""
     return ", ".join(filter(None, [" ".join(_cut(strategy)), variants(strategy)])) or "data parallelism alone"
 
 
-def _cut(strategy: Strategy) -> list[str]:
+def _cut(strategy: Layout) -> list[str]:
     """Return the degrees by which the model is cut, those of 1 left out."""
     names = ("tp", "cp", "ep", "etp", "pp", "vpp")
     return [f"{name} {getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
 
 
-def replicas(strategy: Strategy) -> str:
+def replicas(strategy: Layout) -> str:
     """Return the data-parallel degree, as replicas × shards where it has replicas."""
     if strategy.dp_replicate > 1:
         return f"{strategy.dp_replicate}×{strategy.dp_shard}"
     return str(strategy.dp)
 
 
-def variants(strategy: Strategy) -> str:
+def variants(strategy: Layout) -> str:
     """Return recompute and whatever else is not the usual choice."""
     words = []
     if strategy.recompute.granularity != "none":
@@ -67,7 +67,7 @@ def routing(experts: Routing) -> list[str]:
     return words
 
 
-def hosted(strategy: Strategy) -> list[str]:
+def hosted(strategy: Layout) -> list[str]:
     """Return what is kept in host memory."""
     held, words = strategy.offload, []
     if held.parameters:
@@ -82,7 +82,7 @@ def hosted(strategy: Strategy) -> list[str]:
     return words
 
 
-def summa(strategy: Strategy) -> str:
+def summa(strategy: Layout) -> str:
     """Return the grid's name, and its panels per block where they are several."""
     panels = strategy.summa_panels
     return "summa" if panels == 1 else f"summa with {panels} panels"

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -18,7 +18,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 Values: TypeAlias = Any
 """Degrees of one layout (int) or of many (integer array), and what comparing them gives."""
 Degrees: TypeAlias = Any
-"""Anything with the degrees of `Strategy` as attributes: a Strategy, or arrays."""
+"""Anything with the degrees of `Layout` as attributes: a Layout, or arrays."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Constraint(Struct, frozen=True, kw_only=True):
 class ManyLayouts:
     """Layouts as arrays: some fields as columns that broadcast, all others as in one layout."""
 
-    def __init__(self, columns: Mapping[str, Values], layout: Strategy) -> None:
+    def __init__(self, columns: Mapping[str, Values], layout: Layout) -> None:
         """Take the columns over the fields of `layout`."""
         self.__dict__.update(columns)
         self._layout = layout

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from forescale.errors import SpecError
 from forescale.limits import Amount, Factor, Interval, OptionalExtent, Share
-from forescale.struct import Given
+from forescale.struct import SpecStruct
 
 Multiple: TypeAlias = Annotated[float, Interval(ge=0, le=1e3)]
 """A multiple that 0 leaves out."""
@@ -22,7 +22,7 @@ TUNED: Final[Mapping[Scaling, tuple[str, ...]]] = {
 """Fields of `Rope` that each scaling goes by."""
 
 
-class Rope(Given, frozen=True, kw_only=True):
+class Rope(SpecStruct, frozen=True, kw_only=True):
     """Rotary position embedding: at token t, pair i of d dimensions is turned by t x base^(-2i/d) radians.
 
     Su et al. 2021, arXiv:2104.09864. Scaling slows pairs for sequences longer than those of training: all alike

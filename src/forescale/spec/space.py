@@ -9,19 +9,19 @@ from msgspec import field
 from msgspec.structs import replace
 
 from forescale.errors import UnknownKeyError
-from forescale.spec.model import LatentAttention, Model
-from forescale.spec.proposal import Constraint
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     Axis,
     ContextKind,
     Dispatcher,
+    Layout,
     Placement,
     Recompute,
-    Strategy,
     TensorKind,
     check_order,
 )
-from forescale.struct import Given
+from forescale.spec.model import LatentAttention, Model
+from forescale.spec.proposal import Constraint
+from forescale.struct import SpecStruct
 
 PlacementChoice: TypeAlias = Placement | Literal["orders", "all"]
 """A placement, those of the axis orders of a space, or every one there is."""
@@ -43,7 +43,7 @@ ORDERS: tuple[tuple[Axis, ...], ...] = (("tp", "cp", "dp", "pp"), ("tp", "cp", "
 """The orders Megatron-LM can express: default, and --use-tp-pp-dp-mapping."""
 
 
-class Space(Given, frozen=True, kw_only=True):
+class Space(SpecStruct, frozen=True, kw_only=True):
     """What a search may choose from; None leaves a dimension to every value that can be legal.
 
     Of placements that None leaves open all are tried, and of numbers of recomputed layers the powers of two, where
@@ -82,7 +82,7 @@ class Space(Given, frozen=True, kw_only=True):
     """Share of the optimizer's states on the host; None is as in `base`."""
     activation_offload: tuple[int | None, ...] = (None,)
     """Layers of each stage whose saved tensors go to the host; None is as in `base`."""
-    base: Strategy = field(default_factory=Strategy)
+    base: Layout = field(default_factory=Layout)
     """What is not searched is as here: overlap, kernels, software, offload and the like; its degrees do not count."""
     rules: tuple[Constraint, ...] = ()
     """What a layout must keep to beyond being legal, such as the limits of a framework."""

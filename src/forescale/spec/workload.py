@@ -11,7 +11,7 @@ from forescale.formula import formula
 from forescale.limits import Amount, Count, Interval, OptionalExtent
 from forescale.numeric import Numeric
 from forescale.spec.model import Images
-from forescale.struct import Given
+from forescale.struct import SpecStruct
 
 OptimizerName: TypeAlias = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 ComputeType: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
@@ -79,7 +79,7 @@ def num_microbatches(*, global_batch_size: Numeric, dp: Numeric, micro_batch_siz
     return global_batch_size // (dp * micro_batch_size)
 
 
-class Precision(Given, frozen=True, kw_only=True):
+class Precision(SpecStruct, frozen=True, kw_only=True):
     """Data types of compute and of every state; bytes per element follow from the name."""
 
     compute: ComputeType = "bf16"
@@ -137,7 +137,7 @@ def frozen_bytes(precision: Precision) -> float:
     return STORAGE_BYTES[precision.activations if precision.frozen in QUANTISED_BYTES else precision.frozen]
 
 
-class Trainable(Given, frozen=True, kw_only=True):
+class Trainable(SpecStruct, frozen=True, kw_only=True):
     """What of a model is trained: all of it, or what is not frozen, or adapters beside weights that are."""
 
     frozen: tuple[FrozenPart, ...] = ()
@@ -195,7 +195,7 @@ class Trainable(Given, frozen=True, kw_only=True):
         return part not in self.whole if self.lora_rank else part in self.frozen
 
 
-class Outer(Given, frozen=True, kw_only=True):
+class Outer(SpecStruct, frozen=True, kw_only=True):
     """How sites that train by themselves exchange what they trained: how often, in what pieces and how narrow."""
 
     method: Literal["diloco", "local_sgd"] = "diloco"
@@ -211,7 +211,7 @@ class Outer(Given, frozen=True, kw_only=True):
     """Bits of a parameter on the link."""
 
 
-class Workload(Given, frozen=True, kw_only=True):
+class Workload(SpecStruct, frozen=True, kw_only=True):
     """One training step's input, and how many tokens the whole run sees."""
 
     seq_len: Count

@@ -25,7 +25,7 @@ from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Para
 from forescale.units import counted, parse
 from forescale.version import __version__
 
-Setting: TypeAlias = tuple[Parameter, Value]
+Assignment: TypeAlias = tuple[Parameter, Value]
 
 
 class Axis(Struct, frozen=True, kw_only=True):
@@ -80,14 +80,14 @@ class Case(Struct, frozen=True, kw_only=True):
     """A named set of parameters that change together."""
 
     name: str
-    settings: tuple[Setting, ...]
+    settings: tuple[Assignment, ...]
 
 
 class Point(Struct, frozen=True, kw_only=True):
     """One question of a sweep."""
 
     index: int
-    settings: tuple[Setting, ...]
+    settings: tuple[Assignment, ...]
     """What is changed against the base, in the order in which it is applied."""
     shown: tuple[Plain, ...]
     """A value per column of what is varied; factors as numbers."""
@@ -130,7 +130,7 @@ class Axes(Struct, frozen=True, kw_only=True):
                     found.append(Point(index=len(found), settings=ordered, shown=shown))
         return tuple(found)
 
-    def _samples(self) -> list[tuple[Setting, ...]]:
+    def _samples(self) -> list[tuple[Assignment, ...]]:
         if not self.ranges:
             return [()]
         shares = latin_hypercube(self.num_samples, len(self.ranges), seed=self.seed)
@@ -196,7 +196,7 @@ class Sweep:
     """The file that it comes from, for messages."""
     name: str
     base: Draft
-    always: tuple[Setting, ...]
+    always: tuple[Assignment, ...]
     """What every point sets, whatever else it changes."""
     costs: Costs
     axes: Axes

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from forescale.atomic_write import write_text, writing
 from forescale.errors import SpecError
 from forescale.escaping import xml
 from forescale.struct import Struct
@@ -20,7 +21,6 @@ from forescale.view.bars import Bar, BarChart
 from forescale.view.heat import Cell, HeatMap
 from forescale.view.lines import Dot, Line, LineChart
 from forescale.view.page import Chart, figure, page, table, written
-from forescale.written import write_text, writing
 
 Unit: TypeAlias = str
 """What a column is measured in: "factor", "share", "count", "text", "plain" or a unit."""

@@ -49,12 +49,12 @@ from forescale.sweep.definition import (
     POINTS,
     RANGE_KEYS,
     Asked,
+    Assignment,
     Axes,
     Axis,
     Case,
     Plot,
     Range,
-    Setting,
     Sweep,
     axis_of,
     factor_of,
@@ -156,7 +156,7 @@ def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
     return draft, base.costs
 
 
-def read_price(source: Source) -> tuple[Setting, ...]:
+def read_price(source: Source) -> tuple[Assignment, ...]:
     """Return the price of a device and hour, where the file says one."""
     price = source.section("search").get(PRICE)
     if price is None:
@@ -217,7 +217,7 @@ def _refuse_measurements(source: Source) -> None:
         )
 
 
-def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Setting:
+def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Assignment:
     where = source.at(*path)
     kind = parameter(name, (), where=where)
     return kind, value_of(kind, given, where=where)
@@ -452,7 +452,7 @@ class _Reader(Struct, frozen=True, kw_only=True):
         name = given.pop("name", None)
         if not isinstance(name, str) or not name:
             raise SpecError(f"{self.source.at('case', index)}: a case needs a name")
-        settings: list[Setting] = []
+        settings: list[Assignment] = []
         for key, value in _flat(given, parameters(tiers)):
             where = self.source.at("case", index, *key.split("."))
             kind = parameter(key, tiers, where=where)

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from forescale.brief import Brief
 from forescale.errors import InfeasibleError, PhysicsError, SpecError, UnknownNameError
 from forescale.project import peak_rate
 from forescale.projection.result import (
@@ -25,8 +24,9 @@ from forescale.projection.result import (
     strategy_row,
 )
 from forescale.question import Question
+from forescale.repr import ReprMixin
 from forescale.search import search
-from forescale.spec import Cluster, Strategy
+from forescale.spec import Cluster, Layout
 from forescale.struct import Struct
 from forescale.sweep.definition import Asked, Axes, Sweep, varies
 from forescale.sweep.parameters import scale_up_tier
@@ -73,7 +73,7 @@ def columns(axes: Axes) -> tuple[Column, ...]:
         Column(name=VARIED + name, kind=_kind([point.shown[place] for point in points]))
         for place, name in enumerate(axes.names)
     ]
-    layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in strategy_row(Strategy()).items()}
+    layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in strategy_row(Layout()).items()}
     told = [Column(name=name, kind="text") for name in ("status", "problem")]
     known = FIXED | {name: Column(name=name, kind=kind) for name, kind in layout.items()}
     return (Column(name="index", kind="whole"), *varied, *told, *known.values())
@@ -229,7 +229,7 @@ class Exponents(Struct, frozen=True, kw_only=True):
     """Share of the variance of the metric's logarithm that this explains."""
 
 
-class SweepResult(Brief, Struct, frozen=True, kw_only=True):
+class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
     """The table of a sweep, one row per point by ascending index."""
 
     sweep: Sweep

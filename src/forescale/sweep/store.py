@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from forescale.atomic_write import replacing, write_text, writing
 from forescale.checksum import CHECKSUM, checksum
 from forescale.errors import ForescaleError
 from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.definition import Sweep
 from forescale.sweep.result import Column, Row
-from forescale.written import replacing, write_text, writing
 
 try:
     import fcntl

@@ -20,15 +20,15 @@ from forescale.files import packaged
 from forescale.formula import named, total
 from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import AttentionCore, MeshAxis
-from forescale.graph.parts import ByPolicy, Parts, build_blocks
+from forescale.graph.per_block import PerBlock, RecomputeSplit, build_blocks
 from forescale.graph.recompute import NO_RECOMPUTE, Kept, keep
-from forescale.graph.sharding import Choices, ShardingRules
+from forescale.graph.sharding import ShardingRules, StructuralOptions
 from forescale.memory.liveness import BlockBytes, block_bytes
-from forescale.memory.parameters import Holding, holdings
-from forescale.numeric import Numeric, smaller, summed
+from forescale.memory.parameters import BlockParameters, holdings
+from forescale.numeric import Numeric, minimum, summed
 from forescale.schedule import cuts_sequences, splits_backward
+from forescale.spec.layout import LaunchGraphs, Overlap, Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import LaunchGraphs, Overlap, Recompute
 from forescale.struct import Struct
 from forescale.time.crossing import EXCHANGES, crosses, crossing_of, halves_of, passes_of
 from forescale.time.overlap import Covers
@@ -166,7 +166,7 @@ def _checkpoints(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...])
     launched = (
         summed(priced.operators[operator.name].forward_kernels for operator in group) for group in replays
     )
-    return CHECKPOINT * summed(smaller(calls, 1.0) for calls in launched)
+    return CHECKPOINT * summed(minimum(calls, 1.0) for calls in launched)
 
 
 def _causal(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> tuple[Numeric, Numeric]:
@@ -215,7 +215,7 @@ def _add_gaps(
     first["overhead"] = gap(kernels=few, busy=busy)
     if crossed:
         both = gap(kernels=few + more, busy=busy + rest)
-        first["overhead"] = smaller(first["overhead"], both)
+        first["overhead"] = minimum(first["overhead"], both)
         second["overhead"] = both - first["overhead"]
     else:
         second["overhead"] = gap(kernels=more, busy=rest)
@@ -233,17 +233,17 @@ Cost: TypeAlias = tuple[BlockSeconds, BlockBytes]
 class BlockCosts(Struct, frozen=True, kw_only=True):
     """Seconds and bytes of every block under one recompute policy."""
 
-    seconds: Parts[ByPolicy[BlockSeconds]]
-    bytes: Parts[ByPolicy[BlockBytes]]
+    seconds: PerBlock[RecomputeSplit[BlockSeconds]]
+    bytes: PerBlock[RecomputeSplit[BlockBytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedModel:
     """A model's blocks under one layout: their parameters, their operators' prices, their costs."""
 
-    held: Parts[Holding]
-    priced: Parts[PricedBlock]
-    choices: Choices
+    held: PerBlock[BlockParameters]
+    priced: PerBlock[PricedBlock]
+    choices: StructuralOptions
     _known: dict[tuple[int, Recompute], Cost] = field(default_factory=dict, init=False, repr=False)
     """What several policies share."""
     _costs: dict[Recompute, BlockCosts] = field(default_factory=dict, init=False, repr=False)
@@ -259,13 +259,13 @@ class PricedModel:
 
     def _under(self, recompute: Recompute) -> BlockCosts:
 
-        def costs(block: PricedBlock, policy: Recompute, *, end: bool = False) -> ByPolicy[Cost]:
+        def costs(block: PricedBlock, policy: Recompute, *, end: bool = False) -> RecomputeSplit[Cost]:
             taken = self._cost(block, policy, end=end)
             left = taken if policy.takes_all else self._cost(block, NO_RECOMPUTE, end=end)
-            return ByPolicy(taken=taken, left=left)
+            return RecomputeSplit(taken=taken, left=left)
 
         priced = self.priced
-        both: Parts[ByPolicy[Cost]] = Parts(
+        both: PerBlock[RecomputeSplit[Cost]] = PerBlock(
             layers=tuple(costs(block, recompute) for block in priced.layers),
             embedding=costs(priced.embedding, NO_RECOMPUTE, end=True),
             head=costs(priced.head, NO_RECOMPUTE, end=True),
@@ -312,7 +312,9 @@ class PricedModel:
         return self._known[key]
 
 
-def deferred_seconds(block: PricedBlock, whole: BlockSeconds, choices: Choices) -> tuple[Numeric, Numeric]:
+def deferred_seconds(
+    block: PricedBlock, whole: BlockSeconds, choices: StructuralOptions
+) -> tuple[Numeric, Numeric]:
     """Return what the backward of an end saves without its weight gradients, and what they take by themselves.
 
     A pass that waits for launches saves those of the weight gradients, not their seconds; and sums of the input's
@@ -353,6 +355,6 @@ def _price_known(
     return price_built(build_blocks(model, sharding), sharding.choices, pricing)
 
 
-def price_built(blocks: Parts[Block], choices: Choices, pricing: Pricing) -> PricedModel:
+def price_built(blocks: PerBlock[Block], choices: StructuralOptions, pricing: Pricing) -> PricedModel:
     """Price blocks that are built."""
     return PricedModel(held=holdings(blocks), priced=price_blocks(blocks, pricing), choices=choices)

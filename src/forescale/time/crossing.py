@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from forescale.formula import formula
 from forescale.graph.operator import Operator
-from forescale.numeric import Numeric, smaller, summed
+from forescale.numeric import Numeric, minimum, summed
 from forescale.struct import Struct
 from forescale.time.overlap import exposed_time
 from forescale.time.price import PricedBlock, Seconds
@@ -105,7 +105,7 @@ def halves_of(forward: Pass, backward: Pass, contention: Numeric) -> Crossing:
 )
 def uncrossed_time(*, hidden: Numeric, pp: Numeric, microbatches: Numeric) -> Numeric:
     """Hidden · min(pp, m): (2(p−1) + (v−1)·p + 1 − (p−1)) chunks of hidden / v each, at most all of them."""
-    return hidden * smaller(pp, microbatches)
+    return hidden * minimum(pp, microbatches)
 
 
 @formula(
@@ -116,4 +116,4 @@ def uncrossed_in_groups(
     *, hidden: Numeric, pp: Numeric, microbatches: Numeric, vpp: Numeric, group: Numeric
 ) -> Numeric:
     """Hidden · min((p + (v−1)·N) / v, m): (2(p−1) + (v−1)·N + 1 − (p−1)) chunks of hidden / v each, at most all."""
-    return hidden * smaller((pp + (vpp - 1.0) * group) / vpp, microbatches)
+    return hidden * minimum((pp + (vpp - 1.0) * group) / vpp, microbatches)

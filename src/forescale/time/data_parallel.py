@@ -10,14 +10,14 @@ from typing import TypeAlias
 from forescale.cost.mesh import innermost, ranks_per_node
 from forescale.formula import formula, value_of
 from forescale.graph.ops import Collective, CollectiveKind, MeshAxis
-from forescale.graph.parts import Parts
+from forescale.graph.per_block import PerBlock
 from forescale.graph.stages import over_stages
-from forescale.memory.inputs import Setting
-from forescale.memory.parameters import Holding, Sharded, gathered_bytes
+from forescale.memory.inputs import EvalContext
+from forescale.memory.parameters import BlockParameters, Sharded, gathered_bytes
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric, chosen, larger, smaller, some, summed
+from forescale.numeric import Numeric, any_true, maximum, minimum, summed, where
+from forescale.spec.layout import state_shards
 from forescale.spec.model import Model
-from forescale.spec.strategy import state_shards
 from forescale.spec.workload import STORAGE_BYTES, Precision
 from forescale.struct import Struct
 from forescale.time.overlap import beyond_wait, exposed_gather, exposed_reduction
@@ -52,7 +52,7 @@ class DataTraffic(Struct, frozen=True, kw_only=True):
     """All-reduce of the gradient that embedding and head share, between the stages that hold a copy each."""
     statistics: Numeric
     """All-reduce of the tokens of each expert, by which selection biases are updated."""
-    blocks: Parts[ShardTraffic]
+    blocks: PerBlock[ShardTraffic]
     tensors: Numeric
     """Tensors of a stage, those of experts apart, that one rank's share of the flat gradients reaches into."""
 
@@ -68,7 +68,7 @@ Exchange: TypeAlias = Callable[[CollectiveKind, Numeric, Numeric], Numeric]
 @formula(unit="s", source="definition")
 def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 1 (reduce-scatter and gather), `otherwise` without (all-reduce)."""
-    return chosen(zero >= 1, sharded, otherwise)
+    return where(zero >= 1, sharded, otherwise)
 
 
 @formula(
@@ -77,10 +77,10 @@ def from_stage_1(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
 )
 def from_stage_2(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Numeric:
     """`sharded` from ZeRO stage 2 (reduce-scatter), `otherwise` below it (all-reduce)."""
-    return chosen(zero >= 2, sharded, otherwise)
+    return where(zero >= 2, sharded, otherwise)
 
 
-def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTraffic:
+def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
     choices, held = setting.choices, sharded.held
     dense, expert = sharded.trained.dense, sharded.trained.expert
@@ -89,7 +89,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
     both = functools.partial(_both_groups, pricing)
     gathers, again = _gathers(setting, pricing)
 
-    def block_traffic(block: Holding) -> ShardTraffic:
+    def block_traffic(block: BlockParameters) -> ShardTraffic:
         if sharded.degrees.keeps_parameters:
             return NO_TRAFFIC
         weights, gradients = stage_3_bytes(block, precision)
@@ -125,7 +125,7 @@ def data_traffic(setting: Setting, sharded: Sharded, pricing: Pricing) -> DataTr
 
 
 def stage_3_bytes(
-    block: Holding, precision: Precision
+    block: BlockParameters, precision: Precision
 ) -> tuple[tuple[Numeric, Numeric], tuple[Numeric, Numeric]]:
     """Return the bytes of the weights that stage 3 gathers for a block, and of the gradients that it scatters.
 
@@ -137,12 +137,12 @@ def stage_3_bytes(
     return weights, ((trained.dense + trained.vocabulary) * gradient, trained.expert * gradient)
 
 
-def _summed(setting: Setting, sharded: Sharded, of: Callable[[Holding], Numeric]) -> Numeric:
+def _summed(setting: EvalContext, sharded: Sharded, of: Callable[[BlockParameters], Numeric]) -> Numeric:
     """Sum a quantity of blocks over what stands on each stage."""
     return over_stages(sharded.stages, sharded.held, of, num_mtp=setting.model.num_mtp_layers)
 
 
-def _shared_tensors(setting: Setting, sharded: Sharded) -> Numeric:
+def _shared_tensors(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the tensors in a rank's share of the gradients, each expert's apart unless one kernel takes them."""
     together, degrees = setting.choices.kernels.expert_kernels == "one", sharded.degrees
     dense = _summed(setting, sharded, lambda block: block.tensors - block.expert_tensors)
@@ -159,7 +159,7 @@ def _shared_tensors(setting: Setting, sharded: Sharded) -> Numeric:
 )
 def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
     """min(ranks, tensors)."""
-    return smaller(ranks, tensors)
+    return minimum(ranks, tensors)
 
 
 @formula(
@@ -169,10 +169,10 @@ def update_owners(*, ranks: Numeric, tensors: Numeric) -> Numeric:
 )
 def in_turn(*, owners: Numeric, one: Numeric, transfer: Numeric, sharing: Numeric) -> Numeric:
     """owners·transfer + owners·(1 - 1/sharing)·(one - transfer) of broadcasts whose root is one rank after another."""
-    return owners * transfer + owners * (1.0 - 1.0 / sharing) * larger(one - transfer, 0.0)
+    return owners * transfer + owners * (1.0 - 1.0 / sharing) * maximum(one - transfer, 0.0)
 
 
-def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
+def _updated(setting: EvalContext, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
     updates = sharded.updates(setting.workload.precision)
     weight = gathered_bytes(setting.workload.precision)
@@ -181,13 +181,13 @@ def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchang
         return each("all_gather", *weights)
     matrices = _summed(setting, sharded, lambda block: block.tensors - block.vector_tensors)
     count = _summed(setting, sharded, lambda block: block.vector_tensors)
-    short = _summed(setting, sharded, lambda block: block.vectors) * weight / larger(count, 1.0)
+    short = _summed(setting, sharded, lambda block: block.vectors) * weight / maximum(count, 1.0)
     seconds: Numeric = 0.0
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     for axis, size in zip(axes, weights, strict=True):
         ranks = pricing.groups[axis].num_ranks
         owners = update_owners(ranks=ranks, tensors=matrices)
-        message = Collective(kind="broadcast", axis=axis, num_bytes=size / larger(owners, 1.0))
+        message = Collective(kind="broadcast", axis=axis, num_bytes=size / maximum(owners, 1.0))
         seconds = seconds + in_turn(
             owners=owners,
             one=pricing.seconds(message),
@@ -200,7 +200,7 @@ def _updated(setting: Setting, sharded: Sharded, pricing: Pricing, each: Exchang
     return seconds
 
 
-def _ties(model: Model, held: Parts[Holding], pricing: Pricing, element_bytes: float) -> Numeric:
+def _ties(model: Model, held: PerBlock[BlockParameters], pricing: Pricing, element_bytes: float) -> Numeric:
     """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
     if not (model.tied_embeddings or model.num_mtp_layers):
         return 0.0
@@ -208,7 +208,7 @@ def _ties(model: Model, held: Parts[Holding], pricing: Pricing, element_bytes: f
     return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
 
 
-def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric:
+def _statistics(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Numeric:
     """Return the seconds in which all ranks of a stage sum the tokens that each of its experts got in the step.
 
     Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
@@ -219,11 +219,11 @@ def _statistics(setting: Setting, sharded: Sharded, pricing: Pricing) -> Numeric
     return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))
 
 
-def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange:
+def _in_groups(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Exchange:
     """Return what prices collectives of a whole stage: one message, or one for each layer (FSDP)."""
     if not setting.choices.kernels.flat_parameters:
         return _exchange(setting, pricing)
-    layers = larger(sharded.stages.num_layers, 1.0)
+    layers = maximum(sharded.stages.num_layers, 1.0)
 
     def of_layers(kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric) -> Numeric:
         return layers * _both_groups(pricing, kind, dense_bytes / layers, expert_bytes / layers)
@@ -231,13 +231,13 @@ def _in_groups(setting: Setting, sharded: Sharded, pricing: Pricing) -> Exchange
     return of_layers
 
 
-def _gathers(setting: Setting, pricing: Pricing) -> tuple[Exchange, Exchange]:
+def _gathers(setting: EvalContext, pricing: Pricing) -> tuple[Exchange, Exchange]:
     """Return what prices gathers of sharded weights before forward, and before backward."""
     first, reshard = _exchange(setting, pricing), setting.choices.reshard
     return first, first if isinstance(reshard, str) else _exchange(setting, _within(pricing, reshard))
 
 
-def _exchange(setting: Setting, pricing: Pricing) -> Exchange:
+def _exchange(setting: EvalContext, pricing: Pricing) -> Exchange:
     """Return what prices messages of both groups: side by side where nothing waits for either, else in turn."""
     overlap, in_turn = setting.choices.overlap, setting.choices.kernels.messages_in_turn
 
@@ -262,14 +262,14 @@ def _transfer(pricing: Pricing, message: Collective) -> Numeric:
 )
 def side_by_side(*, first: Numeric, second: Numeric, transfers: Numeric) -> Numeric:
     """max(first, second, transfers of both): they share the links, not their hops."""
-    return larger(larger(first, second), transfers)
+    return maximum(maximum(first, second), transfers)
 
 
 def _side_by_side(
     pricing: Pricing, kind: CollectiveKind, dense_bytes: Numeric, expert_bytes: Numeric
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters beside that over experts."""
-    if not some(value_of(expert_bytes)):
+    if not any_true(value_of(expert_bytes)):
         return _both_groups(pricing, kind, dense_bytes, expert_bytes)
     axes: tuple[MeshAxis, ...] = ("dp_cp", "expert_dp")
     alone, transfers = [], []
@@ -289,7 +289,7 @@ def _both_groups(
 ) -> Numeric:
     """Return the seconds of a collective over non-expert parameters, then over experts."""
     seconds = pricing.seconds(Collective(kind=kind, axis=axis, num_bytes=dense_bytes))
-    if not some(value_of(expert_bytes)):
+    if not any_true(value_of(expert_bytes)):
         return seconds
     return seconds + pricing.seconds(Collective(kind=kind, axis="expert_dp", num_bytes=expert_bytes))
 
@@ -304,7 +304,7 @@ def _within(pricing: Pricing, size: int) -> Pricing:
     return replace(pricing, groups=groups)
 
 
-def free_traffic(held: Parts[Holding]) -> DataTraffic:
+def free_traffic(held: PerBlock[BlockParameters]) -> DataTraffic:
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
     whole = dict.fromkeys(
         ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"), 0.0

@@ -10,7 +10,7 @@ from forescale.memory.timeline import schedule_of
 from forescale.numeric import Array, Numeric
 from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.simulation import simulate
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 from forescale.time.price import Seconds
 
 AROUND = ("pipeline_comm", "data_comm", "host_comm", "bubble", "optimizer", "overhead")
@@ -20,7 +20,7 @@ MILLI = 1e-3
 
 def measured_parts(
     parts: Mapping[str, float],
-    strategy: Strategy,
+    strategy: Layout,
     step: MeasuredStep,
     *,
     num_microbatches: int,

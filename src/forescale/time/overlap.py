@@ -6,7 +6,7 @@ from typing import Final
 
 from forescale.files import packaged
 from forescale.formula import formula
-from forescale.numeric import Numeric, larger, summed
+from forescale.numeric import Numeric, maximum, summed
 from forescale.time.price import PricedBlock, PricedOperator, Seconds
 
 CHUNKS = float(packaged("calibrations/time/overlap")["chunks"])
@@ -20,7 +20,7 @@ CHUNKS = float(packaged("calibrations/time/overlap")["chunks"])
 )
 def exposed_time(*, communication: Numeric, cover: Numeric, contention: Numeric = 0.0) -> Numeric:
     """max(communication − cover, contention · communication): compute slowed behind a longer message costs nothing."""
-    return larger(communication - cover, contention * communication)
+    return maximum(communication - cover, contention * communication)
 
 
 @formula(
@@ -32,7 +32,7 @@ def pipelined_time(
 ) -> Numeric:
     """max(communication − cover, first + contention · (communication − first)), first = communication / chunks."""
     first = communication / chunks
-    return larger(communication - cover, first + contention * (communication - first))
+    return maximum(communication - cover, first + contention * (communication - first))
 
 
 @formula(
@@ -44,8 +44,8 @@ def exposed_reduction(
     """Where overlapped max(reduction − cover, last + contention · (reduction − last)), last = a bucket's; else all."""
     if not overlapped:
         return reduction
-    last = reduction / larger(buckets, 1.0)
-    return larger(reduction - cover, last + contention * (reduction - last))
+    last = reduction / maximum(buckets, 1.0)
+    return maximum(reduction - cover, last + contention * (reduction - last))
 
 
 @formula(
@@ -56,7 +56,7 @@ def exposed_gather(
     *, gather: Numeric, cover: Numeric, overlapped: bool, contention: Numeric = 0.0
 ) -> Numeric:
     """Where prefetched max(gather − compute, contention · gather), per layer; else all."""
-    return larger(gather - cover, contention * gather) if overlapped else gather
+    return maximum(gather - cover, contention * gather) if overlapped else gather
 
 
 @formula(
@@ -88,7 +88,7 @@ def pipeline_wait(*, stage: Numeric, seconds: Numeric, vpp: Numeric) -> Numeric:
 @formula(unit="s", source="definition: what is left when the wait is over")
 def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
     """max(0, exposed − wait)."""
-    return larger(exposed - wait, 0.0)
+    return maximum(exposed - wait, 0.0)
 
 
 def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
@@ -106,7 +106,7 @@ def panel_time(
     *, communication: Numeric, cover: Numeric, steps: Numeric, contention: Numeric = 0.0
 ) -> Numeric:
     """C/n_b + (1 − 1/n_b)·max(C − cover, contention · C) of the communication C."""
-    hidden = larger(communication - cover, contention * communication)
+    hidden = maximum(communication - cover, contention * communication)
     return communication / steps + (1.0 - 1.0 / steps) * hidden
 
 

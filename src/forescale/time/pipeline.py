@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from forescale.errors import SpecError
 from forescale.formula import formula, value_of
-from forescale.graph.parts import counted_weight_part
+from forescale.graph.per_block import counted_weight_part
 from forescale.graph.stages import (
     EVERY_LAYER,
     SUMMED,
@@ -30,8 +30,8 @@ from forescale.graph.stages import (
     virtual_stages,
     with_moments,
 )
-from forescale.memory.in_flight import AtLeast, Counted, InFlight
-from forescale.numeric import Array, Numeric, chosen, larger, mapped, smaller, taking
+from forescale.memory.in_flight import InFlight, InFlightBound, ScheduledInFlight
+from forescale.numeric import Array, Numeric, mapped, maximum, minimum, taking, where
 from forescale.schedule import (
     CompiledSchedule,
     Family,
@@ -43,11 +43,11 @@ from forescale.schedule import (
     family,
 )
 from forescale.schedule.family import RankShape
-from forescale.schedule.legality import refusal
+from forescale.schedule.legality import violation
 from forescale.schedule.memory import live_chunks, live_passes, losses_beside, peak_activations
 from forescale.spec.groups import group_of
+from forescale.spec.layout import Kernels, Layout, Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import Kernels, Recompute, Strategy
 from forescale.spec.workload import Workload, num_microbatches
 from forescale.struct import Struct
 
@@ -189,7 +189,7 @@ def pipeline_of(
     kind = family(schedule)
     passes = {"num_microbatches": num_microbatches, "num_splits": num_splits}
     request = Request(pp=pp, vpp=vpp, weight_part=weight_part, **passes)
-    if reason := refusal(schedule, pp, vpp, num_microbatches, num_splits):
+    if reason := violation(schedule, pp, vpp, num_microbatches, num_splits):
         msg = f"schedule {schedule}: {reason}"
         raise SpecError(msg)
     built = build_schedule(kind.name, request, vpp=vpp)
@@ -199,14 +199,14 @@ def pipeline_of(
     ranks = plan_placed(stages, placement.rank_of_stage, placement.num_replicas)
     stage_of = stages_of_ranks(placement.rank_of_stage, placement.num_replicas)
     if stage_of.shape[1] > 1 or kind.splits_backward:  # of a rank's copies a sum over its layers is the mean
-        live, at_work = live_passes(built)
+        live, active = live_passes(built)
         waits = bool(live[1].any())
         live = placement.num_replicas * live[: 1 + waits]
-        ranks = with_moments(ranks, stages, stage_of, live, at_work if waits else None)
+        ranks = with_moments(ranks, stages, stage_of, live, active if waits else None)
     first, *_, last = placement.rank_of_stage
     beside, others = losses_beside(built)
     return Simulated(
-        in_flight=Counted(
+        in_flight=ScheduledInFlight(
             held=peak_activations(built)[:, None],
             num_splits=built.num_splits,
             copies=placement.num_replicas,
@@ -222,7 +222,7 @@ def pipeline_of(
     )
 
 
-def lay_out(model: Model, strategy: Strategy, workload: Workload) -> tuple[StagePlan, Pipeline]:
+def lay_out(model: Model, strategy: Layout, workload: Workload) -> tuple[StagePlan, Pipeline]:
     """Return the layers of every rank, and the pipeline: simulated where a schedule was asked for by name.
 
     Raises
@@ -329,7 +329,7 @@ def _counted(
     chunks = virtual_stages(model, ranks, stage_layers=stage_layers, recompute=recompute.selection)
     live, _ = live_passes(built)
     beside, others = losses_beside(built)
-    counted = Counted(
+    counted = ScheduledInFlight(
         group=float(group),
         held=peak_activations(built)[:, None],
         losses_beside=beside,
@@ -345,7 +345,7 @@ def bubble_time(
     *, total_stage_time: Numeric, slowest_stage_time: Numeric, pp: Numeric, vpp: Numeric
 ) -> Numeric:
     """(Σ stage times − slowest) / vpp; equal stages: (p−1)/v of one micro-batch; nothing at p = 1."""
-    return chosen(pp > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
+    return where(pp > 1, (total_stage_time - slowest_stage_time) / vpp, 0.0)
 
 
 @formula(
@@ -369,9 +369,9 @@ def exposed_pipeline_time(
     """
     traffic = 2.0 * vpp * hop
     behind = 0.5 * traffic if crossed else traffic
-    hidden = chosen((vpp > 1) & overlapped, smaller(slowest_stage_time, behind), 0.0)
+    hidden = where((vpp > 1) & overlapped, minimum(slowest_stage_time, behind), 0.0)
     busy = 2.0 * hop * (pp - 1.0) + microbatches * (traffic - hidden)
-    return chosen(pp > 1, busy, 0.0)
+    return where(pp > 1, busy, 0.0)
 
 
 @formula(
@@ -381,13 +381,13 @@ def exposed_pipeline_time(
 )
 def exposed_flush(*, deferred: Numeric, drain: Numeric) -> Numeric:
     """max(0, deferred weight gradients − the backward passes of all stages before the last)."""
-    return larger(deferred - drain, 0.0)
+    return maximum(deferred - drain, 0.0)
 
 
 @formula(unit="s", source="simulated schedule: what its makespan exceeds the slowest rank's work by")
 def beyond(*, makespan: Numeric, work: Numeric) -> Numeric:
     """max(0, makespan − work)."""
-    return larger(makespan - work, 0.0)
+    return maximum(makespan - work, 0.0)
 
 
 @formula(unit="s", source="Megatron-LM, pipeline schedules: the engine steps once per micro-batch and chunk")
@@ -402,7 +402,7 @@ def engine_time(*, overhead: Numeric, vpp: Numeric) -> Numeric:
 )
 def engine_gap(*, overhead: Numeric, busy: Numeric, launches: Numeric) -> Numeric:
     """max(0, overhead − (busy − launches)): of the engine's own work, what the device's lead does not cover."""
-    return larger(overhead - (busy - launches), 0.0)
+    return maximum(overhead - (busy - launches), 0.0)
 
 
 @formula(unit="s", source="run calibration: calls of the host for two passes of chunks that cross")
@@ -458,7 +458,7 @@ def least_makespan(*, fill: Numeric, drain: Numeric, work: Numeric, urgent: Nume
     `work` is (ranks, candidates) seconds of all micro-batches, `urgent` those of it that a schedule cannot leave for
     last: all, or where it splits backward all but weight gradients.
     """
-    least: Array = np.max(np.asarray(fill + larger(work, urgent + drain)), axis=0)
+    least: Array = np.max(np.asarray(fill + maximum(work, urgent + drain)), axis=0)
     return least
 
 
@@ -486,7 +486,7 @@ def floor_of(
     first = kind.place(*shapes[0][:2]).rank_of_stage
     num_splits = num_splits if kind.splits_sequences else 1
     floor = PipelineFloor(
-        in_flight=AtLeast(
+        in_flight=InFlightBound(
             held=np.broadcast_to(kind.held(of), each.shape),
             waits=np.broadcast_to(kind.waits(of), each.shape),
             num_splits=num_splits,
@@ -514,7 +514,7 @@ def _plans(
     one_path = placement.num_replicas == 1 and not kind.splits_sequences
     starts = [of_stage.index(_last_alike(ranks, int(rank))) if one_path else 0 for rank in whole.index]
     summed: dict[str, Any] = {name: _sums(getattr(chunks, name), starts) for name in SUMMED}
-    return whole, replace(whole, **summed, moments=(), waiting=(), at_work=())
+    return whole, replace(whole, **summed, moments=(), waiting=(), active=())
 
 
 def _last_alike(ranks: StagePlan, rank: int) -> int:

@@ -33,11 +33,11 @@ from forescale.graph.ops import (
     flags_of,
     stacked,
 )
-from forescale.graph.parts import Parts
+from forescale.graph.per_block import PerBlock
 from forescale.graph.sharding import several
 from forescale.graph.stages import StagePlan
-from forescale.numeric import Numeric, larger, smaller, some, summed
-from forescale.spec.strategy import LaunchGraphs
+from forescale.numeric import Numeric, any_true, maximum, minimum, summed
+from forescale.spec.layout import LaunchGraphs
 from forescale.struct import Struct
 
 Seconds: TypeAlias = dict[str, Numeric]
@@ -186,7 +186,7 @@ class Pricing:
         return tuple(
             (axis, kind)
             for axis, kind in dict.fromkeys((*used, *self._messages))
-            if some(value_of(self.groups[axis].num_ranks) > 1.0)
+            if any_true(value_of(self.groups[axis].num_ranks) > 1.0)
         )
 
 
@@ -194,7 +194,7 @@ def _least(prices: list[Priced]) -> Priced:
     """Return the price of a message where it takes the least."""
     if len(prices) == 1:
         return prices[0]
-    return lambda num_bytes: reduce(smaller, (price(num_bytes) for price in prices))
+    return lambda num_bytes: reduce(minimum, (price(num_bytes) for price in prices))
 
 
 @formula(
@@ -204,7 +204,7 @@ def _least(prices: list[Priced]) -> Priced:
 def launch_gap(*, kernels: Numeric, interval: Numeric, busy: Numeric, blocking: bool = False) -> Numeric:
     """max(0, kernels · interval − busy); kernels · interval where every launch waits for its kernel."""
     launches = kernels * interval
-    return launches if blocking else larger(launches - busy, 0.0)
+    return launches if blocking else maximum(launches - busy, 0.0)
 
 
 def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
@@ -219,7 +219,7 @@ def calls_of(primitive: Primitive, groups: Mapping[MeshAxis, Group]) -> Numeric:
         return calls * several(degree=groups[primitive.axis].num_ranks)
     if not isinstance(primitive, Elementwise):
         return calls
-    return (calls if primitive.called else further * primitive.kernels) * smaller(primitive.bytes_moved, 1.0)
+    return (calls if primitive.called else further * primitive.kernels) * minimum(primitive.bytes_moved, 1.0)
 
 
 def calls_of_steps(calls: Numeric, steps: Numeric | None) -> Numeric:
@@ -414,7 +414,7 @@ def _flops(primitives: tuple[Primitive, ...]) -> Numeric:
     return summed(map(executed_flops, primitives))
 
 
-def price_blocks(blocks: Parts[Block], pricing: Pricing) -> Parts[PricedBlock]:
+def price_blocks(blocks: PerBlock[Block], pricing: Pricing) -> PerBlock[PricedBlock]:
     """Price every operator of every block, once where blocks share it."""
     pricing.prepare(op for block in blocks.all() for each in block.operators for op in each.primitives)
     known: dict[int, PricedOperator] = {}
@@ -437,7 +437,7 @@ class TimeSources(Struct, frozen=True, kw_only=True):
     """Operators with kernels that were neither measured nor interpolated, the longest first."""
 
 
-def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -> TimeSources:
+def time_sources(priced: PerBlock[PricedBlock], plan: StagePlan, *, num_mtp: int) -> TimeSources:
     """Return where the seconds of one layout come from; every block counts as often as the model has it."""
     kernels: dict[str, float] = dict.fromkeys(get_args(ProvenanceKind), 0.0)
     messages = dict(kernels)
@@ -458,7 +458,7 @@ def time_sources(priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int) -
 
 
 def all_origins(
-    priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int
+    priced: PerBlock[PricedBlock], plan: StagePlan, *, num_mtp: int
 ) -> Iterator[tuple[Origin, float]]:
     """Yield every kernel and message of a model with its seconds in one micro-batch."""
     for block, count in _counted(priced, plan, num_mtp=num_mtp):
@@ -466,7 +466,7 @@ def all_origins(
 
 
 def _counted(
-    priced: Parts[PricedBlock], plan: StagePlan, *, num_mtp: int
+    priced: PerBlock[PricedBlock], plan: StagePlan, *, num_mtp: int
 ) -> Iterable[tuple[PricedBlock, float]]:
     """Return every block with how often one micro-batch meets it."""
     predicted = () if priced.mtp is None else (float(num_mtp),)
@@ -489,7 +489,7 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     return f"{said}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def message_coverage(priced: Parts[PricedBlock], pricing: Pricing, *, experts: bool) -> str:
+def message_coverage(priced: PerBlock[PricedBlock], pricing: Pricing, *, experts: bool) -> str:
     """Return the sentence that says which messages of a layout may be looked up; all others are not timed."""
     model = pricing.models.collectives
     if not isinstance(model, MeasuredMessages):

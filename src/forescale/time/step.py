@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from forescale.cost.calibration import RunFactors
 from forescale.formula import total
 from forescale.graph.ops import Collective
-from forescale.graph.parts import ByPolicy, Parts, message_bytes
+from forescale.graph.per_block import PerBlock, RecomputeSplit, message_bytes
 from forescale.graph.stages import Picker, StageSums, sum_over_stages
 from forescale.memory.buffers import kept_whole
 from forescale.memory.deferred import deferred_of_step
-from forescale.memory.inputs import Resident, Setting
+from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.states import at_stage_3
-from forescale.numeric import Numeric, smaller
+from forescale.numeric import Numeric, minimum
 from forescale.spec.cluster import Cluster
-from forescale.spec.strategy import state_shards
+from forescale.spec.layout import state_shards
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.struct import Struct
 from forescale.time.blocks import BlockSeconds
@@ -53,10 +53,10 @@ FORWARD, BACKWARD, WEIGHT = attrgetter("forward"), attrgetter("backward"), attrg
 INPUT_GRADIENT = attrgetter("input_gradient")
 
 
-class Inputs(Resident, frozen=True, kw_only=True):
+class Inputs(MemoryInputs, frozen=True, kw_only=True):
     """Priced numbers of every candidate: (candidates,) except stages and whole-stage traffic."""
 
-    seconds: Parts[ByPolicy[BlockSeconds]]
+    seconds: PerBlock[RecomputeSplit[BlockSeconds]]
     traffic: DataTraffic
     pricing: Pricing
     pipeline: Pipeline
@@ -98,7 +98,7 @@ class Exposed(Struct, frozen=True, kw_only=True):
         return self.per_microbatch if self.host is None else self.per_microbatch + self.host
 
 
-def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
+def step_seconds(setting: EvalContext, inputs: Inputs) -> StepSeconds:
     """Compose priced blocks into a step."""
     stages, count = inputs.stages, setting.num_microbatches(inputs.degrees)
     sums = StageSums(
@@ -135,7 +135,7 @@ def step_seconds(setting: Setting, inputs: Inputs) -> StepSeconds:
     )
 
 
-def _deferred(setting: Setting, inputs: Inputs, count: Numeric) -> tuple[Numeric, Numeric]:
+def _deferred(setting: EvalContext, inputs: Inputs, count: Numeric) -> tuple[Numeric, Numeric]:
     """Return what deferred weight gradients of the head save in the last stage's passes and take in the flush."""
     if not setting.choices.deferred_head_gradients:
         return 0.0, 0.0
@@ -146,7 +146,7 @@ def _deferred(setting: Setting, inputs: Inputs, count: Numeric) -> tuple[Numeric
 def _defer(parts: Seconds, saved: Numeric, shown: Numeric) -> None:
     """Take what the slowest stage saves from its head, or from waiting for launches, and add what the flush shows."""
     head, overhead = parts.get("head", 0.0), parts.get("overhead", 0.0)
-    busy = smaller(saved, head)
+    busy = minimum(saved, head)
     parts["head"], parts["overhead"] = head - busy + shown, overhead - (saved - busy)
 
 
@@ -171,7 +171,7 @@ def _parts(inputs: Inputs, sums: StageSums) -> Seconds:
     return {name: part(name) for name in names}
 
 
-def _exposed(setting: Setting, inputs: Inputs, sums: StageSums, passes: Passes) -> Exposed:
+def _exposed(setting: EvalContext, inputs: Inputs, sums: StageSums, passes: Passes) -> Exposed:
     """Return what shows of data-parallel traffic, of the pipeline engine, and of copies to and from the host.
 
     The engine runs ahead, and copies run, also while a pass waits for parameters; a step's own traffic while it
@@ -225,7 +225,7 @@ def _hidden(inputs: Inputs, sums: StageSums) -> tuple[Numeric, Numeric]:
     )
 
 
-def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) -> Numeric:
+def _engine(setting: EvalContext, inputs: Inputs, sums: StageSums, busy: Numeric) -> Numeric:
     """Return what the pipeline engine adds to a micro-batch's passes on every stage.
 
     It runs ahead in its own 1F1B; under a named schedule it waits for each pass.
@@ -245,7 +245,7 @@ def _engine(setting: Setting, inputs: Inputs, sums: StageSums, busy: Numeric) ->
     )
 
 
-def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
+def _sharded(setting: EvalContext, inputs: Inputs, sums: StageSums) -> Passes:
     """Return what a micro-batch's passes show of gathers and reductions at stage 3, on every stage of `sums`."""
     overlap, split = setting.choices.overlap, inputs.pipeline.split
     if inputs.degrees.keeps_parameters:
@@ -265,7 +265,7 @@ def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
             contention=setting.run.data_contention,
         )
 
-    def both(block: ByPolicy[BlockSeconds], traffic: ShardTraffic) -> ByPolicy[Passes]:
+    def both(block: RecomputeSplit[BlockSeconds], traffic: ShardTraffic) -> RecomputeSplit[Passes]:
         return block.map(lambda cost: exposed(cost, traffic))
 
     shown = inputs.seconds.zipped(inputs.traffic.blocks, both)
@@ -278,7 +278,7 @@ def _sharded(setting: Setting, inputs: Inputs, sums: StageSums) -> Passes:
     return sharded * forward, sharded * backward, sharded * weight
 
 
-def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
+def _exposed_once(setting: EvalContext, inputs: Inputs, passes: Passes) -> Numeric:
     """Return what shows of the traffic of a whole step on every stage."""
     overlap, (forward, backward, _) = setting.choices.overlap, passes
     ahead = overlap.param_gather and not setting.choices.kernels.gathers_after_update
@@ -298,7 +298,7 @@ def _exposed_once(setting: Setting, inputs: Inputs, passes: Passes) -> Numeric:
     )
 
 
-def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
+def _exposed_ends(setting: EvalContext, inputs: Inputs) -> Numeric:
     """Return what the first layer shows at both ends of a micro-batch: of a layer, or of its largest weight."""
     first, held = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
     each = setting.choices.kernels.gathers_each_weight
@@ -313,7 +313,12 @@ def _exposed_ends(setting: Setting, inputs: Inputs) -> Numeric:
 
 
 def _pipeline(
-    setting: Setting, inputs: Inputs, sums: StageSums, exposed: Exposed, stage_time: Numeric, count: Numeric
+    setting: EvalContext,
+    inputs: Inputs,
+    sums: StageSums,
+    exposed: Exposed,
+    stage_time: Numeric,
+    count: Numeric,
 ) -> Seconds:
     """Return what the pipeline adds to the slowest stage's own time: waiting, and messages."""
     degrees, stages, pipeline = inputs.degrees, inputs.stages, inputs.pipeline
@@ -342,7 +347,7 @@ def _pipeline(
 
 
 def _simulated_waiting(
-    setting: Setting,
+    setting: EvalContext,
     inputs: Inputs,
     pipeline: Simulated,
     sums: StageSums,
@@ -397,7 +402,7 @@ def _least_waiting(
     return {"bubble": beyond(makespan=least, work=work)}
 
 
-def _hop(setting: Setting, inputs: Inputs) -> Numeric:
+def _hop(setting: EvalContext, inputs: Inputs) -> Numeric:
     """Return the seconds of one micro-batch's message between stages."""
     size = message_bytes(setting.model, setting.sharding(inputs.degrees))
     if setting.choices.sp or not setting.choices.kernels.shares_messages:
@@ -407,7 +412,7 @@ def _hop(setting: Setting, inputs: Inputs) -> Numeric:
     return inputs.pricing.seconds(share) + inputs.pricing.seconds(gather)
 
 
-def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:
+def _between_copies(setting: EvalContext, inputs: Inputs) -> Numeric:
     """Return the seconds to exchange reduced gradients with the rank that holds the same stages once more."""
     degrees = inputs.degrees
     element = STORAGE_BYTES[setting.workload.precision.gradients]
@@ -417,7 +422,7 @@ def _between_copies(setting: Setting, inputs: Inputs) -> Numeric:
 
 
 def _add_once(
-    parts: Seconds, setting: Setting, inputs: Inputs, exposed: Exposed, at: Picker, count: Numeric
+    parts: Seconds, setting: EvalContext, inputs: Inputs, exposed: Exposed, at: Picker, count: Numeric
 ) -> None:
     """Add what is not a stage's own work: data-parallel traffic, the update, the host, the slowest device."""
     stages, run, states = inputs.stages, setting.run, inputs.states

@@ -7,7 +7,7 @@ from functools import partial
 from forescale.formula import formula
 from forescale.graph.ops import Elementwise
 from forescale.memory.buffers import kept_whole
-from forescale.memory.inputs import Resident, Setting, StateBytes
+from forescale.memory.inputs import EvalContext, MemoryInputs, StateBytes
 from forescale.memory.offload import (
     exposed_copies,
     exposed_update_copies,
@@ -15,8 +15,8 @@ from forescale.memory.offload import (
     load_host_rates,
     offloaded_bytes,
 )
-from forescale.numeric import Numeric, chosen
-from forescale.spec.strategy import Kernels
+from forescale.numeric import Numeric, where
+from forescale.spec.layout import Kernels
 from forescale.spec.workload import STORAGE_BYTES
 from forescale.time.data_parallel import Passes
 from forescale.time.pipeline import Pipeline
@@ -31,12 +31,14 @@ STEPWISE_PASSES = 6.0
 gradient, over the three of master copy and moments (PyTorch 2.1, optim/adamw.py, _multi_tensor_adamw)."""
 
 
-def link_bandwidth(setting: Setting) -> float:
+def link_bandwidth(setting: EvalContext) -> float:
     """Return what the link between device and host sustains [byte/s]."""
     return setting.cluster.device.host_bandwidth * load_host_rates().link_share
 
 
-def host_waits(setting: Setting, inputs: Resident, pipeline: Pipeline, passes: Passes) -> Passes | None:
+def host_waits(
+    setting: EvalContext, inputs: MemoryInputs, pipeline: Pipeline, passes: Passes
+) -> Passes | None:
     """Return what one micro-batch's passes show of copies to and from the host; None where nothing is offloaded.
 
     `passes` are on ranks, or on the virtual stages of a simulated schedule, over which a rank's copies are shared
@@ -82,7 +84,7 @@ def updated_weight_bytes(*, parameters: Numeric, element_bytes: float) -> Numeri
     return parameters * element_bytes
 
 
-def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]:
+def host_update(setting: EvalContext, states: StateBytes) -> tuple[Numeric, Numeric]:
     """Return seconds of the update on the host, and of its copies beside it, per stage.
 
     Weights on the host that the device updates are copied there once they are updated.
@@ -111,7 +113,7 @@ def host_update(setting: Setting, states: StateBytes) -> tuple[Numeric, Numeric]
     return update, exposed_update_copies(copies=copies, update=update, overlapped=offload.overlap)
 
 
-def device_traffic(setting: Setting, states: StateBytes) -> Numeric:
+def device_traffic(setting: EvalContext, states: StateBytes) -> Numeric:
     """Return the bytes that a device's update moves: gradients read, master and moments both, weights written.
 
     Where master copies stay of what the host updates, weights are written from them.
@@ -134,7 +136,7 @@ def device_update(moved: Numeric, pricing: Pricing) -> Numeric:
     return seconds if anchor is None or anchor.update is None else anchor.update.restored(seconds)
 
 
-def update_gap(setting: Setting, tensors: Numeric, update: Numeric, pricing: Pricing) -> Numeric:
+def update_gap(setting: EvalContext, tensors: Numeric, update: Numeric, pricing: Pricing) -> Numeric:
     """Return the seconds by which launches of the update, one for each of a share's tensors, outlast it.
 
     A measured update holds them.
@@ -153,7 +155,7 @@ def update_gap(setting: Setting, tensors: Numeric, update: Numeric, pricing: Pri
 )
 def updated_tensors(*, zero: Numeric, sharded: Numeric, flat_from: float) -> Numeric:
     """`sharded` from stage 1 to the stage from which one kernel takes them, else 0."""
-    return chosen((zero >= 1) & (zero < flat_from), sharded, 0.0)
+    return where((zero >= 1) & (zero < flat_from), sharded, 0.0)
 
 
 def flat_from(kernels: Kernels) -> float:

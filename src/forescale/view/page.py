@@ -12,13 +12,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import TypeAlias
 
+from forescale.atomic_write import replacing, write_text
 from forescale.errors import SpecError
 from forescale.escaping import script, xml
 from forescale.view.axes import CONFIG, Spec
 from forescale.view.bars import BarChart
 from forescale.view.heat import HeatMap
 from forescale.view.lines import LineChart
-from forescale.written import replacing, write_text
 
 SUFFIXES = (".html", ".json", ".svg", ".png")
 FONT = "Source Sans Pro"

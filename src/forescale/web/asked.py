@@ -24,8 +24,8 @@ from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.schedule import families
 from forescale.spec.framework import replayed, searched
+from forescale.spec.layout import ContextKind, Dispatcher, Layout
 from forescale.spec.space import Space
-from forescale.spec.strategy import ContextKind, Dispatcher, Strategy
 from forescale.spec.workload import ComputeType, Workload
 from forescale.struct import Struct
 from forescale.units import GIB
@@ -266,7 +266,7 @@ def _default_words(free: tuple[tuple[str, str], ...]) -> dict[Path, Any]:
     return _words_of(asked.layout, asked.workload)
 
 
-def _words_of(strategy: Strategy, workload: Workload) -> dict[Path, Any]:
+def _words_of(strategy: Layout, workload: Workload) -> dict[Path, Any]:
     """Return all words of a layout and of what is trained, by their paths in a plan."""
     values = {"strategy": asdict(strategy), "workload": asdict(workload)}
     return dict(leaves({**values, "precision": values["workload"].pop("precision")}))

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from forescale.errors import InfeasibleError
 from forescale.question import Question
 from forescale.search import SearchResult
+from forescale.spec.layout import Layout
 from forescale.spec.proposal import Constraint
-from forescale.spec.strategy import Strategy
 from forescale.units import counted
 
 Search = Callable[[Question], SearchResult]
 
 
-def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Strategy, str]:
+def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Layout, str]:
     """Return the fastest layout of one phase, and how it was chosen.
 
     A layout that fits at the upper end of its memory range is preferred; one that fits as expected is taken where

@@ -41,8 +41,8 @@ from forescale.question import Question
 from forescale.results import Result
 from forescale.spec import phrases
 from forescale.spec.cluster import Device
+from forescale.spec.layout import Layout
 from forescale.spec.operations import Operations
-from forescale.spec.strategy import Strategy
 from forescale.struct import Struct, attributes
 from forescale.units import format_count
 from forescale.view.bars import Bar, BarChart
@@ -128,7 +128,7 @@ class Phase(Struct, frozen=True, kw_only=True):
         return replace(case, replica_nodes=max(1, nodes), replica_share=lost_with_a_replica(found)), saved
 
 
-def _replicas(layout: Strategy) -> tuple[str, int]:
+def _replicas(layout: Layout) -> tuple[str, int]:
     """Return the degree that shrinks when devices are lost, and its size: of replicated shards a copy goes whole."""
     name = "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
     return name, getattr(layout, name)

@@ -347,7 +347,7 @@ def test_a_recorded_message_says_which_way_won():
     built = load_cluster("h100-sxm", 64)
     size = Term(np.array([1e9]), name="bytes", unit="byte")
     group = Group(size=np.array([64.0]))
-    term = AlphaBeta.of(built).seconds(kind="all_gather", num_bytes=size, group=group)
+    term = AlphaBeta.from_cluster(built).seconds(kind="all_gather", num_bytes=size, group=group)
     texts = {node.name: node.text for node in term.at(0).walk()}
     assert texts["fastest"] == "ring Simple, the fastest of 3 ways"
 

@@ -32,7 +32,7 @@ SAMPLE = DATA / "nccl_tests_sample.csv"
 
 def spread(cluster, rows):
     batches = stack(load_cluster(cluster, 8), rows)
-    return np.concatenate([errors(batch, AlphaBeta.of(batch.cluster)) for batch in batches])
+    return np.concatenate([errors(batch, AlphaBeta.from_cluster(batch.cluster)) for batch in batches])
 
 
 def test_perlmutter_from_4_mib_within_15_percent():
@@ -125,7 +125,9 @@ def test_deep_ep_without_a_fit_of_its_own():
     off = []
     for row in rows:
         ranks = 8 * int(row["nodes"])
-        base = AlphaBeta.of(load_cluster("h100-sxm" if "H100" in row["hardware"] else "h200-sxm", ranks))
+        base = AlphaBeta.from_cluster(
+            load_cluster("h100-sxm" if "H100" in row["hardware"] else "h200-sxm", ranks)
+        )
         # Dispatch in fp8 with a scale per 128 values, combine in bf16.
         width = 1 + 4 / 128 if "dispatch" in row["op"] else 2
         # The benchmark has as many groups as nodes, and takes 4 of them.
@@ -164,7 +166,7 @@ def test_deep_ep_copies_as_fast_as_its_sms(hardware):
         ranks = int(row["gpus_per_node"])
         num_sms = int(re.search(r"(\d+) SMs", row["library"])[1])
         model = ExpertExchange(
-            base=AlphaBeta.of(load_cluster(CLUSTERS[hardware], ranks)),
+            base=AlphaBeta.from_cluster(load_cluster(CLUSTERS[hardware], ranks)),
             top_k=8,
             copy_rate=copy_rate("deepep", "NVIDIA") * num_sms / 20,
         )
@@ -178,7 +180,7 @@ def test_deep_ep_copies_as_fast_as_its_sms(hardware):
 
 def test_hybrid_ep_reaches_more_of_a_link_than_all_to_alls_do():
     """On 8 B200 of 900 GB/s kernels that write into other devices' memory dispatch at 643, combine at 740 GB/s."""
-    base, shares = AlphaBeta.of(load_cluster("b200", 8)), link_shares("hybridep", "NVIDIA")
+    base, shares = AlphaBeta.from_cluster(load_cluster("b200", 8)), link_shares("hybridep", "NVIDIA")
     assert link_shares("hybridep", "AMD") == link_shares("deepep", "NVIDIA") == ()
     plain, direct = (
         ExpertExchange(base=base, top_k=8, link_shares=each).seconds(
@@ -192,7 +194,7 @@ def test_hybrid_ep_reaches_more_of_a_link_than_all_to_alls_do():
 
 
 def test_deepseek_sends_a_token_to_at_most_4_nodes():
-    base = AlphaBeta.of(load_cluster("h100-sxm", 512))
+    base = AlphaBeta.from_cluster(load_cluster("h100-sxm", 512))
     free, limited = (
         ExpertExchange(base=base, top_k=8, num_groups=64, top_groups=limit).seconds(
             kind="all_to_all", num_bytes=1e9, group=Group(size=512.0)
@@ -212,18 +214,20 @@ def test_groups_of_experts_may_span_nodes_and_nodes_may_hold_groups():
 
 
 def test_mixed_kinds_go_to_the_base_model():
-    base = AlphaBeta.of(load_cluster("h100-sxm", 64))
+    base = AlphaBeta.from_cluster(load_cluster("h100-sxm", 64))
     for kind in ("all_gather", "p2p"):
         args = {"kind": kind, "num_bytes": 1e8, "group": Group(size=64.0)}
         assert ExpertExchange(base=base, top_k=8).seconds(**args) == base.seconds(**args)
 
 
 def test_provenance_is_that_of_the_widest_tier():
-    fitted = AlphaBeta.of(load_cluster("perlmutter", 64)).provenance(kind="all_gather")
+    fitted = AlphaBeta.from_cluster(load_cluster("perlmutter", 64)).provenance(kind="all_gather")
     assert fitted.kind == "fitted"
     assert "NCCL 2.19" in fitted.source
     assert 0 < fitted.low < 1 < fitted.high
-    assert AlphaBeta.of(load_cluster("tpu-v5p", 64)).provenance(kind="all_gather").kind == "roofline"
+    assert (
+        AlphaBeta.from_cluster(load_cluster("tpu-v5p", 64)).provenance(kind="all_gather").kind == "roofline"
+    )
 
 
 def test_blocks_that_a_tokens_experts_fall_into():
@@ -239,7 +243,7 @@ def test_a_ring_between_nodes_leaves_an_eighth_of_the_links_inside_idle():
         Tier(name="toy node", size=8, bandwidth=100e9, latency=0.0),
         Tier(name="toy network", size=0, bandwidth=400e9, latency=0.0),
     )
-    model = AlphaBeta.of(toy.cluster(16, near, far), own=toy.links())
+    model = AlphaBeta.from_cluster(toy.cluster(16, near, far), own=toy.links())
     group = Group(size=16.0)
     assert model.seconds(kind="all_reduce", num_bytes=1e9, group=group) == pytest.approx(
         2 * 15 / 16 * 7 / 8 * 1e9 / 100e9
@@ -248,7 +252,7 @@ def test_a_ring_between_nodes_leaves_an_eighth_of_the_links_inside_idle():
         15 / 16 * 7 / 8 * 1e9 / 100e9
     )
     # 7 of 16 parts go to the same node, 8 to the other over links that carry an eighth of the ranks' each.
-    slow = AlphaBeta.of(
+    slow = AlphaBeta.from_cluster(
         toy.cluster(16, near, Tier(name="toy network", size=0, bandwidth=10e9, latency=0.0)), own=toy.links()
     )
     assert slow.seconds(kind="all_reduce", num_bytes=1e9, group=group) == pytest.approx(
@@ -267,7 +271,7 @@ def test_links_behind_the_same_nic_start_up_once():
     )
     (link,) = toy.links()
     slow = replace(link, protocols=(replace(link.protocols[0], launch=1.0),), exchange_launch=3.0)
-    model = AlphaBeta.of(toy.cluster(64, *tiers), own=(slow,))
+    model = AlphaBeta.from_cluster(toy.cluster(64, *tiers), own=(slow,))
     for ranks, starts in ((8.0, 1), (32.0, 2), (64.0, 2)):
         for kind, each in (("all_gather", 1.0), ("all_to_all", 3.0)):
             found = model.seconds(kind=kind, num_bytes=1.0, group=Group(size=ranks))
@@ -278,7 +282,7 @@ def test_a_nic_that_started_for_a_rack_does_not_start_again_for_the_core():
     """Racks of 16, pods of 64 and a core behind one NIC: pairs of a rack, four pods apart, cross no pod's switch."""
     tiers = tuple(Tier(name=f"toy {size}", size=size, bandwidth=50e9, latency=0.0) for size in (8, 16, 64, 0))
     slow = replace(toy.links()[0], protocols=(replace(toy.links()[0].protocols[0], launch=1.0),))
-    model = AlphaBeta.of(toy.cluster(256, *tiers), own=(slow,))
+    model = AlphaBeta.from_cluster(toy.cluster(256, *tiers), own=(slow,))
     apart = Group(size=2.0, stride=8.0, outer=((4.0, 64.0),))
     assert ranks_per_tier(apart, model.cluster) == (1.0, 2.0, 2.0, 8.0)
     assert model.seconds(kind="all_gather", num_bytes=1.0, group=apart) == pytest.approx(1.0, rel=1e-6)
@@ -287,7 +291,7 @@ def test_a_nic_that_started_for_a_rack_does_not_start_again_for_the_core():
 def test_a_single_shot_sums_in_two_passes():
     """Each rank sends its 7 of 8 parts, adds up what it got, and sends its sum to all."""
     one = replace(toy.links()[0], algorithms=("single_shot",))
-    model = AlphaBeta.of(toy.cluster(8), own=(one,))
+    model = AlphaBeta.from_cluster(toy.cluster(8), own=(one,))
     seconds = {
         kind: model.seconds(kind=kind, num_bytes=1e9, group=Group(size=8.0))
         for kind in ("all_reduce", "all_gather")

@@ -22,7 +22,7 @@ from forescale.spec.cluster import LinkParameters
 
 
 def lines(cluster, kind, ranks):
-    model = AlphaBeta.of(load_cluster(cluster, 64))
+    model = AlphaBeta.from_cluster(load_cluster(cluster, 64))
     return model.lines(kind=kind, route=model.route(Group(size=float(ranks))))
 
 
@@ -94,7 +94,7 @@ def test_what_is_picked_may_be_slower_than_another_way():
 
 
 def test_an_explanation_says_that_the_library_picks():
-    model = AlphaBeta.of(load_cluster("a100-sxm-80gb", 8))
+    model = AlphaBeta.from_cluster(load_cluster("a100-sxm-80gb", 8))
     size = Term(np.array([2.0 * 2**20]), name="bytes", unit="byte")
     term = model.seconds(kind="all_gather", num_bytes=size, group=Group(size=np.array([4.0])))
     nodes = {node.name: node for node in term.at(0).walk()}
@@ -110,6 +110,6 @@ def test_algorithms_of_ones_own_are_taken_by_their_time():
     cluster = load_cluster("a100-sxm-80gb", 8)
     own = LinkParameters(algorithms=("ring", "single_shot"))
     inner = replace(cluster.tiers[0], parameters=own)
-    model = AlphaBeta.of(replace(cluster, tiers=(inner, *cluster.tiers[1:])))
+    model = AlphaBeta.from_cluster(replace(cluster, tiers=(inner, *cluster.tiers[1:])))
     found = model.lines(kind="all_gather", route=model.route(Group(size=8.0)))
     assert all(line.guess is None for line in found.lines)

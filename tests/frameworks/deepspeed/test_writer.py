@@ -15,8 +15,8 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.export import export, under
 from forescale.question import question_of
-from forescale.spec import Strategy, Workload
-from forescale.spec.strategy import Offload
+from forescale.spec import Layout, Workload
+from forescale.spec.layout import Offload
 from forescale.spec.workload import Trainable
 
 NARROW = {"workload.precision.compute", "workload.precision.recipe"}
@@ -44,7 +44,7 @@ def question(**layout):
         load_model("llama-3.1-8b"),
         load_cluster("h100-sxm", 16),
         Workload(seq_len=4096, global_batch_size=64),
-        strategy=Strategy(**{"zero": 3, "dp_shard": 16, "sp": False, "cp_kind": "ulysses", **layout}),
+        strategy=Layout(**{"zero": 3, "dp_shard": 16, "sp": False, "cp_kind": "ulysses", **layout}),
     )
     return under(asked, load_framework("deepspeed"))
 

@@ -13,7 +13,7 @@ from forescale.export import export
 from forescale.frameworks.megatron import read_arguments
 from forescale.frameworks.reading import Options
 from forescale.question import Question
-from forescale.spec import Indexer, Strategy
+from forescale.spec import Indexer, Layout
 
 BASE = "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
 DSA = (
@@ -125,7 +125,7 @@ def test_another_order_of_picking_cannot_be_told():
 
 def test_stages_that_would_read_keys_of_others_are_not_written():
     asked = laid("glm-5.2", "megatron-core")
-    cut = Strategy(pp=2, ep=32, dp_shard=32, zero=1, stage_layers=(40, 38))
+    cut = Layout(pp=2, ep=32, dp_shard=32, zero=1, stage_layers=(40, 38))
     with pytest.raises(SpecError, match="every stage starts with a layer that picks its keys"):
         export(replace(asked, strategy=cut))
     export(replace(asked, strategy=replace(cut, stage_layers=(38, 40))))

@@ -23,7 +23,7 @@ from forescale.spec import (
     Recompute,
     Routing,
 )
-from forescale.spec.strategy import Offload
+from forescale.spec.layout import Offload
 
 BASE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --vocab-size 100 --micro-batch-size 1 "
 MOE = "--num-experts 8 --disable-bias-linear "

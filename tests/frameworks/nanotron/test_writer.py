@@ -11,7 +11,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.export import export
 from forescale.frameworks.nanotron.writer import model_config
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 KINDS = (("llama-3.1-8b", "llama-3.1-70b", "mistral-7b", "qwen2.5-7b"), ("mixtral-8x7b", "qwen2-57b-a14b"))
 """Models whose parts nanotron has: no norms of queries and keys, heads that share out the hidden size."""
@@ -55,7 +55,7 @@ def test_words_of_the_file():
 
 
 def test_a_model_without_gates_is_a_starcoder():
-    assert model_config(load_model("gpt2-xl"), Strategy())["is_starcoder2_config"] is True
+    assert model_config(load_model("gpt2-xl"), Layout())["is_starcoder2_config"] is True
 
 
 def test_what_is_lost_is_listed():

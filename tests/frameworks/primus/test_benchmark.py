@@ -15,7 +15,7 @@ from forescale.io.question import build_question
 from forescale.project import project
 from forescale.projection.result import tokens_per_device_second
 from forescale.question import Question
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 GIB = 2.0**30
 LAYER = {
@@ -63,7 +63,7 @@ TARGET = Question(
     model=load_model("mixtral-8x22b"),
     cluster=load_cluster("mi355x", 64),
     workload=Workload(seq_len=8192, global_batch_size=128),
-    strategy=Strategy(pp=4, ep=8, dp_shard=16, zero=1, micro_batch_size=2),
+    strategy=Layout(pp=4, ep=8, dp_shard=16, zero=1, micro_batch_size=2),
 )
 
 

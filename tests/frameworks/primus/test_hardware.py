@@ -61,7 +61,7 @@ def test_what_the_file_does_not_say_stays(tmp_path):
 def test_efficiencies_and_overheads_are_parameters_of_the_tiers(tmp_path):
     text = "bw_eff: 0.5\np2p_bw_eff: 0.4\nkernel_launch_latency: 3\nrccl_overhead: 200\na2a_peer_lat: 0.9\n"
     cluster = read_hardware_config(config(tmp_path, text)).applied(load_cluster("h100-sxm", 64))
-    for link in AlphaBeta.of(cluster).calibration.links:
+    for link in AlphaBeta.from_cluster(cluster).calibration.links:
         assert link.protocols[-1].efficiency == pytest.approx(0.5)
         assert link.protocols[-1].launch == pytest.approx(203e-6)
         assert (link.exchange_efficiency, link.peer_latency) == (0.4, pytest.approx(0.9e-6))

@@ -8,7 +8,7 @@ from typing import Any
 from tests.plans import EXPERTS, LATENT, dense_first, plans
 
 from forescale.question import Question
-from forescale.spec import Strategy
+from forescale.spec import Layout
 
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "llama-2-7b")
 """Models whose parts torchtitan has: no windows, gates everywhere, root-mean-square norms."""
@@ -29,5 +29,5 @@ def titan_plans(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any])
     return [dense_first(question) for question in found]
 
 
-def _built(layout: Strategy, release: str) -> bool:
+def _built(layout: Layout, release: str) -> bool:
     return release == "0.2" or layout.ep == 1 or layout.etp == 1

@@ -14,7 +14,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.export import export, under
 from forescale.question import question_of
-from forescale.spec import Precision, Strategy, Workload
+from forescale.spec import Layout, Precision, Workload
 
 RELEASES = ("torchtitan@0.2", "torchtitan@0.3")
 EPS = "model.norm_eps"
@@ -54,7 +54,7 @@ def question(
         load_model(model),
         load_cluster(cluster, devices),
         Workload(seq_len=4096, global_batch_size=batch, precision=Precision(compute=compute)),
-        strategy=Strategy(**{"zero": 3, "dp_shard": devices, **layout}),
+        strategy=Layout(**{"zero": 3, "dp_shard": devices, **layout}),
     )
     return under(asked, load_framework(to))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Layout, Recompute, Workload
 
 FOLDER = Path(__file__).parents[2] / "data" / "almodel"
 MODEL = load_model("almodel")
@@ -35,7 +35,7 @@ def remat(text):
 
 
 def layout(row):
-    return Strategy(
+    return Layout(
         tp=int(row["tp"]),
         dp_replicate=int(row["dp"]),
         pp=int(row["pp"]),

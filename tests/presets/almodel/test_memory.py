@@ -22,7 +22,7 @@ from forescale.presets.almodel.step import (
     almodel_state_bytes,
     full_layer,
 )
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Layout, Recompute, Workload
 
 GB = 2.0**30
 WORKLOAD = Workload(seq_len=4096, global_batch_size=5120)
@@ -34,7 +34,7 @@ def policy(name):
 
 
 def layout(*, dp=1, fsdp, ep=1, cp=1, batch, recompute):
-    return Strategy(
+    return Layout(
         dp_replicate=dp,
         dp_shard=fsdp * ep,
         ep=ep,

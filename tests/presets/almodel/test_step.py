@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.presets.almodel.published import CLUSTER, MODEL, WORKLOAD
 
-from forescale.graph.sharding import Choices, Degrees, split_strategy
+from forescale.graph.sharding import Degrees, StructuralOptions, split_strategy
 from forescale.presets.almodel import ALMODEL, search_almodel
 from forescale.presets.almodel.preset import evaluate
 from forescale.presets.almodel.step import (
@@ -77,6 +77,6 @@ def test_a_layout_alone_is_itself_in_an_array():
         single = [split_strategy(one.strategy)[0] for one in alike]
         names = Degrees.__dataclass_fields__
         arrays = Degrees(**{name: np.array([getattr(one, name) for one in single]) for name in names})
-        memory, step = evaluate(ALMODEL, clock, arrays, Choices(recompute=policy))
+        memory, step = evaluate(ALMODEL, clock, arrays, StructuralOptions(recompute=policy))
         assert np.broadcast_to(step.total, len(alike)).tolist() == [one.step.total for one in alike]
         assert np.broadcast_to(memory.total, len(alike)).tolist() == [one.memory.total for one in alike]

@@ -15,15 +15,15 @@ from forescale.presets.primus.communication import (
     primus_dispatch_bytes,
     primus_expert_all_reduce,
 )
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 MIB = 2**20
-STRATEGY = Strategy(pp=4, ep=8, dp_shard=16, micro_batch_size=2)
+STRATEGY = Layout(pp=4, ep=8, dp_shard=16, micro_batch_size=2)
 
 
 @pytest.fixture(scope="module")
 def network():
-    found = Network.of(load_cluster("mi355x", 64))
+    found = Network.from_cluster(load_cluster("mi355x", 64))
     assert found is not None
     return found
 
@@ -66,7 +66,7 @@ def test_notes_state_figures_and_defects(network):
 
 def test_dense_models_reduce_all_at_once(network):
     traffic = gradient_traffic(
-        load_model("llama-3.1-8b"), Strategy(dp_shard=64), network, documented_all_reduce
+        load_model("llama-3.1-8b"), Layout(dp_shard=64), network, documented_all_reduce
     )
     assert traffic.expert_bytes == 0.0
     assert traffic.other_bytes == 4 * 32 * (4 * 4096**2 + 3 * 4096 * 14336)
@@ -81,7 +81,7 @@ def test_the_source_of_2026_08_overlaps_phases_instead(network):
 
 def test_experts_on_every_replica_are_reduced_with_the_rest(network):
     """With one replica per expert Primus reduces expert gradients over all of dp, though nobody shares them."""
-    strategy = Strategy(pp=4, ep=8, dp_shard=8, micro_batch_size=2)
+    strategy = Layout(pp=4, ep=8, dp_shard=8, micro_batch_size=2)
     traffic = gradient_traffic(load_model("mixtral-8x22b"), strategy, network, documented_all_reduce)
     assert traffic.expert_bytes == 0.0
     assert traffic.other_bytes / MIB == pytest.approx(24192.00)

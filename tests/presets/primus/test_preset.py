@@ -24,15 +24,15 @@ from forescale.spec import (
     FullAttention,
     Kernels,
     Layer,
+    Layout,
     Model,
     MoeFfn,
     Recompute,
-    Strategy,
     Workload,
 )
 
 GB = 2.0**30
-EXAMPLE = Strategy(pp=4, ep=8, dp_shard=8, micro_batch_size=2, kernels=Kernels(cross_entropy="fused"))
+EXAMPLE = Layout(pp=4, ep=8, dp_shard=8, micro_batch_size=2, kernels=Kernels(cross_entropy="fused"))
 EXAMPLE_INPUT = Workload(seq_len=8192, global_batch_size=128)
 
 
@@ -102,13 +102,13 @@ def test_component_rows_of_the_example(mixtral):
     assert last["final_layernorm"].activation / GB == 0.1875
 
 
-def four_and_a_half_trillion() -> tuple[Model, Strategy, Workload]:
+def four_and_a_half_trillion() -> tuple[Model, Layout, Workload]:
     layer = Layer(
         attention=FullAttention(num_heads=64, num_kv_heads=1, head_dim=128),
         ffn=MoeFfn(num_experts=2304, top_k=36, ffn_hidden_size=2048, shared_ffn_hidden_size=2048),
     )
     model = Model(name="moe-4.5t", hidden_size=8192, layers=(layer,), vocab_size=100352)
-    return model, Strategy(cp=4, micro_batch_size=4), Workload(seq_len=16384, global_batch_size=64)
+    return model, Layout(cp=4, micro_batch_size=4), Workload(seq_len=16384, global_batch_size=64)
 
 
 def test_rows_of_the_4_5_t_model():
@@ -134,11 +134,11 @@ def test_the_attention_row_of_the_4_5_t_model_contradicts_the_formula_beside_it(
 
 
 RUN = {
-    "llama-2-7b": (8, Strategy(dp_shard=8, micro_batch_size=4), (4096, 256), (35.69, 79.56)),
-    "llama-3.1-8b": (8, Strategy(dp_shard=8, micro_batch_size=2), (8192, 128), (38.15, 83.31)),
+    "llama-2-7b": (8, Layout(dp_shard=8, micro_batch_size=4), (4096, 256), (35.69, 79.56)),
+    "llama-3.1-8b": (8, Layout(dp_shard=8, micro_batch_size=2), (8192, 128), (38.15, 83.31)),
     "qwen3-30b-a3b": (
         8,
-        Strategy(
+        Layout(
             dp_shard=8,
             ep=8,
             micro_batch_size=8,
@@ -175,12 +175,12 @@ def standard_attention(name: str, num_heads: int) -> Model:
 @pytest.mark.parametrize(
     ("name", "heads", "devices", "strategy", "batch", "expected"),
     [
-        ("deepseek-v2-lite", 16, 8, Strategy(dp_shard=8, ep=8, micro_batch_size=4), 640, (41.52, 52.84)),
+        ("deepseek-v2-lite", 16, 8, Layout(dp_shard=8, ep=8, micro_batch_size=4), 640, (41.52, 52.84)),
         (
             "deepseek-v2",
             128,
             32,
-            Strategy(pp=4, dp_shard=8, ep=8, recompute=Recompute(granularity="full", num_layers=14)),
+            Layout(pp=4, dp_shard=8, ep=8, recompute=Recompute(granularity="full", num_layers=14)),
             256,
             (169.69, 7.73),
         ),
@@ -203,7 +203,7 @@ def test_deepseek_v3_total_and_first_rank_of_the_mi355x_example():
     model = load_model("deepseek-v3")
     dense, moe = model.layer_kinds
     reordered = replace(model, layers=(dense, moe, moe, dense, dense) + (moe,) * 56, num_mtp_layers=0)
-    strategy = Strategy(
+    strategy = Layout(
         pp=16,
         vpp=2,
         dp_shard=8,
@@ -222,17 +222,17 @@ def test_deepseek_v3_total_and_first_rank_of_the_mi355x_example():
 
 def test_61_layers_on_4_ranks():
     model = replace(small.dense(61))
-    assert [sum(map(len, rank)) for rank in layer_chunks(model, Strategy(pp=4))] == [16, 15, 15, 15]
+    assert [sum(map(len, rank)) for rank in layer_chunks(model, Layout(pp=4))] == [16, 15, 15, 15]
 
 
 def test_virtual_stages_are_interleaved():
-    chunks = layer_chunks(small.dense(8), Strategy(pp=2, vpp=2))
+    chunks = layer_chunks(small.dense(8), Layout(pp=2, vpp=2))
     assert chunks == (((0, 1), (4, 5)), ((2, 3), (6, 7)))
 
 
 def test_full_recompute_keeps_inputs_one_working_layer_and_the_embedding():
     model, workload = small.dense(8), Workload(seq_len=2048, global_batch_size=64)
-    strategy = Strategy(pp=2, dp_shard=2, recompute=Recompute(granularity="full"))
+    strategy = Layout(pp=2, dp_shard=2, recompute=Recompute(granularity="full"))
     account = PRIMUS.account(model, small.cluster(4), strategy, workload)
     s = PRIMUS.sizes(model, strategy, workload)
     working = layer_component(model.layers[0], s).activation
@@ -242,7 +242,7 @@ def test_full_recompute_keeps_inputs_one_working_layer_and_the_embedding():
 
 def test_accumulation_below_the_stages_saves_memory():
     model = small.dense(8)
-    strategy = Strategy(pp=4, dp_shard=1)
+    strategy = Layout(pp=4, dp_shard=1)
     few, many = (
         PRIMUS.account(model, small.cluster(4), strategy, Workload(seq_len=2048, global_batch_size=batch))
         .stages[0]
@@ -255,4 +255,4 @@ def test_accumulation_below_the_stages_saves_memory():
 def test_what_it_has_no_formula_for_is_refused():
     model = load_model("almodel")
     with pytest.raises(SpecError, match="linear attention"):
-        PRIMUS.account(model, small.cluster(8), Strategy(dp_shard=8), small.workload())
+        PRIMUS.account(model, small.cluster(8), Layout(dp_shard=8), small.workload())

@@ -8,7 +8,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.presets.subramanian2024.layers import shape_of
 from forescale.project import project
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,6 @@ def test_sizes_are_those_of_section_iii_b(name, sizes):
 def test_models_without_embedding_project(name):
     model = load_model(name)
     work = Workload(seq_len=model.max_seq_len, global_batch_size=64)
-    one = project(model, load_cluster("b200-nvs8", 64), Strategy(tp=8, pp=8), work)
+    one = project(model, load_cluster("b200-nvs8", 64), Layout(tp=8, pp=8), work)
     assert one.step_time_s > 0.0
     assert sum(one.time_s.values()) == pytest.approx(one.step_time_s)

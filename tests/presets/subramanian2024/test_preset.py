@@ -11,7 +11,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.presets import project_as
 from forescale.presets.subramanian2024.preset import _columns
-from forescale.spec import Recompute, Strategy, Workload
+from forescale.spec import Layout, Recompute, Workload
 
 DATA = Path(__file__).parents[2] / "data" / "subramanian2024" / "best.csv"
 MODELS = {"gpt3_1T": "gpt3-1t", "vit_era5": "vit-era5"}
@@ -27,7 +27,7 @@ ROWS = [
 def question(row, order):
     model = load_model(MODELS[row["model"]])
     cluster = load_cluster(f"{row['gpu'].lower()}-nvs{row['nvs']}", int(row["n_gpus"]))
-    strategy = Strategy(
+    strategy = Layout(
         tp=int(row["n1_tp1"]),
         cp=int(row["n2_tp2"]),
         pp=int(row["pp"]),
@@ -98,7 +98,7 @@ def test_later_stages_hold_fewer_micro_batches():
 )
 def test_what_the_paper_does_not_know_is_refused(changes, says):
     degrees = {"tp": 1, "pp": 1, "zero": 1} | changes
-    strategy = Strategy(**degrees, dp_shard=8 // (degrees["tp"] * degrees["pp"]))
+    strategy = Layout(**degrees, dp_shard=8 // (degrees["tp"] * degrees["pp"]))
     with pytest.raises(SpecError, match=says):
         project_as(
             asked(

@@ -33,7 +33,7 @@ from forescale.graph.counts import count_parameters
 from forescale.io.named import model_given, model_of
 from forescale.io.question import is_plan, read_plan_values
 from forescale.spec import Device
-from forescale.spec.framework import Framework, Limits, choice_word, told_of
+from forescale.spec.framework import Framework, Limits, choice_word, explicit_fields
 from forescale.spec.model import Model
 from forescale.struct import attributes
 from forescale.units import format_bytes, format_count
@@ -124,7 +124,7 @@ def framework_view(framework: Framework) -> Group:
     """Return what a framework does where it is not as usual, with the source, and what it can be told."""
     plain = Framework(name="", release="", title="", date="", source="", software="")
     head = ("name", "release", "title", "date", "source", "sources", "limits")
-    told = {name: value for name, value in told_of(framework, plain).items() if name not in head}
+    told = {name: value for name, value in explicit_fields(framework, plain).items() if name not in head}
     rows = _words("field", "value", "source")
     for name, value in told.items():
         rows.add_row(name, _said(value), framework.sources.get(name, ""))

@@ -8,10 +8,10 @@ from itertools import groupby, takewhile
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from forescale.atomic_write import write_text
 from forescale.cli.options import PageFile
 from forescale.escaping import xml
 from forescale.view.page import Chart, figure, gallery, page, table
-from forescale.written import write_text
 
 CROWDED = 12
 """Columns from which on a table is set smaller."""

@@ -13,7 +13,7 @@ from forescale.cli.render.words import asked, table
 from forescale.projection.result import AT_RISK, Projection
 from forescale.search import ParetoResult, Relaxation, SearchResult
 from forescale.spec import phrases
-from forescale.spec.strategy import Strategy
+from forescale.spec.layout import Layout
 from forescale.units import counted, format_count, format_seconds
 
 PLACEMENT = ("dp", "zero", "mbs")
@@ -98,14 +98,14 @@ def ranking(
     return rows
 
 
-def degrees_of(layouts: Sequence[Strategy]) -> list[str]:
+def degrees_of(layouts: Sequence[Layout]) -> list[str]:
     """Return the degrees worth a column: those that are not 1 everywhere."""
     return [
         name for name in DEGREES if name in ALWAYS or any(getattr(layout, name) > 1 for layout in layouts)
     ]
 
 
-def layout_cells(layout: Strategy, degrees: Sequence[str], folded: int = 0) -> list[str]:
+def layout_cells(layout: Layout, degrees: Sequence[str], folded: int = 0) -> list[str]:
     """Return a layout's cells under `degrees`, `PLACEMENT` and variants, of which so many more are `folded`."""
     return [
         *(str(getattr(layout, name)) for name in degrees),

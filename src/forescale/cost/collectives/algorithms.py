@@ -14,7 +14,7 @@ from forescale.cost.collectives.route import Leg, Route
 from forescale.cost.collectives.tuner import Guess, believed_bandwidth, believed_latency, switch_bandwidth
 from forescale.formula import formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator, larger, some, summed
+from forescale.numeric import Numeric, any_true, indicator, maximum, summed
 from forescale.struct import Struct
 
 THAKUR = "Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH"
@@ -113,7 +113,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
         self, kind: CollectiveKind, route: Route, protocol: int, usable: Numeric | None
     ) -> Guess | None:
         tuner, within = route.legs[0].link.tuner, route.within_a_node
-        if tuner is None or self.believed is None or kind not in _SUMS or not some(value_of(within)):
+        if tuner is None or self.believed is None or kind not in _SUMS or not any_true(value_of(within)):
             return None
         latency, beta = self.believed(tuner, kind, route, protocol)
         if usable is not None:
@@ -158,7 +158,7 @@ def tightest(route: Route, protocol: int) -> Numeric:
     """Return seconds per byte of ring traffic: those of the tier that is slowest for its load."""
     slowest: Numeric = 0.0
     for leg in route.legs:
-        slowest = larger(slowest, leg.load / (leg.bandwidth * leg.efficiency(protocol)))
+        slowest = maximum(slowest, leg.load / (leg.bandwidth * leg.efficiency(protocol)))
     return slowest
 
 
@@ -274,11 +274,11 @@ def _tree(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     beta: Numeric = 0.0
     for leg in others:
         hops, share = leg_across(leg, kind=kind, protocol=protocol)
-        latency, beta = latency + hops, larger(beta, share)
+        latency, beta = latency + hops, maximum(beta, share)
     chain = chain_seconds_per_byte(
         passes=passes(kind), fan=first.fan, bandwidth=first.bandwidth * first.efficiency(protocol)
     )
-    return route.launch(protocol), latency + (first.fan - 1.0) * first.hop(protocol), larger(beta, chain)
+    return route.launch(protocol), latency + (first.fan - 1.0) * first.hop(protocol), maximum(beta, chain)
 
 
 @formula(unit="s/byte", source=f"{THAKUR}, section 4.5: each exchange halves what is left")
@@ -329,14 +329,14 @@ def _single_shot(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     beta: Numeric = 0.0
     for leg in route.legs:
         hop = leg.crossed * leg.hop(protocol) + (leg.shared - leg.inner) * leg.link.peer_latency
-        latency = larger(latency, hop)
+        latency = maximum(latency, hop)
         share = exchange_seconds_per_byte(
             num_ranks=route.num_ranks,
             inner=leg.inner,
             reach=leg.reach,
             bandwidth=leg.exchange_bandwidth * leg.link.wire(protocol).efficiency,
         )
-        beta = larger(beta, share)
+        beta = maximum(beta, share)
     return route.launch(protocol), latency, passes(kind) * beta
 
 
@@ -383,7 +383,7 @@ def where_usable(*, seconds: Numeric, usable: Numeric) -> Numeric:
 def _reducing(route: Route) -> Numeric | None:
     """Return where a switch that can add up has two ranks below it; None where there is no such switch."""
     fans = [leg.fan for leg in route.legs if leg.reduces]
-    return indicator(reduce(larger, fans) >= 2.0) if fans else None
+    return indicator(reduce(maximum, fans) >= 2.0) if fans else None
 
 
 def _in_network(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
@@ -396,7 +396,7 @@ def _in_network(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
     for leg in others:
         across = _aggregated(leg, protocol) if leg.reduces else leg_across(leg, kind=kind, protocol=protocol)
         latency = latency + across[0]
-        beta = larger(beta, across[1])
+        beta = maximum(beta, across[1])
         launch = launch + leg.starts * leg.link.wire(protocol).launch
     return launch, latency, beta
 
@@ -407,7 +407,7 @@ def _in_network_believed(
     links = route.legs[0].bandwidth * tuner.channel_share
     speeds = {f"speed {index}": speed for index, speed in enumerate(sorted(tuner.speeds))}
     rate = switch_bandwidth(links=links, num_ranks=route.num_ranks, most=tuner.channels, **speeds)
-    return tuner.reduction_launch, 1.0 / larger(rate * tuner.reduction_share, 1e-30)
+    return tuner.reduction_launch, 1.0 / maximum(rate * tuner.reduction_share, 1e-30)
 
 
 def _in_network_ramp(route: Route, _protocol: int) -> Ramp | None:
@@ -472,7 +472,7 @@ def _direct_exchange(kind: CollectiveKind, route: Route, protocol: int) -> Cost:
             reach=leg.reach,
             bandwidth=leg.exchange_bandwidth * leg.link.exchange_efficiency,
         )
-        beta = larger(beta, share)
+        beta = maximum(beta, share)
     return route.exchange_launch(), latency, beta
 
 

@@ -18,7 +18,7 @@ from forescale.cost.model import Prices, Provenance
 from forescale.errors import UnknownNameError
 from forescale.formula import Term, formula, value_of
 from forescale.graph.ops import CollectiveKind
-from forescale.numeric import Numeric, indicator, larger, smaller
+from forescale.numeric import Numeric, indicator, maximum, minimum
 from forescale.spec.cluster import Cluster
 from forescale.struct import Struct
 
@@ -36,7 +36,7 @@ def message_seconds(*, num_bytes: Numeric, fixed: Numeric, seconds_per_byte: Num
 )
 def beyond_transfer(*, latency: Numeric, transfer: Numeric, share: float) -> Numeric:
     """Latency²/(latency + share·transfer): hops vary, so what is as long as their mean hides half of them."""
-    return latency * latency / larger(latency + share * transfer, 1e-30)
+    return latency * latency / maximum(latency + share * transfer, 1e-30)
 
 
 @formula(
@@ -44,7 +44,7 @@ def beyond_transfer(*, latency: Numeric, transfer: Numeric, share: float) -> Num
 )
 def until_forwarded(*, steps: Numeric, whole: Numeric) -> Numeric:
     """min(steps, whole): hops wait for a step, or for all of a message that is shorter."""
-    return smaller(steps, whole)
+    return minimum(steps, whole)
 
 
 @formula(
@@ -53,7 +53,7 @@ def until_forwarded(*, steps: Numeric, whole: Numeric) -> Numeric:
 )
 def copied_out(*, num_bytes: Numeric, chunk: Numeric, seconds_per_byte: Numeric) -> Numeric:
     """min(V, chunk)·beta: later chunks are sent meanwhile."""
-    return smaller(num_bytes, chunk) * seconds_per_byte
+    return minimum(num_bytes, chunk) * seconds_per_byte
 
 
 @formula(unit="s", source="NCCL, src/enqueue.cc: a part of up to 16 KiB for a peer goes with flags (LL)")
@@ -74,7 +74,7 @@ def running_in(*, transfer: Numeric, share: Numeric, half: float) -> Numeric:
 @formula(unit="s", source="NCCL: its tuner estimates every algorithm and protocol and takes the fastest")
 def fastest(**seconds: Numeric) -> Numeric:
     """Least of all ways that the library has."""
-    return reduce(smaller, seconds.values())
+    return reduce(minimum, seconds.values())
 
 
 @formula(unit="s", source="definition: a group of one rank and an empty message need no communication")
@@ -183,7 +183,7 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
     calibration: NetworkCalibration
 
     @classmethod
-    def of(cls, cluster: Cluster, *, own: tuple[LinkCalibration, ...] = ()) -> AlphaBeta:
+    def from_cluster(cls, cluster: Cluster, *, own: tuple[LinkCalibration, ...] = ()) -> AlphaBeta:
         """Return the model of `cluster` with calibrations of one's `own`, else those of the catalogue.
 
         Raises

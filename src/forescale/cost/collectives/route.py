@@ -9,7 +9,7 @@ import numpy as np
 from forescale.cost.collectives.calibration import LinkCalibration, NetworkCalibration
 from forescale.cost.mesh import Group, ranks_per_tier
 from forescale.formula import formula, total
-from forescale.numeric import Numeric, indicator, larger
+from forescale.numeric import Numeric, indicator, maximum
 from forescale.spec.cluster import Cluster, Tier
 from forescale.struct import Struct
 
@@ -184,7 +184,7 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
     for index, (tier, link, shared) in enumerate(zip(cluster.tiers, calibration.links, shares, strict=True)):
         reach = num_ranks if _leads_on(cluster, index) else shared
         crossed = indicator(shared > inner)
-        started = larger(started, legs[-1].crossed) if index and _leads_on(cluster, index - 1) else 0.0
+        started = maximum(started, legs[-1].crossed) if index and _leads_on(cluster, index - 1) else 0.0
         block = cluster.tiers[index - 1].size if index else 1
         ring, exchange, neighbour = _bandwidths(tier, inner, shared, cluster, block)
         leg = Leg(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forescale.formula import formula
-from forescale.numeric import Condition, Numeric, chosen, indicator, smaller
+from forescale.numeric import Condition, Numeric, indicator, minimum, where
 from forescale.struct import Struct
 
 _TUNING = "NCCL 2.27.3, src/graph/tuning.cc"
@@ -24,7 +24,7 @@ class Guess(Struct, frozen=True, kw_only=True):
 )
 def believed_bandwidth(*, links: Numeric, share: float, most: float) -> Numeric:
     """min(most, share·links)."""
-    return smaller(share * links, most)
+    return minimum(share * links, most)
 
 
 @formula(unit="s", source=f"{_TUNING}: baseLat, and hwLat of each step")
@@ -40,7 +40,7 @@ def believed_latency(*, launch: float, hop: float, steps: Numeric) -> Numeric:
 )
 def switch_bandwidth(*, links: Numeric, num_ranks: Numeric, most: float, **speeds: Numeric) -> Numeric:
     """c·v, c = min(n, most): v is the largest of the speeds of which the links hold c + 1; 0 where none fits."""
-    channels = smaller(num_ranks, most)
+    channels = minimum(num_ranks, most)
     each: Numeric = 0.0
     for speed in speeds.values():  # ascending
         each = each + indicator((channels + 1.0) * speed <= links * (1.0 + 1e-9)) * (speed - each)
@@ -52,7 +52,7 @@ def believed_seconds(
     *, num_bytes: Numeric, latency: Numeric, seconds_per_byte: Numeric, within: Numeric, seconds: Numeric
 ) -> Numeric:
     """Latency + V·beta within a node; beyond, where this model knows no better, what it takes."""
-    return chosen(_holds(within), latency + num_bytes * seconds_per_byte, seconds)
+    return where(_holds(within), latency + num_bytes * seconds_per_byte, seconds)
 
 
 @formula(
@@ -65,8 +65,8 @@ def picked(**numbers: Numeric) -> Numeric:
     seconds, least = numbers[ways[0]], numbers[ways[0] + BELIEVED]
     for way in ways[1:]:
         believed = numbers[way + BELIEVED]
-        seconds = chosen(believed < least, numbers[way], seconds)
-        least = smaller(believed, least)
+        seconds = where(believed < least, numbers[way], seconds)
+        least = minimum(believed, least)
     return seconds
 
 

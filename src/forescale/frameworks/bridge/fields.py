@@ -49,7 +49,7 @@ LAYOUT = "pipeline_model_parallel_layout"
 _ENUM = re.compile(r"(?:[\w.]*\.)?(?:[A-Z]\w*|torch)\.(\w+)|torch\.[\w.]*\.(\w+)")
 
 
-class Said:
+class ContainerSettings:
     """Megatron's settings as a container says them."""
 
     def __init__(self, container: Call, hooks: Bridge, path: Path) -> None:

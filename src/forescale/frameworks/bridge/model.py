@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forescale.errors import ForescaleError, ReaderError
-from forescale.frameworks.bridge.fields import Said
+from forescale.frameworks.bridge.fields import ContainerSettings
 from forescale.frameworks.bridge.recipe import BUILT, FACTS, sizes_of
 from forescale.frameworks.megatron.model import read_model, refuse_inexpressible
 from forescale.frameworks.megatron.rope import ROPE_KEYS, read_rope
@@ -29,7 +29,7 @@ INERT: Final[list[str]] = FACTS["positions"]
 """Keys of a model's description that change none of its sizes."""
 
 
-def named_model(said: Said, settings: Settings) -> Model | None:
+def named_model(said: ContainerSettings, settings: Settings) -> Model | None:
     """Return the model that AutoBridge builds by its name; None where fields describe it, alone or as changed."""
     part = said.part("model")
     if part is not None:
@@ -59,7 +59,7 @@ def named_model(said: Said, settings: Settings) -> Model | None:
     return _changed(said, settings, model)
 
 
-def _check_base(said: Said, settings: Settings) -> None:
+def _check_base(said: ContainerSettings, settings: Settings) -> None:
     """Refuse a recipe over one that is not read, where it does not describe the model itself."""
     part, base = said.part("model"), said.container
     given = part is not None and (part.known or "hidden_size" in settings)
@@ -94,7 +94,7 @@ def _check_kind(part: Call) -> None:
         raise ReaderError(part.place, problem)
 
 
-def _lay_vocabulary(said: Said, settings: Settings, model: Model | None) -> None:
+def _lay_vocabulary(said: ContainerSettings, settings: Settings, model: Model | None) -> None:
     """Lay the tokenizer's vocabulary where it goes over the model's (training/setup.py)."""
     part = said.part("tokenizer")
     if part is None:
@@ -112,7 +112,7 @@ def _lay_vocabulary(said: Said, settings: Settings, model: Model | None) -> None
         settings.lay("vocab_size", size)
 
 
-def _changed(said: Said, settings: Settings, model: Model) -> Model | None:
+def _changed(said: ContainerSettings, settings: Settings, model: Model) -> Model | None:
     """Return a model as the recipe changes it; None where the settings describe it as well."""
     part = said.part("model")
     base, named = sizes_of(model), model
@@ -159,7 +159,7 @@ def _turned(model: Model, settings: Settings, keys: Sequence[str]) -> Model:
     return replace(model, norm_eps=eps, layers=tuple(kinds[layer] for layer in model.layers))
 
 
-def _settled(said: Said, name: str, value: object) -> object:
+def _settled(said: ContainerSettings, name: str, value: object) -> object:
     """Return a field's value as settings have it."""
     return not value if f"model.{name}" in said.opposite else value
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from forescale.errors import ReaderError, UnknownKeyError
 from forescale.frameworks.adapters import PLACES, lora_words, targets_of
-from forescale.frameworks.bridge.fields import Said
+from forescale.frameworks.bridge.fields import ContainerSettings
 from forescale.frameworks.bridge.model import named_model
 from forescale.frameworks.bridge.recipe import FACTS, run, unread_of
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.reading import Options, Reading
+from forescale.frameworks.reading import Options, ParsedFile
 from forescale.frameworks.settings import Settings
 from forescale.spec.workload import FROZEN_PARTS, FUSED, RECURRENT, FrozenPart, Trainable
 from forescale.units import counted
@@ -31,7 +31,7 @@ UNCOUNTED: Final[list[str]] = FACTS["uncounted"]
 KNOWN = ("dim", "target_modules", "dropout", "share_expert_adapters")
 
 
-def read_peft(said: Said) -> dict[str, Any] | None:
+def read_peft(said: ContainerSettings) -> dict[str, Any] | None:
     """Return the adapters that a recipe asks for, in the words of a plan; None where it trains all weights."""
     part = said.part("peft")
     if part is None or part.idle:
@@ -103,10 +103,10 @@ class BridgeReader:
         """Whether `text` imports Megatron-Bridge."""
         return "megatron.bridge" in text and "import" in text
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the recipe at `path` sets."""
         container, hooks = run(path, options)
-        said = Said(container, hooks, path)
+        said = ContainerSettings(container, hooks, path)
         settings, unknown = said.settings(strict=options.strict, told="seq_len" in options.over)
         model = named_model(said, settings)
         for note in unread_of(hooks):
@@ -134,7 +134,7 @@ class BridgeReader:
         return replace(reading, workload=trained, used=(*reading.used, "peft"))
 
 
-def _frozen(said: Said) -> tuple[FrozenPart, ...]:
+def _frozen(said: ContainerSettings) -> tuple[FrozenPart, ...]:
     """Return the parts that a recipe of a model with a tower does not train."""
     part = said.part("model")
     set_so = {} if part is None else part.fields

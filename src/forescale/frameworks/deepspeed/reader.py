@@ -12,10 +12,10 @@ from typing import Any, Final, get_args
 
 from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.files import parse_json, read_text
-from forescale.frameworks.reading import Options, Reading, flat, packaged, unknown_of, words_of
+from forescale.frameworks.reading import Options, ParsedFile, flat, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import located
-from forescale.spec.strategy import Kernels, Offload, Overlap, Strategy
+from forescale.spec.layout import Kernels, Layout, Offload, Overlap
 from forescale.spec.workload import OptimizerName
 from forescale.syntax import parse_mapping
 from forescale.units import counted
@@ -60,19 +60,19 @@ class DeepSpeedReader:
         own = ("zero_optimization", *_BATCH[:2])
         return text.lstrip().startswith("{") and any(f'"{key}"' in text for key in own)
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and batch."""
         return read_config(parse_mapping(read_text(path), path, parse_json), path, options)
 
 
 def read_config(
     content: Mapping[str, Any], path: Path, options: Options, outer: Mapping[str, Any] | None = None
-) -> Reading:
+) -> ParsedFile:
     """Return what a configuration says; `outer` are the settings of a trainer that fills in what is "auto"."""
     with located(path):
         config, unknown = _settings(content, path, outer or {}, strict=options.strict)
         strategy = _strategy(config, options.num_devices)
-        return Reading(
+        return ParsedFile(
             format=DeepSpeedReader.name,
             framework="megatron-deepspeed" if "pipeline.stages" in config else "deepspeed-zero",
             strategy=strategy,
@@ -113,7 +113,7 @@ def _settings(
     return settings, unknown
 
 
-def _strategy(config: Settings, num_devices: int | None) -> Strategy:
+def _strategy(config: Settings, num_devices: int | None) -> Layout:
     zero = config.count(f"{ZERO}.stage", 0)
     if zero > FULLY_SHARDED:
         config.refuse(f"{ZERO}.stage must be 0, 1, 2 or 3, got {zero}")
@@ -124,7 +124,7 @@ def _strategy(config: Settings, num_devices: int | None) -> Strategy:
     if dp % group:
         config.refuse(f"{ZERO}.mics_shard_size {group} does not divide {counted(dp, 'data-parallel rank')}")
     hpz = config.size(f"{ZERO}.zero_hpz_partition_size", 1)
-    return Strategy(
+    return Layout(
         tp=tp,
         sp=False,
         cp=cp,
@@ -196,7 +196,7 @@ def _bucket(config: Settings) -> float:
     return size
 
 
-def _told(config: Settings, strategy: Strategy) -> dict[str, Any]:
+def _told(config: Settings, strategy: Layout) -> dict[str, Any]:
     """Return what the configuration says."""
     said = ["bucket_elements"] if config.get(BUCKET) is not None else []
     return words_of(strategy, left=LEFT, overlap=("grad_reduce",), kernels=said)
@@ -268,7 +268,7 @@ def _types(config: Settings) -> dict[str, str]:
     return {"compute": compute, "parameters": compute, "gradients": gradients, "activations": compute}
 
 
-def _workload(config: Settings, strategy: Strategy) -> dict[str, Any]:
+def _workload(config: Settings, strategy: Layout) -> dict[str, Any]:
     """Return what the file says of the workload; the sequence's length is not in it."""
     whole, micro, steps = _batch(config)
     values: dict[str, Any] = {"precision": _types(config)}

@@ -15,11 +15,11 @@ from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.adapters import lora_words, parts_of, targets_of
 from forescale.frameworks.deepspeed.reader import BUCKET, HALF, LEFT, read_config
 from forescale.frameworks.huggingface import load_huggingface
-from forescale.frameworks.reading import Options, Reading, packaged, unknown_of, words_of
+from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import key_lines
+from forescale.spec.layout import ContextKind, Layout, Offload, Recompute
 from forescale.spec.model import Model
-from forescale.spec.strategy import ContextKind, Offload, Recompute, Strategy
 from forescale.syntax import parse_mapping, parse_yaml
 
 SHARDING: Final = {
@@ -46,7 +46,7 @@ class AccelerateReader:
         """Whether `text` has Accelerate's keys."""
         return re.search(r"^(?:compute_environment|distributed_type)\s*:", text, re.MULTILINE) is not None
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and devices."""
         settings, unknown = _accelerate(path, options)
         _check_kind(settings)
@@ -138,7 +138,7 @@ def _mixed(settings: Settings) -> dict[str, Any]:
     return {f"{each}.enabled": each == kind for each in HALF}
 
 
-def _accelerated(settings: Settings, path: Path, options: Options, unknown: tuple[str, ...]) -> Reading:
+def _accelerated(settings: Settings, path: Path, options: Options, unknown: tuple[str, ...]) -> ParsedFile:
     """Return what DeepSpeed's part says: a file of its own, or a few keys of it."""
     file = settings.get("deepspeed_config_file")
     if isinstance(file, str):
@@ -169,7 +169,7 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
     )
 
 
-def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) -> Reading:
+def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) -> ParsedFile:
     """Return what FSDP's part says; degrees of parallelism_config must make up the processes."""
     zero, hybrid = _stage(settings)
     degree = _degrees(settings)
@@ -183,7 +183,7 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     if dp % replicas:
         settings.refuse(f"{replicas} replicas do not divide {dp} data-parallel processes")
     full = settings.flag("fsdp_activation_checkpointing")
-    strategy = Strategy(
+    strategy = Layout(
         tp=degree["tp"],
         sp=False,
         cp=cp,
@@ -197,7 +197,7 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
         offload=Offload(parameters=settings.flag("fsdp_offload_params")),
     )
     left = (*(name for name in LEFT if name != "recompute"), "overlap", "micro_batch_size")
-    return Reading(
+    return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
         strategy=strategy,
@@ -254,7 +254,7 @@ class TrainerReader:
         """Whether `text` has the Trainer's batch size."""
         return _TRAINER.search(text) is not None
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the arguments, the DeepSpeed configuration and the model that they name say."""
         settings, unknown = _settings(path, options)
         model = _model(settings, options)
@@ -377,7 +377,7 @@ FSDP_WORDS = (
 """Words of `fsdp` (transformers, trainer_utils.FSDPOption)."""
 
 
-def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> Reading:
+def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> ParsedFile:
     """Return what the arguments say of FSDP: how states are sharded, over all devices unless hybrid."""
     words = set(settings.words("fsdp"))
     for word in sorted(words - {*FSDP_WORDS, "True"}):
@@ -390,7 +390,7 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
     devices = options.num_devices or 1
     full = settings.flag("gradient_checkpointing") or table.get("activation_checkpointing") is True
     micro, steps = settings.size(MICRO, 8), settings.size("gradient_accumulation_steps", 1)
-    strategy = Strategy(
+    strategy = Layout(
         sp=False,
         dp_replicate=1 if zero else devices,
         dp_shard=devices if zero else 1,
@@ -403,7 +403,7 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
         settings.refuse("bf16 and fp16 cannot both be true")
     compute = "bf16" if settings.flag("bf16") else "fp16" if settings.flag("fp16") else "tf32"
     left = (*(name for name in LEFT if name != "recompute"), "overlap")
-    return Reading(
+    return ParsedFile(
         format=TrainerReader.name,
         model=_model(settings, options),
         framework="torch-fsdp",

@@ -13,19 +13,19 @@ from forescale.frameworks.maxtext.command import topologies
 from forescale.frameworks.reading import Options, packaged, words_of
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
-from forescale.spec.model import Model
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     ContextKind,
     KeptName,
     Kernels,
+    Layout,
     Offload,
     OffloadName,
     Overlap,
     Recompute,
     RematPolicy,
     Routing,
-    Strategy,
 )
+from forescale.spec.model import Model
 from forescale.spec.workload import ComputeType, OptimizerName, StorageType
 from forescale.struct import Struct
 from forescale.units import counted
@@ -188,7 +188,7 @@ def _filled(
     return {axis: target // known if axis in free else degree for axis, degree in axes.items()}
 
 
-def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Strategy:
+def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Layout:
     """Return the layout; weights that are split over fsdp, context or experts are sharded as in stage 3.
 
     The width of experts is split over tensor parallel as that of all else (base.yml, rule mlp_moe).
@@ -202,7 +202,7 @@ def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Strategy:
     over_data = settings.flag("shard_optimizer_over_data") and not sharded
     kind = settings.choice("context_parallel_strategy", "all_gather", STRATEGIES)
     recompute, offload = _recompute(settings), _offload(settings, sharded=sharded)
-    return Strategy(
+    return Layout(
         tp=tp,
         sp=tp > 1,
         cp=cp,
@@ -228,7 +228,7 @@ def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Strategy:
     )
 
 
-def told(settings: Settings, strategy: Strategy) -> dict[str, Any]:
+def told(settings: Settings, strategy: Layout) -> dict[str, Any]:
     """Return what the keys say, in the words of a plan."""
     said = {
         "flash_attention": "attention" in settings and settings.get("attention") not in ("autoselected", ""),

@@ -19,7 +19,7 @@ from forescale.files import is_file, read_text
 from forescale.frameworks.maxtext.command import HALLMARK, base_values, known_keys, parse_command, presets
 from forescale.frameworks.maxtext.layout import WORDS, Mesh, read_mesh, read_strategy, read_workload, told
 from forescale.frameworks.maxtext.model import read_model, same
-from forescale.frameworks.reading import Options, Reading, unknown_of
+from forescale.frameworks.reading import Options, ParsedFile, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
@@ -39,7 +39,7 @@ STUDENT: Final = "student_overrides"
 ENCODERS: Final = "encoders of images and sound"
 
 
-class Given(Struct, frozen=True):
+class MaxTextValues(Struct, frozen=True):
     """What was written: keys of files, overrides over them, and where each stands."""
 
     values: Mapping[str, Any]
@@ -60,7 +60,7 @@ class MaxTextReader:
         """Whether `text` is YAML with keys that only MaxText has, or starts it with a YAML file."""
         return _OWN_LINE.search(text) is not None or HALLMARK.search(text.replace("\\\n", " ")) is not None
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says; `options.variables` with MaxText's names go over it."""
         text = read_text(path)
         if _OWN_LINE.search(text) is None and HALLMARK.search(text.replace("\\\n", " ")) is not None:
@@ -68,12 +68,12 @@ class MaxTextReader:
         content = parse_mapping(text, path, parse_yaml)
         lines = dict(keys_of_yaml(text))
         if path.name == BASE:
-            return read_given(Given({}, base=content, lines=lines), path, options)
+            return read_given(MaxTextValues({}, base=content, lines=lines), path, options)
         base, above = _based_on(content, path, options, (path.absolute(),))
-        return read_given(Given({**above, **content}, base=base, lines=lines), path, options)
+        return read_given(MaxTextValues({**above, **content}, base=base, lines=lines), path, options)
 
 
-def _read_command(text: str, path: Path, options: Options) -> Reading:
+def _read_command(text: str, path: Path, options: Options) -> ParsedFile:
     """Return what the first start of MaxText in a script says: its file, and overrides over it."""
     command = parse_command(text, options.variables, path)
     overrides = {key: value_of(value, path) for key, value in command.overrides.items()}
@@ -81,7 +81,9 @@ def _read_command(text: str, path: Path, options: Options) -> Reading:
     base, above = _based_on(
         {BASE_CONFIG: _below(command.config, path, options)}, path, options, (path.absolute(),)
     )
-    return read_given(Given(above, base=base, overrides=overrides, notes=command.notes), path, options)
+    return read_given(
+        MaxTextValues(above, base=base, overrides=overrides, notes=command.notes), path, options
+    )
 
 
 def _below(config: str, path: Path, options: Options) -> str:
@@ -92,7 +94,7 @@ def _below(config: str, path: Path, options: Options) -> str:
     return next((end for end in ends if any(is_file(place / end) for place in places)), parts[-1])
 
 
-def read_given(given: Given, path: Path, options: Options) -> Reading:
+def read_given(given: MaxTextValues, path: Path, options: Options) -> ParsedFile:
     """Return what keys and overrides say, those among `options.variables` included."""
     overrides = {
         **given.overrides,
@@ -120,7 +122,7 @@ def read_given(given: Given, path: Path, options: Options) -> Reading:
         raise ReaderError(path, str(error)) from error
     _note_devices(settings, mesh, options)
     used = tuple(key for key in settings.used() if key in written)
-    return Reading(
+    return ParsedFile(
         format=MaxTextReader.name,
         model=model,
         framework=MaxTextReader.name,
@@ -143,7 +145,7 @@ def _note_devices(settings: Settings, mesh: Mesh, options: Options) -> None:
         settings.note_devices(mesh.num_devices, *(topology or mesh.split))
 
 
-def _student(given: Given, path: Path) -> Mapping[str, Any]:
+def _student(given: MaxTextValues, path: Path) -> Mapping[str, Any]:
     """Return what a distillation says of the model that it trains."""
     found = given.values.get(STUDENT) or {}
     if not isinstance(found, Mapping):
@@ -198,7 +200,7 @@ def _names(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _settings(
-    given: Given, overrides: Mapping[str, Any], unknown: Sequence[str], path: Path
+    given: MaxTextValues, overrides: Mapping[str, Any], unknown: Sequence[str], path: Path
 ) -> tuple[Settings, Mapping[str, Any]]:
     """Return all keys laid over each other, and those of the model's own file."""
     wanted = {**given.base, **given.values, **overrides}

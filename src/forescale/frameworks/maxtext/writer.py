@@ -26,8 +26,8 @@ from forescale.frameworks.settings import Settings
 from forescale.frameworks.writing import PLACEHOLDER, Files
 from forescale.question import Question
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, LatentAttention, LinearAttention, Model, MoeFfn
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Precision, Trainable, Workload
 from forescale.struct import attributes
 from forescale.syntax import dump_yaml
@@ -292,7 +292,7 @@ def _model(model: Model, workload: Workload) -> dict[str, Any]:
     return model_keys(model) if model.vision is None else tower_keys(model, workload.trainable)
 
 
-def _axes(strategy: Strategy, cluster: Cluster) -> dict[str, int]:
+def _axes(strategy: Layout, cluster: Cluster) -> dict[str, int]:
     """Return the degree of every axis inside a slice and over slices, inner axes inside as far as they divide it."""
     if strategy.zero == FULLY_SHARDED:
         data, fsdp = strategy.dp_replicate, strategy.dp_shard
@@ -331,7 +331,7 @@ def _slice_devices(cluster: Cluster) -> int:
     return math.gcd(whole, cluster.devices_per_node)
 
 
-def _pipeline(strategy: Strategy, num_layers: int) -> dict[str, Any]:
+def _pipeline(strategy: Layout, num_layers: int) -> dict[str, Any]:
     if strategy.pp == 1:
         return {}
     chunks = strategy.pp * strategy.vpp
@@ -370,7 +370,7 @@ def _batch(question: Question) -> dict[str, Any]:
     }
 
 
-def _remat(strategy: Strategy) -> dict[str, Any]:
+def _remat(strategy: Layout) -> dict[str, Any]:
     """Return the policy; without recompute all products are kept, which is what comes nearest."""
     recompute, offloaded = strategy.recompute, strategy.offload.modules
     if recompute.granularity != "policy":
@@ -414,7 +414,7 @@ def _adapters(workload: Workload) -> dict[str, Any]:
     return {"lora": table | ({"lora_weight_qtype": kind} if kind in QUANTISED else {})}
 
 
-def _rest(strategy: Strategy, workload: Workload) -> Mapping[str, Any]:
+def _rest(strategy: Layout, workload: Workload) -> Mapping[str, Any]:
     capacity = strategy.routing.capacity_factor
     said: dict[str, tuple[bool, Any]] = {
         "opt_type": (workload.optimizer != "adamw", OPTIMIZER.get(workload.optimizer, "adamw")),

@@ -15,8 +15,8 @@ from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.megatron.write_layout import stage_sizes
 from forescale.frameworks.settings import Settings
 from forescale.question import Question
+from forescale.spec.layout import Layout
 from forescale.spec.model import FullAttention, LatentAttention, Model
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -29,7 +29,7 @@ class Laid(Protocol):
         """What is trained."""
 
     @property
-    def layout(self) -> Strategy:
+    def layout(self) -> Layout:
         """On which ranks."""
 
     @property
@@ -37,11 +37,11 @@ class Laid(Protocol):
         """With what."""
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class ParsedConfig(Struct, frozen=True, kw_only=True):
     """What a file says of these."""
 
     model: Model
-    layout: Strategy
+    layout: Layout
     workload: Workload
 
 
@@ -197,10 +197,10 @@ def check_laws(question: Question) -> None:
             raise SpecError(f"{name} refuses this layout: {law.told}")
 
 
-def check_settings(settings: Settings, said: Laid, laid_over: Collection[str], framework: str) -> None:
+def check_settings(settings: Settings, said: Laid, merged: Collection[str], framework: str) -> None:
     """Refuse settings that Megatron-LM refuses together; what only its newer releases do is noted.
 
-    So is what settings that are `laid_over` the file's break: that is asked, and no program has it. Megatron-Bridge has
+    So is what settings that are `merged` the file's break: that is asked, and no program has it. Megatron-Bridge has
     arguments of its own.
 
     Raises
@@ -215,7 +215,7 @@ def check_settings(settings: Settings, said: Laid, laid_over: Collection[str], f
             continue
         first, *others = [_given(settings, key) for key in law.keys if key in settings] or ["these settings"]
         given = f"{first} with {', '.join(others)}" if others else first
-        if law.since or set(law.keys).intersection(laid_over):
+        if law.since or set(law.keys).intersection(merged):
             when = f" since core {law.since}" if law.since else ""
             settings.note(f"Megatron-LM refuses {given}{when}: {law.told}")
         else:

@@ -15,7 +15,7 @@ from forescale.frameworks.megatron.run import has_tower
 from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.limits import whole_of
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     DEFAULT_AXIS_ORDER,
     Allocator,
     ContextKind,
@@ -23,13 +23,13 @@ from forescale.spec.strategy import (
     Dispatcher,
     Kernels,
     LaunchGraphs,
+    Layout,
     Module,
     Offload,
     OffloadName,
     Overlap,
     Recompute,
     Routing,
-    Strategy,
 )
 
 CP_KINDS: dict[str, ContextKind] = {
@@ -51,7 +51,7 @@ WEIGHTED_ACTIVATIONS = ("swiglu", "quick_geglu")
 """Gated activations of experts for which Megatron-Core has a kernel that takes the routing weight."""
 
 
-def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | None) -> Strategy:
+def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | None) -> Layout:
     """Return the layout on `num_devices`; if None, on the fewest that it can run on."""
     tp, cp = settings.degree("tensor_model_parallel_size"), settings.degree("context_parallel_size")
     pp, ep = settings.degree("pipeline_model_parallel_size"), settings.degree("expert_model_parallel_size")
@@ -65,7 +65,7 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
     dp = _data_parallel(settings, num_devices, tp * cp, pp, ep * etp)
     zero, replicate = _sharding(settings, dp, pp, ep)
     _note_unexpressed(settings, replicate)
-    return Strategy(
+    return Layout(
         tp=tp,
         sp=settings.flag("sequence_parallel") and tp > 1,
         cp=cp,
@@ -307,7 +307,7 @@ def _inner_context(settings: Settings, cp: int) -> int | None:
     """Return the ranks that exchange heads: the first of two sizes, whose product is that of the group."""
     sizes = settings.words("hierarchical_context_parallel_sizes")
     if "a2a+p2p" not in settings.words("cp_comm_type") or cp == 1:
-        return Strategy().cp_inner
+        return Layout().cp_inner
     numbers = [whole_of(size) or 0 for size in sizes]
     if len(numbers) != LEVELS or prod(numbers) != cp:
         settings.refuse(

@@ -10,11 +10,11 @@ from typing import Any, Final
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import is_file, parse_json, read_text
 from forescale.frameworks.megatron.arguments import ALLOCATOR, parse_arguments, yaml_keys
-from forescale.frameworks.megatron.laws import Said, check_settings
+from forescale.frameworks.megatron.laws import ParsedConfig, check_settings
 from forescale.frameworks.megatron.layout import KERNELS, check_param_gather, read_strategy
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.run import has_tower, lay_program, read_workload
-from forescale.frameworks.reading import Options, Reading, unknown_of, words_of
+from forescale.frameworks.reading import Options, ParsedFile, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml
 from forescale.spec.model import Model
@@ -57,7 +57,7 @@ class MegatronReader:
         plain = _REMARK.sub("", text)
         return _HALLMARK.search(plain) is not None or _NESTED.search(plain) is not None
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says."""
         text = read_text(path)
         if path.suffix in (".yaml", ".yml") and _NESTED.search(text):
@@ -87,7 +87,7 @@ def read_arguments(
     options: Options | None = None,
     beside: Callable[[str], str | None] = lambda _: None,
     case: Mapping[str, Any] | None = None,
-) -> Reading:
+) -> ParsedFile:
     """Return what a Megatron-LM command line says.
 
     Parameters
@@ -144,14 +144,14 @@ def read_settings(
     framework: str = "megatron-core",
     schedule: str | None = None,
     based: bool = False,
-) -> Reading:
+) -> ParsedFile:
     """Return what Megatron's settings say, wherever they were written.
 
     `model` stands where they do not describe it, `num_devices` where the caller does not say;
     `based` says that they change others which are not here, so what they leave out need not be the default.
     """
     num_devices, layout = num_devices or options.num_devices, options.layout
-    laid_over = _lay_over(settings, options)
+    merged = _lay_over(settings, options)
     settings.ask(SIZES)
     _refuse_old(settings)
     try:
@@ -166,8 +166,8 @@ def read_settings(
             )
         workload = read_workload(settings, strategy)
         if layout and not based:
-            said = Said(model=model, layout=strategy, workload=workload)
-            check_settings(settings, said, laid_over, framework)
+            said = ParsedConfig(model=model, layout=strategy, workload=workload)
+            check_settings(settings, said, merged, framework)
         _note_idle(settings, based=based)
     except (ReaderError, UnknownKeyError):
         raise
@@ -175,7 +175,7 @@ def read_settings(
         raise ReaderError(settings.where, str(error)) from error
     except (TypeError, ValueError) as error:
         raise ReaderError(settings.where, f"it holds a value that cannot be read: {error}") from error
-    return Reading(
+    return ParsedFile(
         format=form,
         model=model,
         framework=framework,

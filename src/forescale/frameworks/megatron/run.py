@@ -11,8 +11,8 @@ from forescale.frameworks.reading import packaged
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.shell import is_unset
 from forescale.spec.groups import group_of, groups_fit
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Images, Layer, Model, Patches, Vision
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import (
     FROZEN_PARTS,
     ComputeType,
@@ -217,7 +217,7 @@ STORAGE: dict[str, StorageType] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16
 _WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 
-def read_workload(settings: Settings, strategy: Strategy) -> Workload:
+def read_workload(settings: Settings, strategy: Layout) -> Workload:
     """Return the workload; the batch must make whole micro-batches on `strategy`."""
     seq_len = settings.size("seq_length")
     step = strategy.dp * strategy.micro_batch_size
@@ -245,7 +245,7 @@ def read_workload(settings: Settings, strategy: Strategy) -> Workload:
     )
 
 
-def _check_interleaving(settings: Settings, strategy: Strategy, num_microbatches: int) -> None:
+def _check_interleaving(settings: Settings, strategy: Layout, num_microbatches: int) -> None:
     """Refuse micro-batches that virtual stages cannot take in turn, group by group."""
     group, pp, name = group_of(strategy), strategy.pp, settings.spell(GROUP)
     if group is not None and not pp <= group <= num_microbatches:

@@ -15,6 +15,7 @@ from forescale.frameworks.megatron.run import GROUP, OPTIMIZERS, RECIPES
 from forescale.graph.stages import given_chunks, layers_per_chunk
 from forescale.question import Question
 from forescale.spec.groups import group_of
+from forescale.spec.layout import Layout, Module, Offload, Routing, inner_ranks
 from forescale.spec.model import (
     DenseFfn,
     FullAttention,
@@ -25,7 +26,6 @@ from forescale.spec.model import (
     MoeFfn,
     picking_layers,
 )
-from forescale.spec.strategy import Module, Offload, Routing, Strategy, inner_ranks
 from forescale.spec.workload import Precision, Workload
 
 AUX_LOSS = 1e-3
@@ -76,7 +76,7 @@ def run_settings(question: Question) -> Settings:
     }
 
 
-def stage_sizes(model: Model, strategy: Strategy) -> tuple[int, ...]:
+def stage_sizes(model: Model, strategy: Layout) -> tuple[int, ...]:
     """Return the layers of each virtual stage, in the order of the model."""
     count = strategy.pp * strategy.vpp
     if strategy.stage_layers is None:
@@ -86,7 +86,7 @@ def stage_sizes(model: Model, strategy: Strategy) -> tuple[int, ...]:
     return tuple(map(len, chunks))
 
 
-def _stages(model: Model, strategy: Strategy) -> Settings:
+def _stages(model: Model, strategy: Layout) -> Settings:
     """Return how layers lie on stages: evenly, the first and the last apart, or one by one."""
     sizes = stage_sizes(model, strategy)
     letters = hybrid_pattern(model)
@@ -114,7 +114,7 @@ def layout_text(sizes: tuple[int, ...], num_mtp_layers: int) -> str:
     return "|".join(stages)
 
 
-def _sharding(strategy: Strategy) -> Settings:
+def _sharding(strategy: Layout) -> Settings:
     replicas = strategy.dp_replicate if strategy.dp_replicate > 1 else None
     if strategy.zero == 0:
         return {"use_distributed_optimizer": False}
@@ -156,7 +156,7 @@ def _overlaps_experts(question: Question) -> bool:
     )
 
 
-def _recompute(model: Model, strategy: Strategy) -> Settings:
+def _recompute(model: Model, strategy: Layout) -> Settings:
     recompute = strategy.recompute
     if recompute.granularity == "selective":
         there = [module for module in recompute.modules if _has(model, strategy, module)]
@@ -173,7 +173,7 @@ def _recompute(model: Model, strategy: Strategy) -> Settings:
     return settings | {"recompute_method": "uniform", "recompute_num_layers": recompute.unit}
 
 
-def _has(model: Model, strategy: Strategy, module: Module) -> bool:
+def _has(model: Model, strategy: Layout, module: Module) -> bool:
     """Return whether the model has a module, as Megatron-LM asks of those that are recomputed."""
     if module == "mla_up_proj":
         return any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
@@ -204,7 +204,7 @@ def _offload(offload: Offload) -> Settings:
     return settings
 
 
-def _experts(strategy: Strategy) -> Settings:
+def _experts(strategy: Layout) -> Settings:
     flexible = strategy.dispatcher in ("deepep", "hybridep")
     return {
         "moe_token_dispatcher_type": "flex" if flexible else "alltoall",
@@ -225,7 +225,7 @@ def _routing(routing: Routing) -> Settings:
     }
 
 
-def _kernels(strategy: Strategy) -> Settings:
+def _kernels(strategy: Layout) -> Settings:
     kernels = strategy.kernels
     fusion = {"fused": "te", "native": "native"}.get(kernels.cross_entropy)
     rate = 0.1 if kernels.dropout else 0.0
@@ -245,7 +245,7 @@ def _kernels(strategy: Strategy) -> Settings:
     }
 
 
-def _graphs(strategy: Strategy, *, moe: bool) -> Settings:
+def _graphs(strategy: Layout, *, moe: bool) -> Settings:
     if strategy.graphs == "full":
         return {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
     modules = ["attn"] if strategy.graphs == "partial" else []
@@ -254,7 +254,7 @@ def _graphs(strategy: Strategy, *, moe: bool) -> Settings:
     return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": modules} if modules else {}
 
 
-def _precision(workload: Workload, strategy: Strategy) -> Settings:
+def _precision(workload: Workload, strategy: Layout) -> Settings:
     precision = workload.precision
     base = precision.activations
     narrow = precision.compute in ("fp8", "mxfp8")

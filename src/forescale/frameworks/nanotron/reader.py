@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias
 from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, shown
 from forescale.files import read_text
 from forescale.frameworks.nanotron.model import CONFIG, family_of, read_model
-from forescale.frameworks.reading import Options, Reading, flat, packaged, unknown_of, words_of
+from forescale.frameworks.reading import Options, ParsedFile, flat, packaged, unknown_of, words_of
 from forescale.frameworks.settings import Settings
 from forescale.positions import keys_of_yaml
-from forescale.spec.strategy import ContextKind, Kernels, Recompute, Strategy
+from forescale.spec.layout import ContextKind, Kernels, Layout, Recompute
 from forescale.spec.workload import OptimizerName, StorageType
 from forescale.syntax import parse_mapping, parse_yaml
 from forescale.units import counted
@@ -78,7 +78,7 @@ class NanotronReader:
         lines = ("\n" + text).replace("\r", "")
         return all(f"\n{section}:" in lines for section in ("parallelism", "model", "tokens"))
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_yaml)
@@ -94,7 +94,7 @@ class NanotronReader:
             raise
         except ForescaleError as error:
             raise ReaderError(path, str(error)) from error
-        return Reading(
+        return ParsedFile(
             format=self.name,
             model=model,
             framework=self.name,
@@ -160,7 +160,7 @@ def _flat_keys(content: Any, before: str = "") -> Iterator[str]:  # noqa: ANN401
                 yield from _flat_keys(item, f"{path}[]." if isinstance(value, list) else f"{path}.")
 
 
-def _strategy(settings: Settings, options: Options) -> Strategy:
+def _strategy(settings: Settings, options: Options) -> Layout:
     tp, pp, cp = (settings.degree(f"parallelism.{name}") for name in ("tp", "pp", "context_parallel_size"))
     dp, ep = settings.degree("parallelism.dp"), settings.degree("parallelism.expert_parallel_size")
     _check_heads(settings, tp)
@@ -170,7 +170,7 @@ def _strategy(settings: Settings, options: Options) -> Strategy:
             "nanotron since 2025 builds no groups of several expert-parallel ranks"
         )
     implementation = settings.one_of(f"{CONFIG}_attn_implementation", ATTENTION[0], ATTENTION)
-    return Strategy(
+    return Layout(
         tp=tp,
         sp=tp > 1 and settings.choice("parallelism.tp_mode", "ALL_REDUCE", MODES) == "sp",
         cp=cp,
@@ -262,14 +262,14 @@ GRANULARITIES: Mapping[str, str] = {
 }
 
 
-def _told(strategy: Strategy) -> dict[str, Any]:
+def _told(strategy: Layout) -> dict[str, Any]:
     """Return what the configuration says; of kernels what it says of tensor parallelism."""
     said = ("hides_input_sums", "regathers_inputs") if strategy.tp > 1 else ()
     alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
     return words_of(strategy, left=(*LEFT, *alone), kernels=said)
 
 
-def _workload(settings: Settings, strategy: Strategy) -> dict[str, Any]:
+def _workload(settings: Settings, strategy: Layout) -> dict[str, Any]:
     batch = strategy.dp * strategy.micro_batch_size * settings.size("tokens.batch_accumulation_per_replica")
     length, steps = settings.size("tokens.sequence_length"), settings.count("tokens.train_steps")
     _check_stages(settings, length)

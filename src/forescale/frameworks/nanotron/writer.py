@@ -9,9 +9,9 @@ from forescale.errors import SpecError
 from forescale.frameworks.nanotron.reader import CONTEXT, ENGINES, STORAGE
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, torchrun
 from forescale.question import Question
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Layer, Model, MoeFfn
 from forescale.spec.rope import PLAIN_ROPE
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.syntax import dump_yaml
 
@@ -95,7 +95,7 @@ def _trained(question: Question) -> dict[str, Any]:
     }
 
 
-def _parallelism(strategy: Strategy) -> dict[str, Any]:
+def _parallelism(strategy: Layout) -> dict[str, Any]:
     return {
         "dp": strategy.dp,
         "pp": strategy.pp,
@@ -110,7 +110,7 @@ def _parallelism(strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def _optimizer(strategy: Strategy, workload: Workload) -> dict[str, Any]:
+def _optimizer(strategy: Layout, workload: Workload) -> dict[str, Any]:
     sgd = workload.optimizer == "sgd"
     rates = {"adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "torch_adam_is_fused": True}
     return {
@@ -129,7 +129,7 @@ def _optimizer(strategy: Strategy, workload: Workload) -> dict[str, Any]:
     }
 
 
-def model_config(model: Model, strategy: Strategy) -> dict[str, Any]:
+def model_config(model: Model, strategy: Layout) -> dict[str, Any]:
     """Return the class and sizes of a model.
 
     Raises
@@ -193,7 +193,7 @@ def _starcoder(sizes: dict[str, Any], attention: FullAttention, ffn: DenseFfn) -
     return {"is_starcoder2_config": True, **sizes, **own, **heads, **window}
 
 
-def _qwen(model: Model, softmax: list[FullAttention], strategy: Strategy) -> dict[str, Any]:
+def _qwen(model: Model, softmax: list[FullAttention], strategy: Layout) -> dict[str, Any]:
     """Return what Qwen2Config has beyond LlamaConfig."""
     plain = [index + 1 for index, layer in enumerate(softmax) if not layer.rotary]
     window = next((layer.window for layer in softmax if layer.window is not None), None)

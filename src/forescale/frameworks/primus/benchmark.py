@@ -19,8 +19,8 @@ from forescale.limits import AMOUNT, DEVICES, whole_of, within
 from forescale.memory.anchored import LayerMeasurement, RankPeak
 from forescale.question import Question
 from forescale.restore import WHOLE, Bench
+from forescale.spec.layout import Layout
 from forescale.spec.model import Layer, Model, MoeFfn
-from forescale.spec.strategy import Strategy
 from forescale.struct import Struct
 
 RESULTS = "profiling_results"
@@ -202,7 +202,7 @@ def _run(target: Question, metadata: Table, where: str) -> Question:
         "dp_shard": ranks,
         "micro_batch_size": summary.count("micro_batch_size") or layout.micro_batch_size,
         "stage_layers": None,
-        "axis_order": Strategy().axis_order,
+        "axis_order": Layout().axis_order,
         "placement": None,
         **({"vpp": 1, "schedule": None} if degrees["pp"] == 1 else {}),
     }

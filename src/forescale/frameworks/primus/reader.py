@@ -20,11 +20,11 @@ from forescale.errors import ReaderError, UnknownKeyError, shown
 from forescale.files import is_file, read_text
 from forescale.frameworks.adapters import PLACES, lora_words
 from forescale.frameworks.bridge.reader import RANK, USUAL
-from forescale.frameworks.maxtext.reader import Given, read_given
+from forescale.frameworks.maxtext.reader import MaxTextValues, read_given
 from forescale.frameworks.megatron.arguments import known_flags, known_keys
 from forescale.frameworks.megatron.model import read_model
 from forescale.frameworks.megatron.reader import read_settings
-from forescale.frameworks.reading import Options, Reading, packaged, unknown_of
+from forescale.frameworks.reading import Options, ParsedFile, packaged, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.reader import read_tables
 from forescale.positions import keys_of_yaml
@@ -50,7 +50,7 @@ PRECISIONS: Final = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 
 def read_bridge(
     words: Mapping[str, Any], lines: Mapping[str, int], primus: frozenset[str], path: Path, options: Options
-) -> Reading:
+) -> ParsedFile:
     """Return what a module of Megatron-Bridge says; `primus` are keys that all modules may have.
 
     Raises
@@ -96,7 +96,7 @@ def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**tables["model"], **({"peft_dim": tables["peft"]["dim"]} if "dim" in tables["peft"] else {})}
 
 
-def _adapted(found: Reading, settings: Settings) -> Reading:
+def _adapted(found: ParsedFile, settings: Settings) -> ParsedFile:
     """Return a reading with the adapters that `peft` asks for: Megatron-Bridge's LoRA as it is without arguments."""
     kind = settings.text("peft", "none").lower()
     if kind == "none" or found.workload is None:
@@ -148,7 +148,7 @@ class PrimusReader:
         """Whether `text` is YAML with Primus's modules, or with Megatron's keys or extends at the top."""
         return bool(_FLAT_LINE.search(text) or (_MODULES_LINE.search(text) and "framework:" in text))
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the experiment or preset at `path` says; a preset alone has a model only."""
         content = _resolved(path, options.variables, ())
         if "modules" not in content:
@@ -174,7 +174,7 @@ class PrimusReader:
         return reading
 
 
-def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: Options) -> Reading:
+def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
     """Return what a module of torchtitan, MaxText or Megatron-Bridge says, whose keys are these frameworks' own."""
     words = {key: value for key, value in merged.items() if key not in PRIVATE}
     turbo = words.pop("primus_turbo", None)
@@ -187,15 +187,15 @@ def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: 
     if backend == "torchtitan":
         found = read_tables(words, lines, path, options, more=FLAVOR_FIELDS)
     else:
-        found = read_given(Given(words), path, options)
+        found = read_given(MaxTextValues(words), path, options)
     own = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
     return replace(found, format=PrimusReader.name, notes=(*found.notes, *[own] * bool(turbo)))
 
 
-def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> Reading:
+def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
     settings, unknown = _settings(content, path, strict=options.strict)
     model = read_model(settings, name=path.stem, options=options)
-    return Reading(
+    return ParsedFile(
         format=PrimusReader.name,
         model=model,
         **settings.accounted(unknown),
@@ -387,7 +387,7 @@ COSTS = ("pp_cost_f", "pp_cost_b", "pp_cost_w")
 """What the heuristic of zero bubbles orders passes by; Primus's defaults are equal, as ours are."""
 
 
-def _check_chunks(reading: Reading, path: Path) -> None:
+def _check_chunks(reading: ParsedFile, path: Path) -> None:
     """Refuse a schedule with a number of virtual stages that Primus does not run it with."""
     wanted = None if reading.schedule is None else family(reading.schedule).fixed_vpp
     given = reading.strategy.vpp if reading.strategy is not None else wanted

@@ -12,7 +12,7 @@ from forescale.frameworks.megatron.writer import STEPS, all_settings
 from forescale.frameworks.primus.reader import SCHEDULES
 from forescale.frameworks.writing import PLACEHOLDER, Files, allocator, filled
 from forescale.question import Question
-from forescale.spec.strategy import Recompute, Strategy
+from forescale.spec.layout import Layout, Recompute
 
 EXPERIMENT = "experiment.yaml"
 LIMITED: Final = {"zb-1p": 1, "zb-2p": 2}
@@ -71,7 +71,7 @@ def primus_settings(question: Question) -> dict[str, Settings]:
     return settings
 
 
-def _schedule(strategy: Strategy) -> Settings:
+def _schedule(strategy: Layout) -> Settings:
     """Return the schedule that Primus' pipeline runs; interleaved 1F1B is Megatron-LM's own."""
     names = {ours: theirs for theirs, ours in SCHEDULES.items()}
     if strategy.pp > 1 and strategy.schedule in LIMITED:
@@ -85,7 +85,7 @@ def _schedule(strategy: Strategy) -> Settings:
     return {"patch_primus_pipeline": True, "pp_algorithm": names[strategy.schedule]}
 
 
-def _turbo(strategy: Strategy) -> Settings:
+def _turbo(strategy: Layout) -> Settings:
     """Return what Primus-Turbo does instead of Transformer Engine and Megatron's dispatcher."""
     one, once = strategy.kernels.expert_kernels == "one", strategy.dispatcher == "deepep"
     if not (one or once):

@@ -17,18 +17,18 @@ from forescale.limits import whole_of
 from forescale.schedule.family import Request
 from forescale.schedule.library import build_schedule, families
 from forescale.schedule.torch_csv import from_csv
-from forescale.spec.model import Model
-from forescale.spec.strategy import (
+from forescale.spec.layout import (
     ContextKind,
     CrossEntropy,
     Dispatcher,
     Kernels,
+    Layout,
     Offload,
     Overlap,
     Recompute,
     Reshard,
-    Strategy,
 )
+from forescale.spec.model import Model
 from forescale.spec.workload import NARROW
 from forescale.struct import Struct
 from forescale.units import counted
@@ -172,7 +172,7 @@ FP8_RECIPES = {"tensorwise": "current", "rowwise": "current", "rowwise_with_gw_h
 class Read(Struct, frozen=True, kw_only=True):
     """What settings say of layout and workload."""
 
-    strategy: Strategy
+    strategy: Layout
     told: dict[str, Any]
     schedule: str | None
     workload: dict[str, Any]
@@ -204,13 +204,13 @@ def read_layout(settings: Settings, model: Model, num_devices: int | None, *, py
 
 def _strategy(
     settings: Settings, model: Model, num_devices: int | None, *, compiled: bool, python: bool
-) -> tuple[Strategy, str | None]:
+) -> tuple[Layout, str | None]:
     axis = "parallelism.{}_parallel_degree".format
     tp, cp, pp = (settings.degree(axis(name)) for name in ("tensor", "context", "pipeline"))
     ep, etp = _experts(settings, model, tp)
     replicate, shard = _data_parallel(settings, num_devices, tp=tp, cp=cp, pp=pp, folded=ep * etp)
     layers, schedule = read_stages(settings, model.num_layers, pp)
-    found = Strategy(
+    found = Layout(
         tp=tp,
         sp=settings.flag("parallelism.enable_sequence_parallel", default=True),
         cp=cp,
@@ -441,7 +441,7 @@ def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN40
     return "full"
 
 
-def _precision(settings: Settings, strategy: Strategy, *, python: bool) -> dict[str, Any]:
+def _precision(settings: Settings, strategy: Layout, *, python: bool) -> dict[str, Any]:
     """Return the types; without FSDP, 0.2 computes in fp32 wherever there is tensor parallelism or a pipeline."""
     compute = settings.choice("training.mixed_precision_param", "bfloat16", TYPES)
     whole = settings.one_of("training.dtype", "float32", TYPES)

@@ -13,7 +13,7 @@ from forescale.errors import ForescaleError, ReaderError, UnknownKeyError, Unkno
 from forescale.files import is_file, read_text
 from forescale.frameworks.huggingface import load_huggingface, read_huggingface
 from forescale.frameworks.python.values import Call
-from forescale.frameworks.reading import Options, Reading, flat, unknown_of
+from forescale.frameworks.reading import Options, ParsedFile, flat, unknown_of
 from forescale.frameworks.settings import Settings
 from forescale.frameworks.torchtitan.job import read_flavor, read_job
 from forescale.frameworks.torchtitan.keys import (
@@ -47,7 +47,7 @@ class TorchtitanTomlReader:
         """Whether `text` has torchtitan's sections and keys."""
         return _SECTION.search(text) is not None and _KEY.search(text) is not None
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the file at `path` says."""
         text = read_text(path)
         content = parse_mapping(text, path, parse_toml)
@@ -60,7 +60,7 @@ def read_tables(
     path: Path,
     options: Options,
     more: Sequence[str] = (),
-) -> Reading:
+) -> ParsedFile:
     """Return what the sections of a job of 0.2 say, in whatever form they were written; `lines` by dotted key.
 
     `more` are keys that whoever starts torchtitan takes beside its own.
@@ -93,7 +93,7 @@ class TorchtitanJobReader:
         """Whether `text` defines functions that return a configuration, with torchtitan's imports."""
         return "torchtitan" in text and _JOB.search(text) is not None
 
-    def read(self, path: Path, options: Options) -> Reading:
+    def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what a job configuration at `path` says: the one that the variable `config` names, or the only one."""
         job = read_job(path, options)
         settings, unknown, sizes = job_settings(job, path, strict=options.strict)
@@ -122,7 +122,7 @@ def _reading(
     *,
     unknown: tuple[str, ...],
     python: bool,
-) -> Reading:
+) -> ParsedFile:
     try:
         model = (
             _model(settings, options) if sizes is None else model_of_sizes(sizes, Path(settings.where).stem)
@@ -141,7 +141,7 @@ def _reading(
         found.workload["trainable"] = adapters
     notes = [*_not_expressed(settings), *settings.notes]
     release = "0.3" if python else "0.2"
-    return Reading(
+    return ParsedFile(
         format=form,
         model=model,
         framework=f"torchtitan@{release}" + ("" if found.compiled else "-eager"),

@@ -25,9 +25,9 @@ from forescale.schedule.family import Request
 from forescale.schedule.library import build_schedule, family
 from forescale.schedule.model import Schedule
 from forescale.schedule.torch_csv import to_csv
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model
 from forescale.spec.rope import PLAIN_ROPE
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import num_microbatches
 from forescale.syntax import dump_toml
 
@@ -112,7 +112,7 @@ def _pipeline(question: Question, head: str) -> dict[str, Any]:
     return words
 
 
-def _schedule(strategy: Strategy) -> str:
+def _schedule(strategy: Layout) -> str:
     return strategy.schedule or ("1f1b" if strategy.vpp == 1 else "interleaved-1f1b")
 
 

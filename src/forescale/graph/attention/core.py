@@ -11,8 +11,8 @@ from forescale.graph.modules import E5M6_ROW_BYTES, elementwise, exchange
 from forescale.graph.operator import Builder, Work
 from forescale.graph.ops import AttentionCore, Collective, Elementwise
 from forescale.graph.sharding import several
-from forescale.numeric import Numeric, smaller
-from forescale.spec.strategy import ContextAxis, Kernels
+from forescale.numeric import Numeric, minimum
+from forescale.spec.layout import ContextAxis, Kernels
 from forescale.struct import Struct
 
 QKV = ("attention.query", "attention.key", "attention.value")
@@ -242,7 +242,7 @@ def _counted_pairs(b: Builder, *, causal: bool, window: float) -> tuple[Numeric,
     document = (
         sharding.seq_len
         if sharding.document_len is None
-        else smaller(sharding.document_len, sharding.seq_len)
+        else minimum(sharding.document_len, sharding.seq_len)
     )
     pairs = pairs_of(seq_len=document) / parts
     if sharding.document_len is not None:
@@ -267,7 +267,7 @@ def _work(b: Builder, shape: CoreShape, *, backward: bool) -> AttentionCore:
     flash, kernels = sharding.choices.flash_attention, sharding.choices.kernels
     queries, keys = sharding.seq_len / sharding.split("core_sequence"), sharding.seq_len
     if shape.picks:
-        keys = smaller(shape.window, sharding.seq_len)
+        keys = minimum(shape.window, sharding.seq_len)
         fullest = queries * keys
     return AttentionCore(
         batch=sharding.degrees.micro_batch_size,

@@ -14,7 +14,7 @@ from forescale.graph.modules import elementwise, flat_gradient, passes_of
 from forescale.graph.operator import Builder, Names, Work
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.sharding import Extent
-from forescale.numeric import Numeric, smaller
+from forescale.numeric import Numeric, minimum
 from forescale.spec.model import Indexer, LatentAttention, Model
 
 PICK_BYTES = 4.0
@@ -163,7 +163,7 @@ def _pick(b: Builder, spec: LatentAttention, own: Indexer, *, learns: bool) -> N
     if sharding.context.around is not None:
         size = b.bytes_of("attention.index_key") * sharding.degree(sharding.context.around)
         met = (Collective(kind="all_gather", axis=sharding.context.around, num_bytes=size),)
-    picked = sharding.tokens("sequence") * smaller(float(spec.top_k or 0), sharding.seq_len)
+    picked = sharding.tokens("sequence") * minimum(float(spec.top_k or 0), sharding.seq_len)
     chosen = b.tensor("attention.picked", picked, PICK_BYTES, differentiable=False)
     read = ("attention.index_query", "attention.index_key", "attention.index_weights")
     b.operator(

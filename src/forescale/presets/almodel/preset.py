@@ -12,12 +12,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from forescale.brief import Brief
 from forescale.cost.roofline import peak_rate
 from forescale.errors import InfeasibleError, SpecError
 from forescale.formula import number_of
 from forescale.graph.counts import count_parameters
-from forescale.graph.sharding import Choices, Degrees, split_strategy
+from forescale.graph.sharding import Degrees, StructuralOptions, split_strategy
 from forescale.graph.stages import plan_stages
 from forescale.inputs import recorded_degrees
 from forescale.numeric import Array, Numeric, divisors, summed
@@ -44,11 +43,12 @@ from forescale.presets.preset import (
 )
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
+from forescale.repr import ReprMixin
 from forescale.spec.cluster import Cluster
 from forescale.spec.constraints import legal
+from forescale.spec.layout import Layout, Recompute, RematPolicy
 from forescale.spec.model import Model
 from forescale.spec.proposal import ManyLayouts, Proposal
-from forescale.spec.strategy import Recompute, RematPolicy, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import counted, format_bytes
@@ -67,7 +67,7 @@ SCHEMA = "forescale.almodel/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class AlmodelResult(Brief):
+class AlmodelResult(ReprMixin):
     """What the search found."""
 
     model: Model
@@ -127,7 +127,7 @@ def search_almodel(
     if len(columns["cp"]) == 0:
         msg = f"no legal layout of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
         raise InfeasibleError(msg, tuple(refused.items()))
-    found = _Scores.of(account, clock, columns)
+    found = _Scores.from_columns(account, clock, columns)
     if not len(found.rows):
         room = format_bytes(cluster.device.hbm_bytes)
         msg = f"no layout of {model.name} fits {room} on {counted(cluster.num_devices, 'device')}"
@@ -165,13 +165,13 @@ class _Scores(Struct, frozen=True, kw_only=True):
     step: Array
 
     @classmethod
-    def of(cls, account: Almodel, clock: Clock, columns: dict[str, NDArray[np.int64]]) -> _Scores:
+    def from_columns(cls, account: Almodel, clock: Clock, columns: dict[str, NDArray[np.int64]]) -> _Scores:
         """Evaluate every policy over all rows and keep the largest micro-batch of each layout."""
         size, layouts = len(columns["cp"]), columns["layout"]
         degrees = Degrees(**{name: columns[name].astype(float) for name in Degrees.__dataclass_fields__})
         found: list[tuple[NDArray[np.int64], NDArray[np.int64], Array]] = []
         for number, policy in enumerate(POLICIES):
-            memory, step = evaluate(account, clock, degrees, Choices(recompute=policy))
+            memory, step = evaluate(account, clock, degrees, StructuralOptions(recompute=policy))
             rows = np.flatnonzero(memory.total <= clock.cluster.device.hbm_bytes)
             rows = rows[np.flatnonzero(np.diff(layouts[rows], append=-1))]
             found.append((rows, np.full(len(rows), number), np.broadcast_to(step.total, size)[rows]))
@@ -205,7 +205,7 @@ def _columns(
     columns = dict(zip(names, np.array(table, dtype=np.int64).reshape(-1, len(names)).T, strict=True))
     one = np.ones(len(table), dtype=np.int64)
     columns |= dict.fromkeys(("tp", "etp", "pp", "vpp"), one) | {"zero": 3 * one}
-    degrees = ManyLayouts(columns, Strategy())
+    degrees = ManyLayouts(columns, Layout())
     mask, refused = legal(Proposal(model=model, cluster=cluster, workload=workload, degrees=degrees))
     kept = {name: values[mask] for name, values in columns.items()}
     return kept, {name: count for name, count in refused.items() if count}
@@ -223,9 +223,9 @@ def _layouts(devices: int, experts: int) -> Iterator[tuple[int, int, int, int]]:
                 yield cp, ep, fsdp, devices // (cp * ep * fsdp)
 
 
-def _strategy(columns: dict[str, NDArray[np.int64]], row: int, recompute: Recompute) -> Strategy:
+def _strategy(columns: dict[str, NDArray[np.int64]], row: int, recompute: Recompute) -> Layout:
     degrees: dict[str, Any] = {name: int(columns[name][row]) for name in Degrees.__dataclass_fields__}
-    return Strategy(**degrees, recompute=recompute)
+    return Layout(**degrees, recompute=recompute)
 
 
 PRESET = "almodel"
@@ -241,7 +241,7 @@ class Ranked(Struct, frozen=True, kw_only=True):
     flops: SequenceFlops
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> Layout:
         """The layout."""
         return self.projection.strategy
 
@@ -284,7 +284,7 @@ class Almodel(Struct, frozen=True, kw_only=True):
         told = SequenceFlops(**recorded(**asdict(flops)))
         return _parts(model, workload, clock.step(degrees, fullest, told), told)
 
-    def account(self, model: Model, strategy: Strategy, workload: Workload) -> Account:
+    def account(self, model: Model, strategy: Layout, workload: Workload) -> Account:
         """Return bytes by stage.
 
         Raises
@@ -313,7 +313,7 @@ class Almodel(Struct, frozen=True, kw_only=True):
         return Ranked(projection=_timed(stated, step, flops), memory=fullest, step=step, flops=flops)
 
     def _stages(
-        self, model: Model, strategy: Strategy, workload: Workload, degrees: Degrees
+        self, model: Model, strategy: Layout, workload: Workload, degrees: Degrees
     ) -> list[StageBytes]:
         refuse(strategy, self.name)
         choices = split_strategy(strategy)[1]
@@ -331,7 +331,7 @@ class Almodel(Struct, frozen=True, kw_only=True):
         return found
 
 
-def refuse(strategy: Strategy, preset: str) -> None:
+def refuse(strategy: Layout, preset: str) -> None:
     """Raise if the layout has something that the analysis does not know."""
     if strategy.recompute.granularity == "selective":
         raise SpecError(
@@ -346,7 +346,9 @@ def refuse(strategy: Strategy, preset: str) -> None:
         raise SpecError(msg)
 
 
-def evaluate(preset: Almodel, clock: Clock, degrees: Degrees, choices: Choices) -> tuple[StageBytes, Step]:
+def evaluate(
+    preset: Almodel, clock: Clock, degrees: Degrees, choices: StructuralOptions
+) -> tuple[StageBytes, Step]:
     """Return memory and step of many layouts without a pipeline, as arrays."""
     model, workload = clock.model, clock.workload
     kept = kept_by_kind(model, degrees, choices, workload, preset.terms)

@@ -26,12 +26,12 @@ from forescale.graph.layer import embedding_block, head_block, layer_block
 from forescale.graph.operator import Block, Operator, Parameter, Part
 from forescale.graph.ops import CollectiveKind
 from forescale.graph.recompute import POLICIES, keep, needed
-from forescale.graph.sharding import Choices, Degrees, ShardingRules, split_strategy
+from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_strategy
 from forescale.numeric import Numeric, indicator
 from forescale.presets.preset import StageBytes
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import FullAttention, LatentAttention, Layer, Model, MoeFfn
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Precision, Workload, num_microbatches
 from forescale.struct import Struct
 from forescale.units import GB, GIB, parse
@@ -232,7 +232,7 @@ def device_memory(model: Model, degrees: Degrees, activations: Numeric, terms: T
 
 def full_layer(model: Model, *, ep: Numeric = 1.0, tp: Numeric = 1.0) -> Numeric:
     """Return the elements that one gather brings: the largest layer's experts and the largest other block."""
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     precision = Workload(seq_len=1, global_batch_size=1).precision
     sharding = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=1.0)
     blocks = [layer_block(model, kind, sharding).parameters for kind in model.layer_kinds]
@@ -246,10 +246,10 @@ def _elements(parameters: tuple[Parameter, ...], group: str) -> float:
 
 
 def kept_by_kind(
-    model: Model, degrees: Degrees, choices: Choices, workload: Workload, terms: Terms
+    model: Model, degrees: Degrees, choices: StructuralOptions, workload: Workload, terms: Terms
 ) -> tuple[Numeric, ...]:
     """Return what a layer of each kind keeps for one micro-batch, in bytes."""
-    sharding = ShardingRules.of(workload, degrees, choices)
+    sharding = ShardingRules.from_workload(workload, degrees, choices)
     kinds = model.layer_kinds
     if choices.recompute.granularity == "none":
         return tuple(_everything(model, kind, sharding, terms) for kind in kinds)
@@ -329,7 +329,7 @@ def parts_of_compute(model: Model, seq_len: int) -> dict[Part, float]:
 
 def _layout(seq_len: int) -> ShardingRules:
     """Return the layout of one whole sequence on one device."""
-    degrees, choices = split_strategy(Strategy())
+    degrees, choices = split_strategy(Layout())
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 

@@ -23,8 +23,8 @@ from forescale.presets.preset import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import FullAttention, Model
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import STORAGE_BYTES, Precision, Workload
 from forescale.struct import Struct
 
@@ -135,7 +135,7 @@ class Ratio(Struct, frozen=True, kw_only=True):
 
 
 def playbook_ratios(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, *, num_layers: int
+    model: Model, cluster: Cluster, strategy: Layout, workload: Workload, *, num_layers: int
 ) -> tuple[Ratio, ...]:
     """Return the ratios of a layout, `num_layers` on a stage; bandwidth in bf16 elements per second and rank.
 
@@ -150,7 +150,7 @@ def playbook_ratios(
 
 
 def _compared(
-    model: Model, cluster: Cluster, strategy: Strategy, workload: Workload, num_layers: int, peak: float
+    model: Model, cluster: Cluster, strategy: Layout, workload: Workload, num_layers: int, peak: float
 ) -> Iterator[tuple[str, str, Numeric]]:
     hidden = float(model.hidden_size)
     placed = groups(split_strategy(strategy)[0], order_of(strategy))
@@ -183,9 +183,7 @@ def _compared(
         yield "bubble", "bubble to ideal time", share
 
 
-def _of_data(
-    strategy: Strategy, workload: Workload, peak: float, bandwidth: float
-) -> tuple[str, str, Numeric]:
+def _of_data(strategy: Layout, workload: Workload, peak: float, bandwidth: float) -> tuple[str, str, Numeric]:
     """Compare what data parallelism sends with the pass it hides behind."""
     data = {"dp": float(strategy.dp), "peak": peak, "bandwidth": bandwidth}
     tokens = float(strategy.micro_batch_size * workload.seq_len)
@@ -201,7 +199,7 @@ def _of_data(
 
 def ring_bandwidth(cluster: Cluster, group: Group) -> float:
     """Return bf16 elements per second and rank that rings of a group carry, on the tier that is slowest for them."""
-    legs = AlphaBeta.of(cluster).route(group).legs
+    legs = AlphaBeta.from_cluster(cluster).route(group).legs
     return float(1.0 / max(leg.load / leg.bandwidth for leg in legs)) / BF16
 
 
@@ -276,7 +274,7 @@ class Playbook(Struct, frozen=True, kw_only=True):
         """Return bytes by stage."""
         return self.account(*question.parts).stages
 
-    def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
+    def account(self, model: Model, cluster: Cluster, strategy: Layout, workload: Workload) -> Account:
         """Return bytes by stage: N / (tp·pp) parameters each, sharded by ZeRO, and activations."""
         sizes = recorded(
             hidden_size=model.hidden_size, vocab_size=model.vocab_size, num_layers=model.num_layers
@@ -310,7 +308,7 @@ class Playbook(Struct, frozen=True, kw_only=True):
         )
 
 
-def zero_states(parameters: Numeric, each: BytesPerParameter, strategy: Strategy) -> dict[str, Numeric]:
+def zero_states(parameters: Numeric, each: BytesPerParameter, strategy: Layout) -> dict[str, Numeric]:
     """Return bytes of weights, gradients and optimizer under ZeRO: stage 1 shards the last, 2 two, 3 all."""
     groups = {
         "weights": (each.weights, 3),
@@ -330,7 +328,7 @@ def zero_states(parameters: Numeric, each: BytesPerParameter, strategy: Strategy
     }
 
 
-def _activations(model: Model, strategy: Strategy, workload: Workload, count: int, preset: str) -> Numeric:
+def _activations(model: Model, strategy: Layout, workload: Workload, count: int, preset: str) -> Numeric:
     """Return bytes of a stage: its layers, for p micro-batches, over the ranks that split the sequence or heads."""
     replayed = replayed_layers(strategy, count)
     size = recorded(seq_len=workload.seq_len, hidden_size=model.hidden_size)

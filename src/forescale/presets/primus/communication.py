@@ -20,8 +20,8 @@ from forescale.numeric import Numeric
 from forescale.presets.primus.components import DOCUMENT
 from forescale.question import Note
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, Model, MoeFfn
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -55,7 +55,7 @@ class Network(Struct, frozen=True, kw_only=True):
     vector_flops: float
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Network | None:
+    def from_cluster(cls, cluster: Cluster) -> Network | None:
         """Return the network of a cluster, or None where it has one tier only."""
         if len(cluster.tiers) < 2:
             return None
@@ -267,7 +267,7 @@ class GradientTraffic(Struct, frozen=True, kw_only=True):
 
 
 def gradient_traffic(
-    model: Model, strategy: Strategy, network: Network, all_reduce: AllReduce
+    model: Model, strategy: Layout, network: Network, all_reduce: AllReduce
 ) -> GradientTraffic:
     """Return bytes and seconds of the gradient all-reduce, in fp32, as Primus approximates parameters."""
     ranks, hidden = float(strategy.tp * strategy.pp), float(model.hidden_size)
@@ -307,7 +307,7 @@ def gradient_traffic(
 
 
 def communication_notes(
-    model: Model, strategy: Strategy, workload: Workload, network: Network | None, all_reduce: AllReduce
+    model: Model, strategy: Layout, workload: Workload, network: Network | None, all_reduce: AllReduce
 ) -> tuple[Note, ...]:
     """Return what Primus says of communication on this layout, and where that is wrong."""
     notes = []

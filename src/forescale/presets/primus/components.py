@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.numeric import Numeric
+from forescale.spec.layout import Layout
 from forescale.spec.model import (
     Attention,
     DenseFfn,
@@ -17,7 +18,6 @@ from forescale.spec.model import (
     Model,
     MoeFfn,
 )
-from forescale.spec.strategy import Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 
@@ -176,7 +176,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
         return float(primus_hidden_state(tokens=self.tokens, hidden_size=self.hidden))
 
 
-def sizes(model: Model, strategy: Strategy, workload: Workload, *, terms: Terms, vocab_size: int) -> Sizes:
+def sizes(model: Model, strategy: Layout, workload: Workload, *, terms: Terms, vocab_size: int) -> Sizes:
     """Return the sizes of one layout."""
     tokens = primus_tokens(
         micro_batch_size=strategy.micro_batch_size, seq_len=workload.seq_len, tp=strategy.tp, cp=strategy.cp

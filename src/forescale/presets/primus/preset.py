@@ -36,8 +36,8 @@ from forescale.presets.primus.components import (
 from forescale.projection.result import Projection
 from forescale.question import Note, Question
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout, Recompute
 from forescale.spec.model import Model, MoeFfn
-from forescale.spec.strategy import Recompute, Strategy
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
 from forescale.units import GIB
@@ -95,14 +95,14 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
         """Return bytes by stage."""
         return self.account(*question.parts).stages
 
-    def account(self, model: Model, cluster: Cluster, strategy: Strategy, workload: Workload) -> Account:
+    def account(self, model: Model, cluster: Cluster, strategy: Layout, workload: Workload) -> Account:
         """Return bytes by stage, the total that Primus prints, and remarks."""
         s = self.sizes(model, strategy, workload)
         chunks = layer_chunks(model, strategy)
         stages = tuple(
             self._stage(model, cluster, strategy, workload, s, chunks, rank) for rank in range(strategy.pp)
         )
-        whole = self.sizes(model, Strategy(), workload)
+        whole = self.sizes(model, Layout(), workload)
         ends = _ends(s, first=True, last=strategy.pp == 1)
         elements = sum(layer_component(layer, whole).parameters for layer in model.layers)
         elements += sum(part.parameters for part in ends.values())
@@ -112,11 +112,13 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
             complete=False,
             notes=(
                 *self._notes(model, strategy, s),
-                *communication_notes(model, strategy, workload, Network.of(cluster), self.all_reduce),
+                *communication_notes(
+                    model, strategy, workload, Network.from_cluster(cluster), self.all_reduce
+                ),
             ),
         )
 
-    def sizes(self, model: Model, strategy: Strategy, workload: Workload) -> Sizes:
+    def sizes(self, model: Model, strategy: Layout, workload: Workload) -> Sizes:
         """Return what the formulas need of one layout."""
         vocab = self.vocab_size
         if vocab is None:
@@ -128,7 +130,7 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
         self,
         model: Model,
         cluster: Cluster,
-        strategy: Strategy,
+        strategy: Layout,
         workload: Workload,
         s: Sizes,
         chunks: tuple[tuple[tuple[int, ...], ...], ...],
@@ -157,7 +159,7 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
     def _activations(
         self,
         model: Model,
-        strategy: Strategy,
+        strategy: Layout,
         workload: Workload,
         s: Sizes,
         chunks: tuple[tuple[int, ...], ...],
@@ -183,7 +185,7 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
             return held
         return primus_total_activation(base=kept + outside, **scale)
 
-    def _notes(self, model: Model, strategy: Strategy, s: Sizes) -> tuple[Note, ...]:
+    def _notes(self, model: Model, strategy: Layout, s: Sizes) -> tuple[Note, ...]:
         counted = count_parameters(model).total
         text = _PARAMETERS.format(vocab=s.vocab, name=model.name, counted=counted)
         parts = Note(topic="components", text="; ".join(_listed(model, s)))
@@ -228,7 +230,7 @@ def replays_all(recompute: Recompute) -> bool:
     return recompute.granularity == "full" and recompute.num_layers is None
 
 
-def layer_chunks(model: Model, strategy: Strategy) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def layer_chunks(model: Model, strategy: Layout) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return, per rank and virtual stage, the layers: rank r has stages r, r + PP, ..., remainder on the first."""
     given, pp = strategy.stage_layers, strategy.pp
     if given is None:

@@ -33,8 +33,8 @@ from forescale.projection.result import TIME_PARTS, Projection
 from forescale.question import Note, Question
 from forescale.results import Result
 from forescale.spec.cluster import Cluster
+from forescale.spec.layout import Layout, TensorKind
 from forescale.spec.model import Model
-from forescale.spec.strategy import Strategy, TensorKind
 from forescale.spec.workload import Workload
 from forescale.struct import Struct, attributes
 from forescale.units import counted, format_bytes
@@ -94,9 +94,9 @@ class Subramanian2024Preset(Struct, frozen=True, kw_only=True):
 SUBRAMANIAN_2024 = Subramanian2024Preset()
 
 
-def _refuse(model: Model, strategy: Strategy) -> None:
+def _refuse(model: Model, strategy: Layout) -> None:
     """Raise if the layout has something that the paper does not know."""
-    usual = Strategy()
+    usual = Layout()
     only_usual = ("vpp", "ep", "etp", "stage_layers", "recompute")
     unknown = [name for name in only_usual if getattr(strategy, name) != getattr(usual, name)]
     unknown += ["zero > 1"] if strategy.zero > 1 else []
@@ -107,7 +107,7 @@ def _refuse(model: Model, strategy: Strategy) -> None:
         raise SpecError(msg)
 
 
-def _columns(cluster: Cluster, strategy: Strategy, workload: Workload) -> Columns:
+def _columns(cluster: Cluster, strategy: Layout, workload: Workload) -> Columns:
     """Return the layout as one candidate; where it lies follows from its axis order."""
     near = {
         axis: int(np.floor(ranks_per_tier(group, cluster)[0]))

@@ -42,7 +42,7 @@ def _odd(request: Request) -> str:
     return ""
 
 
-CHIMERA = described("chimera", orders=_crossing, most_actions=MOST_IN_FULL, refusal=_odd)
+CHIMERA = described("chimera", orders=_crossing, most_actions=MOST_IN_FULL, request_violation=_odd)
 
 
 def _bidirectional(request: Request) -> Orders:
@@ -80,8 +80,12 @@ def _few(request: Request) -> str:
 
 
 DUALPIPE = described(
-    "dualpipe", orders=_bidirectional, most_actions=MOST_IN_FULL, held=one_per_rank, refusal=_odd_or_few
+    "dualpipe",
+    orders=_bidirectional,
+    most_actions=MOST_IN_FULL,
+    held=one_per_rank,
+    request_violation=_odd_or_few,
 )
 DUALPIPE_V = described(
-    "dualpipev", orders=_folded, most_actions=MOST_IN_FULL, held=one_per_rank, refusal=_few
+    "dualpipev", orders=_folded, most_actions=MOST_IN_FULL, held=one_per_rank, request_violation=_few
 )

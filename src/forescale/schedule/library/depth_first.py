@@ -65,8 +65,12 @@ def _far_group(request: Request) -> str:
 
 ONE_F_ONE_B = described("1f1b", orders=_orders(ahead=1), held=filled)
 EAGER = described("eager-1f1b", orders=_orders(ahead=2), held=twice_filled)
-INTERLEAVED_1F1B = described("interleaved-1f1b", orders=_orders(ahead=2), held=filled, refusal=_short_group)
-LEAN = described("interleaved-zero-offset", orders=_orders(ahead=1), held=filled, refusal=_short_group)
+INTERLEAVED_1F1B = described(
+    "interleaved-1f1b", orders=_orders(ahead=2), held=filled, request_violation=_short_group
+)
+LEAN = described(
+    "interleaved-zero-offset", orders=_orders(ahead=1), held=filled, request_violation=_short_group
+)
 """Less memory than interleaved 1F1B, but its messages are exposed."""
 ZB_H1 = described("zb-h1", orders=_orders(ahead=1, delay=1), held=filled, waits=_put_off(filled, delay=1))
 """Section 2.1; for tw <= tb."""
@@ -75,9 +79,9 @@ ZB_H2 = described(
 )
 """Section 2.2: no bubble in any rank's own span; m >= 2p - 1 fill it."""
 INTERLEAVED_ZB = described(
-    "interleaved-zb", orders=_orders(ahead=1, delay=1), held=filled, refusal=_short_group
+    "interleaved-zb", orders=_orders(ahead=1, delay=1), held=filled, request_violation=_short_group
 )
-GIS = described("gis", orders=_orders(ahead=1, delay=0), held=filled, refusal=_far_group)
+GIS = described("gis", orders=_orders(ahead=1, delay=0), held=filled, request_violation=_far_group)
 """Split backward with W not put off; PipeOffload is made of it (table 1 there)."""
 
 
@@ -102,7 +106,7 @@ def _no_piece(request: Request) -> str:
     return "" if request.num_splits >= 1 else f"it needs at least one piece; got {request.num_splits}"
 
 
-SEQ1F1B = described("seq1f1b", orders=_in_pieces, most_actions=MOST_IN_FULL, refusal=_no_piece)
+SEQ1F1B = described("seq1f1b", orders=_in_pieces, most_actions=MOST_IN_FULL, request_violation=_no_piece)
 
 
 MIN_GAP = 4
@@ -141,5 +145,9 @@ def with_offload(order: Sequence[int], num_stages: int) -> tuple[int, ...]:
 
 
 PIPEOFFLOAD = described(
-    "pipeoffload", orders=_offloaded, most_actions=MOST_IN_FULL, held=nothing_sure, refusal=GIS.refusal
+    "pipeoffload",
+    orders=_offloaded,
+    most_actions=MOST_IN_FULL,
+    held=nothing_sure,
+    request_violation=GIS.request_violation,
 )

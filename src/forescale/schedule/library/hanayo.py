@@ -85,5 +85,5 @@ FAMILY = described(
     "hanayo",
     orders=never_worse(orders, wave),
     most_actions=1 << 20,
-    refusal=lambda request: "" if request.vpp % 2 == 0 else f"vpp must be even; got {request.vpp}",
+    request_violation=lambda request: "" if request.vpp % 2 == 0 else f"vpp must be even; got {request.vpp}",
 )

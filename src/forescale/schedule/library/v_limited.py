@@ -398,7 +398,7 @@ def _family(name: str, limit: Callable[[Numeric], Numeric]) -> Family:
     def others(request: Request) -> list[Orders]:
         return [zbv_orders(request)] if allowed(request) >= 2 * request.pp else []
 
-    def refusal(request: Request) -> str:
+    def request_violation(request: Request) -> str:
         if request.pp > MOST_RANKS:
             return f"its search takes up to {MOST_RANKS} ranks; got {request.pp}"
         least = v_min_limit_chunks(request.pp)
@@ -410,7 +410,9 @@ def _family(name: str, limit: Callable[[Numeric], Numeric]) -> Family:
         return np.minimum(of.num_microbatches / 2.0, limit(of.pp) // 2)
 
     built = never_worse(orders, wave, others)
-    return described(name, orders=built, most_actions=MOST_IN_FULL, held=held, refusal=refusal)
+    return described(
+        name, orders=built, most_actions=MOST_IN_FULL, held=held, request_violation=request_violation
+    )
 
 
 V_HALF, V_MIN = _family("v-half", v_half_limit_chunks), _family("v-min", v_min_limit_chunks)

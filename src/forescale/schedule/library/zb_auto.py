@@ -32,14 +32,14 @@ _SLACK = 1e-9
 _TICKS = 1 << 40
 """Ticks of the longest duration."""
 _F, _I, _W = int(Kind.F), int(Kind.I), int(Kind.W)
-Setting: TypeAlias = tuple[bool, bool, bool]
+EvalContext: TypeAlias = tuple[bool, bool, bool]
 """Early bubble, backward first, fill."""
 
 
 class _Builder:
     """Builds the order of all ranks for one setting; lists are over ranks, times in ticks."""
 
-    def __init__(self, request: Request, limit: float, setting: Setting) -> None:
+    def __init__(self, request: Request, limit: float, setting: EvalContext) -> None:
         self.pp, self.count, self.part = request.pp, request.num_microbatches, request.weight_part
         self.limit = limit + _SLACK
         self.early_bubble, self.backward_first, self.fill = setting
@@ -247,7 +247,7 @@ def _packed(rank: int, kinds: bytearray) -> Order:
 def orders_within(request: Request, limit: float) -> Orders:
     """Return the best of the eight settings under a limit in micro-batches."""
     best: tuple[int, tuple[Order, ...]] | None = None
-    same: set[Setting] = set()
+    same: set[EvalContext] = set()
     for setting in product((True, False), (True, False), (True, False)):
         if setting in same:
             continue
@@ -269,12 +269,12 @@ def _family(name: str, factor: int | None) -> Family:
         own = request.num_microbatches if factor is None else factor * request.pp
         return orders_within(request, own if request.memory_limit is None else request.memory_limit)
 
-    def refusal(request: Request) -> str:
+    def request_violation(request: Request) -> str:
         if request.memory_limit is not None and request.memory_limit < 1:
             return f"the memory limit must be at least one micro-batch; got {request.memory_limit:g}"
         return ""
 
-    return described(name, orders=never_worse(orders, loop), held=filled, refusal=refusal)
+    return described(name, orders=never_worse(orders, loop), held=filled, request_violation=request_violation)
 
 
 ZB_1P, ZB_2P, ZB_UNLIMITED = _family("zb-1p", 1), _family("zb-2p", 2), _family("zb-unlimited", None)

@@ -10,7 +10,7 @@ MOST = 80
 """Characters of a value that is shown whole."""
 
 
-class Brief:
+class ReprMixin:
     """Base of results: their repr names the essentials, not every field of every layout within.
 
     A dataclass takes it with `repr=False`, and overrides `essentials` where not all fields are.
@@ -42,7 +42,7 @@ def _short(value: Any) -> str:  # noqa: ANN401
     """Return a value in few characters: a name, what differs from the usual, or the first of many."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, Brief):
+    if isinstance(value, ReprMixin):
         return repr(value)
     if is_dataclass(value) and isinstance(name := getattr(value, "name", None), str):
         return name

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from forescale.atomic_write import replacing, writable, write_text
 from forescale.errors import ForescaleError
 from forescale.sweep.store import made
-from forescale.written import replacing, writable, write_text
 
 
 def full(*_):
@@ -25,7 +25,7 @@ def names(folder):
 @pytest.fixture
 def full_disk(monkeypatch):
     """Let what is written fit no disk: known when it must reach it."""
-    monkeypatch.setattr("forescale.written.os.fsync", full)
+    monkeypatch.setattr("forescale.atomic_write.os.fsync", full)
 
 
 def test_a_file_is_written_and_nothing_beside(tmp_path):

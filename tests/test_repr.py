@@ -13,7 +13,7 @@ from forescale.presets.subramanian2024.preset import search_subramanian2024
 from forescale.schedule import Request, build_schedule, simulate
 from forescale.search import compare, search
 from forescale.search.partition import partition_stages
-from forescale.spec import Strategy, Workload
+from forescale.spec import Layout, Workload
 from forescale.spec.space import Space
 
 LONGEST = 900
@@ -34,7 +34,7 @@ def test_a_search_and_its_layouts_are_a_few_lines(found):
     for result in (found, found.pareto(), best, compare(best, found.best[1])):
         assert len(repr(result)) < LONGEST
     assert f"best=({best!r}, … {len(found.best) - 1} more)" in repr(found)
-    assert "model=llama-3.1-8b, cluster='16 x h100-sxm', strategy=Strategy(tp=2, sp=False" in repr(best)
+    assert "model=llama-3.1-8b, cluster='16 x h100-sxm', strategy=Layout(tp=2, sp=False" in repr(best)
     assert f"step_time_s={best.step_time_s:.6g}, mfu={best.mfu:.6g}" in repr(best)
 
 
@@ -48,7 +48,7 @@ def test_explanations_name_what_a_number_was_made_of(found):
 
 def test_cuts_and_studies_too(found):
     asked = found.question
-    layout = Strategy(tp=4, pp=2, dp_shard=2)
+    layout = Layout(tp=4, pp=2, dp_shard=2)
     assert len(repr(partition_stages(layout_of(asked, layout)))) < 2 * LONGEST
     cluster = load_cluster("b200-nvs8", 256)
     study = search_subramanian2024(

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from forescale.errors import SpecError
 from forescale.formula import formula
 from forescale.limits import Devices, Extent, Factor, Interval, Measure, OptionalExtent
-from forescale.numeric import Numeric, smaller
-from forescale.struct import Given
+from forescale.numeric import Numeric, minimum
+from forescale.struct import SpecStruct
 
 Values: TypeAlias = Any
 """Degrees of one layout or of many."""
@@ -21,7 +21,7 @@ ContextAxis: TypeAlias = Literal["cp", "cp_inner", "cp_outer"]
 """All context-parallel ranks, a group of neighbours among them, or one rank of each such group."""
 
 
-class ContextParallel(Given, frozen=True, kw_only=True):
+class ContextParallel(SpecStruct, frozen=True, kw_only=True):
     """How the ranks of one kind see all keys and values; operators, memory and legality follow from it."""
 
     name: ContextKind
@@ -66,7 +66,7 @@ def near_context(*, cp: Numeric, tp: Numeric, domain: float) -> Numeric:
 @formula(unit="1", source="Megatron-LM, hierarchical context parallelism: the innermost ranks of the group")
 def inner_context(*, cp: Numeric, wanted: float) -> Numeric:
     """min(cp, wanted)."""
-    return smaller(cp, wanted)
+    return minimum(cp, wanted)
 
 
 def inner_ranks(*, cp: Values, tp: Values, wanted: int | None, domain: int) -> Values:
@@ -96,7 +96,7 @@ def halves_evenly(cp: Values, inner: Values) -> Values:
     return (np.asarray(cp) <= inner) | (np.remainder(cp, inner) == 0)
 
 
-def settled(strategy: Strategy, domain: int) -> Strategy:
+def settled(strategy: Layout, domain: int) -> Layout:
     """Return the layout with what it leaves to the cluster: how many neighbours exchange heads."""
     if strategy.cp_inner is not None or not CONTEXT_KINDS[strategy.cp_kind].halves:
         return strategy
@@ -142,7 +142,7 @@ GradientSum: TypeAlias = Literal["in_product", "after_product", "apart"]
 DEFAULT_AXIS_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 
 
-class Recompute(Given, frozen=True, kw_only=True):
+class Recompute(SpecStruct, frozen=True, kw_only=True):
     """What is computed again in backward instead of being kept.
 
     `selective` drops what the named modules save on every layer; `full` keeps only a layer's input; `policy`
@@ -203,7 +203,7 @@ class Recompute(Given, frozen=True, kw_only=True):
         )
 
 
-class Overlap(Given, frozen=True, kw_only=True):
+class Overlap(SpecStruct, frozen=True, kw_only=True):
     """Which communication the framework lets run beside compute."""
 
     grad_reduce: bool = True
@@ -224,7 +224,7 @@ class Overlap(Given, frozen=True, kw_only=True):
     reduces while the earlier ones finish, and gathers before its first micro-batch arrives."""
 
 
-class Kernels(Given, frozen=True, kw_only=True):
+class Kernels(SpecStruct, frozen=True, kw_only=True):
     """Which kernels the framework trains with, as far as they keep different tensors."""
 
     cross_entropy: CrossEntropy = "vocab_parallel"
@@ -389,7 +389,7 @@ class Kernels(Given, frozen=True, kw_only=True):
     (Megatron-LM's data loader, unless --no-create-attention-mask-in-dataloader)."""
 
 
-class Routing(Given, frozen=True, kw_only=True):
+class Routing(SpecStruct, frozen=True, kw_only=True):
     """How evenly tokens spread over experts, and what becomes of those beyond an expert's capacity."""
 
     imbalance: Annotated[float, Interval(ge=1, le=1e3)] = 1.0
@@ -420,7 +420,7 @@ ALL_LAYERS = 1_000_000
 """More layers than any stage has."""
 
 
-class Offload(Given, frozen=True, kw_only=True):
+class Offload(SpecStruct, frozen=True, kw_only=True):
     """What is kept in host memory instead of the device's."""
 
     activation_layers: OptionalExtent = 0
@@ -463,7 +463,7 @@ class Offload(Given, frozen=True, kw_only=True):
         return self.parameters or self.optimizer > 0.0
 
 
-class Share(Given, frozen=True, kw_only=True):
+class Share(SpecStruct, frozen=True, kw_only=True):
     """How many ranks of each axis lie together inside one network tier, for each such part of the tier inside it."""
 
     tp: Degree = 1
@@ -494,7 +494,7 @@ def check_order(order: Iterable[object]) -> None:
         raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")
 
 
-class Strategy(Given, frozen=True, kw_only=True):
+class Layout(SpecStruct, frozen=True, kw_only=True):
     """One layout. Data parallel degree is dp_replicate x dp_shard; ep x etp fold over tp x cp x dp."""
 
     tp: Degree = 1

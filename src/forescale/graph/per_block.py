@@ -22,7 +22,7 @@ U = TypeVar("U")
 V = TypeVar("V")
 
 
-class Parts(Struct, Generic[T], frozen=True, kw_only=True):
+class PerBlock(Struct, Generic[T], frozen=True, kw_only=True):
     """One thing per block of a model: decoder layers by kind, both ends, multi-token prediction, a vision tower."""
 
     layers: tuple[T, ...]
@@ -33,9 +33,9 @@ class Parts(Struct, Generic[T], frozen=True, kw_only=True):
     """Of a vision tower, which stands on the first stage: its patch embedding, its layers by kind, and its projector,
     each with how often it occurs."""
 
-    def map(self, of: Callable[[T], U]) -> Parts[U]:
+    def map(self, of: Callable[[T], U]) -> PerBlock[U]:
         """Return `of` applied to every block."""
-        return Parts(
+        return PerBlock(
             layers=tuple(of(item) for item in self.layers),
             embedding=of(self.embedding),
             head=of(self.head),
@@ -43,9 +43,9 @@ class Parts(Struct, Generic[T], frozen=True, kw_only=True):
             vision=tuple((times, of(item)) for times, item in self.vision),
         )
 
-    def zipped(self, other: Parts[U], of: Callable[[T, U], V]) -> Parts[V]:
+    def zipped(self, other: PerBlock[U], of: Callable[[T, U], V]) -> PerBlock[V]:
         """Return `of` applied to every block of both."""
-        return Parts(
+        return PerBlock(
             layers=tuple(map(of, self.layers, other.layers)),
             embedding=of(self.embedding, other.embedding),
             head=of(self.head, other.head),
@@ -75,11 +75,11 @@ class Parts(Struct, Generic[T], frozen=True, kw_only=True):
         )
 
 
-def build_blocks(model: Model, sharding: ShardingRules) -> Parts[Block]:
+def build_blocks(model: Model, sharding: ShardingRules) -> PerBlock[Block]:
     """Return the operator lists of every block of `model`."""
     built = {kind: layer_block(model, kind, sharding) for kind in model.layer_kinds}
     head = head_block(model, sharding)
-    return Parts(
+    return PerBlock(
         layers=tuple(built.values()),
         embedding=embedding_block(model, sharding),
         head=head,
@@ -105,17 +105,17 @@ def counted_weight_part(model: Model, seq_len: int) -> float:
     return 32.0 * model.hidden_size / (34.0 * model.hidden_size + 5.0 * heads * seq_len)
 
 
-class ByPolicy(Struct, Generic[T], frozen=True, kw_only=True):
+class RecomputeSplit(Struct, Generic[T], frozen=True, kw_only=True):
     """One thing of a block where the recompute policy takes it, and where it does not."""
 
     taken: T
     left: T
     """The same thing as `taken` where the policy takes all layers."""
 
-    def map(self, of: Callable[[T], U]) -> ByPolicy[U]:
+    def map(self, of: Callable[[T], U]) -> RecomputeSplit[U]:
         """Return `of` applied to both."""
         taken = of(self.taken)
-        return ByPolicy(taken=taken, left=taken if self.left is self.taken else of(self.left))
+        return RecomputeSplit(taken=taken, left=taken if self.left is self.taken else of(self.left))
 
 
 def message_bytes(model: Model, sharding: ShardingRules) -> Numeric:
