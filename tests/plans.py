@@ -18,7 +18,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.errors import ForescaleError
 from forescale.export import under
 from forescale.frameworks.writers import writer_of
-from forescale.io.question import build_strategy
+from forescale.io.question import build_layout
 from forescale.project import project
 from forescale.question import Question, question_of
 from forescale.spec import Layout, Model, Overlap, Precision, Recompute, Workload
@@ -126,7 +126,7 @@ def _plan(
     if strategy.dp_replicate > 1 < strategy.dp_shard:
         words["dp_replicate"] = strategy.dp_replicate
     try:
-        layout = build_strategy(_tables(words), devices, where="a plan")
+        layout = build_layout(_tables(words), devices, where="a plan")
         return under(
             question_of(
                 model,

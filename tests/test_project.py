@@ -12,7 +12,7 @@ from forescale.cost.timings import MeasuredCollective
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.ops import AttentionCore
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.project import project
 from forescale.spec import Layout, Recompute, Workload
 from forescale.spec.layout import Kernels, Routing, near_context
@@ -298,7 +298,7 @@ def test_whole_runs_of_a_causal_sequence_wait_for_the_last():
 
 
 def core_of(strategy, work):
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     layout = ShardingRules(
         degrees=degrees, choices=choices, precision=work.precision, seq_len=float(work.seq_len)
     )

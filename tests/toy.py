@@ -19,7 +19,7 @@ from forescale.cost.run_calibration import RunCalibration, SharedFactors, Softwa
 from forescale.cost.select import Costs
 from forescale.graph.operator import Block
 from forescale.graph.ops import Collective
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Cluster, Device, Layout, MatrixRates, Precision, Tier
 
 RATE, HBM, LINK = 100e12, 1e12, 100e9
@@ -113,7 +113,7 @@ def cluster(num_devices: int, *tiers: Tier) -> Cluster:
 
 def layout(strategy: Layout, seq_len: float, precision: Precision | None = None) -> ShardingRules:
     """Return the rules of one strategy."""
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     return ShardingRules(
         degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=seq_len
     )

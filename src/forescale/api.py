@@ -28,7 +28,7 @@ from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import KINDS, build_question, build_strategy
+from forescale.io.question import KINDS, build_question, build_layout
 from forescale.io.reading import spelt_out
 from forescale.io.space import held_space
 from forescale.limits import DEVICES, SHOWN, TIME, Interval, within
@@ -156,9 +156,7 @@ def ask_search(
 
 def _policy(given: object) -> object:
     """Return a recompute policy that is given by its fields as `project` takes it; all else as it is."""
-    return (
-        build_strategy({"recompute": given}, 1, where=WHERE).recompute if isinstance(given, dict) else given
-    )
+    return build_layout({"recompute": given}, 1, where=WHERE).recompute if isinstance(given, dict) else given
 
 
 def _is_word(value: object) -> bool:

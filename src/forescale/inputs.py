@@ -19,7 +19,7 @@ from forescale.formula import Term
 from forescale.graph.layer import block_name
 from forescale.graph.ops import MeshAxis
 from forescale.graph.per_block import PerBlock, RecomputeSplit
-from forescale.graph.sharding import Degrees, StructuralOptions, split_strategy
+from forescale.graph.sharding import Degrees, StructuralOptions, split_layout
 from forescale.graph.stages import StagePlan
 from forescale.memory.in_flight import InFlight
 from forescale.memory.inputs import EvalContext, MemoryInputs, StateBytes
@@ -69,7 +69,7 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
     model, cluster, workload = question.model, question.cluster, question.workload
     check(model, cluster, question.layout, workload, LEGALITY)
     strategy = settled(question.layout, cluster.domain)
-    degrees, choices = split_strategy(strategy, domain=cluster.domain)
+    degrees, choices = split_layout(strategy, domain=cluster.domain)
     plan, pipeline = lay_out(model, strategy, workload)
     order = order_of(strategy)
     if recorded:

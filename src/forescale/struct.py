@@ -57,6 +57,7 @@ class StrictMeta(msgspec.StructMeta):
     """Makes values; refuses a wrong keyword with the nearest that the class has, and a value of a wrong type."""
 
     def __call__(cls, *args: Any, **given: Any) -> Any:  # noqa: ANN401, N805  (any value; a metaclass)
+        """Return a new value, or raise SpecError that names the wrong keyword or type."""
         try:
             return super().__call__(*args, **given)
         except ForescaleError:

@@ -12,7 +12,7 @@ from tests.small import asked, cluster, dense, moe, workload
 
 from forescale.cost.mesh import Group, Inside, groups, innermost, inside, order_of, ranks_per_tier
 from forescale.explain import explain
-from forescale.graph.sharding import Degrees, split_strategy
+from forescale.graph.sharding import Degrees, split_layout
 from forescale.project import project
 from forescale.spec import Layout, Share, Tier
 
@@ -76,7 +76,7 @@ def counted(strategy, shares, sizes):
 @pytest.mark.parametrize("strategy", PLACED)
 def test_groups_share_tiers_as_ranks_counted_one_by_one(strategy):
     devices = place(strategy.num_devices)
-    found = groups(split_strategy(strategy)[0], order_of(strategy))
+    found = groups(split_layout(strategy)[0], order_of(strategy))
     expected = counted(strategy, strategy.placement, (8, 32))
     for axis, each in expected.items():
         assert each == {ranks_per_tier(found[axis], devices)}, axis
@@ -84,7 +84,7 @@ def test_groups_share_tiers_as_ranks_counted_one_by_one(strategy):
 
 @pytest.mark.parametrize("strategy", PLACED)
 def test_placements_in_arrays_are_placements_alone(strategy):
-    degrees, order = split_strategy(strategy)[0], order_of(strategy)
+    degrees, order = split_layout(strategy)[0], order_of(strategy)
     arrays = Degrees(**{name: np.full(3, getattr(degrees, name)) for name in Degrees.__dataclass_fields__})
     shares = tuple(Inside(**{axis: np.full(3, getattr(each, axis)) for axis in AXES}) for each in order)
     devices = place(strategy.num_devices)
@@ -151,10 +151,10 @@ def test_a_share_as_numbers():
 
 def test_the_ends_of_a_pipeline_lie_as_far_apart_as_all_of_it():
     """8 stages of 4 ranks: two ranks half of 32 apart; one stage has one end."""
-    degrees, _ = split_strategy(Layout(tp=4, pp=8))
+    degrees, _ = split_layout(Layout(tp=4, pp=8))
     ends = groups(degrees, ("tp", "cp", "dp", "pp"))["ends"]
     assert (ends.num_ranks, ends.axes[0]) == (2, (2, 16))
-    alone, _ = split_strategy(Layout(tp=4))
+    alone, _ = split_layout(Layout(tp=4))
     assert groups(alone, ("tp", "cp", "dp", "pp"))["ends"].num_ranks == 1
 
 
@@ -168,7 +168,7 @@ def test_the_closest_ranks_of_a_group_fill_its_axes_from_within():
 def test_copies_of_shards_lie_behind_the_shards():
     """Of 8 data-parallel ranks 2 lie side by side and 4 a node apart; 4 shards take 2 of each, so copies are 2 nodes apart."""
     strategy = Layout(tp=4, dp_shard=4, dp_replicate=2, placement=(Share(tp=4, dp=2),))
-    found = groups(split_strategy(strategy)[0], order_of(strategy))
+    found = groups(split_layout(strategy)[0], order_of(strategy))
     members = {
         axis: [each for each in found[axis].axes if each[0] > 1.0] for axis in ("dp", "dp_cp", "dp_replicate")
     }
@@ -177,6 +177,6 @@ def test_copies_of_shards_lie_behind_the_shards():
 
 def test_experts_are_laid_over_a_stages_ranks_wherever_its_axes_end():
     """3 expert ranks over 2 tensor and 3 data-parallel ones: three neighbours."""
-    degrees, _ = split_strategy(Layout(tp=2, dp_shard=3, ep=3))
+    degrees, _ = split_layout(Layout(tp=2, dp_shard=3, ep=3))
     found = groups(degrees, ("tp", "cp", "dp", "pp"))
     assert (found["ep"].axes, found["expert_dp"].axes) == (((3, 1),), ((2, 3),))

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.graph.counts import EVERYTHING, count_parameters, count_trained, model_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import FullAttention, Kernels, Layout, LinearAttention, Model
 from forescale.spec.workload import ALL_LINEAR, Precision, Trainable
 
@@ -119,7 +119,7 @@ def test_flops_of_frozen_weights_are_two_thirds():
 
 
 def block_of(model: Model, trainable: Trainable, precision: Precision | None = None, **layout):
-    degrees, choices = split_strategy(Layout(**layout))
+    degrees, choices = split_layout(Layout(**layout))
     types = precision or Precision()
     lay = ShardingRules(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=trainable)
     return layer_block(model, model.layers[-1], lay)
@@ -226,7 +226,7 @@ def test_matrices_alone_are_quantised_and_no_adapter():
         found = {each.name for each in block.parameters if each.quantised}
         assert {name.split(".")[1] for name in found} == expected
         assert not any(part in name for name in found for part in ("norm", "proj", "lora"))
-        degrees, choices = split_strategy(Layout())
+        degrees, choices = split_layout(Layout())
         types = Precision(frozen=frozen)
         layout = ShardingRules(
             degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=lora(8)

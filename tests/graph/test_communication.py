@@ -9,7 +9,7 @@ from tests.small import dense, moe
 
 from forescale.graph.layer import head_block, layer_block
 from forescale.graph.ops import Collective
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layout, Precision, Routing
 
 SEQ, HIDDEN = 4096.0, 1024.0
@@ -23,7 +23,7 @@ KV = 2 * SEQ * 4 * 64 * BF16
 def sent(strategy, model=None, *, head=False, precision=None, kind=0):
     """Return (pass, collective, axis, bytes) of one block, all passes in order."""
     model = model or dense()
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     lay = ShardingRules(degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=SEQ)
     block = head_block(model, lay) if head else layer_block(model, model.layer_kinds[kind], lay)
     found = []
@@ -108,7 +108,7 @@ def test_hierarchical_exchanges_heads_inside_and_passes_keys_and_values_around_t
 
 def test_one_group_is_ulysses_and_groups_of_one_are_a_ring():
     def moved(**chosen):
-        degrees, choices = split_strategy(Layout(cp=8, **chosen))
+        degrees, choices = split_layout(Layout(cp=8, **chosen))
         lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
         block = layer_block(dense(), dense().layer_kinds[0], lay)
         (core,) = [op for op in block.operators if op.name == "attention.core"]

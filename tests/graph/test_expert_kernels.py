@@ -11,7 +11,7 @@ from tests import small
 from forescale.graph.layer import layer_block
 from forescale.graph.operator import Block
 from forescale.graph.ops import Elementwise, GroupedGemm
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import FullAttention, Kernels, Layer, Layout, Precision
 from forescale.spec.rope import GPT_OSS_ROPE, PLAIN_ROPE
 from forescale.time.price import calls_of
@@ -21,7 +21,7 @@ FP8 = Precision(compute="fp8", recipe="delayed")
 
 
 def block(precision: Precision = FP8, **kernels: object) -> Block:
-    degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(**kernels)))
+    degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(**kernels)))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=float(TOKENS))
     return layer_block(small.moe(), small.MOE_LAYER, layout)
 
@@ -86,7 +86,7 @@ def test_fused_rotary_embedding_touches_only_the_rotary_part_of_queries():
 
 
 def test_layouts_of_an_array_keep_their_experts_type():
-    degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(narrow_experts=False)))
+    degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(narrow_experts=False)))
     degrees = replace(degrees, ep=np.array([1.0, 2.0, 4.0]))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=FP8, seq_len=float(TOKENS))
     grouped = products(layer_block(small.moe(), small.MOE_LAYER, layout))
@@ -99,7 +99,7 @@ def biased(**kernels: object) -> Block:
 
 def with_experts(fields: dict[str, object], **kernels: object) -> Block:
     layer = replace(small.MOE_LAYER, ffn=replace(small.MOE_LAYER.ffn, **fields))
-    degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(**kernels)))
+    degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(**kernels)))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), layer, layout)
 
@@ -162,7 +162,7 @@ def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
     scaled = FullAttention(num_heads=16, num_kv_heads=4, head_dim=64, rope=GPT_OSS_ROPE)
 
     def steps(spec: FullAttention, **kernels: bool) -> list[tuple[float, float]]:
-        degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(**kernels)))
+        degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(**kernels)))
         layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
         layer = Layer(attention=spec, ffn=small.MOE_LAYER.ffn)
         own = operator(layer_block(small.moe(), layer, layout), "attention.rotary")

@@ -14,7 +14,7 @@ from forescale.graph.loss import loss_chunk_tokens
 from forescale.graph.operator import Operator
 from forescale.graph.ops import Elementwise
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.liveness import block_moments
 from forescale.spec import Kernels, Layout, Precision, Recompute
 
@@ -22,7 +22,7 @@ TOKENS, VOCAB = 512, 32000
 
 
 def layout(**kernels: object) -> ShardingRules:
-    degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(**kernels)))
+    degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(**kernels)))
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
 
 
@@ -52,7 +52,7 @@ def test_the_native_loss_holds_fp32_logits_and_softmax_at_once():
 def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, expected):
     flash = {"flash_attention": False} | kernels
     strategy = Layout(sp=False, flash_attention=flash.pop("flash_attention"), kernels=Kernels(**flash))
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     core = next(
         each
@@ -65,7 +65,7 @@ def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, 
 @pytest.mark.parametrize(("flash", "kernel"), [(True, "flash-1"), (False, "")])
 def test_an_older_kernel_of_attention_is_one_of_flash_attention(flash, kernel):
     strategy = Layout(flash_attention=flash, kernels=Kernels(attention_kernel="flash-1"))
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     block = layer_block(small.dense(), small.DENSE_LAYER, lay)
     (core,) = [each for each in block.operators if each.name == "attention.core"]
@@ -196,7 +196,7 @@ def test_experts_weighed_in_a_kernel_of_their_own_keep_the_unweighted(recompute)
 
 def loss(kind: str, tp: int = 8):
     strategy = Layout(tp=tp, dp_shard=1, kernels=Kernels(cross_entropy=kind))
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     block = head_block(small.dense(), layout)
     return block_moments(block, keep(block, Recompute())), block.tensors["head.logits"].elements
@@ -213,7 +213,7 @@ def test_the_loss_on_sharded_logits_makes_one_more_copy_in_fp32():
 def test_a_gathered_input_is_kept_or_gathered_again():
     def attention(*, again: bool, tp: int):
         strategy = Layout(tp=tp, kernels=Kernels(regathers_inputs=again))
-        degrees, choices = split_strategy(strategy)
+        degrees, choices = split_layout(strategy)
         layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
         block = layer_block(small.dense(), small.DENSE_LAYER, layout)
         kept = sum(tensor.num_bytes for tensor in keep(block, Recompute()).tensors)
@@ -248,7 +248,7 @@ def test_the_join_of_multi_token_prediction_is_split_by_columns():
     """Megatron-LM multi_token_prediction.py: eh_proj is a column-parallel linear whose output is gathered."""
 
     def join(tp: int):
-        degrees, choices = split_strategy(Layout(tp=tp))
+        degrees, choices = split_layout(Layout(tp=tp))
         block = mtp_block(
             small.moe(), ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
         )

@@ -10,7 +10,7 @@ import sympy
 
 from forescale.graph.layer import layer_block
 from forescale.graph.recompute import Kept, keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import DenseFfn, FullAttention, Kernels, Layer, Layout, Model, Recompute
 from forescale.spec.workload import Precision
 
@@ -30,7 +30,7 @@ SELECTIVE = Recompute(granularity="selective", modules=("core_attn",))
 
 def kept(seq_len: object, batch: object, tp: object, *, sp: bool, recompute: Recompute) -> Kept:
     strategy = Layout(sp=sp, flash_attention=False, kernels=Kernels(dropout=True))
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     values = {name: getattr(degrees, name) for name in type(degrees).__dataclass_fields__}
     degrees = type(degrees)(**{**values, "tp": tp, "micro_batch_size": batch})
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=seq_len)

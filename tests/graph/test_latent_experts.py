@@ -8,7 +8,7 @@ from tests import small
 
 from forescale.evidence.published import layer_flops
 from forescale.graph.layer import layer_block
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layout, Precision
 
 TOKENS, HIDDEN, LATENT = 512, 1024, 256
@@ -16,7 +16,7 @@ TOKENS, HIDDEN, LATENT = 512, 1024, 256
 
 def block(latent: int):
     layer = replace(small.MOE_LAYER, ffn=replace(small.MOE_LAYER.ffn, latent_size=latent))
-    degrees, choices = split_strategy(Layout(sp=False, ep=4, dp_shard=4))
+    degrees, choices = split_layout(Layout(sp=False, ep=4, dp_shard=4))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), layer, layout)
 

@@ -10,7 +10,7 @@ from tests import small, toy
 from forescale.graph.layer import layer_block
 from forescale.graph.ops import Elementwise
 from forescale.graph.recompute import awaited, keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layer, Layout, LinearAttention, Precision, Recompute
 
 TOKENS = 512.0
@@ -28,7 +28,7 @@ INNER, STATE = 32 * 64, 8 * 128
 
 
 def kept(spec: LinearAttention) -> dict[str, float]:
-    degrees, choices = split_strategy(Layout(sp=False))
+    degrees, choices = split_layout(Layout(sp=False))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
     block = layer_block(small.dense(), Layer(attention=spec, ffn=None, num_norms=1), layout)
     return {tensor.name: tensor.elements / TOKENS for tensor in keep(block, Recompute()).tensors}

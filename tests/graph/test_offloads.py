@@ -9,7 +9,7 @@ from tests.small import DENSE_LAYER, dense, moe
 
 from forescale.graph.layer import layer_block
 from forescale.graph.recompute import keep, offloaded_bytes
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layout, LinearAttention
 from forescale.spec.layout import Recompute
 from forescale.spec.workload import Precision
@@ -19,7 +19,7 @@ NOTHING = Recompute()
 
 
 def block_of(model):
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
     return layer_block(model, model.layer_kinds[-1], layout)
 

@@ -10,7 +10,7 @@ from forescale.api import ask
 from forescale.graph.counts import model_flops
 from forescale.graph.ops import AttentionCore
 from forescale.graph.per_block import build_blocks
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.project import project
 
 
@@ -20,7 +20,7 @@ def question(**words):
 
 
 def cores(asked):
-    layout = ShardingRules.from_workload(asked.workload, *split_strategy(asked.layout))
+    layout = ShardingRules.from_workload(asked.workload, *split_layout(asked.layout))
     block = build_blocks(asked.model, layout).layers[0]
     return [
         each for operator in block.operators for each in operator.forward if isinstance(each, AttentionCore)

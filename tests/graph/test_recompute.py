@@ -9,13 +9,13 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
 from forescale.graph.recompute import POLICIES, awaited, keep, makers
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, Recompute
 from forescale.spec.workload import Precision
 
 
 def block(model):
-    degrees, choices = split_strategy(Layout(tp=2))
+    degrees, choices = split_layout(Layout(tp=2))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     return layer_block(model, model.layers[-1], layout)
 
@@ -68,7 +68,7 @@ def test_direct_queries_are_dropped_with_keys_and_values_and_made_again(sp):
     layers of 16 heads) holds 0.71 GB less with mla_up_proj than with core_attn: more than keys and values are, 0.57.
     """
     model = load_model("moonlight-16b-a3b")
-    degrees, choices = split_strategy(Layout(tp=2, sp=sp))
+    degrees, choices = split_layout(Layout(tp=2, sp=sp))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     found = [keep(layer_block(model, each, layout), selective("mla_up_proj")) for each in model.layers]
     dropped = {f"attention.{name}" for name in ("query", "key", "value", "kv_latent", "kv_latent.statistics")}
@@ -144,7 +144,7 @@ TOKENS, HIDDEN = 512.0, 1024.0
 
 
 def awaited_bytes(tp, *, sp):
-    degrees, choices = split_strategy(Layout(tp=tp, sp=sp))
+    degrees, choices = split_layout(Layout(tp=tp, sp=sp))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=TOKENS)
     ffn = DenseFfn(ffn_hidden_size=4096, gated=False)
     layer = Layer(attention=FullAttention(num_heads=16, num_kv_heads=16, head_dim=64), ffn=ffn)

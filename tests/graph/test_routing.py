@@ -13,7 +13,7 @@ from forescale.graph.layer import layer_block
 from forescale.graph.moe import possible_imbalance
 from forescale.graph.ops import Collective, GroupedGemm
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.project import project
 from forescale.spec import Layout, Precision, Recompute, Routing
 
@@ -23,7 +23,7 @@ BALANCED = Routing()
 
 def block(routing: Routing = BALANCED, **degrees: int):
     strategy = Layout(**{"sp": False, "ep": 4, "dp_shard": 4, **degrees}, routing=routing)
-    numbers, choices = split_strategy(strategy)
+    numbers, choices = split_layout(strategy)
     layout = ShardingRules(degrees=numbers, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     return layer_block(small.moe(), small.MOE_LAYER, layout)
 

@@ -9,14 +9,14 @@ from tests import toy
 from tests.small import dense
 
 from forescale.graph.per_block import build_blocks
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.spec import Layout, Overlap, Precision
 
 
 @pytest.mark.parametrize("sp", [True, False])
 def test_without_its_sequence_tensor_parallelism_has_nothing_to_run_beside(sp):
     """Megatron-LM, training/arguments.py: tp_comm_overlap without sequence parallelism is refused."""
-    _, choices = split_strategy(Layout(tp=2, sp=sp, overlap=Overlap(tensor=True)))
+    _, choices = split_layout(Layout(tp=2, sp=sp, overlap=Overlap(tensor=True)))
     assert choices.overlapped == Overlap(tensor=sp)
 
 
@@ -37,7 +37,7 @@ def test_blocks_depend_on_nothing_that_their_layout_leaves_out():
 )
 def test_what_ranks_keep_whole_under_each_stage_of_zero(zero, parameters, gradients):
     """Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: stage 2 cuts gradients too, stage 3 parameters too."""
-    degrees, _ = split_strategy(Layout(dp_shard=8, zero=zero))
+    degrees, _ = split_layout(Layout(dp_shard=8, zero=zero))
     assert (degrees.keeps_parameters, degrees.keeps_gradients) == (parameters, gradients)
 
 

@@ -9,7 +9,7 @@ import pytest
 from forescale.graph.layer import layer_block
 from forescale.graph.ops import AttentionCore, Collective, Gemm
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import DenseFfn, Indexer, LatentAttention, Layer, Layout, Model, Precision, Recompute
 
 SEQ, HIDDEN, HEADS = 512, 96, 8
@@ -30,7 +30,7 @@ LATENT = 32 + 8
 def block(spec=SPEC, seq_len=SEQ, **layout):
     layer = Layer(attention=spec, ffn=DenseFfn(ffn_hidden_size=32))
     model = Model(name="sparse", hidden_size=HIDDEN, layers=(layer,), vocab_size=2)
-    degrees, choices = split_strategy(Layout(**layout))
+    degrees, choices = split_layout(Layout(**layout))
     return layer_block(
         model,
         layer,

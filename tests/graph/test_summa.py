@@ -12,7 +12,7 @@ from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.layer import embedding_block, head_block, layer_block, padded_vocab
 from forescale.graph.ops import Collective
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.presets.subramanian2024.layers import Quirks, Split, layer_summa, shape_of
 from forescale.spec import Layout
 from forescale.spec.workload import Precision
@@ -29,7 +29,7 @@ GRIDS = [(8, 4), (4, 8), (8, 1), (1, 8), (5, 2)]
 
 def layout(tp, cp, *, kind="summa", panels=1, batch=1, seq_len=2048):
     strategy = Layout(tp=tp, cp=cp, tp_kind=kind, summa_panels=panels, micro_batch_size=batch)
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 

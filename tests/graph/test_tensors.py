@@ -11,7 +11,7 @@ from forescale.graph.counts import count_parameters
 from forescale.graph.layer import embedding_block, head_block, layer_block, mtp_block
 from forescale.graph.loss import loss_chunk_tokens
 from forescale.graph.per_block import build_blocks
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.spec import (
     DenseFfn,
     FullAttention,
@@ -717,7 +717,7 @@ def test_prediction_repeats_the_model_s_last_layer():
 
 def test_replicas_and_shards_of_experts():
     """tp 2 x cp 3 x dp 12 ranks, of which ep 4 x etp 2 hold different parts: 9 copies, over dp_shard 6 of 12 alike 4.5."""
-    degrees, _ = split_strategy(Layout(tp=2, cp=3, ep=4, etp=2, dp_replicate=2, dp_shard=6))
+    degrees, _ = split_layout(Layout(tp=2, cp=3, ep=4, etp=2, dp_replicate=2, dp_shard=6))
     assert (degrees.dp, degrees.expert_dp, degrees.expert_shards) == (12, 9, 4.5)
 
 

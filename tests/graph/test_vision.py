@@ -12,7 +12,7 @@ from forescale.graph.counts import count_parameters, count_trained, model_flops,
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.per_block import build_blocks
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Kernels, Layout, Recompute
 from forescale.spec.model import Images, Tiles, Vision
 from forescale.spec.workload import Precision, Trainable
@@ -22,7 +22,7 @@ CUT = Kernels(cuts_vision=True)
 
 
 def tower(strategy: Layout, trainable: Trainable | None = None, images: Images | None = None):
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     layout = ShardingRules(
         degrees=degrees,
         choices=choices,
@@ -50,7 +50,7 @@ def test_each_image_is_a_sequence_whatever_cuts_the_text():
 def test_tiles_are_sequences_of_their_own():
     """An image of 896 pixels in 2 x 2 tiles of 448, and once more whole: five sequences of 1,024 patches."""
     vision = replace(SMALL.vision, tiles=Tiles(grids=((1, 1), (2, 2)), fits="resolution"))
-    degrees, choices = split_strategy(Layout(micro_batch_size=3))
+    degrees, choices = split_layout(Layout(micro_batch_size=3))
     layout = ShardingRules(
         degrees=degrees,
         choices=choices,
@@ -65,7 +65,7 @@ def test_tiles_are_sequences_of_their_own():
 def test_a_class_token_is_one_more_than_patches_have():
     """CLIP ViT-L/14 at 336 pixels, as LLaVA-1.5 has it: 24 x 24 patches are a sequence of 577."""
     model = load_model("llava-1.5-7b")
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
     blocks = build_blocks(model, layout).vision
     assert up(blocks).m == 577
@@ -156,7 +156,7 @@ def projector(vision: Vision, **layout):
 
     An image is 32 x 32 patches of 512, which 256 tokens of 4 x 512 or of 512 are made from.
     """
-    degrees, choices = split_strategy(Layout(**layout))
+    degrees, choices = split_layout(Layout(**layout))
     given = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
     block = build_blocks(replace(SMALL, vision=vision), given).vision[-1][1]
     work = [(own.name.removeprefix("projector."), each) for own in block.operators for each in own.forward]
@@ -216,7 +216,7 @@ def test_results_of_a_tower_stay_wide_under_narrow_recipes():
     vision = replace(
         SMALL.vision, projector=(1024,), projector_merges=True, projector_ffn=3000, projector_norm="layer"
     )
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     narrow = ShardingRules(
         degrees=degrees, choices=choices, precision=Precision(compute="fp8"), seq_len=256.0
     )
@@ -286,7 +286,7 @@ def test_a_gated_network_behind_a_projector():
 def test_a_trained_norm_of_what_has_no_gradient_has_its_own():
     """Behind a frozen tower nothing goes further back, but the norm's weight has a gradient, and what follows too."""
     vision = replace(SMALL.vision, projector_norm="layer")
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     frozen = Trainable(frozen=("vision",))
     layout = ShardingRules(
         degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=frozen

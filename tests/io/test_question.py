@@ -20,7 +20,7 @@ from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNam
 from forescale.io.bench import BenchArtifact
 from forescale.io.question import (
     build_question,
-    build_strategy,
+    build_layout,
     is_plan,
     measured_question,
     question_values,
@@ -415,10 +415,10 @@ def test_files_named_in_a_plan_are_beside_it(plan, tmp_path):
 
 
 def test_data_parallel_follows_from_the_devices():
-    assert build_strategy({"tp": 2, "zero": 0}, 8, where="x") == Layout(tp=2, zero=0, dp_replicate=4)
-    assert build_strategy({"dp_replicate": 2}, 8, where="x") == Layout(dp_replicate=2, dp_shard=4)
-    assert build_strategy({"dp_shard": 2}, 8, where="x") == Layout(dp_replicate=4, dp_shard=2)
-    stated = build_strategy({"dp_shard": 2, "dp_replicate": 2}, 64, where="x")
+    assert build_layout({"tp": 2, "zero": 0}, 8, where="x") == Layout(tp=2, zero=0, dp_replicate=4)
+    assert build_layout({"dp_replicate": 2}, 8, where="x") == Layout(dp_replicate=2, dp_shard=4)
+    assert build_layout({"dp_shard": 2}, 8, where="x") == Layout(dp_replicate=4, dp_shard=2)
+    stated = build_layout({"dp_shard": 2, "dp_replicate": 2}, 64, where="x")
     assert (stated.dp_replicate, stated.dp_shard) == (2, 2)
 
 

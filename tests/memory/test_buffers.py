@@ -9,7 +9,7 @@ from tests.small import cluster, dense, moe, sees, workload
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layer import layer_block
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.buffers import (
     dummy_gradient_bytes,
     gather_stream_bytes,
@@ -28,7 +28,7 @@ from forescale.spec.workload import Precision
 
 
 def products(model, strategy):
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=128.0)
     return product_elements(layer_block(model, model.layers[-1], layout))
 

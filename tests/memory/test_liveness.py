@@ -11,7 +11,7 @@ from forescale.graph.layer import head_block, layer_block
 from forescale.graph.operator import Block, Builder
 from forescale.graph.ops import Collective, Elementwise
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.liveness import (
     BlockBytes,
     Moment,
@@ -28,7 +28,7 @@ from forescale.spec.workload import Precision
 @pytest.fixture
 def block() -> Block:
     """input (10 elements) -> wide (40, its maker keeps input) -> squeezed (10, its maker keeps wide); bf16."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name, elements in (("input", 10.0), ("wide", 40.0), ("squeezed", 10.0), ("scratch", 3.0)):
         b.tensor(name, elements)
@@ -77,7 +77,7 @@ def test_temporaries_live_through_one_operator(block: Block) -> None:
 
 
 def test_an_addition_shares_its_gradient() -> None:
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in ("input", "branch", "sum"):
         b.tensor(name, 10.0)
@@ -101,7 +101,7 @@ def test_only_moments_that_can_be_the_peak_are_summed() -> None:
 @pytest.fixture
 def gated() -> Block:
     """A gated feed-forward with its norm and residual: every tensor in 2 bytes, one fp32 statistic."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in ("input", "normed", "result", "sum"):
         b.tensor(name, 10.0)
@@ -185,7 +185,7 @@ def test_a_gradient_made_in_place_takes_the_saved_tensor_s_memory(gated: Block) 
 
 
 def test_what_is_written_in_place_keeps_one_gradient() -> None:
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in ("input", "queries", "output"):
         b.tensor(name, 10.0)
@@ -200,7 +200,7 @@ def test_what_is_written_in_place_keeps_one_gradient() -> None:
 
 
 def test_nothing_has_no_moments() -> None:
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     b.tensor("input", 10.0)
     block = b.block("nothing", "input")
@@ -214,7 +214,7 @@ def moment_of(block: Block, name: str) -> Moment:
 
 
 def laid_out(**layout) -> ShardingRules:
-    degrees, choices = split_strategy(Layout(**layout))
+    degrees, choices = split_layout(Layout(**layout))
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
 
 
@@ -282,7 +282,7 @@ def test_a_peak_may_be_another_moment_of_the_same_shape(gated: Block) -> None:
 
 def made(*names: str) -> Builder:
     """Return a builder with tensors of 10 numbers in 16 bits."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     b = Builder(sharding=ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0))
     for name in names:
         b.tensor(name, 10.0)

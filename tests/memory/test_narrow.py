@@ -10,7 +10,7 @@ from tests import small
 from forescale.catalogue.clusters import load_cluster
 from forescale.graph.layer import layer_block
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.states import narrow_weight_bytes, wide_weight_bytes
 from forescale.project import project
 from forescale.spec import Kernels, Layer, Layout, Overlap, Precision, Recompute
@@ -21,7 +21,7 @@ CURRENT = Precision(compute="fp8", recipe="current")
 
 
 def kept(layer: Layer, precision: Precision, recompute: Recompute | None = None, **kernels: bool):
-    degrees, choices = split_strategy(Layout(sp=False, kernels=Kernels(**kernels)))
+    degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(**kernels)))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=TOKENS)
     block = layer_block(small.moe(), layer, layout)
     return {tensor.name: tensor.num_bytes for tensor in keep(block, recompute or Recompute()).tensors}

@@ -11,7 +11,7 @@ from tests.small import asked, cluster, dense, moe, workload
 from forescale.cost.mesh import Group
 from forescale.evaluate import evaluate
 from forescale.explain import explain
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.inputs import prepare
 from forescale.memory.communicators import expert_buffer_bytes, hybrid_buffer_bytes
 from forescale.memory.outside import outside_bytes
@@ -200,7 +200,7 @@ def test_stages_send_to_both_neighbours():
 def least(strategy, places, devices=16):
     """What all ways to shard have at least, in MiB, of communicators that may lie at several places."""
     setting = prepare(asked(dense(), nvidia(devices), strategy, workload(global_batch_size=64))).setting
-    found = outside_bytes(setting, split_strategy(strategy)[0], places, every_sharding=True).communicators
+    found = outside_bytes(setting, split_layout(strategy)[0], places, every_sharding=True).communicators
     return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
 
 

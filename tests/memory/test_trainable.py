@@ -10,7 +10,7 @@ from tests.small import cluster, dense, moe
 from forescale import project
 from forescale.errors import SpecError
 from forescale.graph.per_block import build_blocks
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.parameters import Elements, Weights, gathered_bytes, holdings
 from forescale.memory.states import moments_per_parameter
 from forescale.spec import Layout, Precision, Workload
@@ -154,7 +154,7 @@ def test_weights_kept_in_8_bits_travel_in_8_but_embeddings_and_norms_do_not(type
     precision = Precision(**types)
     for model in (dense(), moe()):
         work = Workload(seq_len=256, global_batch_size=8, precision=precision)
-        parts = holdings(build_blocks(model, ShardingRules.from_workload(work, *split_strategy(Layout()))))
+        parts = holdings(build_blocks(model, ShardingRules.from_workload(work, *split_layout(Layout()))))
         for each in (*parts.layers, parts.embedding, parts.head):
             of_products = each.narrow_trained
             sent, size = each.sent(precision), gathered_bytes(precision)
@@ -175,7 +175,7 @@ def test_what_is_trained_alone_has_moments_gradients_and_tensors():
     assert moments_per_parameter(model, "muon", norms).dense == 2.0
     assert moments_per_parameter(model, "muon", Trainable()).dense < 1.4
     work = Workload(seq_len=64, global_batch_size=1, trainable=norms)
-    blocks = build_blocks(model, ShardingRules.from_workload(work, *split_strategy(Layout())))
+    blocks = build_blocks(model, ShardingRules.from_workload(work, *split_layout(Layout())))
     (layer, *_) = holdings(blocks).layers
     assert (layer.tensors, layer.largest_trained.dense) == (2.0, 1024.0)
     assert layer.largest.dense > 1024.0

@@ -12,7 +12,7 @@ import pytest
 from forescale.frameworks.huggingface.reader import read_huggingface
 from forescale.graph.counts import block_flops, model_flops
 from forescale.graph.layer import head_block, layer_block
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layout, Model
 from forescale.spec.workload import Precision
 
@@ -93,7 +93,7 @@ def counted(kind: str) -> tuple[int, int]:
 def ours(kind: str) -> tuple[float, float]:
     model = language_model(kind)
     latent = kind == "deepseek_v3"  # unequal head sizes: torch runs the unfused products
-    degrees, choices = split_strategy(Layout(micro_batch_size=BATCH, flash_attention=not latent))
+    degrees, choices = split_layout(Layout(micro_batch_size=BATCH, flash_attention=not latent))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
     blocks = [*(layer_block(model, layer, layout) for layer in model.layers), head_block(model, layout)]
     flops = [block_flops(block, "full") for block in blocks]

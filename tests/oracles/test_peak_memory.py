@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from forescale.graph.layer import head_block, layer_block  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
-from forescale.graph.sharding import ShardingRules, split_strategy  # noqa: E402
+from forescale.graph.sharding import ShardingRules, split_layout  # noqa: E402
 from forescale.memory.liveness import block_moments  # noqa: E402
 from forescale.spec import (  # noqa: E402
     DenseFfn,
@@ -168,7 +168,7 @@ def measured(layer: LayerSpec, recompute: Recompute, monkeypatch: pytest.MonkeyP
 
 def predicted(layer: LayerSpec, recompute: Recompute) -> float:
     kernels = Kernels(gradient_sum="after_product")
-    degrees, choices = split_strategy(Layout(micro_batch_size=BATCH, kernels=kernels))
+    degrees, choices = split_layout(Layout(micro_batch_size=BATCH, kernels=kernels))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(SEQ_LEN))
     model = Model(name="test", hidden_size=HIDDEN, layers=(layer,), vocab_size=VOCAB, vocab_multiple=1)
     block, head = layer_block(model, layer, layout), head_block(model, layout)

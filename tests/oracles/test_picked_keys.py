@@ -14,7 +14,7 @@ from forescale.cost.tile import TileModel
 from forescale.graph.counts import model_flops
 from forescale.graph.layer import layer_block
 from forescale.graph.ops import AttentionCore, Elementwise, Gemm
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.spec import Layer, Layout, Model, Precision
 
 TABLE = Path(__file__).parents[1] / "data/kernels/picked_keys.csv"
@@ -25,7 +25,7 @@ GLM = load_model("glm-5")
 
 def forward(seq_len: int) -> dict[str, tuple]:
     """What the operators of one layer of GLM-5 do forward on one device."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
     return {each.name: each.forward for each in layer_block(GLM, GLM.layers[-1], layout).operators}
 
@@ -87,7 +87,7 @@ def test_flop_are_those_that_megatron_bridge_counts(name: str, seq_len: int):
 
 def test_gradients_of_scores_are_made_on_the_keys_picked():
     seq_len = 8192
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
     operators = {each.name: each for each in layer_block(GLM, GLM.layers[-1], layout).operators}
     pairs = 2048 * seq_len - 2048 * 2047 / 2

@@ -14,7 +14,7 @@ from tests.oracles import reference_blocks as reference  # noqa: E402
 from forescale.graph.counts import EVERYTHING, block_flops  # noqa: E402
 from forescale.graph.layer import head_block, layer_block  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
-from forescale.graph.sharding import ShardingRules, split_strategy  # noqa: E402
+from forescale.graph.sharding import ShardingRules, split_layout  # noqa: E402
 from forescale.spec import (  # noqa: E402
     DenseFfn,
     FullAttention,
@@ -76,7 +76,7 @@ def saved_bytes(module: Any, run: Callable[[], Any]) -> int:
 
 
 def layout(strategy: Layout | None = None, trainable: Trainable = EVERYTHING) -> ShardingRules:
-    degrees, choices = split_strategy(strategy or Layout(micro_batch_size=BATCH))
+    degrees, choices = split_layout(strategy or Layout(micro_batch_size=BATCH))
     return ShardingRules(
         degrees=degrees,
         choices=choices,

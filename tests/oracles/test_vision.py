@@ -19,7 +19,7 @@ from forescale.frameworks.huggingface.vision import TOWERS  # noqa: E402
 from forescale.graph.counts import TOWER, block_flops, count_parameters, whole_blocks  # noqa: E402
 from forescale.graph.per_block import build_blocks  # noqa: E402
 from forescale.graph.recompute import keep  # noqa: E402
-from forescale.graph.sharding import ShardingRules, split_strategy  # noqa: E402
+from forescale.graph.sharding import ShardingRules, split_layout  # noqa: E402
 from forescale.spec import Kernels, Layout, Model, Recompute  # noqa: E402
 from forescale.spec.model import Images  # noqa: E402
 from forescale.spec.workload import FrozenPart, Precision, Trainable  # noqa: E402
@@ -387,7 +387,7 @@ def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart
     strategy = Layout(
         kernels=Kernels(fused=ours(kind).vision.encoder.norm == "layer")
     )  # RMS is in single steps
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     layout = ShardingRules(
         degrees=degrees,
         choices=choices,

@@ -12,7 +12,7 @@ from tests.small import asked
 from forescale.catalogue.models import load_model
 from forescale.errors import SpecError
 from forescale.graph.layer import layer_block
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.presets import project_as
 from forescale.presets.korthikanti2022 import (
     KORTHIKANTI_2022,
@@ -123,7 +123,7 @@ def operator_sum(*, seq_len, batch, hidden, heads, tp, sp):
     strategy = Layout(
         tp=tp, sp=sp, micro_batch_size=batch, flash_attention=False, kernels=Kernels(dropout=True)
     )
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
     block = layer_block(model, kind, layout)
     kept = dict.fromkeys(name for operator in block.operators for name in operator.saves)

@@ -13,7 +13,7 @@ from forescale.graph.counts import block_flops
 from forescale.graph.layer import embedding_block, head_block, layer_block
 from forescale.graph.operator import Block
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.liveness import block_moments
 from forescale.spec import FullAttention, Layer, Layout, LinearAttention, Model, Recompute
 from forescale.spec.layout import Module
@@ -49,7 +49,7 @@ modules = st.sets(st.sampled_from(MODULES), min_size=1)
 
 
 def layout(strategy: Layout, seq_len: int = 512) -> ShardingRules:
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 

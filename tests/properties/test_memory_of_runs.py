@@ -16,7 +16,7 @@ from forescale.errors import SpecError
 from forescale.explain import Explainer, explain
 from forescale.graph.counts import count_parameters
 from forescale.graph.per_block import build_blocks
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.memory.states import optimizer_element_bytes
 from forescale.memory.timeline import block_loads, schedule_of, stage_loads, total_bytes
 from forescale.project import project
@@ -113,7 +113,7 @@ LOW_RANK = ("router", "down", "norm", "positions", "bias")
 
 def once_over_tp(model, layout):
     """Return elements of the non-expert and expert parameters, those that every tp rank copies counted tp times."""
-    degrees, choices = split_strategy(layout)
+    degrees, choices = split_layout(layout)
     blocks = build_blocks(
         model, ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=1.0)
     )

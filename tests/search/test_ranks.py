@@ -8,7 +8,7 @@ from tests.small import cluster, dense, moe, workload
 
 from forescale.cost.mesh import AXES, placed
 from forescale.graph.ops import Collective
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.inputs import pricing_of
 from forescale.project import project
 from forescale.question import Question
@@ -38,7 +38,7 @@ def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
     cells = enumerate_cells(moe(2), DEVICES, WORK, SPACE)
     rows = np.arange(len(cells))
     question = Question(model=moe(2), cluster=DEVICES, workload=WORK)
-    degrees, choices = as_degrees(cells.whole.columns), split_strategy(SPACE.base)[1]
+    degrees, choices = as_degrees(cells.whole.columns), split_layout(SPACE.base)[1]
     message = Collective(kind=kind, axis=axis, num_bytes=1e8)
     everywhere = relaxed_placement(cells.whole, DEVICES).pricing(question, degrees, choices, rows)
     orders = tuple(dict.fromkeys(variant.rank_order for variant in cells.whole.variants))

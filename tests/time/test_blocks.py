@@ -13,7 +13,7 @@ from forescale.cost.mesh import groups, order_of
 from forescale.graph.layer import layer_block
 from forescale.graph.ops import Collective, Elementwise, Gemm, GroupedGemm
 from forescale.graph.recompute import keep
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.inputs import pricing_of
 from forescale.memory.liveness import block_bytes, block_moments
 from forescale.spec import DenseFfn, FullAttention, Layer, Layout, Model, Recompute
@@ -34,7 +34,7 @@ ALONE = Layout()
 def priced(layer=LAYER, strategy=ALONE, seq_len=512.0, **run):
     """Return a priced block on the toy."""
     model = Model(name="toy", hidden_size=512, layers=(layer,), vocab_size=8)
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     question = asked(model, toy.cluster(strategy.num_devices), strategy, workload(), costs=toy.costs())
     pricing = pricing_of(question, degrees, choices, order_of(strategy), run=RunFactors(**run))
     return price_operators(layer_block(model, layer, toy.layout(strategy, seq_len)), pricing)
@@ -175,7 +175,7 @@ def test_pools_of_what_graphs_capture_and_of_experts(recompute):
 
 def test_calls_of_the_host():
     """One for a kernel, less for each more that Python or a compiled loop launches; none for what moves nothing."""
-    degrees, _ = split_strategy(Layout(tp=2))
+    degrees, _ = split_layout(Layout(tp=2))
     where = groups(degrees, order_of(Layout(tp=2)))
     assert calls_of(Gemm(m=1.0, n=1.0, k=1.0), where) == 1.0
     assert calls_of(Elementwise(bytes_moved=5.0), where) == 1.0

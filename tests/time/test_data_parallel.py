@@ -14,7 +14,7 @@ from tests.small import cluster, dense, moe, workload
 from forescale.cost.calibration import RunFactors
 from forescale.cost.mesh import groups, ranks_per_node
 from forescale.graph.per_block import PerBlock
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.graph.stages import StagePlan, stack_plans
 from forescale.memory.inputs import EvalContext
 from forescale.memory.parameters import BlockParameters, Elements, Sharded
@@ -183,7 +183,7 @@ EXPERT = (0, 3 * 24000 + 2 * 24000)
 def traffic(
     strategy=SPREAD, *, tied=False, compute="bf16", plan=PLAN, parts=None, parameters="bf16", **kernels
 ):
-    degrees, choices = split_strategy(replace(strategy, kernels=Kernels(**kernels)))
+    degrees, choices = split_layout(replace(strategy, kernels=Kernels(**kernels)))
     pricing = Messages(groups(degrees, strategy.axis_order))
     setting = EvalContext(
         model=predicting(tied=tied),
@@ -198,7 +198,7 @@ def traffic(
 def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
     """Stages of two and four layers start as many messages instead of one, for as many bytes."""
     one, each = traffic(messages_in_turn=True), traffic(flat_parameters=True)
-    ranks = groups(split_strategy(SPREAD)[0], SPREAD.axis_order)
+    ranks = groups(split_layout(SPREAD)[0], SPREAD.axis_order)
     start = sum(Messages.STARTS[axis] * ranks[axis].num_ranks for axis in ("dp_cp", "expert_dp"))
     for name in ("reduce_scatter", "all_reduce", "all_gather"):
         more = getattr(each, name) - getattr(one, name)
@@ -214,7 +214,7 @@ def predicting(*, tied):
 
 
 def sharded(strategy, plan=PLAN, *, tied=False, parts=PARTS):
-    return Sharded.from_model(predicting(tied=tied), parts, stack_plans([plan]), split_strategy(strategy)[0])
+    return Sharded.from_model(predicting(tied=tied), parts, stack_plans([plan]), split_layout(strategy)[0])
 
 
 SHARDS, COPIES = 3 * 18, 5 * 18
@@ -339,7 +339,7 @@ def test_every_owner_broadcasts_its_tensors():
     Of the ranks of a node all but the first wait until the message before has started everywhere.
     """
     found = traffic(broadcasts_updates=True)
-    ranks = groups(split_strategy(SPREAD)[0], SPREAD.axis_order)
+    ranks = groups(split_layout(SPREAD)[0], SPREAD.axis_order)
     waits = sum(
         start * (1 - 1 / ranks_per_node(ranks[axis], cluster(16)))
         for start, axis in ((SHARDS, "dp_cp"), (COPIES, "expert_dp"))
@@ -449,7 +449,7 @@ def test_what_a_block_shows_of_its_gathers_and_its_reduction():
 
 def test_a_single_vector_or_matrix_has_one_owner():
     """One layer: 6 matrices, and its vector of 10 on a rank of its own; the other stage has an end of one matrix."""
-    degrees, choices = split_strategy(replace(SPREAD, kernels=Kernels(broadcasts_updates=True)))
+    degrees, choices = split_layout(replace(SPREAD, kernels=Kernels(broadcasts_updates=True)))
     model = dense()
     plan = replace(
         PLAN,

@@ -12,7 +12,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.cost.calibration import RunFactors
 from forescale.graph.layer import layer_block
 from forescale.graph.modules import casts
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.inputs import pricing_of
 from forescale.project import project
 from forescale.spec import Layout, Precision
@@ -29,7 +29,7 @@ def seconds(strategy, model=None, **changes):
 
 
 def layout(compute, recipe):
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     precision = Precision(compute=compute, recipe=recipe)
     return ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=128.0)
 
@@ -244,7 +244,7 @@ def test_slices_wait_for_the_slowest_of_them():
 
 def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     run = RunFactors(kernel_interval_s=1e-4)
-    degrees, choices = split_strategy(Layout(ep=8, dp_shard=8))
+    degrees, choices = split_layout(Layout(ep=8, dp_shard=8))
     pricing = pricing_of(
         asked(moe(), cluster(8), Layout(), workload()), degrees, choices, Layout().axis_order, run=run
     )

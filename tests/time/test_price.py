@@ -18,7 +18,7 @@ from forescale.formula import Term
 from forescale.graph.operator import Operator
 from forescale.graph.ops import Collective, Elementwise, Gemm
 from forescale.graph.per_block import PerBlock, build_blocks
-from forescale.graph.sharding import Degrees, ShardingRules, split_strategy
+from forescale.graph.sharding import Degrees, ShardingRules, split_layout
 from forescale.inputs import prepare, pricing_of
 from forescale.question import Question
 from forescale.spec import Layout, Workload
@@ -55,7 +55,7 @@ class ScheduledInFlight:
 
 
 def pricing(degrees=None):
-    plain, choices = split_strategy(STRATEGY)
+    plain, choices = split_layout(STRATEGY)
     base = pricing_of(
         asked(dense(), cluster(8), STRATEGY, workload()),
         degrees or plain,
@@ -68,7 +68,7 @@ def pricing(degrees=None):
 
 
 def blocks(model, degrees=None):
-    plain, choices = split_strategy(STRATEGY)
+    plain, choices = split_layout(STRATEGY)
     given = workload()
     return build_blocks(
         model,
@@ -91,7 +91,7 @@ def everything(priced):
 
 
 def arrays(count):
-    plain, _ = split_strategy(STRATEGY)
+    plain, _ = split_layout(STRATEGY)
     return Degrees(**{name: np.full(count, getattr(plain, name)) for name in Degrees.__dataclass_fields__})
 
 

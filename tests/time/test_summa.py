@@ -12,7 +12,7 @@ from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.cost.mesh import groups
 from forescale.errors import SpecError
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.presets import project_as
 from forescale.project import project
 from forescale.search import search
@@ -67,7 +67,7 @@ def test_memory_of_states_is_that_of_1d_over_the_whole_grid():
 
 
 def test_copies_of_weights_are_those_of_data_parallel_ranks_alone():
-    degrees, _ = split_strategy(GRID)
+    degrees, _ = split_layout(GRID)
     order = GRID.axis_order
     assert groups(degrees, order, "summa")["dp_cp"].num_ranks == 2.0
     assert groups(degrees, order)["dp_cp"].num_ranks == 4.0

@@ -30,7 +30,7 @@ from forescale.graph.ops import (
     GroupedGemm,
 )
 from forescale.graph.per_block import PerBlock, build_blocks, message_bytes
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.inputs import prepare
 from forescale.io.bench import KERNEL_TIMINGS, OPERATORS
 from forescale.memory.parameters import Elements, gathered_bytes, holdings
@@ -115,7 +115,7 @@ def kernels_of(question: Question) -> list[Compute]:
 
 
 def _blocks(question: Question) -> PerBlock[Block]:
-    degrees, choices = split_strategy(question.layout)
+    degrees, choices = split_layout(question.layout)
     return build_blocks(question.model, ShardingRules.from_workload(question.workload, degrees, choices))
 
 
@@ -141,7 +141,7 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
             if each.axis == "cp" and layout.cp_kind == "ring":
                 found.add(("p2p", size / ranks, 2))
     if layout.pp > 1:
-        split = split_strategy(layout)
+        split = split_layout(layout)
         sent = message_bytes(question.model, ShardingRules.from_workload(question.workload, *split))
         found.add(("p2p", float(cast("float", sent)), 2))
     found |= {each for each in _of_weights(question) if 1 < each[2] <= num_ranks and each[1]}

@@ -9,7 +9,7 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.cli.layout_words import ROUTING, names_in, strategy_words
+from forescale.cli.layout_words import ROUTING, names_in, layout_overrides
 from forescale.cli.options import (
     Asked,
     ClusterOptions,
@@ -209,7 +209,7 @@ def _framework_notes(question: Question) -> tuple[Note, ...]:
 
 def _layout(written: dict[str, Any], layout: LayoutOptions) -> None:
     """Lay how it is laid out over the plan's words."""
-    _section(written, "strategy", strategy_words(layout))
+    _section(written, "strategy", layout_overrides(layout))
     if isinstance(written["strategy"], dict):
         _section(written["strategy"], "routing", {name: getattr(layout, name) for name in ROUTING})
 

@@ -13,7 +13,7 @@ ROUTING = ("imbalance", "capacity_factor", "balance", "pad_to_capacity")
 """Options that are fields of `Routing`: they go over those of a file one by one."""
 
 
-def strategy_words(layout: LayoutOptions) -> dict[str, Any]:
+def layout_overrides(layout: LayoutOptions) -> dict[str, Any]:
     """Return what options say of a layout; what is not given is None."""
     from forescale.io.space import placement_of
 

@@ -16,7 +16,7 @@ from forescale.evidence.case import Case
 from forescale.evidence.entries import Left
 from forescale.graph.operator import Block
 from forescale.graph.per_block import PerBlock, build_blocks
-from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_strategy
+from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_layout
 from forescale.graph.stages import stack_plans
 from forescale.inputs import inputs_of, pricing_of, setting_of
 from forescale.memory.parameters import Sharded, holdings
@@ -106,12 +106,12 @@ class Run:
     @property
     def _choices(self) -> StructuralOptions:
         asked = self.case.question
-        return split_strategy(asked.layout, domain=asked.cluster.domain)[1]
+        return split_layout(asked.layout, domain=asked.cluster.domain)[1]
 
     def _prepare(self, size: int) -> _Prepared:
         if self._prepared is None or self._prepared.size != size:
             asked = self.case.question
-            single = split_strategy(asked.layout)[0]
+            single = split_layout(asked.layout)[0]
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
             blocks = build_blocks(

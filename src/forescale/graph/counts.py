@@ -12,7 +12,7 @@ from forescale.graph.layer import VOCABULARY_WEIGHT
 from forescale.graph.operator import Block, Parameter
 from forescale.graph.ops import AttentionCore, Collective, Elementwise, GroupedGemm, Primitive
 from forescale.graph.per_block import build_blocks
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.numeric import Numeric, summed
 from forescale.spec.layout import Layout
 from forescale.spec.model import Images, Model
@@ -50,7 +50,7 @@ def whole_blocks(
     images: Images = ONE_IMAGE,
 ) -> list[tuple[Block, int]]:
     """Return the blocks of a model that nothing splits, and how often it has each: layers by kind, ends, the rest."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     sharding = ShardingRules(
         degrees=degrees,
         choices=choices,

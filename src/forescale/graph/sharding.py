@@ -145,7 +145,7 @@ class StructuralOptions(Struct, frozen=True, kw_only=True):
         return self.overlap.expert and not self.kernels.halves_cross
 
 
-def split_strategy(strategy: Layout, *, domain: int = NODE) -> tuple[Degrees, StructuralOptions]:
+def split_layout(strategy: Layout, *, domain: int = NODE) -> tuple[Degrees, StructuralOptions]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.
 
     `domain` is of the cluster: the devices that share its fastest tier. One stage runs no schedule, whatever its name.

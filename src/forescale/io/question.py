@@ -217,7 +217,7 @@ def build_question(
         workload=work,
         strategy=None
         if strategy is None
-        else build_strategy(strategy, cluster.num_devices, where=where, sites=_sites(work, cluster)),
+        else build_layout(strategy, cluster.num_devices, where=where, sites=_sites(work, cluster)),
         framework=framework,
         preset=str(values.get("preset", "default")),
         costs=read_costs(values.get("cost", {}), cluster, where=where, folder=folder),
@@ -366,7 +366,7 @@ def _each_layer(model: Model) -> tuple[int, frozenset[Layer]]:
     return model.hidden_size, frozenset(kinds)
 
 
-def build_strategy(values: Mapping[str, Any], num_devices: int, *, where: str, sites: int = 1) -> Layout:
+def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sites: int = 1) -> Layout:
     """Return the layout that `values` describe on `num_devices` devices.
 
     What is not given of dp_replicate and dp_shard follows from the devices that are left; all of it is

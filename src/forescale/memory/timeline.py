@@ -20,7 +20,7 @@ from forescale.graph.layer import block_name
 from forescale.graph.operator import Block
 from forescale.graph.per_block import PerBlock, build_blocks, kept_message_bytes
 from forescale.graph.recompute import NO_RECOMPUTE, awaited, keep
-from forescale.graph.sharding import ShardingRules, split_strategy
+from forescale.graph.sharding import ShardingRules, split_layout
 from forescale.graph.stages import replayed_mtp, virtual_stages
 from forescale.memory.inputs import EvalContext, MemoryInputs
 from forescale.memory.liveness import BlockMoments, Moment, block_moments
@@ -96,7 +96,7 @@ def total_bytes(tensors: Iterable[Sized]) -> float:
 
 def block_loads(model: Model, strategy: Layout, workload: Workload) -> PerBlock[BlockLoad]:
     """Return the load of every kind of layer, of both ends and of multi-token prediction."""
-    degrees, choices = split_strategy(strategy)
+    degrees, choices = split_layout(strategy)
     blocks = build_blocks(model, ShardingRules.from_workload(workload, degrees, choices))
     return PerBlock(
         layers=tuple(
@@ -159,7 +159,7 @@ def stage_loads(
 
 
 def _stage_output(model: Model, strategy: Layout, workload: Workload) -> Sized:
-    kept = kept_message_bytes(model, ShardingRules.from_workload(workload, *split_strategy(strategy)))
+    kept = kept_message_bytes(model, ShardingRules.from_workload(workload, *split_layout(strategy)))
     return Sized(owner="pipeline", name="stage output", num_bytes=float(kept))
 
 
@@ -233,7 +233,7 @@ def _crossing(works: Sequence[BlockLoad], strategy: Layout, workload: Workload) 
     """Return what a block's forward of the next micro-batch takes beside the backward that it crosses, if it does."""
     batch, size = workload.global_batch_size, strategy.micro_batch_size
     several = num_microbatches(global_batch_size=batch, dp=strategy.dp, micro_batch_size=size) > 1
-    choices = split_strategy(strategy)[1]
+    choices = split_layout(strategy)[1]
     if not several or not choices.crosses or choices.schedule is not None:
         return ()
     return max((each.forward for each in works), key=total_bytes, default=())
@@ -419,7 +419,7 @@ def build_timeline(
     if result.strategy.offload.activations:
         msg = "a memory timeline does not follow activations to the host; leave activations out of offload"
         raise SpecError(msg)
-    if split_strategy(result.strategy)[1].deferred_head_gradients:
+    if split_layout(result.strategy)[1].deferred_head_gradients:
         raise SpecError("a memory timeline does not follow kernels.deferred_head_gradients; set it to 0")
     simulation = _simulated(result, schedule, loads)
     curves = _Curves(simulation, loads)

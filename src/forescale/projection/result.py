@@ -409,7 +409,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row: the layout and then what was projected; the same columns for every projection."""
         row = {
-            **strategy_row(self.strategy),
+            **layout_row(self.strategy),
             **attributes(self, "num_microbatches", "step_time_s", "tokens_per_s_per_device", "mfu", "hfu"),
             **attributes(self.memory, "peak_bytes", "verdict"),
             **{f"{part}_s": seconds for part, seconds in self.time_s.items()},
@@ -470,7 +470,7 @@ KEYS = (
 """Keys of a printed projection."""
 
 
-def strategy_row(strategy: Layout) -> dict[str, Any]:
+def layout_row(strategy: Layout) -> dict[str, Any]:
     """Return the plain fields of a layout and, in words, its recompute policy and axis order."""
     values = {item.name: getattr(strategy, item.name) for item in fields(Layout)}
     plain = {

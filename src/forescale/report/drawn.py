@@ -5,7 +5,7 @@ from __future__ import annotations
 from forescale.cost.mesh import Group, groups, order_of, ranks_per_tier
 from forescale.escaping import xml
 from forescale.graph.ops import MeshAxis
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.project import memory_timeline
 from forescale.question import Question
 from forescale.schedule.draw import to_svg
@@ -44,7 +44,7 @@ def drawings(question: Question) -> list[str]:
 
 def placement(strategy: Layout, cluster: Cluster) -> str:
     """Return an SVG document: for each axis of more than one rank the devices that device 0 talks to, node by node."""
-    degrees, choices = split_strategy(strategy, domain=cluster.domain)
+    degrees, choices = split_layout(strategy, domain=cluster.domain)
     meshes = groups(degrees, order_of(strategy), choices.tp_kind)
     node = cluster.devices_per_node
     count = min(cluster.num_devices, max(node, SHOWN))

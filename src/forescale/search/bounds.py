@@ -15,7 +15,7 @@ from forescale.graph.operator import Block, Operator
 from forescale.graph.ops import Collective
 from forescale.graph.per_block import PerBlock, RecomputeSplit
 from forescale.graph.recompute import NO_RECOMPUTE, keep
-from forescale.graph.sharding import OF_BLOCKS, StructuralOptions, split_strategy
+from forescale.graph.sharding import OF_BLOCKS, StructuralOptions, split_layout
 from forescale.graph.stages import over_stages, plan_stages, stack_plans
 from forescale.inputs import resident_of, setting_of
 from forescale.memory.inputs import EvalContext, StateBytes
@@ -232,7 +232,7 @@ class WorkBounds:
         self, kind: Kind, cells: Rows, of: Callable[[Rows, Columns, StructuralOptions], PerBlock[Array]]
     ) -> PerBlock[Array]:
         """Return seconds of the blocks of some cells under a list, which `of` gives by choices."""
-        common = split_strategy(self.whole.base, domain=self.whole.domain)[1]
+        common = split_layout(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
         parallel = as_sequence_parallel(columns)
         order, found = [], []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from forescale.evaluate import evaluate
 from forescale.graph.operator import Block
 from forescale.graph.per_block import PerBlock, build_blocks, counted_weight_part
-from forescale.graph.sharding import OF_BLOCKS, Degrees, ShardingRules, StructuralOptions, split_strategy
+from forescale.graph.sharding import OF_BLOCKS, Degrees, ShardingRules, StructuralOptions, split_layout
 from forescale.graph.stages import EVERY_LAYER, StagePlan, Stages, stack_plans
 from forescale.inputs import inputs_of, setting_of
 from forescale.memory.in_flight import InFlight
@@ -224,7 +224,7 @@ class _Batches:
         self.question, self.model, self.candidates = question, question.model, candidates
         self.relaxed, self.bounded = relaxed, bounded
         variants = candidates.variants
-        self.common = split_strategy(candidates.base, domain=candidates.domain)[1]
+        self.common = split_layout(candidates.base, domain=candidates.domain)[1]
         self.policies, self.policy = numbered([uncounted(each.recompute) for each in variants])
         self.selections, self.selection = numbered([each.recompute.selection for each in variants])
         self.orders, self.order = numbered([each.rank_order for each in variants])
@@ -232,7 +232,7 @@ class _Batches:
         self.schedules, self.schedule = numbered([None, *(each.schedule for each in variants)])
 
     def schedules_of(self, variant: Rows, rows: Rows) -> Rows:
-        """Return which of `schedules` pairs run: those of one stage none, as `split_strategy` has it."""
+        """Return which of `schedules` pairs run: those of one stage none, as `split_layout` has it."""
         return np.where(self.candidates.columns["pp"][rows] > 1, self.schedule[1:][variant], 0)
 
     def alike(self, variant: Rows, schedule: Rows) -> Rows:
@@ -528,7 +528,7 @@ def least_states(question: Question) -> float:
 def _by_kind(question: Question, candidates: Candidates) -> dict[TensorKind, Array]:
     """Return the bytes of states on the fullest stage of every row, by the kind of tensor parallelism."""
     stages = stages_of(question.model, candidates.columns)
-    common = split_strategy(candidates.base, domain=candidates.domain)[1]
+    common = split_layout(candidates.base, domain=candidates.domain)[1]
     return {
         kind: _states(question, candidates, stages, replace(common, tp_kind=kind))
         for kind in dict.fromkeys(each.tp_kind for each in candidates.variants)

@@ -21,7 +21,7 @@ from forescale.projection.result import (
     Projection,
     cost_per_token,
     energy_per_token,
-    strategy_row,
+    layout_row,
 )
 from forescale.question import Question
 from forescale.repr import ReprMixin
@@ -73,7 +73,7 @@ def columns(axes: Axes) -> tuple[Column, ...]:
         Column(name=VARIED + name, kind=_kind([point.shown[place] for point in points]))
         for place, name in enumerate(axes.names)
     ]
-    layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in strategy_row(Layout()).items()}
+    layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in layout_row(Layout()).items()}
     told = [Column(name=name, kind="text") for name in ("status", "problem")]
     known = FIXED | {name: Column(name=name, kind=kind) for name, kind in layout.items()}
     return (Column(name="index", kind="whole"), *varied, *told, *known.values())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.presets.almodel.published import CLUSTER, MODEL, WORKLOAD
 
-from forescale.graph.sharding import Degrees, StructuralOptions, split_strategy
+from forescale.graph.sharding import Degrees, StructuralOptions, split_layout
 from forescale.presets.almodel import ALMODEL, search_almodel
 from forescale.presets.almodel.preset import evaluate
 from forescale.presets.almodel.step import (
@@ -74,7 +74,7 @@ def test_a_layout_alone_is_itself_in_an_array():
     entries = [*found.best, *found.slowest]
     for policy in {one.strategy.recompute for one in entries}:
         alike = [one for one in entries if one.strategy.recompute == policy]
-        single = [split_strategy(one.strategy)[0] for one in alike]
+        single = [split_layout(one.strategy)[0] for one in alike]
         names = Degrees.__dataclass_fields__
         arrays = Degrees(**{name: np.array([getattr(one, name) for one in single]) for name in names})
         memory, step = evaluate(ALMODEL, clock, arrays, StructuralOptions(recompute=policy))

@@ -16,7 +16,7 @@ from forescale.cost.roofline import peak_rate
 from forescale.errors import InfeasibleError, SpecError
 from forescale.formula import number_of
 from forescale.graph.counts import count_parameters
-from forescale.graph.sharding import Degrees, StructuralOptions, split_strategy
+from forescale.graph.sharding import Degrees, StructuralOptions, split_layout
 from forescale.graph.stages import plan_stages
 from forescale.inputs import recorded_degrees
 from forescale.numeric import Array, Numeric, divisors, summed
@@ -269,12 +269,12 @@ class Almodel(Struct, frozen=True, kw_only=True):
 
     def stages(self, question: Question) -> Sequence[StageBytes]:
         """Return bytes by stage, as terms."""
-        degrees = recorded_degrees(split_strategy(question.layout)[0])
+        degrees = recorded_degrees(split_layout(question.layout)[0])
         return self._stages(question.model, question.layout, question.workload, degrees)
 
     def seconds(self, question: Question) -> Mapping[str, Numeric]:
         """Return seconds of a step by part, as terms."""
-        degrees = recorded_degrees(split_strategy(question.layout)[0])
+        degrees = recorded_degrees(split_layout(question.layout)[0])
         fullest = max(self.stages(question), key=lambda stage: number_of(stage.total))
         model, cluster, strategy, workload = question.parts
         flops = sequence_flops(
@@ -293,7 +293,7 @@ class Almodel(Struct, frozen=True, kw_only=True):
             If states are not sharded by FSDP, or recompute is selective: what that keeps is not stated.
         """
         return Account(
-            stages=self._stages(model, strategy, workload, split_strategy(strategy)[0]),
+            stages=self._stages(model, strategy, workload, split_layout(strategy)[0]),
             total_parameters=count_parameters(model).total,
             complete=True,
             notes=_NOTES,
@@ -309,14 +309,14 @@ class Almodel(Struct, frozen=True, kw_only=True):
             model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks
         )
         clock = Clock(model=model, cluster=cluster, workload=workload, terms=self.terms)
-        step = clock.step(split_strategy(strategy)[0], fullest, flops)
+        step = clock.step(split_layout(strategy)[0], fullest, flops)
         return Ranked(projection=_timed(stated, step, flops), memory=fullest, step=step, flops=flops)
 
     def _stages(
         self, model: Model, strategy: Layout, workload: Workload, degrees: Degrees
     ) -> list[StageBytes]:
         refuse(strategy, self.name)
-        choices = split_strategy(strategy)[1]
+        choices = split_layout(strategy)[1]
         plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
         kept = kept_by_kind(model, degrees, choices, workload, self.terms)
         logits = logits_kept(model, degrees, workload)

@@ -26,7 +26,7 @@ from forescale.graph.layer import embedding_block, head_block, layer_block
 from forescale.graph.operator import Block, Operator, Parameter, Part
 from forescale.graph.ops import CollectiveKind
 from forescale.graph.recompute import POLICIES, keep, needed
-from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_strategy
+from forescale.graph.sharding import Degrees, ShardingRules, StructuralOptions, split_layout
 from forescale.numeric import Numeric, indicator
 from forescale.presets.preset import StageBytes
 from forescale.spec.cluster import Cluster
@@ -232,7 +232,7 @@ def device_memory(model: Model, degrees: Degrees, activations: Numeric, terms: T
 
 def full_layer(model: Model, *, ep: Numeric = 1.0, tp: Numeric = 1.0) -> Numeric:
     """Return the elements that one gather brings: the largest layer's experts and the largest other block."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     precision = Workload(seq_len=1, global_batch_size=1).precision
     sharding = ShardingRules(degrees=degrees, choices=choices, precision=precision, seq_len=1.0)
     blocks = [layer_block(model, kind, sharding).parameters for kind in model.layer_kinds]
@@ -329,7 +329,7 @@ def parts_of_compute(model: Model, seq_len: int) -> dict[Part, float]:
 
 def _layout(seq_len: int) -> ShardingRules:
     """Return the layout of one whole sequence on one device."""
-    degrees, choices = split_strategy(Layout())
+    degrees, choices = split_layout(Layout())
     return ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
 
 

@@ -8,7 +8,7 @@ from forescale.cost.collectives.alpha_beta import AlphaBeta
 from forescale.cost.mesh import Group, groups, order_of
 from forescale.formula import formula, number_of
 from forescale.graph.counts import count_parameters
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.numeric import Numeric
 from forescale.presets.korthikanti2022 import drops_scores, gpt_note, heads_of, korthikanti_replayed_layer
 from forescale.presets.preset import (
@@ -153,7 +153,7 @@ def _compared(
     model: Model, cluster: Cluster, strategy: Layout, workload: Workload, num_layers: int, peak: float
 ) -> Iterator[tuple[str, str, Numeric]]:
     hidden = float(model.hidden_size)
-    placed = groups(split_strategy(strategy)[0], order_of(strategy))
+    placed = groups(split_layout(strategy)[0], order_of(strategy))
     if strategy.dp > 1:
         yield _of_data(strategy, workload, peak, ring_bandwidth(cluster, placed["dp"]))
     if strategy.tp > 1:

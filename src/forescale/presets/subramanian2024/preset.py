@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forescale.cost.mesh import groups, order_of, ranks_per_tier
 from forescale.errors import InfeasibleError, SpecError
 from forescale.formula import Term
-from forescale.graph.sharding import split_strategy
+from forescale.graph.sharding import split_layout
 from forescale.numeric import Array, Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection, microbatches_of, timed_projection
 from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, Memory, floats, price_layer
@@ -111,7 +111,7 @@ def _columns(cluster: Cluster, strategy: Layout, workload: Workload) -> Columns:
     """Return the layout as one candidate; where it lies follows from its axis order."""
     near = {
         axis: int(np.floor(ranks_per_tier(group, cluster)[0]))
-        for axis, group in groups(split_strategy(strategy)[0], order_of(strategy)).items()
+        for axis, group in groups(split_layout(strategy)[0], order_of(strategy)).items()
     }
     values = {
         "tp1": strategy.tp,
