@@ -74,9 +74,9 @@ def held_out(device: str, name: str, seconds: float, folder: Path) -> bool:
     """Measure one model, predict a deeper one, run it, and say how far off that was."""
     shape = HELD_OUT[name]
     question, start = asked(device, shape), time.monotonic()
-    found = measure(question, seconds=seconds)
+    result = measure(question, seconds=seconds)
     took, file = (time.monotonic() - start) / 60.0, folder / f"{device}-{name}.json"
-    write_bench(found, file)
+    write_bench(result, file)
     checked = check_projection(restored(file, question, shape["layers"]), seconds=seconds / 4.0)
     step = checked.projected_s / checked.measured_s - 1.0
     peak = checked.projected_bytes / checked.measured_bytes - 1.0
@@ -91,11 +91,11 @@ def held_out(device: str, name: str, seconds: float, folder: Path) -> bool:
     return abs(step) <= STEP and abs(peak) <= MEMORY and took <= MINUTES
 
 
-def beside_catalogue(device: Device, found: BenchArtifact) -> None:
+def beside_catalogue(device: Device, bench_artifact: BenchArtifact) -> None:
     """Print what the catalogue's calibration says of every kernel that was timed."""
     model = select("tile", device)
     off: dict[str, list[float]] = defaultdict(list)
-    for row in found.kernels:
+    for row in bench_artifact.kernels:
         op = row.operator
         direction = getattr(op, "backward", None)
         way = "" if direction is None else " backward" if direction else " forward"
@@ -107,10 +107,10 @@ def beside_catalogue(device: Device, found: BenchArtifact) -> None:
 
 def spread_of(errors: Iterable[float]) -> str:
     """Return the median error and the median and 90th percentile of its size, in words."""
-    each = list(errors)
-    sizes = sorted(map(abs, each))
+    item = list(errors)
+    sizes = sorted(map(abs, item))
     worst = quantiles(sizes, n=10)[-1] if len(sizes) > 1 else sizes[0]
-    return f"median {median(each):+.1%}, of sizes {median(sizes):.1%} and {worst:.1%} (90th percentile)"
+    return f"median {median(item):+.1%}, of sizes {median(sizes):.1%} and {worst:.1%} (90th percentile)"
 
 
 def main() -> int:
@@ -121,17 +121,17 @@ def main() -> int:
     parser.add_argument("--suite", type=float, default=0.0, help="seconds for the device's own suite")
     parser.add_argument("--only", choices=[*HELD_OUT, "none"], nargs="+", help="some of the models")
     parser.add_argument("--keep", type=Path, help="folder where the artifacts are kept")
-    given = parser.parse_args()
-    folder = given.keep or Path(tempfile.mkdtemp())
+    args = parser.parse_args()
+    folder = args.keep or Path(tempfile.mkdtemp())
     here = find_here()
     device = load_cluster(hardware_cluster(here.name), 1).device
-    if given.suite:
+    if args.suite:
         question = asked(device.name, HELD_OUT["llama-bf16"])
-        found = measure_suite(question, seconds=given.suite)
-        write_bench(found, folder / f"{device.name}-suite.json")
-        beside_catalogue(device, found)
-    names = [name for name in given.only or HELD_OUT if name in HELD_OUT]
-    good = [held_out(device.name, name, given.seconds, folder) for name in names]
+        suite = measure_suite(question, seconds=args.suite)
+        write_bench(suite, folder / f"{device.name}-suite.json")
+        beside_catalogue(device, suite)
+    names = [name for name in args.only or HELD_OUT if name in HELD_OUT]
+    good = [held_out(device.name, name, args.seconds, folder) for name in names]
     return 0 if all(good) else 1
 
 

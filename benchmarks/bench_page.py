@@ -27,7 +27,7 @@ PATIENCE = 200
 
 def question(chance: random.Random) -> tuple[str, str]:
     """Return what is asked and of what: few questions are asked twice."""
-    words = {
+    parts = {
         "model": chance.choice(["llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "qwen3-32b"]),
         "cluster": chance.choice(["h100-sxm", "h200-sxm", "a100-sxm-80gb"]),
         "devices": chance.choice([64, 128, 256, 512]),
@@ -36,33 +36,33 @@ def question(chance: random.Random) -> tuple[str, str]:
         "tp": chance.choice([1, 2, 4, 8]),
         "pp": chance.choice([1, 2, 4]),
     }
-    return chance.choice(KINDS), urlencode(words)
+    return chance.choice(KINDS), urlencode(parts)
 
 
-async def client(url: str, seed: int, count: int, found: list[tuple[str, int, float, int]]) -> None:
+async def client(url: str, seed: int, count: int, names: list[tuple[str, int, float, int]]) -> None:
     """Ask `count` questions, each until it is answered."""
     chance = random.Random(seed)
     async with httpx.AsyncClient(base_url=url, timeout=120.0) as session:
         for _ in range(count):
-            path, words = question(chance)
-            asked, retries = time.perf_counter(), 0
+            path, parts = question(chance)
+            perf_counter, retries = time.perf_counter(), 0
             while True:
-                link = f"{path}{'&' if '?' in path else '?'}{words}"
+                link = f"{path}{'&' if '?' in path else '?'}{parts}"
                 answer = await session.get(link, headers={"hx-request": "true"})
                 if answer.status_code != 429 or retries == PATIENCE:
                     break
                 retries += 1
                 await asyncio.sleep(float(answer.headers["retry-after"]))
-            found.append((path, answer.status_code, time.perf_counter() - asked, retries))
+            names.append((path, answer.status_code, time.perf_counter() - perf_counter, retries))
             if answer.status_code != 200:
                 print(answer.status_code, link, answer.text[:200])
 
 
 async def load(url: str, clients: int, count: int) -> list[tuple[str, int, float, int]]:
     """Return what every question got."""
-    found: list[tuple[str, int, float, int]] = []
-    await asyncio.gather(*(client(url, seed, count, found) for seed in range(clients)))
-    return found
+    names: list[tuple[str, int, float, int]] = []
+    await asyncio.gather(*(client(url, seed, count, names) for seed in range(clients)))
+    return names
 
 
 def main() -> None:
@@ -70,21 +70,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--questions", type=int, default=20)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     command = [sys.executable, "-m", "forescale", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         url = server.stdout.readline().split()[0]
         asyncio.run(load(url, 1, 3))
         started = time.perf_counter()
-        found = asyncio.run(load(url, asked.clients, asked.questions))
+        result = asyncio.run(load(url, args.clients, args.questions))
         took = time.perf_counter() - started
         server.terminate()
-    print(f"{len(found)} questions in {took:.1f} s: {dict(Counter(status for _, status, *_ in found))}")
+    print(f"{len(result)} questions in {took:.1f} s: {dict(Counter(status for _, status, *_ in result))}")
     for path in sorted(set(KINDS)):
-        times = sorted(seconds for each, _, seconds, _ in found if each == path)
+        times = sorted(seconds for item, _, seconds, _ in result if item == path)
         tail = times[int(0.95 * len(times))]
         print(f"{path:28} {len(times):5}  median {statistics.median(times):.2f} s  95 % {tail:.2f} s")
-    print(f"told to come back: {sum(retries for *_, retries in found)} times")
+    print(f"told to come back: {sum(retries for *_, retries in result)} times")
 
 
 if __name__ == "__main__":

@@ -129,14 +129,14 @@ def bench(name: str, ranks: int, seconds: float) -> BenchArtifact:
     wide = asked(kind, tp=ranks) if kind != "moe" else asked(kind)
     if further:
         wide = asked(kind, **further)
-    found = measure(wide, devices=wide.layout.cp, busy=ranks, seconds=seconds)
+    result = measure(wide, devices=wide.layout.cp, busy=ranks, seconds=seconds)
     if ranks == 1:
-        return found
+        return result
     with tempfile.NamedTemporaryFile() as spool:
-        wanted = {*messages_of(wide, 2), *(() if further else messages_of(asked(kind, pp=2), 2))}
-        exchange(sorted(wanted), 2, "cpu", seconds / 4, spool.name)
+        messages = {*messages_of(wide, 2), *(() if further else messages_of(asked(kind, pp=2), 2))}
+        exchange(sorted(messages), 2, "cpu", seconds / 4, spool.name)
         rows = [row for line in Path(spool.name).read_text().splitlines() for row in json.loads(line)["rows"]]
-    return replace(found, collectives=build_bench({"collectives": rows}, where="messages").collectives)
+    return replace(result, collectives=build_bench({"collectives": rows}, where="messages").collectives)
 
 
 def predicted(artifact: BenchArtifact, question: Question) -> tuple[float, float]:
@@ -197,12 +197,12 @@ class Stage(Training):
 
     def step(self, phase: Callable[[str], None] = lambda _: None) -> torch.Tensor:
         phase("forward")
-        held = [self.forward() for _ in range(1 - self.rank)]
-        for _ in range(self.num_microbatches - len(held)):
-            held.append(self.forward())
-            self.backward(*held.pop(0))
-        while held:
-            self.backward(*held.pop(0))
+        forwards = [self.forward() for _ in range(1 - self.rank)]
+        for _ in range(self.num_microbatches - len(forwards)):
+            forwards.append(self.forward())
+            self.backward(*forwards.pop(0))
+        while forwards:
+            self.backward(*forwards.pop(0))
         for work, _ in self.sent:
             work.wait()
         self.sent.clear()
@@ -226,8 +226,8 @@ def run(_rank: int, question: Question, seconds: float) -> tuple[float, float]:
 
 def really(question: Question, seconds: float) -> tuple[float, float]:
     """Return the seconds of a step and the bytes of its fullest rank."""
-    found = launch(run, question.cluster.num_devices, question, seconds)
-    return max(time for time, _ in found), max(size for _, size in found)
+    result = launch(run, question.cluster.num_devices, question, seconds)
+    return max(time for time, _ in result), max(size for _, size in result)
 
 
 def held_out(artifacts: dict[tuple[str, int], BenchArtifact], names: list[str], seconds: float) -> bool:
@@ -244,7 +244,7 @@ def held_out(artifacts: dict[tuple[str, int], BenchArtifact], names: list[str], 
             f"{bytes_said / 2**20:6.1f} MiB {bytes_ran / 2**20:6.1f} MiB {off[1]:+8.2%}",
             flush=True,
         )
-    times, sizes = (sorted(abs(each[place]) for each in errors) for place in (0, 1))
+    times, sizes = (sorted(abs(error[place]) for error in errors) for place in (0, 1))
     middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2.0
     print(f"median error of time {middle:.1%} (to reach: {TIME:.0%}), ", end="")
     print(f"largest of memory {sizes[-1]:.2%} (to reach: {MEMORY:.0%})")
@@ -257,7 +257,7 @@ def itself(artifacts: dict[tuple[str, int], BenchArtifact]) -> bool:
         ran = build_question(artifact.config, where=kind)
         step = artifact.steps[0].seconds
         whole, parts = (
-            predicted(each, ran)[0] / step - 1.0 for each in (artifact, replace(artifact, steps=()))
+            predicted(item, ran)[0] / step - 1.0 for item in (artifact, replace(artifact, steps=()))
         )
         good = good and abs(whole) <= ITSELF and abs(parts) <= BY_PARTS
         print(
@@ -276,18 +276,18 @@ def main() -> int:
     parser.add_argument("--only", choices=ALL, nargs="+", help="some configurations")
     parser.add_argument("--itself", action="store_true", help="restore each run to itself, and no more")
     parser.add_argument("--keep", type=Path, help="folder where the artifacts are kept")
-    given = parser.parse_args()
+    args = parser.parse_args()
     start = time.monotonic()
-    names = given.only or list(ALL)
+    names = args.only or list(ALL)
     artifacts = {}
     for kind, ranks in dict.fromkeys(map(source, names)):
-        artifacts[kind, ranks] = bench(kind, ranks, given.seconds)
+        artifacts[kind, ranks] = bench(kind, ranks, args.seconds)
         print(f"measured {kind} with {ranks} busy after {time.monotonic() - start:.0f} s", flush=True)
-        if given.keep:
-            write_bench(artifacts[kind, ranks], given.keep / f"{kind}-{ranks}.json")
+        if args.keep:
+            write_bench(artifacts[kind, ranks], args.keep / f"{kind}-{ranks}.json")
     good = itself(artifacts)
-    if not given.itself:
-        good = held_out(artifacts, names, given.seconds / 3.0) and good
+    if not args.itself:
+        good = held_out(artifacts, names, args.seconds / 3.0) and good
     print(f"{time.monotonic() - start:.0f} s")
     return 0 if good else 1
 

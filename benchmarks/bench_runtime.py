@@ -34,11 +34,11 @@ FULL = 0.030
 
 
 def library(pp):
-    for each in families():
-        count = 2 * pp if each.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
+    for family in families():
+        count = 2 * pp if family.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
         request = Request(pp=pp, num_microbatches=count, num_splits=2)
-        if not each.violation(request):
-            yield build_schedule(each.name, request, vpp=each.fixed_vpp or 2)
+        if not family.violation(request):
+            yield build_schedule(family.name, request, vpp=family.fixed_vpp or 2)
 
 
 def share_of(schedule, unequal):
@@ -51,22 +51,22 @@ def share_of(schedule, unequal):
 
 def sleeping(_rank, jobs):
     """Run each schedule on stages that only take time; return every step's passes and start."""
-    channels, found = Channels([range(jobs[0][0].num_ranks)], torch.device("cpu")), []
+    channels, result = Channels([range(jobs[0][0].num_ranks)], torch.device("cpu")), []
     for schedule, seconds in jobs:
         step = PipelineStep(
             schedule,
-            lambda stage, own=seconds: SleepingStage(own[stage]),
+            lambda stage, local=seconds: SleepingStage(local[stage]),
             lambda y, _: y.sum(),
             channels=channels,
         )
         batch = torch.ones(schedule.num_microbatches, 2 * schedule.num_splits)
-        found.append(timed(step, batch, batch))
-    return found
+        result.append(timed(step, batch, batch))
+    return result
 
 
 def training(_rank, schedules, width, tokens):
     """Run each schedule on a small GPT."""
-    channels, found = Channels([range(schedules[0].num_ranks)], torch.device("cpu")), []
+    channels, result = Channels([range(schedules[0].num_ranks)], torch.device("cpu")), []
     for schedule in schedules:
         make = partial(
             toy_stage, num_stages=schedule.num_stages, width=width, num_heads=4, dtype=torch.float32
@@ -74,8 +74,8 @@ def training(_rank, schedules, width, tokens):
         step = PipelineStep(schedule, make, toy_loss, tied=TIED, channels=channels)
         made = torch.Generator().manual_seed(1)
         shape = (schedule.num_microbatches * 2, tokens)
-        found.append(timed(step, *(torch.randint(0, VOCABULARY, shape, generator=made) for _ in range(2))))
-    return found
+        result.append(timed(step, *(torch.randint(0, VOCABULARY, shape, generator=made) for _ in range(2))))
+    return result
 
 
 def timed(step, inputs, targets):
@@ -99,17 +99,20 @@ def measured(schedules, by_rank):
 def compare(schedules, by_rank):
     errors = []
     for step in measured(schedules, by_rank):
-        simulated, own = step.simulated(), 1e3 * step.makespan_s
-        errors.append(simulated.makespan / own - 1.0)
+        simulated, local = step.simulated(), 1e3 * step.makespan_s
+        errors.append(simulated.makespan / local - 1.0)
         idle = f"idle {step.idle_share:6.1%}, {simulated.bubble_rate_makespan:6.1%}"
-        told = f"{own:8.1f} ms, simulated {simulated.makespan:8.1f} ms ({errors[-1]:+.1%})"
-        print(f"{step.schedule.name:26s} {told}; {idle}")
+        text = f"{local:8.1f} ms, simulated {simulated.makespan:8.1f} ms ({errors[-1]:+.1%})"
+        print(f"{step.schedule.name:26s} {text}; {idle}")
     print(f"mean |error| {np.mean(np.abs(errors)):.2%}, worst {max(errors, key=abs):+.1%}")
 
 
 def run_families(ranks, unequal):
     schedules = list(library(ranks))
-    compare(schedules, launch(sleeping, ranks, [(each, share_of(each, unequal)) for each in schedules]))
+    compare(
+        schedules,
+        launch(sleeping, ranks, [(schedule, share_of(schedule, unequal)) for schedule in schedules]),
+    )
 
 
 def run_gpt():
@@ -125,20 +128,20 @@ def run_optimised():
     before = dict(
         zip(
             ("1f1b", "zb-h1"),
-            measured(known, launch(sleeping, ranks, [(each, seconds) for each in known])),
+            measured(known, launch(sleeping, ranks, [(item, seconds) for item in known])),
             strict=True,
         )
     )
-    found = optimise(measured_problem(before["zb-h1"], loop(ranks), count), time_limit_s=30.0).schedule
-    tables = [*known, replace(found, name="optimised")]
-    after = list(measured(tables, launch(sleeping, ranks, [(each, seconds) for each in tables])))
-    times, links = stage_times_for(before["zb-h1"], found)
-    projected = simulate(found, times, links).makespan
+    schedule = optimise(measured_problem(before["zb-h1"], loop(ranks), count), time_limit_s=30.0).schedule
+    tables = [*known, replace(schedule, name="optimised")]
+    after = list(measured(tables, launch(sleeping, ranks, [(table, seconds) for table in tables])))
+    times, links = stage_times_for(before["zb-h1"], schedule)
+    projected = simulate(schedule, times, links).makespan
     for step in after:
         name = step.schedule.name
-        own = simulate(step.schedule, *stage_times_for(before["zb-h1"], step.schedule)).makespan
-        told, real = 1.0 - projected / own, 1.0 - after[-1].makespan_s / step.makespan_s
-        gain = f"the optimised one is {real:6.1%} shorter, projected {told:6.1%}"
+        makespan = simulate(step.schedule, *stage_times_for(before["zb-h1"], step.schedule)).makespan
+        explicit, real = 1.0 - projected / makespan, 1.0 - after[-1].makespan_s / step.makespan_s
+        gain = f"the optimised one is {real:6.1%} shorter, projected {explicit:6.1%}"
         print(f"{name:10s} {1e3 * step.makespan_s:8.1f} ms; {gain}")
 
 
@@ -162,15 +165,15 @@ def run_long():
         vpp = 2 if name == "pipeoffload" else None
         schedule = build_schedule(name, Request(pp=2, num_microbatches=4), vpp=vpp)
         for rank, (early, late) in enumerate(launch(long, 2, schedule, 1000)):
-            held = f"{early[1] / 2**20:.1f} MiB after 100 steps, {late[1] / 2**20:.1f} after 1,000"
-            print(f"{name:12s} rank {rank}: {early[0]} and {late[0]} handles; {held}")
+            text = f"{early[1] / 2**20:.1f} MiB after 100 steps, {late[1] / 2**20:.1f} after 1,000"
+            print(f"{name:12s} rank {rank}: {early[0]} and {late[0]} handles; {text}")
 
 
 def run_transport():
     """Print what gloo and the runner take beside computing."""
     schedules = [build_schedule(name, Request(pp=2, num_microbatches=8)) for name in ("1f1b", "zb-h1")]
     seconds = [(0.02, 0.02, 0.02)] * 2
-    slept = list(measured(schedules, launch(sleeping, 2, [(each, seconds) for each in schedules])))
+    slept = list(measured(schedules, launch(sleeping, 2, [(schedule, seconds) for schedule in schedules])))
     trained = list(measured(schedules, launch(training, 2, schedules, 256, 64)))
     for step in slept:
         links, host = step.links, float(np.mean(step.times.host))
@@ -182,8 +185,8 @@ def run_transport():
         aligned, spread = step.aligned, []
         for place in {(stage, kind) for stage in range(2) for kind in range(4)}:
             mine = (aligned.flat.stage == place[0]) & (aligned.flat.kind == place[1])
-            own = (aligned.end - aligned.start)[mine]
-            spread += [own.std() / own.mean()] if own.size else []
+            local = (aligned.end - aligned.start)[mine]
+            spread += [local.std() / local.mean()] if local.size else []
         print(f"{step.schedule.name}: jitter {np.median(spread):.3f}")
 
 
@@ -192,12 +195,12 @@ def main():
     parser.add_argument("what", choices=("families", "gpt", "optimised", "long", "transport"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--unequal", action="store_true")
-    given = parser.parse_args()
-    if given.what == "families":
-        run_families(given.ranks, given.unequal)
+    args = parser.parse_args()
+    if args.what == "families":
+        run_families(args.ranks, args.unequal)
     else:
         {"gpt": run_gpt, "optimised": run_optimised, "long": run_long, "transport": run_transport}[
-            given.what
+            args.what
         ]()
 
 

@@ -20,8 +20,8 @@ UNIT = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
 def ready(name, pp, m, vpp):
     schedule = family(name).build(Request(pp=pp, num_microbatches=m, vpp=vpp))
     compiled = compile_schedule(schedule)
-    found = check(schedule, program=compiled.program)
-    assert found.valid, (name, found.violations[0].message)
+    result = check(schedule, program=compiled.program)
+    assert result.valid, (name, result.violations[0].message)
     return compiled
 
 
@@ -64,9 +64,9 @@ def test_time_many_durations(benchmark, name, delay):
 
 @pytest.mark.parametrize(("name", "pp", "m"), [("v-half", 8, 64), ("v-half", 16, 256), ("zb-2p", 16, 256)])
 def test_build_by_search(benchmark, name, pp, m):
-    each = family(name)
-    request = Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp)
-    benchmark.pedantic(each.build, args=(request,), rounds=3)
+    item = family(name)
+    request = Request(pp=pp, num_microbatches=m, vpp=item.fixed_vpp)
+    benchmark.pedantic(item.build, args=(request,), rounds=3)
 
 
 @pytest.mark.parametrize("limit", [2.0, 3.0, 4.0])
@@ -75,14 +75,14 @@ def test_prove_a_v_placement_with_unequal_stages(benchmark, seed, limit):
     """Limits in micro-batches of a device's full share; all that a rank may ever hold is 8."""
     pytest.importorskip("ortools")
     random = np.random.default_rng(seed)
-    f, b, w = (random.integers(*each, 8).astype(float) for each in ((50, 80), (60, 100), (30, 60)))
+    f, b, w = (random.integers(*item, 8).astype(float) for item in ((50, 80), (60, 100), (30, 60)))
     problem = Problem(
         placement=wave(4, 2), num_microbatches=8, forward=f, input_grad=b, weight_grad=w,
         comm=np.full(7, 5.0), saved=np.full(8, 0.5), memory_limit=limit,
     )  # fmt: skip
-    found = benchmark.pedantic(optimise, args=(problem,), rounds=1)
-    assert found.proven
-    assert found.makespan <= found.library_makespan
+    pedantic = benchmark.pedantic(optimise, args=(problem,), rounds=1)
+    assert pedantic.proven
+    assert pedantic.makespan <= pedantic.library_makespan
 
 
 def torch_interleaved(pp, m, vpp):

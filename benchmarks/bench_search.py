@@ -41,8 +41,8 @@ def test_whole_search(benchmark, name, space):
     model_name, cluster_name, devices, seq_len, batch = WHOLE[name]
     model, cluster = load_model(model_name), load_cluster(cluster_name, devices)
     workload = Workload(seq_len=seq_len, global_batch_size=batch)
-    chosen = {"space": SPACES[space]}
-    result = benchmark.pedantic(search, (model, cluster, workload), chosen, rounds=3, warmup_rounds=1)
+    selected = {"space": SPACES[space]}
+    result = benchmark.pedantic(search, (model, cluster, workload), selected, rounds=3, warmup_rounds=1)
     assert result.num_evaluated + result.num_over_memory + result.num_beaten == result.num_legal
     benchmark.extra_info["layouts"] = result.num_legal
     benchmark.extra_info["evaluated"] = result.num_evaluated
@@ -73,7 +73,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_one_projection(benchmark, name, compute):
     """One layout, warm: at most 5 ms on one idle core for a dense model."""
-    cluster_name, strategy, seq_len, batch = LAYOUTS[name]
-    model, cluster = load_model(name), load_cluster(cluster_name, strategy.num_devices)
+    cluster_name, layout, seq_len, batch = LAYOUTS[name]
+    model, cluster = load_model(name), load_cluster(cluster_name, layout.num_devices)
     workload = Workload(seq_len=seq_len, global_batch_size=batch)
-    benchmark(project, model, cluster, strategy, workload, costs=Costs(compute=compute))
+    benchmark(project, model, cluster, layout, workload, costs=Costs(compute=compute))

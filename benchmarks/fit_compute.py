@@ -176,10 +176,10 @@ def tile(calibration: Calibration, device: Device) -> TileModel:
 
 
 def evaluate(
-    fitted: fit.Fitted, wanted: Rows, rows: list[KernelRow], calls: bool, model: fit.ModelOf = roofline
+    fitted: fit.Fitted, requested: Rows, rows: list[KernelRow], calls: bool, model: fit.ModelOf = roofline
 ) -> np.ndarray:
     used = fitted if calls else replace(fitted, call_s={})
-    return fit.errors(kernels.batches(wanted.of(rows)), used, model)
+    return fit.errors(kernels.batches(requested.of(rows)), used, model)
 
 
 def started(calibration: Calibration, kind: str) -> Calibration:
@@ -224,8 +224,8 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
         return fit.fit_entry(calibration, step.entry, batch, step.parameters, step.model, calls=step.calls)
 
     fitted = fitted_to(step.train)
-    own = entries.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
-    held: list[Residual] = []
+    residual = entries.residual(evaluate(fitted, step.train, rows, True, step.model), source=step.train.text)
+    residuals: list[Residual] = []
     if len(step.train.machines) > 1:
         others = {name: fitted_to(step.train.without(name)) for name in step.train.machines}
         for source, kept in step.judged.items():
@@ -239,15 +239,19 @@ def run_step(calibration: Calibration, step: Step, rows: list[KernelRow]) -> Cal
                 )
                 for name in others
             ]
-            held.append(entries.residual(np.concatenate(one), source=source))
-    interval = held[0] if held else replace(own, p10=own.p10 * step.widen, p90=own.p90 * step.widen)
+            residuals.append(entries.residual(np.concatenate(one), source=source))
+    interval = (
+        residuals[0]
+        if residuals
+        else replace(residual, p10=residual.p10 * step.widen, p90=residual.p90 * step.widen)
+    )
     for check in step.checks:
         logs = evaluate(fitted, check, rows, False, step.model)
         if logs.size:
-            held.append(entries.residual(logs, source=check.text))
-    record = entries.fit_record(source=step.train.text + priors, in_sample=own, held_out=held, interval=interval,
+            residuals.append(entries.residual(logs, source=check.text))
+    record = entries.fit_record(source=step.train.text + priors, in_sample=residual, held_out=residuals, interval=interval,
                             machines=step.train.machines)  # fmt: skip
-    show(calibration.name, step, fitted, own, held)
+    show(calibration.name, step, fitted, residual, residuals)
     return parted(aliased(rounded(step.entry.changed(fitted.calibration, {"fit": record}), step), step), step)
 
 
@@ -256,9 +260,9 @@ def parted(calibration: Calibration, step: Step) -> Calibration:
     ratio = step.forward_over_backward
     for key in step.entry.keys if ratio != 1.0 else ():
         both = getattr(calibration, step.entry.section)[key].fraction
-        own = both * (4.0 / ratio + 10.0) / 14.0 * (ratio if key.startswith("forward") else 1.0)
+        local = both * (4.0 / ratio + 10.0) / 14.0 * (ratio if key.startswith("forward") else 1.0)
         entry = fit.Entry(section=step.entry.section, keys=(key,))
-        calibration = entry.changed(calibration, {"fraction": float(f"{own:.4g}")})
+        calibration = entry.changed(calibration, {"fraction": float(f"{local:.4g}")})
     return calibration
 
 
@@ -282,7 +286,7 @@ def rounded(calibration: Calibration, step: Step) -> Calibration:
     return step.entry.changed(calibration, values)
 
 
-def show(name: str, step: Step, fitted: fit.Fitted, own: Residual, held: list[Residual]) -> None:
+def show(name: str, step: Step, fitted: fit.Fitted, residual: Residual, residuals: list[Residual]) -> None:
     table = getattr(fitted.calibration, step.entry.section)
     source = table[step.entry.keys[0]] if step.entry.keys else table
     values = " ".join(f"{p.name}={getattr(source, p.name):.4g}" for p in step.parameters)
@@ -290,7 +294,7 @@ def show(name: str, step: Step, fitted: fit.Fitted, own: Residual, held: list[Re
         f"{name:16s} {step.entry.section} {'/'.join(step.entry.keys)}: {values}",
         dict(fitted.call_s) or "",
     )
-    for item in (own, *held):
+    for item in (residual, *residuals):
         print(f"    n={item.rows:4d} |e|={item.median_abs:.3f} bias={item.bias:+.3f} "
               f"p10={item.p10:+.3f} p90={item.p90:+.3f}  {item.source[:90]}")  # fmt: skip
 
@@ -371,15 +375,15 @@ def run_transfer(calibration: Calibration, step: Transfer, rows: list[KernelRow]
         values |= {softmax: float(f"{cost:.4g}"), "fraction": float(f"{of_peak:.4g}")}
         entry = fit.Entry(section=section, keys=("backward",))
         changed = entry.changed(calibration, values)
-        held = tuple(
+        residuals = tuple(
             entries.residual(
                 evaluate(fit.Fitted(calibration=changed), check, rows, False, model), source=check.text
             )
             for check in step.checks
         )
-        record = cal.Fit(kind="roofline", low=0.8, high=1.35, held_out=held,
+        record = cal.Fit(kind="roofline", low=0.8, high=1.35, held_out=residuals,
                          source=f"prior: {step.like}'s backward pass, its softmax scaled as this generation's forward pass")  # fmt: skip
-        print(f"{calibration.name:16s} {section} backward like {step.like}: {values}", *held)
+        print(f"{calibration.name:16s} {section} backward like {step.like}: {values}", *residuals)
         calibration = entry.changed(changed, {"fit": record})
     return calibration
 
@@ -397,11 +401,11 @@ def run_anchor(calibration: Calibration, step: Anchor, rows: list[KernelRow]) ->
     for section, parameters, model in (("gemm", fit.GEMM, roofline), ("tile", fit.TILE, tile)):
         entry = fit.Entry(section=section, keys=step.keys)
         fitted = fit.fit_entry(calibration, entry, batch, parameters[:1], model)
-        own = entries.residual(fit.errors(batch, fitted, model), source=step.rows.text)
+        residual = entries.residual(fit.errors(batch, fitted, model), source=step.rows.text)
         # Best shapes found by search lie about 5 % above the fitted level of H100 and B200 (their `checks`).
         fraction = float(f"{getattr(fitted.calibration, section)[step.keys[0]].fraction * 0.95:.3g}")
-        print(f"{calibration.name:16s} {section} {'/'.join(step.keys)} fraction={fraction}", own)
-        record = cal.Fit(kind="roofline", low=0.85, high=1.4, in_sample=own,
+        print(f"{calibration.name:16s} {section} {'/'.join(step.keys)} fraction={fraction}", residual)
+        record = cal.Fit(kind="roofline", low=0.85, high=1.4, in_sample=residual,
                          source=f"prior: 0.95 of the best measured shapes, {step.rows.text}")  # fmt: skip
         calibration = entry.changed(fitted.calibration, {"fraction": fraction, "fit": record})
     return calibration
@@ -455,10 +459,10 @@ def twins(step: AnyStep) -> tuple[AnyStep, ...]:
         if step.entry.section == "gemm"
         else ("tile_attention", (*fit.TILE_ATTENTION, fit.PADDING))
     )
-    chosen = tuple(p for p in parameters if p.name in names or not (few or p.name == fit.PADDING.name))
+    selected = tuple(p for p in parameters if p.name in names or not (few or p.name == fit.PADDING.name))
     model = older(tile, step.kind) if step.kind else tile
     return step, replace(
-        step, entry=fit.Entry(section=section, keys=step.entry.keys), parameters=chosen, model=model
+        step, entry=fit.Entry(section=section, keys=step.entry.keys), parameters=selected, model=model
     )
 
 

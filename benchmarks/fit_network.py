@@ -113,8 +113,8 @@ def table(hardware: str, prefix: str) -> list[MeasuredCollective]:
 def log(
     name: str, nodes: int, per_node: int = 8, kind: CollectiveKind = "all_reduce", shortest: float = 65536
 ) -> list[MeasuredCollective]:
-    given = {"num_ranks": nodes * per_node, "ranks_per_node": per_node}
-    run = read_nccl_tests(LOGS / f"{name}.txt", kind=kind, **given)
+    value = {"num_ranks": nodes * per_node, "ranks_per_node": per_node}
+    run = read_nccl_tests(LOGS / f"{name}.txt", kind=kind, **value)
     return [row for row in run.rows if row.num_bytes >= shortest]
 
 

@@ -135,8 +135,8 @@ def as_unnamed(run: Run, base: RunCalibration) -> Run:
         return run
     stated = replace(case.stated, framework=UNNAMED)
     try:
-        strategy, workload = stated.trained(case.model, case.cluster)
-        other = Run(case=replace(case, strategy=strategy, workload=workload), costs=run.costs)
+        layout, workload = stated.trained(case.model, case.cluster)
+        other = Run(case=replace(case, strategy=layout, workload=workload), costs=run.costs)
         other.log_predicted(base)
     except ForescaleError:
         return run
@@ -166,22 +166,22 @@ def held_out(
         calibration = with_logs(base, parameters, linear.logs + step)
         errors[out] = (
             measured[out]
-            - predict([run for run, chosen in zip(asked, out, strict=True) if chosen], calibration)[:, 0]
+            - predict([run for run, item in zip(asked, out, strict=True) if item], calibration)[:, 0]
         )
     return errors
 
 
 def peaks(cases: Sequence[Case], options: argparse.Namespace) -> dict[str, Any]:
     """Return how far measured peaks lay from projected ones, by what their sources measured."""
-    ask, found = projector_of(), defaultdict[str, list[tuple[str, float]]](list)
+    ask, result = projector_of(), defaultdict[str, list[tuple[str, float]]](list)
     for case in cases:
         if case.skipped_reason is None and case.measured.peak_bytes:
-            said = ask(case).peak_bytes or 0.0
-            found[case.measured.peak_measure].append(
-                (family_of(case.source), math.log(case.measured.peak_bytes / said))
+            peak_bytes = ask(case).peak_bytes or 0.0
+            result[case.measured.peak_measure].append(
+                (family_of(case.source), math.log(case.measured.peak_bytes / peak_bytes))
             )
     widths = {}
-    for measure, pairs in sorted(found.items()):
+    for measure, pairs in sorted(result.items()):
         names, errors = np.array([name for name, _ in pairs]), np.array([error for _, error in pairs])
         covered = np.zeros(len(errors), dtype=bool)
         for name in set(names) if len(set(names)) > 1 else ():
@@ -204,9 +204,9 @@ def errors_of(runs: Sequence[Run], errors: Array, calibration: RunCalibration) -
 
 
 def _groups(run: Run) -> tuple[str, ...]:
-    asked = run.case.question
-    compute = asked.workload.precision.compute
-    return groups_of(architecture_of(run), compute, moe=asked.model.is_moe)
+    question = run.case.question
+    compute = question.workload.precision.compute
+    return groups_of(architecture_of(run), compute, moe=question.model.is_moe)
 
 
 def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:
@@ -216,20 +216,20 @@ def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Paramete
     that section which are not named. Entries that `same` lists share the numbers of another entry, but for those
     that they name themselves.
     """
-    found = [_parameter(f"shared.{name}", numbers) for name, numbers in table["shared"].items()]
+    parameters = [_parameter(f"shared.{name}", numbers) for name, numbers in table["shared"].items()]
     for section in ("devices", "software"):
         priors, same = table[section], table.get("same", {}).get(section, {})
         for entry in getattr(base, section):
-            own = priors.get(entry, {})
-            fields = own if entry in same else {**priors["*"], **own}
+            local = priors.get(entry, {})
+            fields = local if entry in same else {**priors["*"], **local}
             for name, numbers in fields.items():
                 paths = tuple(
                     f"{section}.{follower}.{name}"
                     for follower, leader in same.items()
                     if leader == entry and name not in priors.get(follower, {})
                 )
-                found.append(_parameter(f"{section}.{entry}.{name}", numbers, paths))
-    return tuple(found)
+                parameters.append(_parameter(f"{section}.{entry}.{name}", numbers, paths))
+    return tuple(parameters)
 
 
 def _parameter(path: str, numbers: Sequence[Any], shared_by: tuple[str, ...] = ()) -> Parameter:

@@ -61,8 +61,8 @@ def main(runs: str, tests: str, page: str) -> None:
     """Write the page of the runs in a table and of Megatron-LM's tests in another, and its pictures."""
     projector, cases = projector_of("default", Costs()), load_cases(Path(runs))
     board = score(cases, projector)
-    asked = {LLM_ANALYSIS: llm_analysis_step} if find_spec("llm_analysis") is not None else None
-    peers, target = compare_peers(board, asked), Path(page)
+    question = {LLM_ANALYSIS: llm_analysis_step} if find_spec("llm_analysis") is not None else None
+    peers, target = compare_peers(board, question), Path(page)
     text = markdown(
         board,
         corpus=_shown(Path(runs)),
@@ -82,10 +82,10 @@ def by_name_alone(case: Case) -> Case:
     """Return the case as one asks who names the framework and says nothing more of its stack."""
     if case.stated is None or case.model is None or case.cluster is None:
         return case
-    words = {name: value for name, value in case.stated.strategy.items() if name not in OWN_WORDS}
-    stated = replace(case.stated, strategy=words)
-    strategy, workload = stated.trained(case.model, case.cluster)
-    return replace(case, stated=stated, strategy=strategy, workload=workload)
+    parts = {name: value for name, value in case.stated.strategy.items() if name not in OWN_WORDS}
+    stated = replace(case.stated, strategy=parts)
+    layout, workload = stated.trained(case.model, case.cluster)
+    return replace(case, stated=stated, strategy=layout, workload=workload)
 
 
 def _shown(path: Path) -> str:
@@ -112,7 +112,7 @@ def peer_chart(peers: Sequence[PeerGroup]) -> BarChart | None:
     bars = []
     for group in peers:
         name, rows = group.peer.partition(",")[0], f"{group.time.count} rows"
-        theirs, ours = (100.0 * (each.median_abs or 0.0) for each in (group.time, group.our_time))
+        theirs, ours = (100.0 * (item.median_abs or 0.0) for item in (group.time, group.our_time))
         bars += [
             Bar(label=name, values={"other tool": theirs}, remark=f"% on {rows}"),
             Bar(label=f"ours beside {name}", values={"Forescale": ours}, remark="%"),
@@ -313,12 +313,12 @@ def _memory(board: Scoreboard, picture: str) -> str:
     )
     text += table(["source", "measure", *_MEMORY_TITLE], rows) + "\n\n" + _unseen_peaks()
     for dimension in ("architecture", "parallelism"):
-        found = [
+        cells = [
             [group.name, *_cells(group.memory)]
             for group in board.by(dimension, core=False)
             if group.memory.count
         ]
-        text += f"\n\nThe same by {dimension}.\n\n" + table([dimension, *_MEMORY_TITLE], found)
+        text += f"\n\nThe same by {dimension}.\n\n" + table([dimension, *_MEMORY_TITLE], cells)
     return text
 
 
@@ -342,17 +342,19 @@ def _unseen_peaks() -> str:
 
 def _inside(outcomes: Iterable[Outcome]) -> str:
     """Return the share of measured peaks that lie in their stated interval."""
-    found = [
-        (measured, said.peak_low_bytes, said.peak_high_bytes)
-        for measured, said in ((each.case.measured.peak_bytes, each.prediction) for each in outcomes)
-        if measured and said and said.peak_low_bytes and said.peak_high_bytes
+    result = [
+        (measured, message.peak_low_bytes, message.peak_high_bytes)
+        for measured, message in (
+            (outcome.case.measured.peak_bytes, outcome.prediction) for outcome in outcomes
+        )
+        if measured and message and message.peak_low_bytes and message.peak_high_bytes
     ]
-    return _percent(coverage(*zip(*found, strict=True))) if found else "–"
+    return _percent(coverage(*zip(*result, strict=True))) if result else "–"
 
 
 def _of(outcomes: Iterable[Outcome]) -> ErrorSummary:
     """Return the errors of peaks."""
-    return summarise([each.memory_error for each in outcomes if each.memory_error is not None])
+    return summarise([outcome.memory_error for outcome in outcomes if outcome.memory_error is not None])
 
 
 def _named(board: Scoreboard, by_name: Scoreboard | None) -> str:
@@ -382,11 +384,11 @@ def _doubtful(board: Scoreboard) -> str:
     rows = [
         [
             doubt,
-            str(len(found)),
-            *_cells(_of(found))[:4],
-            ", ".join(o.case.id for o in found if o.case.measured.peak_bytes),
+            str(len(result)),
+            *_cells(_of(result))[:4],
+            ", ".join(o.case.id for o in result if o.case.measured.peak_bytes),
         ]
-        for doubt, found in doubts.items()
+        for doubt, result in doubts.items()
     ]
     refused = [
         [o.case.id, o.case.model_name, o.case.hardware, _layout(o), o.case.doubt or "–"]
@@ -438,11 +440,11 @@ _MEMORY_TITLE = ("rows", "median", "90th pct", "bias", "worst")
 
 def _measures(board: Scoreboard) -> dict[str, str]:
     """Return, by source, the measures of the rows whose memory is compared."""
-    found: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
     for outcome in board.outcomes:
         if outcome.memory_error is not None:
-            found.setdefault(outcome.case.source, {})[outcome.case.measured.peak_measure] = None
-    return {source: ", ".join(sorted(measures)) for source, measures in found.items()}
+            values.setdefault(outcome.case.source, {})[outcome.case.measured.peak_measure] = None
+    return {source: ", ".join(sorted(measures)) for source, measures in values.items()}
 
 
 def _choice(board: Scoreboard) -> str:
@@ -512,10 +514,10 @@ def _worst(board: Scoreboard) -> str:
 
 
 def _layout(outcome: Outcome) -> str:
-    strategy = outcome.case.question.layout
+    layout = outcome.case.question.layout
     names = ("tp", "cp", "ep", "pp", "vpp", "dp")
-    degrees = [f"{name}{getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]
-    return " ".join([*degrees, f"zero{strategy.zero}", f"mbs{strategy.micro_batch_size}"])
+    degrees = [f"{name}{getattr(layout, name)}" for name in names if getattr(layout, name) > 1]
+    return " ".join([*degrees, f"zero{layout.zero}", f"mbs{layout.micro_batch_size}"])
 
 
 def _skipped(board: Scoreboard) -> str:
@@ -585,8 +587,8 @@ def table(title: Sequence[str], rows: Sequence[Sequence[str]], *, ready: int = 0
     Cells of the last `ready` columns are Markdown already.
     """
     numeric = [all(_is_number(row[column]) for row in rows) for column in range(len(title))]
-    own = len(title) - ready
-    cells = [[*map(safe, row[:own]), *row[own:]] for row in rows]
+    local = len(title) - ready
+    cells = [[*map(safe, row[:local]), *row[local:]] for row in rows]
     lines = [list(title), ["---:" if right else "---" for right in numeric], *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -634,39 +636,35 @@ def llm_analysis_step(case: Case) -> float:
         If it is not installed.
     """
     analysis, config = _modules()
-    model, cluster, strategy, workload = case.question.parts
+    model, cluster, layout, workload = case.question.parts
     peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
     if workload.precision.compute not in ("bf16", "fp16") or peak is None:
         msg = "llm-analysis computes in 16 bits"
         raise InexpressibleError(msg)
-    if (
-        cluster.device.vendor == "Google"
-        or strategy.recompute.granularity not in RECOMPUTE
-        or strategy.cp > 1
-    ):
+    if cluster.device.vendor == "Google" or layout.recompute.granularity not in RECOMPUTE or layout.cp > 1:
         msg = "llm-analysis has no TPUs, named policies or context parallelism"
         raise InexpressibleError(msg)
     device = _device(config, cluster, peak)
-    asked = analysis.LLMAnalysis(
+    llm_analysis = analysis.LLMAnalysis(
         _model(config, model, workload.seq_len),
         device,
         config.DtypeConfig(),
-        _parallelism(config, strategy),
+        _parallelism(config, layout),
         flops_efficiency=EFFICIENCY,
     )
     gated = any(isinstance(kind.ffn, DenseFfn | MoeFfn) and kind.ffn.gated for kind in model.layer_kinds)
     with contextlib.redirect_stdout(io.StringIO()):
-        summary = asked.training(
-            batch_size_per_gpu=strategy.micro_batch_size,
+        summary = llm_analysis.training(
+            batch_size_per_gpu=layout.micro_batch_size,
             gradient_accumulation_steps=None,
             global_batch_size=workload.global_batch_size,
             seq_len=workload.seq_len,
             activation_recomputation=analysis.ActivationRecomputation(
-                RECOMPUTE[strategy.recompute.granularity]
+                RECOMPUTE[layout.recompute.granularity]
             ),
-            ds_zero=analysis.DSZeRO(strategy.zero),
+            ds_zero=analysis.DSZeRO(layout.zero),
             mlp_gated_linear_units=gated,
-            flash_attn=strategy.flash_attention,
+            flash_attn=layout.flash_attention,
         )
     return float(summary["latency_per_iter"])
 
@@ -718,13 +716,13 @@ def _model(config: Any, model: Model, seq_len: int) -> Any:  # noqa: ANN401
     )
 
 
-def _parallelism(config: Any, strategy: Layout) -> Any:  # noqa: ANN401
+def _parallelism(config: Any, layout: Layout) -> Any:  # noqa: ANN401
     return config.ParallelismConfig(
-        tp_size=strategy.tp,
-        pp_size=strategy.pp,
-        dp_size=strategy.dp,
-        ep_size=strategy.ep,
-        sp_size=strategy.tp if strategy.sp else 1,
+        tp_size=layout.tp,
+        pp_size=layout.pp,
+        dp_size=layout.dp,
+        ep_size=layout.ep,
+        sp_size=layout.tp if layout.sp else 1,
     )
 
 

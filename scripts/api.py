@@ -75,29 +75,33 @@ def api() -> str:
 def _function(name: str) -> str:
     function = getattr(forescale, name)
     shown = inspect.signature(inspect.unwrap(function))
-    plain = ", ".join(_parameter(each) for each in shown.parameters.values())
-    if any(each.kind is each.KEYWORD_ONLY for each in shown.parameters.values()):
-        first = next(each for each in shown.parameters.values() if each.kind is each.KEYWORD_ONLY)
+    plain = ", ".join(_parameter(parameter) for parameter in shown.parameters.values())
+    if any(parameter.kind is parameter.KEYWORD_ONLY for parameter in shown.parameters.values()):
+        first = next(
+            parameter for parameter in shown.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
+        )
         plain = plain.replace(_parameter(first), f"*, {_parameter(first)}", 1)
     return f"### `{name}({plain})`\n\n{_text(function)}\n"
 
 
-def _parameter(each: inspect.Parameter) -> str:
-    if each.kind is each.VAR_KEYWORD:
-        return f"**{each.name}"
-    return each.name if each.default is each.empty else f"{each.name}={each.default!r}"
+def _parameter(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
+    return (
+        parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
+    )
 
 
 def _field_docs(kind: type) -> dict[str, str]:
     """Return the docstring under each field of a dataclass that has one."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    result = {}
     for statement, following in zip(body.body, body.body[1:], strict=False):
         match statement, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = inspect.cleandoc(text)
-    return found
+                result[name] = inspect.cleandoc(text)
+    return result
 
 
 def _value(name: str) -> str:
@@ -106,8 +110,8 @@ def _value(name: str) -> str:
     if isinstance(kind, type) and is_dataclass(kind):
         described = _field_docs(kind)
         for item in fields(kind):
-            told = " ".join(described.get(item.name, "").split())
-            lines.append(f"- `{item.name}: {item.type}`{f' – {told}' if told else ''}")
+            explicit = " ".join(described.get(item.name, "").split())
+            lines.append(f"- `{item.name}: {item.type}`{f' – {explicit}' if explicit else ''}")
         lines.append("")
     for method, function in vars(kind).items():
         if not method.startswith("_") and (inspect.isfunction(function) or isinstance(function, property)):
@@ -120,9 +124,9 @@ def _text(documented: object) -> str:
     """Return a docstring with its sections as headings of lists."""
     text = inspect.getdoc(documented) or ""
     lines: list[str] = []
-    given = text.splitlines()
-    for place, line in enumerate(given):
-        below = given[place + 1] if place + 1 < len(given) else ""
+    value = text.splitlines()
+    for place, line in enumerate(value):
+        below = value[place + 1] if place + 1 < len(value) else ""
         if set(line) == {"-"}:
             continue
         lines.append(f"**{line}**\n" if below and set(below) == {"-"} else line)
@@ -131,14 +135,14 @@ def _text(documented: object) -> str:
 
 def _listed(lines: list[str]) -> list[str]:
     """Return entries of sections, which are followed by indented lines, as items of a list."""
-    found: list[str] = []
+    names: list[str] = []
     for place, line in enumerate(lines):
         below = lines[place + 1] if place + 1 < len(lines) else ""
         if line and not line.startswith((" ", "*")) and below.startswith("    "):
-            found.append(f"- `{line}`:")
+            names.append(f"- `{line}`:")
         else:
-            found.append(line.replace("    ", "  ", 1) if line.startswith("    ") else line)
-    return found
+            names.append(line.replace("    ", "  ", 1) if line.startswith("    ") else line)
+    return names
 
 
 FILES = f"""# Files of a question
@@ -210,15 +214,15 @@ def files() -> str:
 
 def _within(kinds: tuple[type, ...]) -> list[type]:
     """Return dataclasses with those that their fields hold, each once."""
-    found: list[type] = []
+    result: list[type] = []
     waiting = [*kinds]
     while waiting:
         kind = waiting.pop(0)
-        if kind in found or kind.__name__ == "Constraint":
+        if kind in result or kind.__name__ == "Constraint":
             continue
-        found.append(kind)
+        result.append(kind)
         waiting[:0] = [part for hint in get_type_hints(kind).values() for part in _dataclasses(hint)]
-    return found
+    return result
 
 
 def _dataclasses(hint: Any) -> Iterator[type]:  # noqa: ANN401 (an annotation)
@@ -240,8 +244,8 @@ def _table(kind: type) -> str:
     for item in fields(kind):
         if not item.init or item.name == "rules":
             continue
-        told = " ".join((described.get(item.name) or _helped(item.name)).split()).replace("|", "\\|")
-        lines.append(f"| `{item.name}` | {_values(hints[item.name])} | {_default(item)} | {told} |")
+        explicit = " ".join((described.get(item.name) or _helped(item.name)).split()).replace("|", "\\|")
+        lines.append(f"| `{item.name}` | {_values(hints[item.name])} | {_default(item)} | {explicit} |")
     return "\n".join(lines) + "\n"
 
 
@@ -268,8 +272,8 @@ def _values(hint: Any) -> str:  # noqa: ANN401 (an annotation)
     if is_dataclass(hint):
         name = getattr(hint, "__name__", "")
         return f"table [{name}](#{name.lower()})"
-    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
-    return words.get(hint, "table")
+    overrides = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    return overrides.get(hint, "table")
 
 
 def _default(item: Field[Any]) -> str:
@@ -312,7 +316,7 @@ OTHERS = """## Other files
 
 def formats() -> str:
     """Return the page of frameworks' files."""
-    read = ["| format | name |", "|---|---|", *(f"| {each.title} | `{each.name}` |" for each in READERS), ""]
+    read = ["| format | name |", "|---|---|", *(f"| {item.title} | `{item.name}` |" for item in READERS), ""]
     written = ["| format | names, release lines |", "|---|---|"]
     for writer in WRITERS:
         lines = [f"`{name}`{_releases(name)}" for name in writer.frameworks]
@@ -321,8 +325,8 @@ def formats() -> str:
 
 
 def _releases(name: str) -> str:
-    found = release_names(load_framework(name).name)
-    return f" ({', '.join(found)})" if len(found) > 1 else ""
+    result = release_names(load_framework(name).name)
+    return f" ({', '.join(result)})" if len(result) > 1 else ""
 
 
 PAGES = {"api.md": api, "files.md": files, "formats.md": formats}

@@ -18,9 +18,9 @@ BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "data/published/README.md", "exampl
 
 def beside() -> list[Path]:
     """Return these files, from the root of the repository."""
-    given = [ROOT / name for name in BESIDE]
-    found = [path for each in given for path in (each.iterdir() if each.is_dir() else [each])]
-    return sorted(path.relative_to(ROOT) for path in found if path.is_file())
+    value = [ROOT / name for name in BESIDE]
+    paths = [path for item in value for path in (item.iterdir() if item.is_dir() else [item])]
+    return sorted(path.relative_to(ROOT) for path in paths if path.is_file())
 
 
 def relinked(text: str, page: str) -> str:

@@ -24,9 +24,9 @@ def problems(path: Path) -> list[str]:
     """Return what in one file is too long."""
     text = path.read_text(encoding="utf-8")
     where = path.relative_to(SOURCE)
-    found = []
+    result = []
     if len(text.splitlines()) > FILE_LINES:
-        found.append(f"{where}: {len(text.splitlines())} lines (at most {FILE_LINES})")
+        result.append(f"{where}: {len(text.splitlines())} lines (at most {FILE_LINES})")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             formula = any(
@@ -36,8 +36,8 @@ def problems(path: Path) -> list[str]:
             limit = FORMULA_LINES if formula else FUNCTION_LINES
             length = body_lines(node)
             if length > limit:
-                found.append(f"{where}: {node.name} has {length} lines (at most {limit})")
-    return found
+                result.append(f"{where}: {node.name} has {length} lines (at most {limit})")
+    return result
 
 
 def body_lines(node: ast.FunctionDef) -> int:

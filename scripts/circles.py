@@ -45,11 +45,11 @@ def imported(path: Path, name: str, files: Mapping[str, Path]) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             targets = [f"{base}.{alias.name}" for alias in node.names]
         for target in targets:
-            found = target
-            while found and found not in files:
-                found = found.rpartition(".")[0]
-            if found and found not in (name, FACE):
-                yield found
+            result = target
+            while result and result not in files:
+                result = result.rpartition(".")[0]
+            if result and result not in (name, FACE):
+                yield result
 
 
 if __name__ == "__main__":

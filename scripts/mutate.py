@@ -190,9 +190,9 @@ def all_mutants(only: str | None) -> list[Mutant]:
     """Return the mutants of the formulas in their fixed random order."""
     starts = (only,) if only else FORMULAS
     paths = [p for p in sorted(SOURCE.rglob("*.py")) if str(p.relative_to(SOURCE)).startswith(starts)]
-    found = [mutant for path in paths for mutant in mutants_of(path)]
-    random.Random(2026).shuffle(found)  # noqa: S311 (an order, not a secret)
-    return found
+    mutants = [mutant for path in paths for mutant in mutants_of(path)]
+    random.Random(2026).shuffle(mutants)  # noqa: S311 (an order, not a secret)
+    return mutants
 
 
 def apply(mutant: Mutant) -> bool:
@@ -338,13 +338,13 @@ class Runner(Shortened):
         covering = (
             self.names[number] for number in self.lines.get(mutant.path, {}).get(str(mutant.line), ())
         )
-        chosen: list[pytest.Item] = []
+        selected: list[pytest.Item] = []
         spent = 0.0
         for name in sorted(covering, key=self.seconds.__getitem__):
             spent += self.seconds[name]
-            if name in items and (spent <= self.budget or not chosen):
-                chosen.append(items[name])
-        return chosen
+            if name in items and (spent <= self.budget or not selected):
+                selected.append(items[name])
+        return selected
 
     def _settle(self, file: TextIO, mutant: Mutant, tests: int, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
@@ -421,13 +421,15 @@ def main() -> int:
         return int(pytest.main(arguments, plugins=[Mapper()]))
     if options.again:
         rows = [json.loads(line) for line in options.again.read_text(encoding="utf-8").splitlines()]
-        chosen = [Mutant(**{f.name: row[f.name] for f in dataclasses.fields(Mutant)}) for row in rows]
+        mutants = [Mutant(**{f.name: row[f.name] for f in dataclasses.fields(Mutant)}) for row in rows]
     else:
-        chosen = all_mutants(options.only)
-    sys.stderr.write(f"{len(chosen):,} mutants\n")
+        mutants = all_mutants(options.only)
+    sys.stderr.write(f"{len(mutants):,} mutants\n")
     if options.what == "count":
         return 0
-    runner = Runner(chosen[: options.number], jobs=options.jobs, budget=options.budget, output=options.output)
+    runner = Runner(
+        mutants[: options.number], jobs=options.jobs, budget=options.budget, output=options.output
+    )
     return int(pytest.main([*arguments, "-s", "-x"], plugins=[runner]))
 
 

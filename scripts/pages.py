@@ -60,25 +60,25 @@ def blocks(lines: list[str]) -> Iterator[Block]:
     """Yield what a page would have run."""
     at, mark, reason, before = 0, "", "", None
     while at < len(lines):
-        line, end, found = lines[at], at + 1, None
+        line, end, fenced = lines[at], at + 1, None
         if marked := MARK.fullmatch(line.strip()):
             mark, reason = marked.groups()
         elif line.startswith("```"):
             end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith("```")) + 1
-            found = _fenced(lines, at, end, before)
+            fenced = _fenced(lines, at, end, before)
         elif line.startswith("    ") and not (at and lines[at - 1].strip()):
             end = next(
                 i for i in range(at, len(lines) + 1) if i == len(lines) or not lines[i].startswith("    ")
             )
             source = "\n".join(text[4:] for text in lines[at:end])
-            found = (
+            fenced = (
                 Block("command", at, end, source) if re.search(rf"^{COMMAND.pattern}", source, re.M) else None
             )
         if line.strip() and not marked:
-            if found is not None:
-                found.mark, found.reason = mark, reason
-                yield found
-            mark, reason, before = "", "", found
+            if fenced is not None:
+                fenced.mark, fenced.reason = mark, reason
+                yield fenced
+            mark, reason, before = "", "", fenced
         at = end
 
 
@@ -88,9 +88,9 @@ def _fenced(lines: list[str], at: int, end: int, before: Block | None) -> Block 
     if kind in ("python", "toml"):
         return Block(kind, at + 1, end - 1, "\n".join(inner))
     if not kind and inner and inner[0].startswith("$ forescale"):
-        told = next(i for i, line in enumerate(inner) if not line.endswith("\\")) + 1
-        source = "\n".join([inner[0][2:], *inner[1:told]])
-        return Block("command", at + 1, at + 1 + told, source, shown=(at + 1 + told, end - 1))
+        explicit = next(i for i, line in enumerate(inner) if not line.endswith("\\")) + 1
+        source = "\n".join([inner[0][2:], *inner[1:explicit]])
+        return Block("command", at + 1, at + 1 + explicit, source, shown=(at + 1 + explicit, end - 1))
     if not kind and before is not None:
         before.shown = (at + 1, end - 1)
     return None
@@ -113,12 +113,12 @@ class Runner:
         from forescale.cli.app import run
 
         for line in block.source.replace("\\\n", "").splitlines():
-            words = shlex.split(line, comments=True)
-            if words and COMMAND.match(line):
+            parts = shlex.split(line, comments=True)
+            if parts and COMMAND.match(line):
                 dry = ["--dry-run"] if block.mark == "dry run" else []
                 errors = io.StringIO()
                 with contextlib.redirect_stderr(errors):
-                    code = run([*words[1:], *dry])
+                    code = run([*parts[1:], *dry])
                 if code:
                     msg = f"{line}: exit code {code}: {errors.getvalue()}"
                     raise RuntimeError(msg)
@@ -132,8 +132,8 @@ class Runner:
                 continue
             value = eval(compile(ast.Expression(node.value), "page", "eval"), self.names)  # noqa: S307
             last = (node.end_lineno or 0) - 1
-            head, told, _ = lines[last].partition("#> ")
-            lines[last] = f"{head}#> {value!r}" if told else head
+            head, explicit, _ = lines[last].partition("#> ")
+            lines[last] = f"{head}#> {value!r}" if explicit else head
         return "\n".join(lines)
 
     def _toml(self, block: Block) -> str:
@@ -147,8 +147,8 @@ class Runner:
 def refreshed(text: str) -> str:
     """Return a page with what its blocks print and give at present."""
     lines, runner = text.splitlines(), Runner()
-    found = [(block, *runner.run(block)) for block in [*blocks(lines)] if block.mark != "not run"]
-    for block, source, printed in reversed(found):  # from the last, so that lines keep their numbers
+    result = [(block, *runner.run(block)) for block in [*blocks(lines)] if block.mark != "not run"]
+    for block, source, printed in reversed(result):  # from the last, so that lines keep their numbers
         if block.shown is not None:
             place = slice(*block.shown)
             lines[place] = _as_quick(printed, "\n".join(lines[place])).splitlines()
@@ -159,8 +159,8 @@ def refreshed(text: str) -> str:
 
 def _as_quick(printed: str, shown: str) -> str:
     """Return what was printed with the durations that the page shows: they are never the same."""
-    found = iter([*CLOCK.findall(shown), *CLOCK.findall(printed)])
-    return CLOCK.sub(lambda _: next(found), printed)
+    result = iter([*CLOCK.findall(shown), *CLOCK.findall(printed)])
+    return CLOCK.sub(lambda _: next(result), printed)
 
 
 @contextlib.contextmanager

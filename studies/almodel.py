@@ -46,12 +46,12 @@ MEASURED_RATE = 186e9
 
 def output(winners: Winners) -> Output:
     """Return report, tables and figures."""
-    found = search_almodel(MODEL, CLUSTER, WORKLOAD)
+    result = search_almodel(MODEL, CLUSTER, WORKLOAD)
     other = search_almodel(
         MODEL, CLUSTER, WORKLOAD, preset=Almodel(terms=first_table_terms()), worst=0, least_mfu=0.2
     )
     quirks = quirk_cases()
-    detailed = [(one, *own(one.strategy)) for one in found.best[:5]]
+    detailed = [(one, *own(one.strategy)) for one in result.best[:5]]
     best = {
         rate: winners.best(rate, question(cluster), top=5)
         for rate, cluster in ((NOMINAL, CLUSTER), (MEASURED, as_measured(CLUSTER)))
@@ -59,13 +59,13 @@ def output(winners: Winners) -> Output:
     parts = ["# The ALModel analysis: tables", quirk_table(quirks), engine_table(detailed), best_table(best)]
     stages = winners.best("186 GB/s, pp 2", question(as_measured(CLUSTER)).within(pp=(2,)))
     figures = {
-        **analysis_figures(found, quirks),
+        **analysis_figures(result, quirks),
         **engine_figures(*detailed[0]),
         **best_figures(best[NOMINAL][0], best[MEASURED][0], stages[0], detailed[0][1]),
     }
     return Output(
         tables={
-            "report.md": to_markdown(almodel_report(found, other)),
+            "report.md": to_markdown(almodel_report(result, other)),
             "tables.md": "\n\n".join(parts) + "\n",
         },
         charts={},
@@ -88,19 +88,19 @@ def own(layout: Layout) -> tuple[Projection, Projection]:
     return nominal, measured
 
 
-def analysis_figures(found: AlmodelResult, quirks: Mapping[str, AlmodelResult]) -> dict[str, object]:
+def analysis_figures(almodel_result: AlmodelResult, quirks: Mapping[str, AlmodelResult]) -> dict[str, object]:
     """Return what the page says of the analysis."""
-    first = found.best[0]
+    first = almodel_result.best[0]
     without = {name: result.best[0] for name, result in quirks.items()}
     flops = first.projection.model_flops_full_attention_per_step
     return {
-        "detailed_steps": bounds(float(one.step.total) for one in found.best[:5]),
-        "steps": (first.step.total, found.slowest[0].step.total),
-        "mfus": bounds(percent(one) for one in (*found.slowest, *found.best)),
+        "detailed_steps": bounds(float(one.step.total) for one in almodel_result.best[:5]),
+        "steps": (first.step.total, almodel_result.slowest[0].step.total),
+        "mfus": bounds(percent(one) for one in (*almodel_result.slowest, *almodel_result.best)),
         "petaflop": flops / 1e15,
-        "num_candidates": found.num_candidates,
-        "num_feasible": found.num_feasible,
-        "more_feasible": found.num_feasible - quirks["without `scores_shrink_twice`"].num_feasible,
+        "num_candidates": almodel_result.num_candidates,
+        "num_feasible": almodel_result.num_feasible,
+        "more_feasible": almodel_result.num_feasible - quirks["without `scores_shrink_twice`"].num_feasible,
         "analysis": first,
         "analysis_short": short(first),
         "analysis_mfu": percent(first),
@@ -110,7 +110,7 @@ def analysis_figures(found: AlmodelResult, quirks: Mapping[str, AlmodelResult]) 
         "bf16_best": layout(without["without `gathers_fp32`"]),
         "meant_best": short(without[MEANT]),
         "meant_mfu": percent(without[MEANT]),
-        "division": found.best[2].step.total / first.step.total - 1.0,
+        "division": almodel_result.best[2].step.total / first.step.total - 1.0,
     }
 
 
@@ -122,7 +122,7 @@ def engine_figures(one: Ranked, nominal: Projection, measured: Projection) -> di
         for n in (1, 2, 4)
     ]
     states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
-    least, most = bounds(each.step_time_s for each in divided)
+    least, most = bounds(item.step_time_s for item in divided)
     return {
         "nominal": nominal,
         "measured": measured,
@@ -170,7 +170,7 @@ def claims(best: Mapping[str, Sequence[Projection]], published: Projection) -> d
         "The best layout recomputes whole layers": slow.strategy.recompute.granularity == "full",
         "its larger micro-batch": slow.strategy.micro_batch_size > nominal.strategy.micro_batch_size,
         "Expert parallelism loses in both": all(
-            one.strategy.ep == 1 for found in best.values() for one in found
+            one.strategy.ep == 1 for item in best.values() for one in item
         ),
     }
 
@@ -200,8 +200,8 @@ def quirk_cases() -> dict[str, AlmodelResult]:
 def quirk_table(quirks: Mapping[str, AlmodelResult]) -> str:
     """Return the best and the slowest layout with each quirk left out, and with all."""
     rows = []
-    for name, found in quirks.items():
-        best, worst = found.best[0], found.slowest[0]
+    for name, quirk in quirks.items():
+        best, worst = quirk.best[0], quirk.slowest[0]
         rows.append((name, short(best), seconds(best), f"{percent(best):.1f}", short(worst), seconds(worst)))
     return table("Quirks", ("", "best", "step (s)", "MFU (%)", "slowest that fits", "step (s)"), rows)
 
@@ -212,17 +212,17 @@ def engine_table(detailed: Sequence[tuple[Ranked, Projection, Projection]]) -> s
         (
             short(one),
             seconds(one),
-            f"{own.step_time_s:.2f} ({own.step_time.low:.1f} to {own.step_time.high:.1f})",
+            f"{local.step_time_s:.2f} ({local.step_time.low:.1f} to {local.step_time.high:.1f})",
             f"{measured.step_time_s:.2f}",
             f"{one.step.compute:.2f}",
-            f"{compute(own):.2f}",
+            f"{compute(local):.2f}",
             f"{one.step.communication:.2f}",
-            f"{exposed(own):.2f}",
+            f"{exposed(local):.2f}",
             f"{exposed(measured):.2f}",
             f"{one.memory.total / GIB:.1f}",
-            f"{own.memory.peak_bytes / GIB:.1f}",
+            f"{local.memory.peak_bytes / GIB:.1f}",
         )
-        for one, own, measured in detailed
+        for one, local, measured in detailed
     ]
     heads = (
         *("layout", "step (s)", "ours", "ours, measured rate", "compute (s)", "ours"),
@@ -243,8 +243,8 @@ def best_table(best: Mapping[str, Sequence[Projection]]) -> str:
             f"{exposed(one):.2f}",
             f"{one.memory.peak_bytes / GIB:.1f}",
         )
-        for name, found in best.items()
-        for one in found
+        for name, item in best.items()
+        for one in item
     ]
     heads = ("network", "layout", "step (s)", "MFU (%)", "compute (s)", "exposed (s)", "GiB")
     return table("The best layouts under our own engine", heads, rows)

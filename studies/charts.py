@@ -62,8 +62,8 @@ def layout_chart(shown: Mapping[str, Ranked], *, axis: str, log_time: bool = Fal
         {"label": label, "GB": one.memory_bytes.total / 1e9, "step (s)": one.step_time_s}
         for label, one in shown.items()
     ]
-    words = {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"}
-    x = {"field": "label", "type": "ordinal", "sort": order, "title": axis, "axis": words}
+    parts = {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"}
+    x = {"field": "label", "type": "ordinal", "sort": order, "title": axis, "axis": parts}
     above = {
         "data": {"values": degrees},
         "mark": "bar",
@@ -341,7 +341,7 @@ def cell_chart(rows: Sequence[Chart], *, x: str, y: str, value: str, top: float)
         "legend": None,
     }
     ink = {"value": "black", "condition": {"test": f"datum['{value}'] > {0.6 * top}", "value": "white"}}
-    words = [
+    parts = [
         {
             "mark": {"type": "text", "dy": dy, "fontSize": size, "fontWeight": weight},
             "encoding": {**places, "text": {"field": field, "type": "nominal"}, "color": ink},
@@ -356,7 +356,7 @@ def cell_chart(rows: Sequence[Chart], *, x: str, y: str, value: str, top: float)
         "width": 340,
         "height": 44 * len(down),
         "data": {"values": list(rows)},
-        "layer": [{"mark": "rect", "encoding": {**places, "color": colour}}, *words],
+        "layer": [{"mark": "rect", "encoding": {**places, "color": colour}}, *parts],
     }
 
 

@@ -72,17 +72,17 @@ def published() -> Question:
 
 def kernels(question: Question) -> dict[str, float]:
     """Return milliseconds of one MoE layer and micro-batch, by the kinds of kernels of `PROFILED`."""
-    found = dict.fromkeys((name for name, _ in PROFILED), 0.0)
+    names = dict.fromkeys((name for name, _ in PROFILED), 0.0)
     prepared = prepare(question)
     layer = prepared.priced.priced.layers[-1]
-    for name, own in layer.operators.items():
-        again = "mla_up_proj" in own.operator.modules
-        for (primitive, seconds), phase in zip(own.primitives, own.passes, strict=True):
+    for name, operator in layer.operators.items():
+        again = "mla_up_proj" in operator.operator.modules
+        for (primitive, seconds), phase in zip(operator.primitives, operator.passes, strict=True):
             kind = _kind(name, primitive, phase)
             if kind is not None:
                 times = 2.0 if again and phase == "forward" else 1.0
-                found[kind] += 1e3 * float(seconds) * times
-    return found
+                names[kind] += 1e3 * float(seconds) * times
+    return names
 
 
 def layer_ms(question: Question) -> float:
@@ -175,12 +175,12 @@ def middle(question: Question) -> float:
 def deepseek_table() -> str:
     """Return DeepSeek-V3 as published beside what is projected."""
     question = published()
-    found = project(question)
-    memory = found.memory
+    result = project(question)
+    memory = result.memory
     lines = [
         "| | published | projected |",
         "|---|---:|---:|",
-        f"| step | {published_step():.2f} s | {found.step_time_s:.2f} s |",
+        f"| step | {published_step():.2f} s | {result.step_time_s:.2f} s |",
         f"| step, ends in the place of layers | | {balanced().step_time_s:.2f} s |",
         f"| memory of the fullest rank | at most 80 GB | {memory.peak_bytes / GIB:.1f} of "
         f"{memory.capacity_bytes / GIB:.1f} GiB |",
@@ -233,9 +233,9 @@ def llama_memory() -> str:
 
 def llama_rates() -> list[tuple[float, float]]:
     """Return projected FLOP/s of a device, and MFU, of each line of `LLAMA`."""
-    asked = [llama(devices, cp, seq_len, batch) for devices, cp, seq_len, batch, _, _ in LLAMA]
-    found = [(project(each).mfu, each.cluster.device.matrix_flops.bf16 or 0.0) for each in asked]
-    return [(mfu * peak, mfu) for mfu, peak in found]
+    llamas = [llama(devices, cp, seq_len, batch) for devices, cp, seq_len, batch, _, _ in LLAMA]
+    result = [(project(item).mfu, item.cluster.device.matrix_flops.bf16 or 0.0) for item in llamas]
+    return [(mfu * peak, mfu) for mfu, peak in result]
 
 
 def llama_table() -> str:
@@ -254,16 +254,16 @@ def llama_table() -> str:
 
 def searches(winners: Winners) -> tuple[Sequence[Projection], Sequence[Projection]]:
     """Return the best layouts among those of DeepSeek's stack, and among all."""
-    asked = ask_search("deepseek-v3", **RUN)
-    assert asked.framework is not None
-    own = replace(asked, space=searched(asked.framework, asked.space, limited=True))
-    return winners.best("DeepSeek's stack", own, top=5), winners.best("any layout", asked, top=5)
+    question = ask_search("deepseek-v3", **RUN)
+    assert question.framework is not None
+    local = replace(question, space=searched(question.framework, question.space, limited=True))
+    return winners.best("DeepSeek's stack", local, top=5), winners.best("any layout", question, top=5)
 
 
-def search_table(found: Mapping[str, Sequence[Projection]]) -> str:
+def search_table(projections: Mapping[str, Sequence[Projection]]) -> str:
     """Return the layouts that searches find."""
     lines = ["| among | layout | step | GiB | |", "|---|---|---:|---:|---|"]
-    for space, best in found.items():
+    for space, best in projections.items():
         for one in best:
             memory = f"{one.memory.peak_bytes / GIB:.1f} | {one.memory.verdict}"
             lines.append(f"| {space} | {phrases.layout(one.strategy)} | {one.step_time_s:.2f} s | {memory} |")
@@ -273,13 +273,13 @@ def search_table(found: Mapping[str, Sequence[Projection]]) -> str:
 def deepseek_figures() -> dict[str, object]:
     """Return what the page says of DeepSeek-V3."""
     question = published()
-    found = project(question)
+    result = project(question)
     ours, alone, measured = kernels(question), deepep_seconds(question), dict(PROFILED)
-    *others, last, most = sorted(stage.peak_bytes / GIB for stage in found.memory.stages)
+    *others, last, most = sorted(stage.peak_bytes / GIB for stage in result.memory.stages)
     return {
-        "step": found,
+        "step": result,
         "published_step": published_step(),
-        "step_error": found.step_time_s / published_step() - 1.0,
+        "step_error": result.step_time_s / published_step() - 1.0,
         "balanced": balanced(),
         "layer": layer_ms(question),
         "kernels": {name.split(",")[0]: ours[name] for name in measured},
@@ -288,7 +288,7 @@ def deepseek_figures() -> dict[str, object]:
         "ends": bounds((last, most)),
         "others": bounds(others),
         "ranks": bounds((*others, last, most)),
-        "capacity": found.memory.capacity_bytes / GIB,
+        "capacity": result.memory.capacity_bytes / GIB,
         "savings": savings(),
     }
 
@@ -346,15 +346,15 @@ def output(winners: Winners) -> Output:
         search_table({"DeepSeek's stack": stack, "any layout": free}),
     ]
     first, other = stack[0], free[0]
-    own = min(stack, key=lambda one: (not _as_published(one), one.step_time_s))
+    local = min(stack, key=lambda one: (not _as_published(one), one.step_time_s))
     figures = {
         "stack_best": first,
         "stack_words": phrases.layout(first.strategy),
         "stack_gib": first.memory.peak_bytes / GIB,
-        "own": own,
-        "own_words": phrases.layout(own.strategy),
-        "own_gib": own.memory.peak_bytes / GIB,
-        "own_loss": own.step_time_s / first.step_time_s - 1.0,
+        "own": local,
+        "own_words": phrases.layout(local.strategy),
+        "own_gib": local.memory.peak_bytes / GIB,
+        "own_loss": local.step_time_s / first.step_time_s - 1.0,
         "free_best": other,
         "free_words": phrases.layout(other.strategy),
         "free_gain": 1.0 - other.step_time_s / first.step_time_s,
@@ -366,7 +366,7 @@ def output(winners: Winners) -> Output:
             for name, (rows, axes) in PICTURES.items()
         },
         figures={**deepseek_figures(), **llama_figures(), **figures},
-        claims=claims(first, own, other),
+        claims=claims(first, local, other),
     )
 
 
@@ -378,11 +378,11 @@ def _as_published(one: Projection) -> bool:
     )
 
 
-def claims(stack: Projection, own: Projection, free: Projection) -> dict[str, bool]:
+def claims(stack: Projection, projection: Projection, free: Projection) -> dict[str, bool]:
     """Return which statements of the page hold."""
     most = sorted(project(published()).memory.stages, key=lambda stage: -stage.peak_bytes)[:2]
     return {
-        "The published degrees are among the five fastest": _as_published(own),
+        "The published degrees are among the five fastest": _as_published(projection),
         "layouts without a pipeline are faster": free.strategy.pp == 1 < stack.strategy.pp,
         "The fullest ranks are the two that have both ends of the model": {stage.stage for stage in most}
         == {0, 15},

@@ -57,13 +57,13 @@ Known = Mapping[str, Projection]
 def best_layouts(winners: Winners) -> dict[str, Projection]:
     """Return the best layout of every case of the sweep, which is the same for all tokens."""
     sweep = read_sweep(SWEEP)
-    found = {}
+    result = {}
     for point in sweep.asked:
         shown = dict(zip(sweep.axes.names, point.shown, strict=True))
         if shown["tokens"] == TOKENS:
             assert point.question is not None
-            found[str(shown["case"])] = winners.best(str(shown["case"]), point.question)[0]
-    return found
+            result[str(shown["case"])] = winners.best(str(shown["case"]), point.question)[0]
+    return result
 
 
 def named(machine: str, devices: int) -> str:
@@ -80,11 +80,11 @@ def days(one: Projection, restart: float, tokens: float = TOKENS) -> Calendar | 
         return None
 
 
-def said_days(found: Calendar | None) -> str:
+def said_days(result: Calendar | None) -> str:
     """Return days with their range."""
-    if found is None:
+    if result is None:
         return "never ends"
-    return f"{found.days.expected:,.0f} ({found.days.low:,.0f} to {found.days.high:,.0f})"
+    return f"{result.days.expected:,.0f} ({result.days.low:,.0f} to {result.days.high:,.0f})"
 
 
 def share(value: float | None) -> str:
@@ -92,9 +92,9 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{100.0 * value:.1f} %"
 
 
-def goodput(found: Calendar | None) -> float | None:
+def goodput(result: Calendar | None) -> float | None:
     """Return the share of the calendar that trains."""
-    return None if found is None else found.goodput
+    return None if result is None else result.goodput
 
 
 def layout(one: Projection) -> str:
@@ -111,20 +111,20 @@ def megawatts(one: Projection) -> float:
     return float(one.cluster.num_devices) * one.cluster.device.power_w * (pue.value if pue else 1.0) / 1e6
 
 
-def gigawatt_hours(one: Projection, found: Calendar) -> float:
+def gigawatt_hours(one: Projection, result: Calendar) -> float:
     """Return the energy of a run."""
-    return 24.0 * found.days.expected * megawatts(one) / 1e3
+    return 24.0 * result.days.expected * megawatts(one) / 1e3
 
 
 def hourly(one: Projection) -> float:
     """Return the published price of an hour of a device, 0 where none is known."""
-    found = published_prices().price(one.cluster.device.name)
-    return 0.0 if found is None else found[0].expected
+    price = published_prices().price(one.cluster.device.name)
+    return 0.0 if price is None else price[0].expected
 
 
-def millions(one: Projection, found: Calendar) -> float:
+def millions(one: Projection, result: Calendar) -> float:
     """Return the price of the device hours of a run, in millions."""
-    return one.cluster.num_devices * 24 * found.days.expected * hourly(one) / 1e6
+    return one.cluster.num_devices * 24 * result.days.expected * hourly(one) / 1e6
 
 
 def grid_rows(known: Known) -> Iterator[tuple[str, ...]]:
@@ -132,22 +132,22 @@ def grid_rows(known: Known) -> Iterator[tuple[str, ...]]:
     for machine in GRID:
         for devices in SIZES:
             one = known[named(machine, devices)]
-            found = one.calendar
+            result = one.calendar
             yield (
                 *(machine, f"{devices:,}", layout(one), f"{one.step_time_s:.2f}", share(one.mfu)),
                 f"{one.training_days:.1f}",
-                said_days(found),
-                *(share(goodput(found)), f"{megawatts(one):,.0f}"),
-                "–" if found is None else f"{gigawatt_hours(one, found):,.0f}",
-                "–" if found is None else f"{millions(one, found):,.0f}",
+                said_days(result),
+                *(share(goodput(result)), f"{megawatts(one):,.0f}"),
+                "–" if result is None else f"{gigawatt_hours(one, result):,.0f}",
+                "–" if result is None else f"{millions(one, result):,.0f}",
             )
 
 
 def restart_rows(known: Known) -> Iterator[tuple[str, ...]]:
     """Yield goodput by restart and size of H100."""
     for restart in RESTARTS:
-        found = [days(known[named("H100", devices)], restart) for devices in SIZES]
-        yield (f"{restart:,.0f} s", *(share(goodput(one)) for one in found))
+        result = [days(known[named("H100", devices)], restart) for devices in SIZES]
+        yield (f"{restart:,.0f} s", *(share(goodput(one)) for one in result))
 
 
 def announced_rows(known: Known) -> Iterator[tuple[str, ...]]:
@@ -186,9 +186,9 @@ def collective_rows() -> Iterator[tuple[str, ...]]:
     """Yield the time of a GiB over all devices by what the network can do."""
     for machine, cluster in GRID.items():
         for devices in (SIZES[1], SIZES[-1]):
-            given, group = load_cluster(cluster, devices), Group(size=float(devices))
+            value, group = load_cluster(cluster, devices), Group(size=float(devices))
             for name, change in CHANGES.items():
-                model = Costs().collective_model(altered(given, **change))
+                model = Costs().collective_model(altered(value, **change))
                 times = (float(model.seconds(kind=kind, num_bytes=BYTES, group=group)) for kind in SUMS)
                 yield (machine, f"{devices:,}", name, *map(format_seconds, times))
 
@@ -200,7 +200,7 @@ Steps = Mapping[tuple[str, int], tuple[float, float, float]]
 
 def best_steps(known: Known, winners: Winners) -> Steps:
     """Return the best step by what the network can do; the sweep has those with and without SHARP."""
-    found = {}
+    result = {}
     for machine, devices in NETWORKS:
         name = named(machine, devices)
         question = Question(
@@ -209,12 +209,12 @@ def best_steps(known: Known, winners: Winners) -> Steps:
             workload=Workload(seq_len=8192, global_batch_size=8192),
         )
         tiered = winners.best(f"{name}, hierarchical", question)[0]
-        found[machine, devices] = (
+        result[machine, devices] = (
             known[name].step_time_s,
             tiered.step_time_s,
             known[f"{name}, SHARP"].step_time_s,
         )
-    return found
+    return result
 
 
 def change_rows(steps: Steps) -> Iterator[tuple[str, ...]]:
@@ -290,8 +290,8 @@ FAILED_EVERY_H = 54.0 * 24.0 / 419.0 * 16384.0
 
 def best_size(known: Known, restart: float) -> int:
     """Return the number of H100 on which the calendar is shortest."""
-    found = {devices: days(known[named("H100", devices)], restart) for devices in SIZES}
-    return min((one.days.expected, devices) for devices, one in found.items() if one is not None)[1]
+    result = {devices: days(known[named("H100", devices)], restart) for devices in SIZES}
+    return min((one.days.expected, devices) for devices, one in result.items() if one is not None)[1]
 
 
 def grid_figures(known: Known) -> Row:
@@ -299,7 +299,7 @@ def grid_figures(known: Known) -> Row:
     table = {row[:2]: row for row in grid_rows(known)}
     shortest = min(
         (known[named(machine, devices)].calendar for machine in GRID for devices in SIZES),
-        key=lambda found: found.days.expected if found else float("inf"),
+        key=lambda result: result.days.expected if result else float("inf"),
     )
     lines = []
     for devices in SIZES:
@@ -330,30 +330,30 @@ def grid_figures(known: Known) -> Row:
 
 def cost_figures(known: Known) -> Row:
     """Return what the page says of power and money."""
-    found = {}
+    result = {}
     for machine in GRID:
         sizes = [known[named(machine, devices)] for devices in SIZES]
         (small, _), (half, ends) = [(one, one.calendar) for one in sizes[:2]]
         longer = {name: days(half, RESTARTS[0], tokens) for tokens, name in FLOP.items()}
         assert small.calendar is not None
         assert ends is not None
-        found[machine] = {
+        result[machine] = {
             "mw": [megawatts(one) for one in sizes],
             "gwh": gigawatt_hours(half, ends),
             "hour": hourly(small),
             "money": (millions(small, small.calendar), millions(half, ends)),
-            "days": {name: each.days.expected for name, each in longer.items() if each},
-            "billions": {name: millions(half, each) / 1e3 for name, each in longer.items() if each},
+            "days": {name: item.days.expected for name, item in longer.items() if item},
+            "billions": {name: millions(half, item) / 1e3 for name, item in longer.items() if item},
         }
-    return {"h100": found["H100"], "gb200": found["GB200"]}
+    return {"h100": result["H100"], "gb200": result["GB200"]}
 
 
 def announced_figures(known: Known) -> Row:
     """Return what the page says of announced machines."""
     short = {tokens: {name: days(known[name], RESTARTS[-1], tokens) for name in ANNOUNCED} for tokens in FLOP}
     ends = {
-        FLOP[tokens]: sorted((one.days.expected, name) for name, one in found.items() if one)
-        for tokens, found in short.items()
+        FLOP[tokens]: sorted((one.days.expected, name) for name, one in item.items() if one)
+        for tokens, item in short.items()
     }
     usual = {name: known[name].calendar for name in ANNOUNCED}
     finite = [(name, one.days.expected) for name, one in usual.items() if one]
@@ -363,7 +363,7 @@ def announced_figures(known: Known) -> Row:
         "usual": ", ".join(f"{value:,.0f} on {name}" for name, value in finite),
         "never": ", ".join(never),
         "soonest": ends["1e26"][0][1],
-        "ends": {flop: (each[0], each[-1]) for flop, each in ends.items()},
+        "ends": {flop: (end[0], end[-1]) for flop, end in ends.items()},
         "years": bounds(value / 365.25 for value, _ in ends["1e28"]),
         "rated": {
             name.replace(" ", "_"): megawatts(known[name]) for name in ANNOUNCED if megawatts(known[name])
@@ -381,16 +381,14 @@ def network_figures(steps: Steps) -> Row:
             lines.append(f"| {kind}, {change} | {' | '.join(cells)} |")
     lines.append(f"| best step, as it is | {' | '.join(f'{plain:.3f} s' for plain, *_ in steps.values())} |")
     for place, change in enumerate(("hierarchical", "SHARP"), start=1):
-        cells = [f"{found[place] / found[0] - 1.0:+.1%}".replace("%", " %") for found in steps.values()]
+        cells = [f"{step[place] / step[0] - 1.0:+.1%}".replace("%", " %") for step in steps.values()]
         lines.append(f"| best step, {change} | {' | '.join(cells)} |".replace("-", "−"))
-    gains = [bounds(1.0 - found[place] / found[0] for found in steps.values()) for place in (1, 2)]
+    gains = [bounds(1.0 - step[place] / step[0] for step in steps.values()) for place in (1, 2)]
     return {
         "network": "\n".join(lines),
         "tiered_gain": gains[0][1],
         "sharp_gain": gains[1][1],
-        "sharp_small": max(
-            1.0 - found[2] / found[0] for (_, size), found in steps.items() if size != SIZES[-1]
-        ),
+        "sharp_small": max(1.0 - step[2] / step[0] for (_, size), step in steps.items() if size != SIZES[-1]),
     }
 
 

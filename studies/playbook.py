@@ -130,11 +130,11 @@ HBM: Row = {
 }
 
 
-def memory_rows(bars: Mapping[str, Row], asked: Row) -> Iterator[Row]:
+def memory_rows(bars: Mapping[str, Row], row: Row) -> Iterator[Row]:
     """Yield the parts of memory of the fullest device, by what differs."""
     for bar, more in bars.items():
         stage = max(
-            project(ask(cluster="h100-sxm", **{**asked, **more})).memory.stages, key=lambda s: s.peak_bytes
+            project(ask(cluster="h100-sxm", **{**row, **more})).memory.stages, key=lambda s: s.peak_bytes
         )
         for part in PARTS:
             yield {"bar": bar, "part": part, "value": getattr(stage, f"{part}_bytes") / GIB}
@@ -149,33 +149,33 @@ def memory_chart() -> Chart:
 
 def recompute_chart() -> Chart:
     """Return memory by what is recomputed."""
-    chosen = {
+    selected = {
         "none": {},
         "norms": {"granularity": "selective", "modules": ["layernorm"]},
         "norms, FFN": {"granularity": "selective", "modules": ["layernorm", "mlp"]},
         "all layers": {"granularity": "full"},
     }
-    bars = {name: {"recompute": how} if how else {} for name, how in chosen.items()}
-    asked = {"model": "llama-3.1-8b", "devices": 8, "seq_len": 16384, "global_batch_size": 64, "zero": 2}
-    rows = [*memory_rows(bars, asked)]
+    bars = {name: {"recompute": how} if how else {} for name, how in selected.items()}
+    question = {"model": "llama-3.1-8b", "devices": 8, "seq_len": 16384, "global_batch_size": 64, "zero": 2}
+    rows = [*memory_rows(bars, question)]
     return stack_chart(rows, x="what is recomputed", y="GiB", colours=COLOURS, **HBM)
 
 
 def rate_rows(over: str, lines: Mapping[str, Mapping[str, Any]], degrees: Sequence[int]) -> Iterator[Row]:
     """Yield MFU over one degree, a line per question."""
-    for line, asked in lines.items():
+    for line, question in lines.items():
         for degree in degrees:
-            found = project(ask(cluster="h100-sxm", **{**asked, over: degree}))
-            yield {"degree": degree, "value": 100.0 * found.mfu, "line": line}
+            result = project(ask(cluster="h100-sxm", **{**question, over: degree}))
+            yield {"degree": degree, "value": 100.0 * result.mfu, "line": line}
 
 
 def activation_rows(
     over: str, lines: Mapping[str, Mapping[str, Any]], degrees: Sequence[int], part: str = "activations"
 ) -> Iterator[Row]:
     """Yield memory of the fullest device over one degree, a line per question."""
-    for line, asked in lines.items():
+    for line, question in lines.items():
         for degree in degrees:
-            stages = project(ask(cluster="h100-sxm", **{**asked, over: degree})).memory.stages
+            stages = project(ask(cluster="h100-sxm", **{**question, over: degree})).memory.stages
             value = max(getattr(stage, f"{part}_bytes") for stage in stages) / GIB
             yield {"degree": degree, "value": value, "line": line}
 
@@ -190,8 +190,8 @@ def tp_chart() -> Chart:
 
 def sp_chart() -> Chart:
     """Return activations by tensor parallelism, with and without sequence parallelism."""
-    asked = {"model": "llama-3.1-70b", "devices": 64, "seq_len": 8192, "global_batch_size": 64}
-    lines = {"tp alone": {**asked, "sp": False}, "tp and sp": {**asked, "sp": True}}
+    question = {"model": "llama-3.1-70b", "devices": 64, "seq_len": 8192, "global_batch_size": 64}
+    lines = {"tp alone": {**question, "sp": False}, "tp and sp": {**question, "sp": True}}
     rows = activation_rows("tp", lines, (2, 4, 8, 16))
     return degree_chart([*rows], x="tensor parallel", y="GiB of activations")
 
@@ -227,7 +227,7 @@ def pp_chart() -> Chart:
         row
         for degree in (1, 2, 4, 8, 16)
         for row in rate_rows(
-            "pp", {name: {**asked, "devices": degree} for name, asked in lines.items()}, [degree]
+            "pp", {name: {**line, "devices": degree} for name, line in lines.items()}, [degree]
         )
     ]
     return degree_chart(rows, x="pipeline stages", y="MFU, %")
@@ -269,16 +269,16 @@ def same_layout(cell: Row) -> float:
         "zero": int(cell["zero"]),
     }
     size = {"devices": 8 * int(cell["nodes"]), "micro_batch_size": int(cell["micro_batch"])}
-    found = project(ask(benchmark_model(cell["model_b"]), **{**RUN, **degrees, **size}))
-    return 100.0 * found.mfu_full_attention
+    result = project(ask(benchmark_model(cell["model_b"]), **{**RUN, **degrees, **size}))
+    return 100.0 * result.mfu_full_attention
 
 
 def best_layout(cell: Row, winners: Winners) -> Projection:
     """Return the best layout that a search finds for a cell, among those that nanotron runs."""
-    asked = ask_search(benchmark_model(cell["model_b"]), devices=8 * int(cell["nodes"]), **RUN)
-    space = searched(load_framework("nanotron"), replace(asked.space, cp=(1,)), limited=True)
+    question = ask_search(benchmark_model(cell["model_b"]), devices=8 * int(cell["nodes"]), **RUN)
+    space = searched(load_framework("nanotron"), replace(question.space, cp=(1,)), limited=True)
     name = f"nanotron, {cell['model_b']} B, {cell['nodes']} nodes"
-    return winners.best(name, replace(asked, space=space))[0]
+    return winners.best(name, replace(question, space=space))[0]
 
 
 def cell_row(cell: Row, mfu: float, plan: Mapping[str, Any]) -> Row:
@@ -303,16 +303,16 @@ def swept_chart(winners: Winners) -> Chart:
     """Return the same map by our own searches."""
     rows = []
     for cell in measured_cells():
-        found = best_layout(cell, winners)
-        plan = found.strategy
-        words = {
+        result = best_layout(cell, winners)
+        plan = result.strategy
+        parts = {
             "dp": plan.dp,
             "tp": plan.tp,
             "pp": plan.pp,
             "micro_batch": plan.micro_batch_size,
             "zero": plan.zero,
         }
-        rows.append(cell_row(cell, 100.0 * found.mfu_full_attention, words))
+        rows.append(cell_row(cell, 100.0 * result.mfu_full_attention, parts))
     return cell_chart(rows, x="billions of parameters", y="nodes", value="MFU", top=60.0)
 
 
@@ -327,9 +327,9 @@ def benchmark_table(projected: Mapping[tuple[str, str], float]) -> str:
     for cell in measured_cells():
         ours, theirs = projected[cell["model_b"], cell["nodes"]], float(cell["mfu_pct"])
         names = {"dp": "dp", "tp": "tp", "pp": "pp", "micro_batch": "micro-batch", "zero": "zero"}
-        words = ", ".join(f"{name} {cell[key]}" for key, name in names.items())
+        parts = ", ".join(f"{name} {cell[key]}" for key, name in names.items())
         lines.append(
-            f"| {cell['model_b']} | {cell['nodes']} | {words} | {theirs:.1f} % | {ours:.1f} % "
+            f"| {cell['model_b']} | {cell['nodes']} | {parts} | {theirs:.1f} % | {ours:.1f} % "
             f"| {ours / theirs - 1.0:+.0%} |"
         )
     return "\n".join(lines)
@@ -406,15 +406,15 @@ def advice_table(cases: Sequence[Advised]) -> str:
         "| model | devices | seq_len | batch | fits first | advised step | moves | best step | advised is longer by |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for each in cases:
-        model, devices, seq_len, batch = each.case
-        fit, _, throughput = each.advice.steps
+    for item in cases:
+        model, devices, seq_len, batch = item.case
+        fit, _, throughput = item.advice.steps
         first = next(trial.move for trial in fit.trials if trial.taken)
         moves = sum(trial.taken for trial in throughput.trials)
         lines.append(
             f"| {model} | {devices} | {seq_len:,} | {batch} | {first} "
-            f"| {format_seconds(each.advice.advised.step_time_s)} "
-            f"| {moves} | {format_seconds(each.best.step_time_s)} | {100.0 * each.excess:.1f} % |"
+            f"| {format_seconds(item.advice.advised.step_time_s)} "
+            f"| {moves} | {format_seconds(item.best.step_time_s)} | {100.0 * item.excess:.1f} % |"
         )
     return "\n".join(lines)
 
@@ -489,7 +489,7 @@ def picture_figures(charts: Mapping[str, Chart]) -> Row:
 
 def advice_figures(cases: Sequence[Advised]) -> Row:
     """Return what the page says of the decision process."""
-    far = [each.excess for each in cases if each.excess > NEAR]
+    far = [item.excess for item in cases if item.excess > NEAR]
     return {"cases": len(cases), "found": len(cases) - len(far), "far": bounds(far or [0.0])}
 
 

@@ -68,7 +68,7 @@ class Study:
         if unused := sorted(set(output.figures) - figures.used):
             raise ValueError(f"{path}: no placeholder for {', '.join(unused)}; remove it from the study")
         plain = " ".join(page.split())
-        if lost := [words for words in output.claims if words not in plain]:
+        if lost := [claim for claim in output.claims if claim not in plain]:
             raise ValueError(
                 f"{path}: claims that the page does not make: {lost}; remove them from the study"
             )

@@ -48,25 +48,25 @@ def cluster(device: str, domain: int, devices: int) -> Cluster:
     return load_cluster(f"{device}-nvs{domain}", devices)
 
 
-def boundless(given: Cluster) -> Cluster:
+def boundless(value: Cluster) -> Cluster:
     """Return a cluster whose devices hold everything: figures 1 to 3 show what does not fit too."""
-    return replace(given, device=replace(given.device, hbm_bytes=1e18))
+    return replace(value, device=replace(value.device, hbm_bytes=1e18))
 
 
 @cache
-def best(model: str, kind: TensorParallel, given: Cluster, quirks: Quirks = KEPT) -> Ranked | None:
+def best(model: str, kind: TensorParallel, value: Cluster, quirks: Quirks = KEPT) -> Ranked | None:
     """Return the fastest configuration, or None if none fits."""
-    return held(model, kind, given, {}, quirks)
+    return held(model, kind, value, {}, quirks)
 
 
 def held(
-    model: str, kind: TensorParallel, given: Cluster, fixed: Mapping[str, int], quirks: Quirks = KEPT
+    model: str, kind: TensorParallel, value: Cluster, fixed: Mapping[str, int], quirks: Quirks = KEPT
 ) -> Ranked | None:
     """Return the fastest configuration with some degrees fixed."""
     try:
-        found = search_subramanian2024(
+        result = search_subramanian2024(
             load_model(model),
-            given,
+            value,
             tensor_parallel=kind,
             global_batch_size=BATCH,
             top=1,
@@ -75,7 +75,7 @@ def held(
         )
     except InfeasibleError:
         return None
-    return found.best[0]
+    return result.best[0]
 
 
 def days(model: str, one: Ranked) -> float:
@@ -84,12 +84,12 @@ def days(model: str, one: Ranked) -> float:
 
 
 def layouts(
-    kind: TensorParallel, given: Cluster, choices: Iterable[Mapping[str, int]], model: str = GPT
+    kind: TensorParallel, value: Cluster, choices: Iterable[Mapping[str, int]], model: str = GPT
 ) -> Row:
     """Return the chart of configurations A, B, C, ... on devices that hold everything."""
-    found = [held(model, kind, boundless(given), fixed) for fixed in choices]
-    shown = [one for one in found if one is not None]
-    limit = given.device.hbm_bytes
+    result = [held(model, kind, boundless(value), fixed) for fixed in choices]
+    shown = [one for one in result if one is not None]
+    limit = value.device.hbm_bytes
     fitting = [one for one in shown if total(one) <= limit]
     winner = min(fitting, key=lambda one: one.step_time_s, default=None)
     marks = [" best" if one is winner else "" if one in fitting else " over" for one in shown]
@@ -100,8 +100,8 @@ def layouts(
 
 def scaling(model: str, kind: TensorParallel, domain: int) -> Row:
     """Return the chart of the best configuration at every scale, on B200."""
-    found = {f"{n}": best(model, kind, cluster("b200", domain, n)) for n in SCALES}
-    shown = {n: one for n, one in found.items() if one is not None}
+    result = {f"{n}": best(model, kind, cluster("b200", domain, n)) for n in SCALES}
+    shown = {n: one for n, one in result.items() if one is not None}
     return layout_chart(shown, axis="devices", log_time=True)
 
 
@@ -155,8 +155,8 @@ Days = Callable[[Cluster, Winners], float | None]
 def published_days(model: str, kind: TensorParallel) -> Days:
     """Return what gives the days of a whole training on a cluster, as the paper's model has them."""
 
-    def of(given: Cluster, _: Winners) -> float | None:
-        one = best(model, kind, given)
+    def of(value: Cluster, _: Winners) -> float | None:
+        one = best(model, kind, value)
         return None if one is None else days(model, one)
 
     return of
@@ -165,22 +165,22 @@ def published_days(model: str, kind: TensorParallel) -> Days:
 def own_days(model: str) -> Days:
     """Return the same by Forescale's own engine, over all of its layouts."""
 
-    def of(given: Cluster, winners: Winners) -> float | None:
-        device = given.device
+    def of(value: Cluster, winners: Winners) -> float | None:
+        device = value.device
         rate = (device.matrix_flops.bf16 or 0.0) / 1e12
         name = (
             f"{model}, {rate:g} TFLOP/s, {device.hbm_bytes / 1e9:g} GB, {device.hbm_bandwidth / 1e12:g} TB/s"
         )
-        found = winners.best(name, asked(model, given))
-        return SAMPLES[model] / BATCH * found[0].step_time_s / 86400.0 if found else None
+        result = winners.best(name, asked(model, value))
+        return SAMPLES[model] / BATCH * result[0].step_time_s / 86400.0 if result else None
 
     return of
 
 
-def asked(model: str, given: Cluster, batch: int = BATCH, space: Space | None = None) -> Question:
+def asked(model: str, value: Cluster, batch: int = BATCH, space: Space | None = None) -> Question:
     """Return what Forescale's own engine is asked."""
     return Question(
-        model=load_model(model), cluster=given, workload=work(model, batch), space=space or Space()
+        model=load_model(model), cluster=value, workload=work(model, batch), space=space or Space()
     )
 
 
@@ -224,17 +224,17 @@ NEAR = (2, 4)
 
 def gather_chart(_: Winners) -> Row:
     """Return the time of an all-gather among 32 A100 by size: as measured, by the paper's formula, by our engine."""
-    given, size = load_cluster("perlmutter", 32 * 4 // NEAR[0]), 32
+    value, size = load_cluster("perlmutter", 32 * 4 // NEAR[0]), 32
     with MEASURED.open(encoding="utf-8") as file:
         timed = [
             row
             for row in csv.DictReader(file)
             if row["id"].startswith("PERLM") and row["op"] == "allgather" and row["n_gpus"] == str(size)
         ]
-    paper, own = machine_of(given), Costs().collective_model(given)
+    paper, collective_model = machine_of(value), Costs().collective_model(value)
     rows: list[Row] = []
     for near in NEAR:
-        group = Group(size=float(near), outer=((float(size // near), float(given.devices_per_node)),))
+        group = Group(size=float(near), outer=((float(size // near), float(value.devices_per_node)),))
         sizes = sorted({float(row["msg_bytes"]) for row in timed if row["gpus_per_node"] == str(near)})
         for volume in sizes:
             seconds = {
@@ -247,7 +247,9 @@ def gather_chart(_: Winners) -> Row:
                         quirks=MEANT,
                     )
                 ),
-                "Forescale": float(own.seconds(kind="all_gather", num_bytes=volume, group=group)),
+                "Forescale": float(
+                    collective_model.seconds(kind="all_gather", num_bytes=volume, group=group)
+                ),
             }
             rows += [
                 {"MB": volume / 1e6, "ms": 1e3 * s, "of": of, "ranks": f"{near} a node"}
@@ -357,12 +359,12 @@ def scaling_table(model: str, kind: TensorParallel, domain: int, quirks: Quirks 
         if one is None:
             lines.append(f"| {n:,} | none fits |" + " |" * 13)
             continue
-        chosen, times = one.configuration, one.time_s
+        config, times = one.configuration, one.time_s
         parts = (times.compute, times.tensor, times.data, times.pipeline, times.bubble)
         shares = " | ".join(f"{100.0 * part / one.step_time_s:.1f} %" for part in parts)
         lines.append(
-            f"| {n:,} | {chosen.tp1} × {chosen.tp2} | {chosen.pp} | {chosen.dp} | {chosen.micro_batch_size} "
-            f"| {chosen.num_microbatches} | {near(one)} | {one.step_time_s:.2f} | {days(model, one):.1f} "
+            f"| {n:,} | {config.tp1} × {config.tp2} | {config.pp} | {config.dp} | {config.micro_batch_size} "
+            f"| {config.num_microbatches} | {near(one)} | {one.step_time_s:.2f} | {days(model, one):.1f} "
             f"| {total(one) / 1e9:.0f} | {shares} |"
         )
     return "\n".join(lines)
@@ -376,8 +378,8 @@ def training_table(model: str, kind: TensorParallel) -> str:
     ]
     for device in DEVICES:
         for domain in DOMAINS:
-            found = (best(model, kind, cluster(device, domain, n)) for n in SCALES)
-            cells = (f"{days(model, one):.1f}" if one else "–" for one in found)
+            bests = (best(model, kind, cluster(device, domain, n)) for n in SCALES)
+            cells = (f"{days(model, one):.1f}" if one else "–" for one in bests)
             lines.append(f"| {device.upper()}, NVS {domain} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -396,16 +398,16 @@ class Effect:
 
 def quirk_effects() -> dict[tuple[str, str, TensorParallel], Effect]:
     """Return what leaving out each quirk changes, by quirk, model and strategy; what changes nothing is left out."""
-    found: dict[tuple[str, str, TensorParallel], Effect] = {}
+    effects: dict[tuple[str, str, TensorParallel], Effect] = {}
     for name, model, kind in ((n, m, k) for n in asdict(KEPT) for m in (GPT, VIT) for k in STRATEGIES):
         left_out = replace(KEPT, **{name: False})
-        pairs = [(best(model, kind, given), best(model, kind, given, left_out)) for given in systems()]
+        pairs = [(best(model, kind, system), best(model, kind, system, left_out)) for system in systems()]
         both = [(one, other) for one, other in pairs if one is not None and other is not None]
         gains = [other.samples_per_s / one.samples_per_s - 1.0 for one, other in both]
         if both and max(map(abs, gains)) > 5e-4:
             moved = sum(one.configuration != other.configuration for one, other in both)
-            found[name, model, kind] = Effect(moved=moved, both=len(both), gains=bounds(gains))
-    return found
+            effects[name, model, kind] = Effect(moved=moved, both=len(both), gains=bounds(gains))
+    return effects
 
 
 def systems() -> list[Cluster]:

@@ -32,8 +32,8 @@ KINDS: dict[str, TensorParallel] = {GPT: "1d", VIT: "2d"}
 
 def over_published(name: str, n: int, one: Projection) -> float | None:
     """Return the step of our own engine over that of the paper's best."""
-    found = best(name, KINDS[name], cluster("b200", 8, n))
-    return one.step_time_s / found.step_time_s if found else None
+    result = best(name, KINDS[name], cluster("b200", 8, n))
+    return one.step_time_s / result.step_time_s if result else None
 
 
 def bubble_share(one: Projection) -> float:
@@ -41,13 +41,13 @@ def bubble_share(one: Projection) -> float:
     return abs(one.time_s["bubble"]) / one.step_time_s
 
 
-def engine_table(found: Mapping[tuple[str, int], Projection]) -> str:
+def engine_table(projections: Mapping[tuple[str, int], Projection]) -> str:
     """Return what Forescale's own engine finds best for the same questions, in Markdown."""
     lines = [
         "| model | devices | layout | recompute | step (s) | over the paper's best | MFU | bubble | GB |",
         "|---|--:|---|---|--:|--:|--:|--:|--:|",
     ]
-    for (name, n), one in found.items():
+    for (name, n), one in projections.items():
         ratio = over_published(name, n, one)
         lines.append(
             f"| {name} | {n:,} | {degrees(one)} | {one.strategy.recompute.granularity} | {one.step_time_s:.2f} "
@@ -85,11 +85,11 @@ VALIDATED = {"tp1": 4, "pp": 16, "micro_batch_size": 1}
 
 def validation(winners: Winners) -> tuple[dict[str, Ranked], dict[str, Projection]]:
     """Return the configuration that the paper measured and the best one: in the paper's model, in our own engine."""
-    given = load_cluster("a100-nvs4", 512)
+    value = load_cluster("a100-nvs4", 512)
     paper = {
         name: search_subramanian2024(
             load_model("gpt3-175b"),
-            given,
+            value,
             tensor_parallel="1d",
             global_batch_size=1024,
             top=1,
@@ -97,25 +97,25 @@ def validation(winners: Winners) -> tuple[dict[str, Ranked], dict[str, Projectio
         ).best[0]
         for name, fixed in {"as measured": VALIDATED, "its best": {}}.items()
     }
-    question = asked("gpt3-175b", given, 1024)
+    question = asked("gpt3-175b", value, 1024)
     work = replace(question.workload, precision=Precision(compute="fp16", parameters="fp16"))
     run = project(replace(question, workload=work, strategy=Layout(tp=4, pp=16, dp_shard=8, zero=1)))
     return paper, {"as measured": run, "its best": winners.best("gpt3-175b, 512 A100, NVS 4", question)[0]}
 
 
-def validation_table(paper: Mapping[str, Ranked], own: Mapping[str, Projection]) -> str:
+def validation_table(paper: Mapping[str, Ranked], projections: Mapping[str, Projection]) -> str:
     """Return the step of the configuration that the paper measured, and the best of both models, in Markdown."""
     lines = ["| who | configuration | step (s) | GB |", "|---|---|--:|--:|"]
     for name, one in paper.items():
         at = one.configuration
-        words = f"tp {at.tp1}, pp {at.pp}, dp {at.dp}, micro-batch {at.micro_batch_size}"
+        text = f"tp {at.tp1}, pp {at.pp}, dp {at.dp}, micro-batch {at.micro_batch_size}"
         lines.append(
-            f"| the paper's model, {name} | {words} | {one.step_time_s:.1f} | {total(one) / 1e9:.0f} |"
+            f"| the paper's model, {name} | {text} | {one.step_time_s:.1f} | {total(one) / 1e9:.0f} |"
         )
-    for name, found in own.items():
+    for name, item in projections.items():
         lines.append(
-            f"| Forescale's own engine, {name} | {validated_words(found)} | {found.step_time_s:.1f} "
-            f"| {found.memory.peak_bytes / 1e9:.0f} |"
+            f"| Forescale's own engine, {name} | {validated_words(item)} | {item.step_time_s:.1f} "
+            f"| {item.memory.peak_bytes / 1e9:.0f} |"
         )
     return "\n".join(lines)
 
@@ -152,15 +152,15 @@ class Summa:
 
 def summa_cases(winners: Winners) -> list[Summa]:
     """Return what SUMMA takes in Forescale's own engine."""
-    found = []
+    result = []
     for device, domain, name, n in CASES:
-        given = cluster(device, domain, n)
+        value = cluster(device, domain, n)
         where = f"{name}, {n} {device.upper()}, NVS {domain}"
         free, any_grid, square = (
-            winners.best(f"{where}{of}", asked(name, given, space=space))[0]
+            winners.best(f"{where}{of}", asked(name, value, space=space))[0]
             for of, space in (("", Space()), (", SUMMA", SUMMA), (", SUMMA with cp", GRIDS))
         )
-        found.append(
+        result.append(
             Summa(
                 device=device.upper(),
                 domain=domain,
@@ -171,7 +171,7 @@ def summa_cases(winners: Winners) -> list[Summa]:
                 square=square,
             )
         )
-    return found
+    return result
 
 
 def summa_table(cases: Iterable[Summa]) -> str:

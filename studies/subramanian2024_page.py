@@ -59,9 +59,9 @@ ASKED: tuple[Quirks, Quirks] = (KEPT, MEANT)
 
 def of_gpt(kind: TensorParallel, domain: int, fixed: Mapping[str, int], quirks: Quirks = KEPT) -> Ranked:
     """Return a configuration of GPT3-1T on 16,384 B200 that hold everything."""
-    found = held(GPT, kind, boundless(cluster("b200", domain, LARGE)), fixed, quirks)
-    assert found is not None
-    return found
+    result = held(GPT, kind, boundless(cluster("b200", domain, LARGE)), fixed, quirks)
+    assert result is not None
+    return result
 
 
 def fastest(
@@ -69,8 +69,8 @@ def fastest(
 ) -> Ranked:
     """Return the fastest of some configurations in 1D, of all or of those that fit."""
     limit = cluster("b200", domain, LARGE).device.hbm_bytes
-    found = [of_gpt("1d", domain, fixed, quirks) for fixed in choices]
-    return min((one for one in found if not fits or total(one) <= limit), key=lambda one: one.step_time_s)
+    of_gpts = [of_gpt("1d", domain, fixed, quirks) for fixed in choices]
+    return min((one for one in of_gpts if not fits or total(one) <= limit), key=lambda one: one.step_time_s)
 
 
 def layout_figures() -> Figures:
@@ -111,9 +111,9 @@ def scale_figures() -> Figures:
 
 def training(model: str, kind: TensorParallel, device: str, domain: int, n: int) -> float:
     """Return the days of a training where something fits."""
-    found = best(model, kind, cluster(device, domain, n))
-    assert found is not None
-    return days(model, found)
+    result = best(model, kind, cluster(device, domain, n))
+    assert result is not None
+    return days(model, result)
 
 
 def domain_gain(model: str, kind: TensorParallel, n: int) -> float:
@@ -136,9 +136,9 @@ def strategy_figures() -> Figures:
 def gains_over_1d(kind: TensorParallel, quirks: Quirks) -> tuple[float, float, float]:
     """Return least, median and greatest gain of a strategy over 1D for GPT3-1T, over the systems of figure A4."""
     pairs = [
-        (best(GPT, "1d", given, quirks), best(GPT, kind, given, quirks))
-        for given in systems()
-        if given.num_devices >= 128
+        (best(GPT, "1d", system, quirks), best(GPT, kind, system, quirks))
+        for system in systems()
+        if system.num_devices >= 128
     ]
     gains = [one.step_time_s / other.step_time_s - 1.0 for one, other in pairs if one and other]
     return min(gains), median(gains), max(gains)
@@ -146,7 +146,7 @@ def gains_over_1d(kind: TensorParallel, quirks: Quirks) -> tuple[float, float, f
 
 def summa_against_2d(quirks: Quirks) -> Figures:
     """Return in how many cases SUMMA is slower than 2D for the ViT, and in how many it needs less memory."""
-    pairs = [(best(VIT, "2d", given, quirks), best(VIT, "summa", given, quirks)) for given in systems()]
+    pairs = [(best(VIT, "2d", system, quirks), best(VIT, "summa", system, quirks)) for system in systems()]
     both = [(one, other) for one, other in pairs if one and other]
     return {
         "both": len(both),
@@ -183,24 +183,24 @@ def cells(rows: Sequence[Figures]) -> dict[tuple[float, float], float]:
 def capacity_gain(rows: Sequence[Figures]) -> float:
     """Return the largest gain from 192 to 768 GB at any bandwidth, as a share of the days."""
     at = cells(rows)
-    return max(1.0 - at[768.0, each] / value for (size, each), value in at.items() if size == 192.0)
+    return max(1.0 - at[768.0, item] / value for (size, item), value in at.items() if size == 192.0)
 
 
 def bandwidth_gain(rows: Sequence[Figures], first: float) -> float:
     """Return the largest gain from a bandwidth to 16 TB/s at any capacity, as a share of the days."""
     at = cells(rows)
-    return max(1.0 - at[size, 16.0] / value for (size, each), value in at.items() if each == first)
+    return max(1.0 - at[size, 16.0] / value for (size, item), value in at.items() if item == first)
 
 
-def engine_figures(own: Own, winners: Winners) -> Figures:
+def engine_figures(local: Own, winners: Winners) -> Figures:
     """Return what the page says of our own engine."""
-    ratios = {case: over_published(*case, one) for case, one in own.items()}
-    published = {case: best(case[0], KINDS[case[0]], cluster("b200", 8, case[1])) for case in own}
-    large, paper = own[GPT, LARGE], published[GPT, LARGE]
+    ratios = {case: over_published(*case, one) for case, one in local.items()}
+    published = {case: best(case[0], KINDS[case[0]], cluster("b200", 8, case[1])) for case in local}
+    large, paper = local[GPT, LARGE], published[GPT, LARGE]
     assert paper is not None
     computes = [
         compute(one) / theirs.time_s.compute
-        for case, one in own.items()
+        for case, one in local.items()
         if (theirs := published[case]) is not None
     ]
     alone = {n: (cp_free(winners, n), winners_of_vit(winners, n)) for n in (128, LARGE)}
@@ -212,14 +212,14 @@ def engine_figures(own: Own, winners: Winners) -> Figures:
         "own_vpp": large.strategy.vpp,
         "paper_bubble": paper.time_s.bubble / paper.step_time_s,
         "paper_pp": paper.configuration.pp,
-        "own_tps": ", ".join(str(one.strategy.tp) for (name, _), one in own.items() if name == GPT),
+        "own_tps": ", ".join(str(one.strategy.tp) for (name, _), one in local.items() if name == GPT),
         "paper_tps": ", ".join(
             str(one.configuration.tp1) for (name, _), one in published.items() if one and name == GPT
         ),
-        "own_zero_3": sum(one.strategy.zero == 3 for one in own.values()),
-        "own_cp": sum(one.strategy.cp > 1 for one in own.values()),
-        "own_selective": sum(one.strategy.recompute.granularity == "selective" for one in own.values()),
-        "own_cases": len(own),
+        "own_zero_3": sum(one.strategy.zero == 3 for one in local.values()),
+        "own_cp": sum(one.strategy.cp > 1 for one in local.values()),
+        "own_selective": sum(one.strategy.recompute.granularity == "selective" for one in local.values()),
+        "own_cases": len(local),
         "cp_1": {
             n: {
                 "alone": one,
@@ -248,22 +248,22 @@ def summa_figures(cases: Sequence[Summa]) -> Figures:
     }
 
 
-def validation_figures(paper: Mapping[str, Ranked], own: Mapping[str, Projection]) -> Figures:
+def validation_figures(paper: Mapping[str, Ranked], projections: Mapping[str, Projection]) -> Figures:
     """Return what the page says of the paper's validation."""
     at = paper["its best"].configuration
     return {
         "validated": (at.tp1, at.pp, at.dp, at.micro_batch_size),
         "validated_s": paper["its best"].step_time_s,
-        "validated_own_s": own["as measured"].step_time_s,
-        "validated_more": own["as measured"].step_time_s / paper["as measured"].step_time_s - 1.0,
-        "validated_best_s": own["its best"].step_time_s,
-        "validated_words": validated_words(own["its best"]),
+        "validated_own_s": projections["as measured"].step_time_s,
+        "validated_more": projections["as measured"].step_time_s / paper["as measured"].step_time_s - 1.0,
+        "validated_best_s": projections["its best"].step_time_s,
+        "validated_words": validated_words(projections["its best"]),
     }
 
 
-def claims(own: Own, cases: Sequence[Summa]) -> dict[str, bool]:
+def claims(local: Own, cases: Sequence[Summa]) -> dict[str, bool]:
     """Return which statements of the page hold."""
-    ratios = [over_published(GPT, n, one) or 0.0 for (name, n), one in own.items() if name == GPT]
+    ratios = [over_published(GPT, n, one) or 0.0 for (name, n), one in local.items() if name == GPT]
     first = [fastest(8, TENSORS, fits=False, quirks=quirks).configuration for quirks in ASKED]
     second = [fastest(8, PIPELINES, fits=False, quirks=quirks).configuration for quirks in ASKED]
     grids = {one.model: one.any_grid.strategy.cp > 1 for one in cases}
@@ -273,7 +273,7 @@ def claims(own: Own, cases: Sequence[Summa]) -> dict[str, bool]:
         ),
         "with tp 8 on NVS 8 the best is pp 64": all(one.pp == 64 for one in second),
         "the ViT does not fit under 1D on any system | yes | yes |": all(
-            best(VIT, "1d", given, quirks) is None for quirks in ASKED for given in systems()
+            best(VIT, "1d", system, quirks) is None for quirks in ASKED for system in systems()
         ),
         "Its gap to the paper closes with scale": ratios == sorted(ratios, reverse=True),
         "is never best": all(one.slower > 0.0 for one in cases),
@@ -282,7 +282,7 @@ def claims(own: Own, cases: Sequence[Summa]) -> dict[str, bool]:
     }
 
 
-def tables(own: Own, cases: Sequence[Summa], winners: Winners) -> tuple[str, Figures]:
+def tables(local: Own, cases: Sequence[Summa], winners: Winners) -> tuple[str, Figures]:
     """Return all tables as one page, and the figures of those that are computed for it alone."""
     parts = [
         "# Tables of the study of Subramanian et al. 2024",
@@ -303,7 +303,7 @@ def tables(own: Own, cases: Sequence[Summa], winners: Winners) -> tuple[str, Fig
     parts += ["## All quirks left out: gpt3-1t, summa, NVS 64", scaling_table(GPT, "summa", 64, MEANT)]
     paper, validated = validation(winners)
     parts += ["## The paper's validation: GPT3-175B on 512 A100, NVS 4", validation_table(paper, validated)]
-    parts += ["## Forescale's own engine: B200, NVS 8", engine_table(own)]
+    parts += ["## Forescale's own engine: B200, NVS 8", engine_table(local)]
     parts += ["## SUMMA with Forescale's own engine", summa_table(cases)]
     hops = [one for (name, *_), one in effects.items() if name == "free_slow_hops"]
     figures = {
@@ -322,8 +322,8 @@ def output(winners: Winners) -> Output:
         f"figure-{number}": titled(figure.chart(winners), f"Figure {number}. {figure.caption}")
         for number, figure in FIGURES.items()
     }
-    own, cases = engine_best(winners), summa_cases(winners)
-    text, figures = tables(own, cases, winners)
+    local, cases = engine_best(winners), summa_cases(winners)
+    text, figures = tables(local, cases, winners)
     return Output(
         tables={"tables.md": text},
         charts=charts,
@@ -332,11 +332,11 @@ def output(winners: Winners) -> Output:
             **scale_figures(),
             **strategy_figures(),
             **map_figures(charts),
-            **engine_figures(own, winners),
+            **engine_figures(local, winners),
             **summa_figures(cases),
             **figures,
         },
-        claims=claims(own, cases),
+        claims=claims(local, cases),
     )
 
 

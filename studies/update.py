@@ -26,8 +26,8 @@ from forescale.errors import SpecError
 from forescale.view.page import picture
 
 STUDIES: dict[str, Study] = {
-    each.name: each
-    for each in (almodel.STUDY, deepseek_v3.STUDY, million.STUDY, playbook.STUDY, subramanian2024_page.STUDY)
+    item.name: item
+    for item in (almodel.STUDY, deepseek_v3.STUDY, million.STUDY, playbook.STUDY, subramanian2024_page.STUDY)
 }
 DOCS = Path(__file__).parents[1] / "docs" / "studies"
 
@@ -82,20 +82,20 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; list files that would change")
     parser.add_argument("--known-layouts", action="store_true", help="project known layouts, do not search")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     failed = False
-    for name in asked.studies or STUDIES:
-        winners = Winners(known_layouts(name) if asked.known_layouts else None)
+    for name in args.studies or STUDIES:
+        winners = Winners(known_layouts(name) if args.known_layouts else None)
         output, files = computed(STUDIES[name], winners)
         changed = differing(files)
-        if not asked.check:
+        if not args.check:
             write(output, STUDIES[name], changed, files)
-        told = "would change" if asked.check else "written"
-        lines = [f"{told}: {path.relative_to(DOCS.parents[1])}" for path in changed]
-        false = [words for words, holds in output.claims.items() if not holds]
-        lines += [f"studies/pages/{name}.md: not true any more, rewrite: {words}" for words in false]
+        explicit = "would change" if args.check else "written"
+        lines = [f"{explicit}: {path.relative_to(DOCS.parents[1])}" for path in changed]
+        false = [parts for parts, holds in output.claims.items() if not holds]
+        lines += [f"studies/pages/{name}.md: not true any more, rewrite: {item}" for item in false]
         sys.stdout.writelines(f"{line}\n" for line in lines)
-        failed |= bool(false) or (asked.check and bool(changed))
+        failed |= bool(false) or (args.check and bool(changed))
     return int(failed)
 
 

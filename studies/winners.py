@@ -49,8 +49,8 @@ class Winners:
         """
         if name not in self._answers:
             self._answers[name] = (question, self._projected(name, question, top))
-        asked, answer = self._answers[name]
-        if asked != question:
+        request, answer = self._answers[name]
+        if request != question:
             raise ValueError(f"two different questions have the name {name!r}; give each its own name")
         return answer
 
@@ -86,8 +86,8 @@ def known_layouts(study: str) -> Layouts:
 def layouts_text(layouts: Layouts) -> str:
     """Return the text of a file of layouts: one line for each layout."""
     texts = []
-    for name, found in layouts.items():
-        rows = ",".join("\n  " + json.dumps(one) for one in found)
+    for name, layout in layouts.items():
+        rows = ",".join("\n  " + json.dumps(one) for one in layout)
         texts.append(f"{json.dumps(name)}: [{rows}]")
     return "{\n" + ",\n".join(texts) + "\n}\n"
 

@@ -31,14 +31,14 @@ class Bounded:
 
     def ratios(self) -> dict[str, Values]:
         """Return each bound over the least of what it bounds, (nodes,) by "time coarse" and so on."""
-        found = {}
+        result = {}
         for kind, bounds, least in (
             ("time", self.time, self.least_time),
             ("memory", self.memory, self.least_memory),
         ):
             for name, values in bounds.items():
-                found[f"{kind} {name}"] = values / least[name]
-        return found
+                result[f"{kind} {name}"] = values / least[name]
+        return result
 
 
 def every_bound(question: Question, space: Space, scores: Scores | None = None) -> Bounded:
@@ -72,14 +72,14 @@ def every_bound(question: Question, space: Space, scores: Scores | None = None) 
 
     def behind(values: Values, name: str) -> Values:
         """Return the least of what lies behind each pair under the bound `name`."""
-        own = np.full((len(legal), len(cells)), np.inf)
-        for row, each in enumerate(values):
-            np.minimum.at(own[row], owner, each)
+        local = np.full((len(legal), len(cells)), np.inf)
+        for row, item in enumerate(values):
+            np.minimum.at(local[row], owner, item)
         shape = tuple(int(part.max()) + 1 for part in groups[name])
         grouped = np.full(shape, np.inf)
-        np.minimum.at(grouped, groups[name], own[variant, cell])
-        found: Values = grouped[groups[name]]
-        return found
+        np.minimum.at(grouped, groups[name], local[variant, cell])
+        result: Values = grouped[groups[name]]
+        return result
 
     return Bounded(
         time={
@@ -101,6 +101,6 @@ def _in_parts(
     step, peak = np.empty(len(cell)), np.empty(len(cell))
     for parity in (0, 1):
         part = np.flatnonzero(cell % 2 == parity)
-        found = cell_bounds(question, cells, variant[part], cell[part], everywhere)
-        step[part], peak[part] = found.step_time, found.peak
+        result = cell_bounds(question, cells, variant[part], cell[part], everywhere)
+        step[part], peak[part] = result.step_time, result.peak
     return Scores(step_time=step, peak=peak)

@@ -56,10 +56,10 @@ def worked_out(node: TermNode) -> float:
 
 def _formula(node: TermNode) -> Formula:
     labels = {label for label, _ in node.inputs}
-    found = [
+    entries = [
         entry
         for entry in REGISTRY.values()
         if entry.summary == node.text and labels == set(inspect.signature(entry.function).parameters)
     ]
-    assert found, f"{node.name} ({node.text}) says nothing of how {sorted(labels)} make {node.value}"
-    return found[0]
+    assert entries, f"{node.name} ({node.text}) says nothing of how {sorted(labels)} make {node.value}"
+    return entries[0]

@@ -48,28 +48,28 @@ NOT_FOLLOWED = ("does not follow activations to the host", "cuts them into piece
 Change = Callable[[Asked], Asked | None]
 
 
-def slower_products(asked: Asked) -> Asked:
-    device = asked.cluster.device
+def slower_products(request: Asked) -> Asked:
+    device = request.cluster.device
     rates = {
         name: rate and rate / 2.0
         for name in MatrixRates.__dataclass_fields__
         for rate in [getattr(device.matrix_flops, name)]
     }
     slow = replace(device, matrix_flops=MatrixRates(**rates), vector_flops=device.vector_flops / 2.0)
-    return replace(asked, cluster=replace(asked.cluster, device=slow))
+    return replace(request, cluster=replace(request.cluster, device=slow))
 
 
-def _device(asked: Asked, name: str) -> Asked:
-    slow = replace(asked.cluster.device, **{name: getattr(asked.cluster.device, name) / 2.0})
-    return replace(asked, cluster=replace(asked.cluster, device=slow))
+def _device(request: Asked, name: str) -> Asked:
+    slow = replace(request.cluster.device, **{name: getattr(request.cluster.device, name) / 2.0})
+    return replace(request, cluster=replace(request.cluster, device=slow))
 
 
-def slower_memory(asked: Asked) -> Asked:
-    return _device(asked, "hbm_bandwidth")
+def slower_memory(request: Asked) -> Asked:
+    return _device(request, "hbm_bandwidth")
 
 
-def slower_host(asked: Asked) -> Asked:
-    return _device(asked, "host_bandwidth")
+def slower_host(request: Asked) -> Asked:
+    return _device(request, "host_bandwidth")
 
 
 def _tier(cluster: Cluster, index: int) -> Cluster:
@@ -79,36 +79,36 @@ def _tier(cluster: Cluster, index: int) -> Cluster:
     return replace(cluster, tiers=(*cluster.tiers[:index], slow, *cluster.tiers[index + 1 :]))
 
 
-def slower_inner_link(asked: Asked) -> Asked:
-    return replace(asked, cluster=_tier(asked.cluster, 0))
+def slower_inner_link(request: Asked) -> Asked:
+    return replace(request, cluster=_tier(request.cluster, 0))
 
 
-def slower_outer_link(asked: Asked) -> Asked:
-    return replace(asked, cluster=_tier(asked.cluster, len(asked.cluster.tiers) - 1))
+def slower_outer_link(request: Asked) -> Asked:
+    return replace(request, cluster=_tier(request.cluster, len(request.cluster.tiers) - 1))
 
 
-def longer(asked: Asked) -> Asked:
-    return replace(asked, workload=replace(asked.workload, seq_len=2 * asked.workload.seq_len))
+def longer(request: Asked) -> Asked:
+    return replace(request, workload=replace(request.workload, seq_len=2 * request.workload.seq_len))
 
 
-def larger_batch(asked: Asked) -> Asked:
-    work = asked.workload
-    return replace(asked, workload=replace(work, global_batch_size=2 * work.global_batch_size))
+def larger_batch(request: Asked) -> Asked:
+    work = request.workload
+    return replace(request, workload=replace(work, global_batch_size=2 * work.global_batch_size))
 
 
-def deeper(asked: Asked) -> Asked | None:
+def deeper(request: Asked) -> Asked | None:
     """Every layer twice, so that what each stage holds doubles where layers divide evenly."""
-    if asked.strategy.recompute.layer_ids or asked.model.num_layers % (
-        asked.strategy.pp * asked.strategy.vpp
+    if request.strategy.recompute.layer_ids or request.model.num_layers % (
+        request.strategy.pp * request.strategy.vpp
     ):
         return None
-    layers = tuple(layer for layer in asked.model.layers for _ in range(2))
-    return replace(asked, model=replace(asked.model, layers=layers))
+    layers = tuple(layer for layer in request.model.layers for _ in range(2))
+    return replace(request, model=replace(request.model, layers=layers))
 
 
 TIME = {
-    each.__name__: each
-    for each in (
+    item.__name__: item
+    for item in (
         slower_products,
         slower_memory,
         slower_host,
@@ -122,45 +122,45 @@ TIME = {
 """After which a step takes no less time."""
 
 
-def smaller_zero(asked: Asked) -> Asked | None:
-    zero = asked.strategy.zero
-    return replace(asked, strategy=replace(asked.strategy, zero=zero - 1)) if zero else None
+def smaller_zero(request: Asked) -> Asked | None:
+    zero = request.strategy.zero
+    return replace(request, strategy=replace(request.strategy, zero=zero - 1)) if zero else None
 
 
-def replicated(asked: Asked) -> Asked | None:
-    layout = asked.strategy
+def replicated(request: Asked) -> Asked | None:
+    layout = request.strategy
     if layout.dp_shard % 2:
         return None
     return replace(
-        asked,
+        request,
         strategy=replace(layout, dp_shard=layout.dp_shard // 2, dp_replicate=2 * layout.dp_replicate),
     )
 
 
-def _halved(asked: Asked, axis: str) -> Asked | None:
-    layout = asked.strategy
+def _halved(request: Asked, axis: str) -> Asked | None:
+    layout = request.strategy
     if getattr(layout, axis) % 2:
         return None
     halved = replace(layout, **{axis: getattr(layout, axis) // 2})
-    cluster = replace(asked.cluster, num_devices=halved.num_devices)
-    return replace(asked, strategy=halved, cluster=cluster)
+    cluster = replace(request.cluster, num_devices=halved.num_devices)
+    return replace(request, strategy=halved, cluster=cluster)
 
 
-def half_the_tensor_ranks(asked: Asked) -> Asked | None:
-    return _halved(asked, "tp")
+def half_the_tensor_ranks(request: Asked) -> Asked | None:
+    return _halved(request, "tp")
 
 
-def half_the_context_ranks(asked: Asked) -> Asked | None:
-    return _halved(asked, "cp")
+def half_the_context_ranks(request: Asked) -> Asked | None:
+    return _halved(request, "cp")
 
 
-def half_the_expert_ranks(asked: Asked) -> Asked | None:
-    return _halved(asked, "ep")
+def half_the_expert_ranks(request: Asked) -> Asked | None:
+    return _halved(request, "ep")
 
 
 SHARDING = {
-    each.__name__: each
-    for each in (
+    item.__name__: item
+    for item in (
         smaller_zero,
         replicated,
         half_the_tensor_ranks,
@@ -173,7 +173,7 @@ MEMORY = {**TIME, **SHARDING}
 """After which no less memory is needed."""
 
 
-def broken(asked: Asked) -> list[tuple[str, str]]:
+def broken(request: Asked) -> list[tuple[str, str]]:
     """Return the laws that a layout breaks, each with its numbers.
 
     Raises
@@ -181,72 +181,75 @@ def broken(asked: Asked) -> list[tuple[str, str]]:
     SpecError
         If the layout is no layout.
     """
-    result = project(*asked.arguments)
-    found = [(law.__name__, text) for law in ALONE for text in law(asked, result)]
+    result = project(*request.arguments)
+    results_found = [(law.__name__, text) for law in ALONE for text in law(request, result)]
     changed: dict[str, Projection] = {}
     for name, change in MEMORY.items():
-        other = change(asked)
+        other = change(request)
         try:
             changed[name] = project(*other.arguments) if other else result
         except SpecError:
             continue
     for name in TIME.keys() & changed.keys():
-        if _time(name, asked, result, changed[name]) < result.step_time_s * (1.0 - CLOSE):
-            found.append((f"time: {name}", f"{result.step_time_s:.6g} s → {changed[name].step_time_s:.6g} s"))
+        if _time(name, request, result, changed[name]) < result.step_time_s * (1.0 - CLOSE):
+            results_found.append(
+                (f"time: {name}", f"{result.step_time_s:.6g} s → {changed[name].step_time_s:.6g} s")
+            )
     for name in MEMORY.keys() & changed.keys():
-        before, after = (_needed(name, asked, each) for each in (result, changed[name]))
-        if after < before * (1.0 - CLOSE) - _comes_with(name, asked):
-            found.append((f"memory: {name}", f"{before / 2**30:.4f} → {after / 2**30:.4f} GiB"))
-    return sorted(found)
+        before, after = (_needed(name, request, item) for item in (result, changed[name]))
+        if after < before * (1.0 - CLOSE) - _comes_with(name, request):
+            results_found.append((f"memory: {name}", f"{before / 2**30:.4f} → {after / 2**30:.4f} GiB"))
+    return sorted(results_found)
 
 
-def _needed(name: str, asked: Asked, result: Projection) -> float:
+def _needed(name: str, request: Asked, result: Projection) -> float:
     """Return the bytes that a law of memory is about: what tensors take of the fullest stage.
 
     From zero 2 on, blocks stand whole beside their shards, weights gathered or gradients unreduced, and there is
     nothing to gather of what is not sharded, or by a smaller stage: these buffers are left out where shards get fewer.
     Where a change does something else beside, states alone are held to the law.
     """
-    if _does_more(name, asked):
+    if _does_more(name, request):
         return max(
-            each.weights_bytes + each.gradients_bytes + each.optimizer_bytes for each in result.memory.stages
+            stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+            for stage in result.memory.stages
         )
-    left_out = asked.strategy.zero >= 2 and name in SHARDING
-    return max(each.allocated_bytes - left_out * each.buffers_bytes for each in result.memory.stages)
+    left_out = request.strategy.zero >= 2 and name in SHARDING
+    return max(stage.allocated_bytes - left_out * stage.buffers_bytes for stage in result.memory.stages)
 
 
-def _comes_with(name: str, asked: Asked) -> float:
+def _comes_with(name: str, request: Asked) -> float:
     """Return the bytes that stage 1 costs beside what it shards: DeepSpeed's reduce_bucket_size elements of gradients.
 
     stage_1_and_2.py allocates them, and at stage 0 DeepSpeed's engine reduces gradients where they lie.
     """
-    if name != "smaller_zero" or asked.strategy.zero != 1:
+    if name != "smaller_zero" or request.strategy.zero != 1:
         return 0.0
-    width = {"fp32": 4, "bf16": 2, "fp16": 2}[asked.workload.precision.gradients]
-    return width * asked.strategy.kernels.bucket_elements
+    width = {"fp32": 4, "bf16": 2, "fp16": 2}[request.workload.precision.gradients]
+    return width * request.strategy.kernels.bucket_elements
 
 
-def _does_more(name: str, asked: Asked) -> bool:
+def _does_more(name: str, request: Asked) -> bool:
     """Return whether a change moves activations beside what the law is about.
 
     V schedules are sought anew for each number of micro-batches. With half the groups of experts the fullest has less
     above its share of tokens, and a single one exchanges none.
     """
     if name == "larger_batch":
-        return str(asked.strategy.schedule).startswith("v-")
-    uneven = asked.strategy.routing.imbalance > 1.0
-    return name == "half_the_expert_ranks" and (uneven or asked.strategy.ep == 2)
+        return str(request.strategy.schedule).startswith("v-")
+    uneven = request.strategy.routing.imbalance > 1.0
+    return name == "half_the_expert_ranks" and (uneven or request.strategy.ep == 2)
 
 
-def _time(name: str, asked: Asked, before: Projection, after: Projection) -> float:
+def _time(name: str, request: Asked, before: Projection, after: Projection) -> float:
     """Return the step after a change, with what it no longer shows though all that is done takes as long or longer.
 
     Of traffic once per step the last stage to be ready counts, and one that is not the slowest hides more when it
     takes longer. Pieces of a longer sequence share the time of a stage otherwise, where launches decide it, and the
     waits between them are others.
     """
-    parts = ["data_comm"] * (asked.strategy.pp > 1)
-    pieces = asked.strategy.schedule is not None and family(asked.strategy.schedule).splits_sequences
+    parts = ["data_comm"] * (request.strategy.pp > 1)
+    pieces = request.strategy.schedule is not None and family(request.strategy.schedule).splits_sequences
     parts += ["bubble"] * (name == "longer" and pieces)
     hidden = sum(max(before.time_s[part] - after.time_s[part], 0.0) for part in parts)
     return after.step_time_s + STRAGGLERS * hidden
@@ -275,16 +278,16 @@ def utilisation_is_a_share(_: Asked, result: Projection) -> Iterator[str]:
         yield f"HFU {result.hfu:.4f}"
 
 
-def unfused_attention_computes_all_pairs(asked: Asked, result: Projection) -> Iterator[str]:
+def unfused_attention_computes_all_pairs(request: Asked, result: Projection) -> Iterator[str]:
     """Only flash attention skips masked pairs: without it HFU counts all that full-attention MFU does, and more."""
-    if not asked.strategy.flash_attention and result.hfu < result.mfu_full_attention * (1.0 - CLOSE):
+    if not request.strategy.flash_attention and result.hfu < result.mfu_full_attention * (1.0 - CLOSE):
         yield f"HFU {result.hfu:.6f}, MFU with full attention {result.mfu_full_attention:.6f}"
 
 
-def kernels_stay_below_the_rates_of_the_device(asked: Asked, _: Projection) -> Iterator[str]:
+def kernels_stay_below_the_rates_of_the_device(request: Asked, _: Projection) -> Iterator[str]:
     """No product is faster than the peak at the device's clock, and no pass faster than its memory."""
-    model, cluster, strategy, workload = asked.arguments
-    prepared = prepare(Question(model=model, cluster=cluster, strategy=strategy, workload=workload))
+    model, cluster, layout, workload = request.arguments
+    prepared = prepare(Question(model=model, cluster=cluster, strategy=layout, workload=workload))
     device, seconds_of = cluster.device, prepared.inputs.pricing.seconds
     clock = device.clock_hz / device.peak_clock_hz
     for priced in prepared.priced.priced.all():
@@ -305,15 +308,15 @@ def rate_type(device: Device, op: Gemm | GroupedGemm | AttentionCore) -> str:
     return attention_dtype(device, op.dtype) if isinstance(op, AttentionCore) else op.dtype
 
 
-def memory_holds_its_states(asked: Asked, result: Projection) -> Iterator[str]:
+def memory_holds_its_states(request: Asked, result: Projection) -> Iterator[str]:
     """All devices together hold each trained weight once at least, unless the host does."""
-    if asked.strategy.offload.parameters:
+    if request.strategy.offload.parameters:
         return
-    stages, ranks = result.memory.stages, asked.cluster.num_devices / asked.strategy.pp
-    held = sum(stage.weights_bytes for stage in stages) * ranks
+    stages, ranks = result.memory.stages, request.cluster.num_devices / request.strategy.pp
+    kept = sum(stage.weights_bytes for stage in stages) * ranks
     narrowest = min(STORAGE_BYTES.values()) * result.params.trained
-    if held < narrowest * (1.0 - CLOSE):
-        yield f"weights take {held:.6g} bytes of all devices, less than {narrowest:.6g}"
+    if kept < narrowest * (1.0 - CLOSE):
+        yield f"weights take {kept:.6g} bytes of all devices, less than {narrowest:.6g}"
 
 
 def states_fit_the_peak(_: Asked, result: Projection) -> Iterator[str]:
@@ -332,75 +335,75 @@ def reads_back(_: Asked, result: Projection) -> Iterator[str]:
     document = json.loads(json.dumps(result.to_json()))
     difference = compare(result, document)
     if difference.question or difference.layout:
-        yield f"read back with other {[each.name for each in (*difference.question, *difference.layout)]}"
-    for each in (*difference.figures, *difference.time_parts):
-        if each.a != each.b:
-            yield f"{each.name} read back as {each.b} instead of {each.a}"
+        yield f"read back with other {[item.name for item in (*difference.question, *difference.layout)]}"
+    for figure in (*difference.figures, *difference.time_parts):
+        if figure.a != figure.b:
+            yield f"{figure.name} read back as {figure.b} instead of {figure.a}"
 
 
-def seen_over_time(asked: Asked, result: Projection) -> Iterator[str]:
+def seen_over_time(request: Asked, result: Projection) -> Iterator[str]:
     """Ranks peak over time where the projection says; what a timeline does not follow it refuses.
 
     Other schedules than 1F1B need not have the most micro-batches in flight and the largest working set at once: there
     the projection, which adds them, may lie above by what is at work.
     """
     try:
-        timeline = memory_timeline(*asked.arguments)
+        timeline = memory_timeline(*request.arguments)
     except SpecError as error:
         if not any(text in str(error) for text in NOT_FOLLOWED):
             yield str(error)
         return
-    layout = asked.strategy
+    layout = request.strategy
     exact = layout.vpp == 1 and layout.schedule in (None, "1f1b")
     if layout.kernels.keeps_stage_outputs and layout.vpp > 1:
         return  # which chunks those in flight are of is not asked
     for rank, stage in zip(timeline.ranks, result.memory.stages, strict=True):
-        seen, said = rank.peak.allocated_bytes, stage.allocated_bytes
-        own = [load for load in timeline.loads if load.rank == rank.rank]
-        active = max(total_bytes(work) for load in own for work in (load.forward, load.backward))
-        apart = 0.0 if exact else active + sum(total_bytes(load.between) for load in own)
-        slack = (CLOSE if exact else OVER_TIME) * said
-        if not -slack - apart <= seen - said <= slack:
-            yield f"rank {rank.rank} peaks at {seen / 2**30:.6f} GiB, the projection says {said / 2**30:.6f}"
+        seen, allocated_bytes = rank.peak.allocated_bytes, stage.allocated_bytes
+        local = [load for load in timeline.loads if load.rank == rank.rank]
+        active = max(total_bytes(work) for load in local for work in (load.forward, load.backward))
+        apart = 0.0 if exact else active + sum(total_bytes(load.between) for load in local)
+        slack = (CLOSE if exact else OVER_TIME) * allocated_bytes
+        if not -slack - apart <= seen - allocated_bytes <= slack:
+            yield f"rank {rank.rank} peaks at {seen / 2**30:.6f} GiB, the projection says {allocated_bytes / 2**30:.6f}"
 
 
-def is_its_row_of_a_search(asked: Asked, result: Projection) -> Iterator[str]:
+def is_its_row_of_a_search(request: Asked, result: Projection) -> Iterator[str]:
     """A space of this layout only has it, with these figures; a search leaves out what is another one's double."""
-    layouts = enumerate_layouts(asked.model, asked.cluster, asked.workload, space_of(asked))
+    layouts = enumerate_layouts(request.model, request.cluster, request.workload, space_of(request))
     if len(layouts) == 0:
         return
     scores = score(
         Question(
-            model=asked.model,
-            cluster=asked.cluster,
-            workload=asked.workload,
-            space=space_of(asked),
+            model=request.model,
+            cluster=request.cluster,
+            workload=request.workload,
+            space=space_of(request),
         ),
         layouts,
     )
     row = np.isfinite(scores.step_time)
-    found = scores.step_time[row].tolist(), scores.peak[row].tolist()
-    if found != ([result.step_time_s], [result.memory.peak_bytes]):
-        yield f"a search has {found} for {result.step_time_s!r} s and {result.memory.peak_bytes!r} bytes"
+    results_found = scores.step_time[row].tolist(), scores.peak[row].tolist()
+    if results_found != ([result.step_time_s], [result.memory.peak_bytes]):
+        yield f"a search has {results_found} for {result.step_time_s!r} s and {result.memory.peak_bytes!r} bytes"
 
 
-def is_explained(asked: Asked, result: Projection) -> Iterator[str]:
+def is_explained(request: Asked, result: Projection) -> Iterator[str]:
     """The trees of the step and of the peak have the projected numbers at their roots."""
-    model, cluster, strategy, workload = asked.arguments
+    model, cluster, layout, workload = request.arguments
     explainer = Explainer.from_question(
-        Question(model=model, cluster=cluster, strategy=strategy, workload=workload)
+        Question(model=model, cluster=cluster, strategy=layout, workload=workload)
     )
-    said = {"step_time": result.step_time_s, "memory.peak": result.memory.peak_bytes}
-    for quantity, value in said.items():
-        found = explainer.node(quantity).value
-        if found != value:
-            yield f"{quantity} is explained as {found!r} instead of {value!r}"
+    message = {"step_time": result.step_time_s, "memory.peak": result.memory.peak_bytes}
+    for quantity, value in message.items():
+        results_found = explainer.node(quantity).value
+        if results_found != value:
+            yield f"{quantity} is explained as {results_found!r} instead of {value!r}"
 
 
-def space_of(asked: Asked, **more: Any) -> Space:
+def space_of(request: Asked, **more: Any) -> Space:
     """Return the space that holds one layout only, or more."""
-    held = {name: (getattr(asked.strategy, name),) for name in NAMES if name != "placement"}
-    return Space(**{**held, "placement": ("orders",), "base": asked.strategy, **more})
+    kept = {name: (getattr(request.strategy, name),) for name in NAMES if name != "placement"}
+    return Space(**{**kept, "placement": ("orders",), "base": request.strategy, **more})
 
 
 ALONE: Sequence[Callable[[Asked, Projection], Iterator[str]]] = (
@@ -427,22 +430,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     while tried < options.layouts:
         drawn += 1
         seed = source.getrandbits(40)
-        asked = question(random.Random(seed).choice)
+        request = question(random.Random(seed).choice)
         try:
-            project(*asked.arguments)
+            project(*request.arguments)
         except SpecError:
             continue
         except PhysicsError:
             pass
         try:
-            found = broken(asked)
+            result = broken(request)
         except Exception as error:
-            found = [(type(error).__name__, str(error)[:300])]
+            result = [(type(error).__name__, str(error)[:300])]
         tried += 1
-        for law, text in found:
+        for law, text in result:
             counts[law] += 1
             if options.only in law:
-                sys.stdout.write(f"{law}: {text}\n    {asked}\n")
+                sys.stdout.write(f"{law}: {text}\n    {request}\n")
                 sys.stdout.flush()
     total = sum(counts.values())
     sys.stdout.write(

@@ -131,10 +131,10 @@ class Asked:
         return self.model, self.cluster, self.strategy, self.workload
 
     def __str__(self) -> str:
-        asked = f"seq {self.workload.seq_len} batch {self.workload.global_batch_size}"
+        text = f"seq {self.workload.seq_len} batch {self.workload.global_batch_size}"
         return (
             f"{self.model.name} × {self.model.num_layers} layers on {self.cluster.num_devices} {self.cluster.name}, "
-            f"{asked} {_unusual(self.workload.precision)} {self.workload.optimizer}: {_unusual(self.strategy)}"
+            f"{text} {_unusual(self.workload.precision)} {self.workload.optimizer}: {_unusual(self.strategy)}"
         )
 
 
@@ -143,9 +143,9 @@ def _unusual(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     usual = type(value)()
-    found = {each.name: getattr(value, each.name) for each in fields(value)}
-    changed = {name: _unusual(each) for name, each in found.items() if each != getattr(usual, name)}
-    return f"({', '.join(f'{name}={each}' for name, each in changed.items())})"
+    result = {item.name: getattr(value, item.name) for item in fields(value)}
+    changed = {name: _unusual(item) for name, item in result.items() if item != getattr(usual, name)}
+    return f"({', '.join(f'{name}={item}' for name, item in changed.items())})"
 
 
 @cache
@@ -166,17 +166,17 @@ def network(name: str, devices: int) -> Cluster:
 def question(pick: Pick) -> Asked:
     """Return a random question; some cannot be projected."""
     model = cut(pick(MODELS), pick(LAYERS))
-    strategy = _degrees(pick, model)
-    cluster = network(pick(CLUSTERS), strategy.num_devices)
-    precision = pick([each for each in PRECISIONS if _multiplies(cluster, each)])
+    layout = _degrees(pick, model)
+    cluster = network(pick(CLUSTERS), layout.num_devices)
+    precision = pick([item for item in PRECISIONS if _multiplies(cluster, item)])
     workload = Workload(
         seq_len=pick((512, 1024, 4096, 16384)),
-        global_batch_size=strategy.dp * strategy.micro_batch_size * _microbatches(pick, strategy),
+        global_batch_size=layout.dp * layout.micro_batch_size * _microbatches(pick, layout),
         precision=precision,
         optimizer=pick(("adamw", "adamw", "adamw", "muon", "lion", "adafactor", "sgd")),
         varied_lengths=pick((False, False, False, True)),
     )
-    return Asked(model=model, cluster=cluster, strategy=_choices(pick, strategy, model), workload=workload)
+    return Asked(model=model, cluster=cluster, strategy=_choices(pick, layout, model), workload=workload)
 
 
 @st.composite
@@ -198,11 +198,11 @@ def _multiplies(cluster: Cluster, precision: Precision) -> bool:
     return bool(needs.get(precision.compute, True))
 
 
-def _microbatches(pick: Pick, strategy: Layout) -> int:
-    if group_of(strategy) is not None and strategy.schedule is None:
-        group = group_of(strategy)
-        return group * pick((1, 2, 4)) + pick((0, strategy.pp if strategy.pp < group else 0))
-    return strategy.pp * pick((1, 1, 2, 4)) if strategy.vpp > 1 else pick((1, 2, 4, 8, 12))
+def _microbatches(pick: Pick, layout: Layout) -> int:
+    if group_of(layout) is not None and layout.schedule is None:
+        group = group_of(layout)
+        return group * pick((1, 2, 4)) + pick((0, layout.pp if layout.pp < group else 0))
+    return layout.pp * pick((1, 1, 2, 4)) if layout.vpp > 1 else pick((1, 2, 4, 8, 12))
 
 
 def _degrees(pick: Pick, model: Model) -> Layout:
@@ -236,12 +236,12 @@ def _degrees(pick: Pick, model: Model) -> Layout:
     )
 
 
-def _choices(pick: Pick, strategy: Layout, model: Model) -> Layout:
-    summa = _lays_out(model) and strategy.sp and pick((True, False, False))
+def _choices(pick: Pick, layout: Layout, model: Model) -> Layout:
+    summa = _lays_out(model) and layout.sp and pick((True, False, False))
     if summa:
-        strategy = replace(strategy, tp_kind="summa", cp_kind="all_gather", summa_panels=pick((1, 2)))
+        layout = replace(layout, tp_kind="summa", cp_kind="all_gather", summa_panels=pick((1, 2)))
     return replace(
-        strategy,
+        layout,
         recompute=pick(RECOMPUTE),
         overlap=pick(OVERLAPS),
         kernels=pick(KERNELS),

@@ -71,8 +71,8 @@ def drawn(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any]) -> li
     """Return plans as they are drawn: some of them no framework could run."""
     framework = load_framework(to)
     pick = random.Random(f"{to} {seed}").choice
-    found = (_plan(framework, pick, KINDS[at % len(KINDS)], "h100-sxm", choices) for at in range(1_000_000))
-    return list(islice((question for question in found if question is not None), count))
+    result = (_plan(framework, pick, KINDS[at % len(KINDS)], "h100-sxm", choices) for at in range(1_000_000))
+    return list(islice((question for question in result if question is not None), count))
 
 
 def _legal(
@@ -118,15 +118,15 @@ def _plan(
         return None
     rounds = pick((1, 2, 4))
     micro = strategy.micro_batch_size * strategy.dp * (group_of(strategy) or strategy.pp) * rounds
-    words = {
+    __dataclass_fields__ = {
         name: getattr(strategy, name)
         for name in Layout.__dataclass_fields__
         if getattr(strategy, name) != getattr(DEFAULTS, name) and name not in ("dp_replicate", "dp_shard")
     }
     if strategy.dp_replicate > 1 < strategy.dp_shard:
-        words["dp_replicate"] = strategy.dp_replicate
+        __dataclass_fields__["dp_replicate"] = strategy.dp_replicate
     try:
-        layout = build_layout(_tables(words), devices, where="a plan")
+        layout = build_layout(_tables(__dataclass_fields__), devices, where="a plan")
         return under(
             question_of(
                 model,
@@ -173,16 +173,16 @@ def _layout(
         allowed = tuple(value for value in free.get(name, ()) if value in (*values, *others))
         if name in free:
             free[name] = allowed or values
-    found = {name: pick(values) for name, values in free.items()}
-    replicas = 1 if found["zero"] == 0 else replicas if found["zero"] == 3 else pick((1, 1, replicas))
+    result = {name: pick(values) for name, values in free.items()}
+    replicas = 1 if result["zero"] == 0 else replicas if result["zero"] == 3 else pick((1, 1, replicas))
     if pp == 1:
-        found["schedule"] = None
-    if found.get("schedule") is not None:
-        found["microbatch_group"] = None
-    return replace(DEFAULTS, tp=tp, cp=cp, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **found)
+        result["schedule"] = None
+    if result.get("schedule") is not None:
+        result["microbatch_group"] = None
+    return replace(DEFAULTS, tp=tp, cp=cp, pp=pp, dp_replicate=replicas, dp_shard=dp // replicas, **result)
 
 
-def _tables(words: dict[str, Any]) -> dict[str, Any]:
+def _tables(values: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import asdict, is_dataclass
 
-    return {name: asdict(value) if is_dataclass(value) else value for name, value in words.items()}
+    return {name: asdict(value) if is_dataclass(value) else value for name, value in values.items()}

@@ -39,12 +39,12 @@ def test_everything_named_is_there_and_documented():
 def test_types_are_declared_where_they_are_loaded_from():
     tree = ast.parse(Path(fs.__file__).read_text(encoding="utf-8"))
     declared = {
-        (node.module, each.name)
+        (node.module, name.name)
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
-        for each in node.names
+        for name in node.names
     }
     homes = {(home, name) for home, names in fs._HOMES.items() for name in names}
     assert declared == homes
@@ -52,10 +52,10 @@ def test_types_are_declared_where_they_are_loaded_from():
 
 
 def test_importing_it_loads_nothing_else():
-    found = run(
+    result = run(
         "import forescale, sys; print([name for name in sys.modules if name.startswith('forescale')])"
     )
-    assert ast.literal_eval(found) == ["forescale.version", "forescale"] or ast.literal_eval(found) == [
+    assert ast.literal_eval(result) == ["forescale.version", "forescale"] or ast.literal_eval(result) == [
         "forescale",
         "forescale.version",
     ]
@@ -87,12 +87,12 @@ def test_a_dictionary_of_hugging_face_s_keys_is_a_model_everywhere():
         "num_hidden_layers": 2, "vocab_size": 1024,
     }  # fmt: skip
     model = fs.load_model(config)
-    asked = fs.project(config, "h100", **WORDS)
-    assert asked.model.layers == model.layers
-    assert asked.cluster.name == "h100-sxm"
-    found = fs.search(config, "h100", **WORDS)
-    assert found.best[0].model.layers == model.layers
-    one, other = (fs.memory(each, "h100", **WORDS).to_json() for each in (config, model))
+    project = fs.project(config, "h100", **WORDS)
+    assert project.model.layers == model.layers
+    assert project.cluster.name == "h100-sxm"
+    result = fs.search(config, "h100", **WORDS)
+    assert result.best[0].model.layers == model.layers
+    one, other = (fs.memory(item, "h100", **WORDS).to_json() for item in (config, model))
     assert one == other
 
 
@@ -105,17 +105,17 @@ def test_names_values_and_a_question_give_the_same_answer():
     question = fs.ask("llama-3.1-8b", devices, tp=2, workload=work)
     assert by_name == by_value == fs.project(question)
     assert question == fs.Question(model=model, cluster=devices, workload=work, strategy=layout)
-    asked = {"model": model, "cluster": devices, "workload": work, "tp": 2, "dp_shard": 4}
-    assert fs.project(**asked) == by_value
+    request = {"model": model, "cluster": devices, "workload": work, "tp": 2, "dp_shard": 4}
+    assert fs.project(**request) == by_value
 
 
 def test_a_search_holds_the_degrees_it_is_given():
-    found = fs.search("llama-3.1-8b", "h100-sxm", tp=(1, 2), pp=1, zero=1, cp=1, top=3, **WORDS)
-    assert {one.strategy.tp for one in found.best} <= {1, 2}
-    assert all(one.strategy.pp == one.strategy.cp == 1 for one in found.best)
-    asked = fs.ask_search("llama-3.1-8b", "h100-sxm", tp=(1, 2), pp=1, zero=1, cp=1, **WORDS)
-    assert asked.space == fs.Space(tp=(1, 2), pp=(1,), zero=(1,), cp=(1,))
-    assert fs.search(asked, top=3).best == found.best
+    result = fs.search("llama-3.1-8b", "h100-sxm", tp=(1, 2), pp=1, zero=1, cp=1, top=3, **WORDS)
+    assert {one.strategy.tp for one in result.best} <= {1, 2}
+    assert all(one.strategy.pp == one.strategy.cp == 1 for one in result.best)
+    ask_search = fs.ask_search("llama-3.1-8b", "h100-sxm", tp=(1, 2), pp=1, zero=1, cp=1, **WORDS)
+    assert ask_search.space == fs.Space(tp=(1, 2), pp=(1,), zero=(1,), cp=(1,))
+    assert fs.search(ask_search, top=3).best == result.best
     assert fs.ask_search("llama-3.1-8b", "h100-sxm", graphs="full", **WORDS).space.base.graphs == "full"
 
 
@@ -154,28 +154,28 @@ def test_what_no_space_has_is_said(given, message):
     ],
 )
 def test_a_choice_is_held_by_its_word_or_its_value(given):
-    (name, value), found = (
+    (name, value), result = (
         *given.items(),
         fs.search(dense(4), cluster(8), workload(), **given).best[0].strategy,
     )
     assert (
-        getattr(found, name) == value
-        or "full" in str(getattr(found, name))
-        or found.rank_order == "tp-cp-pp-dp"
+        getattr(result, name) == value
+        or "full" in str(getattr(result, name))
+        or result.rank_order == "tp-cp-pp-dp"
     )
 
 
 @pytest.mark.parametrize("name", ["torchtitan@2025-eager", "maxtext", "nanotron", "megatron-deepspeed"])
 def test_a_framework_is_kept_in_the_question_and_in_its_file(tmp_path, name):
     record = fs.load_framework(name)
-    given = ("llama-3.1-8b", "h100-sxm")
-    one = fs.ask(*given, tp=2, framework=record, **WORDS)
-    assert one == fs.ask(*given, tp=2, framework=name, **WORDS)
-    for asked in (one, fs.ask_search(*given, framework=name, **WORDS)):
-        assert asked.framework == record
-        assert f"framework='{record.label}'" in repr(asked)
-        fs.write_question(asked, tmp_path / "asked.toml")
-        assert fs.read_question(tmp_path / "asked.toml") == asked
+    names = ("llama-3.1-8b", "h100-sxm")
+    one = fs.ask(*names, tp=2, framework=record, **WORDS)
+    assert one == fs.ask(*names, tp=2, framework=name, **WORDS)
+    for ask_search in (one, fs.ask_search(*names, framework=name, **WORDS)):
+        assert ask_search.framework == record
+        assert f"framework='{record.label}'" in repr(ask_search)
+        fs.write_question(ask_search, tmp_path / "asked.toml")
+        assert fs.read_question(tmp_path / "asked.toml") == ask_search
     with pytest.raises(fs.ForescaleError, match="a question holds its framework"):
         fs.project(one, framework=record)
 
@@ -187,8 +187,8 @@ def test_memory_explanations_and_comparisons_take_the_same_words():
     node = fs.explain(one, quantity="memory.peak")
     assert node.value == fs.project(one).memory.peak_bytes
     other = fs.ask(dense(4), cluster(8), workload=workload(), tp=2, zero=1)
-    found = fs.compare(one, fs.project(other), name_a="pp", name_b="tp")
-    assert found.step_time.b == fs.project(other).step_time_s
+    compare = fs.compare(one, fs.project(other), name_a="pp", name_b="tp")
+    assert compare.step_time.b == fs.project(other).step_time_s
 
 
 def test_costs_precision_and_presets_are_words_too():
@@ -202,14 +202,14 @@ def test_costs_precision_and_presets_are_words_too():
 
 
 def test_a_length_is_written_as_in_a_plan():
-    words = {**WORDS, "seq_len": "128k"}
-    assert fs.ask("llama-3.1-8b", "h100-sxm", **words).workload.seq_len == 131_072
+    parts = {**WORDS, "seq_len": "128k"}
+    assert fs.ask("llama-3.1-8b", "h100-sxm", **parts).workload.seq_len == 131_072
 
 
 def test_what_is_wrong_is_said_with_the_nearest_word():
     with pytest.raises(UnknownKeyError, match="seq_len"):
         fs.project("llama-3.1-8b", "h100-sxm", seqlen=2048, devices=8, global_batch_size=64)
-    with pytest.raises(UnknownKeyError, match=r"unknown key 'granularity' .*; strategy.recompute has it"):
+    with pytest.raises(UnknownKeyError, match=r"unknown key 'granularity' .*; layout.recompute has it"):
         fs.ask("llama-3.1-8b", "h100-sxm", granularity="full", **WORDS)
     with pytest.raises(SpecError, match="cluster must be given"):
         fs.project("llama-3.1-8b", **WORDS)
@@ -238,8 +238,10 @@ def test_what_a_search_cannot_take_is_said(words, message):
 
 
 def test_limits_are_read_as_a_plan_has_them():
-    asked = fs.ask_search("llama-3.1-8b", "h100-sxm", max_memory="70 GiB", objective="peak_memory", **WORDS)
-    assert (asked.max_memory, asked.objective) == (70 * 2**30, "peak_memory")
+    ask_search = fs.ask_search(
+        "llama-3.1-8b", "h100-sxm", max_memory="70 GiB", objective="peak_memory", **WORDS
+    )
+    assert (ask_search.max_memory, ask_search.objective) == (70 * 2**30, "peak_memory")
 
 
 @pytest.mark.parametrize(
@@ -260,9 +262,9 @@ def test_nothing_within_the_package_uses_the_face():
     for path in Path(fs.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "forescale":
-                assert not {each.name for each in node.names} & set(fs.__all__), path
+                assert not {name.name for name in node.names} & set(fs.__all__), path
             if isinstance(node, ast.Import):
-                assert "forescale" not in {each.name for each in node.names}, path
+                assert "forescale" not in {name.name for name in node.names}, path
 
 
 def test_its_page_names_every_function():
@@ -308,12 +310,14 @@ def test_numbers_of_numpy_and_paths_are_as_good_as_pythons(tmp_path):
     plain = {"devices": 8, "seq_len": 2048, "global_batch_size": 32}
     cluster = tmp_path / "mine.toml"
     cluster.write_text('base = "h100-sxm"\n')
-    given = {"tp": np.int64(2), "pp": 2, "sp": np.bool_(False), "stage_layers": np.array([8, 8])}
-    asked = fs.ask("llama-3.2-1b", cluster, **of, **given)
-    assert asked == fs.ask("llama-3.2-1b", str(cluster), **plain, tp=2, pp=2, sp=False, stage_layers=[8, 8])
+    value = {"tp": np.int64(2), "pp": 2, "sp": np.bool_(False), "stage_layers": np.array([8, 8])}
+    question = fs.ask("llama-3.2-1b", cluster, **of, **value)
+    assert question == fs.ask(
+        "llama-3.2-1b", str(cluster), **plain, tp=2, pp=2, sp=False, stage_layers=[8, 8]
+    )
     assert fs.load_cluster(cluster, np.int64(8)).num_devices == 8
     several = (np.array([1, 2]), range(1, 3), {1, 2}, (1, 2))
-    spaces = [fs.ask_search("llama-3.2-1b", "h100-sxm", **of, tp=each).space for each in several]
+    spaces = [fs.ask_search("llama-3.2-1b", "h100-sxm", **of, tp=item).space for item in several]
     assert spaces == [spaces[0]] * 4
     changes = fs.fit("llama-3.2-1b", "h100-sxm", **plain, keep="micro_batch_size", pairs=False)
     assert changes == fs.fit("llama-3.2-1b", "h100-sxm", **plain, keep=["micro_batch_size"], pairs=False)
@@ -325,12 +329,12 @@ def test_selective_recompute_without_modules_is_that_of_the_command_line(tmp_pat
     fs.write_question(fs.ask("llama-3.2-1b", "h100-sxm", **of, recompute="selective"), path)
     path.write_text(path.read_text().replace('modules = ["core_attn"]', "").replace(", }", " }"))
     assert "core_attn" not in path.read_text()
-    for asked in (
+    for item in (
         fs.ask("llama-3.2-1b", "h100-sxm", **of, recompute="selective", framework="torchtitan"),
         fs.read_question(path),
         fs.read_question(path, overrides=["strategy.recompute.granularity=selective"]),
     ):
-        assert asked.strategy.recompute.modules == ("core_attn",)
+        assert item.strategy.recompute.modules == ("core_attn",)
     assert (
         fs.ask(
             "llama-3.2-1b", "h100-sxm", **of, recompute={"granularity": "selective", "modules": []}
@@ -341,8 +345,8 @@ def test_selective_recompute_without_modules_is_that_of_the_command_line(tmp_pat
 
 def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
     path = tmp_path / "plan.toml"
-    asked = fs.ask("llama-3.2-1b", "h100-sxm", devices=8, seq_len=2048, global_batch_size=32)
-    fs.write_question(asked, path)
+    question = fs.ask("llama-3.2-1b", "h100-sxm", devices=8, seq_len=2048, global_batch_size=32)
+    fs.write_question(question, path)
     assert fs.read_question(path, overrides="strategy.tp=2").strategy.tp == 2
     with pytest.raises(SpecError, match=r"the override 3 must look like section.key=value"):
         fs.read_question(path, overrides=[3])
@@ -353,4 +357,4 @@ def test_plans_are_changed_and_written_by_what_they_are(tmp_path):
     with pytest.raises(
         SpecError, match=r"write_question takes a Question, as fs.ask makes it; got Projection"
     ):
-        fs.write_question(fs.project(asked), path)
+        fs.write_question(fs.project(question), path)

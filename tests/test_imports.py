@@ -29,5 +29,5 @@ def test_what_a_program_imports_is_there(path):
     for module, name in imported(path):
         if "runtime" in module:
             pytest.importorskip("torch")
-        found = importlib.import_module(module)
-        assert hasattr(found, name) or importlib.import_module(f"{module}.{name}"), f"{module}.{name}"
+        import_module = importlib.import_module(module)
+        assert hasattr(import_module, name) or importlib.import_module(f"{module}.{name}"), f"{module}.{name}"

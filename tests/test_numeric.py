@@ -36,7 +36,7 @@ def test_one_condition_chooses_as_many_do(first, second, limit):
 
 def test_some_of_many_is_as_of_each():
     for values in ([0.0], [0.0, 2.0], [0.0, 0.0], [-1.0], [float("inf"), 0.0]):
-        assert any_true(np.array(values)) == any(any_true(each) for each in values) == any(values)
+        assert any_true(np.array(values)) == any(any_true(item) for item in values) == any(values)
     assert any_true(np.array([[0.0], [1.0]]) > 0.5)
     assert not any_true(np.float64(1.0) > 2.0)
 
@@ -73,7 +73,7 @@ def test_numbers_of_several_values_stand_one_after_the_other():
     made = joined([(one, one), (other, other)], 2)
     assert made[0] is made[1]
     assert made[0].name == "a"
-    assert {name: each.tolist() for name, each in made[0].seconds.items()} == {
+    assert {name: second.tolist() for name, second in made[0].seconds.items()} == {
         "ffn": [1.0, 2.0, 4.0, 4.0],
         "again": [0.0, 0.0, 5.0, 6.0],
         "gaps": [3.0, 3.0, 7.0, 7.0],

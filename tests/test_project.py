@@ -59,18 +59,18 @@ def test_parts_of_a_step_and_of_memory_add_up(model, strategy):
 )
 def test_numbers_are_pythons(model, strategy):
     """They print as numbers, also in a list."""
-    found = project(model, cluster(16), strategy, workload())
-    assert not [each for each in _values(asdict(found)) if isinstance(each, np.generic)]
+    result = project(model, cluster(16), strategy, workload())
+    assert not [item for item in _values(asdict(result)) if isinstance(item, np.generic)]
 
 
 def _values(value):
     if isinstance(value, dict):
         value = tuple(value.values())
-    return [leaf for each in value for leaf in _values(each)] if isinstance(value, (list, tuple)) else [value]
+    return [leaf for item in value for leaf in _values(item)] if isinstance(value, (list, tuple)) else [value]
 
 
 def test_model_flops_do_not_depend_on_the_layout():
-    flops = {project(dense(), cluster(16), strategy, workload()).model_flops_per_step for strategy in LAYOUTS}
+    flops = {project(dense(), cluster(16), layout, workload()).model_flops_per_step for layout in LAYOUTS}
     assert len(flops) == 1
 
 
@@ -82,9 +82,9 @@ def test_equal_stages_have_the_textbook_bubble():
     interleaved = project(
         model, cluster(4), Layout(pp=4, vpp=2, graphs="full"), workload(global_batch_size=16)
     )
-    each = max(stage.forward_s + stage.backward_s for stage in interleaved.stage_times)
-    assert each > slowest  # the engine steps twice as often
-    assert interleaved.time_s["bubble"] == pytest.approx(3 * each / 2, rel=0.1)
+    forward_s = max(stage.forward_s + stage.backward_s for stage in interleaved.stage_times)
+    assert forward_s > slowest  # the engine steps twice as often
+    assert interleaved.time_s["bubble"] == pytest.approx(3 * forward_s / 2, rel=0.1)
 
 
 def test_full_recompute_keeps_less_and_takes_longer():
@@ -160,7 +160,7 @@ def test_one_stage_runs_no_schedule(model, name):
     """There is nothing to split or to fill: gradients of weights still hide the messages of tensor parallelism."""
     layout, work = Layout(tp=4, dp_shard=2, graphs="full"), workload(global_batch_size=16)
     alone, named = (
-        project(model, cluster(8), each, work) for each in (layout, replace(layout, schedule=name))
+        project(model, cluster(8), item, work) for item in (layout, replace(layout, schedule=name))
     )
     assert named.time_s == alone.time_s
     assert named.memory == alone.memory
@@ -199,14 +199,14 @@ def test_pieces_of_sequences_fill_the_pipeline_sooner():
         return project(dense(), cluster(4), layout, workload(global_batch_size=16))
 
     whole, one, two, four = (
-        run(*each) for each in (("1f1b", 2), ("seq1f1b", 1), ("seq1f1b", 2), ("seq1f1b", 4))
+        run(*item) for item in (("1f1b", 2), ("seq1f1b", 1), ("seq1f1b", 2), ("seq1f1b", 4))
     )
     assert one.step_time_s == whole.step_time_s
     assert one.memory.peak_bytes == whole.memory.peak_bytes
     # bubble (p-1)(tf + tb)/k of equal pieces, a little more where attention makes the last longest
     assert whole.time_s["bubble"] / 2 <= two.time_s["bubble"] * 1.1
     assert four.time_s["bubble"] < two.time_s["bubble"] < whole.time_s["bubble"]
-    first = [each.memory.stages[0].activations_bytes for each in (whole, two, four)]
+    first = [item.memory.stages[0].activations_bytes for item in (whole, two, four)]
     assert first == sorted(first, reverse=True)
 
 
@@ -251,8 +251,10 @@ def test_two_copies_of_the_parameters_cost_their_states_not_their_work():
         return project(dense(), cluster(4), Layout(pp=4, schedule=name), workload(global_batch_size=16))
 
     plain, double = run("zb-h1"), run("dualpipe")
-    held = [sum(stage.weights_bytes for stage in result.memory.stages) for result in (plain, double)]
-    assert held[1] == pytest.approx(2 * held[0])
+    weights_byteses = [
+        sum(stage.weights_bytes for stage in result.memory.stages) for result in (plain, double)
+    ]
+    assert weights_byteses[1] == pytest.approx(2 * weights_byteses[0])
     work = [sum(result.time_s[part] for part in ("attention", "ffn", "norm")) for result in (plain, double)]
     assert work[1] == pytest.approx(work[0])
     assert double.time_s["data_comm"] > 0.0
@@ -273,10 +275,10 @@ def test_heads_are_exchanged_among_those_that_share_a_node_unless_said():
     work = replace(workload(), seq_len=65536, global_batch_size=16)
     for tp, inner in ((1, 8), (2, 4), (4, 2)):
         layout = Layout(tp=tp, cp=16 // tp, cp_kind="hierarchical")
-        own = project(dense(), cluster(16), layout, work)
-        assert own.strategy.cp_inner == inner
-        said = project(dense(), cluster(16), replace(layout, cp_inner=inner), work)
-        assert own.step_time_s == said.step_time_s
+        local = project(dense(), cluster(16), layout, work)
+        assert local.strategy.cp_inner == inner
+        message = project(dense(), cluster(16), replace(layout, cp_inner=inner), work)
+        assert local.step_time_s == message.step_time_s
     assert near_context(cp=12.0, tp=1.0, domain=8.0) == 6.0
     assert near_context(cp=np.array([2.0, 32.0]), tp=np.array([8.0, 4.0]), domain=72.0).tolist() == [
         2.0,
@@ -303,7 +305,9 @@ def core_of(strategy, work):
         degrees=degrees, choices=choices, precision=work.precision, seq_len=float(work.seq_len)
     )
     operators = layer_block(dense(), dense().layer_kinds[0], layout).operators
-    return next(each for own in operators for each in own.forward if isinstance(each, AttentionCore))
+    return next(
+        item for operator in operators for item in operator.forward if isinstance(item, AttentionCore)
+    )
 
 
 def test_groups_of_context_parallel_ranks_are_whole():
@@ -320,8 +324,8 @@ def test_weights_gathered_one_by_one_take_the_room_of_the_largest():
     weights = replace(layout, kernels=Kernels(gathers_each_weight=True, gradient_sum="after_product"))
     blocks = replace(layout, kernels=Kernels(gradient_sum="after_product"))
     by_weight, by_block = (
-        project(model, cluster(8), each, workload()).memory.stages[0].buffers_bytes
-        for each in (weights, blocks)
+        project(model, cluster(8), item, workload()).memory.stages[0].buffers_bytes
+        for item in (weights, blocks)
     )
     vocabulary = 32000 * 1024
     layer = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
@@ -342,7 +346,7 @@ def test_a_raised_clock_raises_the_peak_that_nothing_exceeds():
 def test_routing_of_a_model_without_experts_is_said_to_change_nothing():
     layout = Layout(dp_shard=16)
     uneven = replace(layout, routing=Routing(imbalance=2.0))
-    plain, noted = (project(dense(), cluster(16), each, workload()) for each in (layout, uneven))
+    plain, noted = (project(dense(), cluster(16), item, workload()) for item in (layout, uneven))
     assert plain.step_time_s == noted.step_time_s
     assert [note.topic for note in plain.notes if note.topic == "experts"] == []
     assert "no experts" in next(note.text for note in noted.notes if note.topic == "experts")
@@ -363,8 +367,8 @@ def test_recipes_of_another_type_are_refused(compute, recipe):
 def test_an_imbalance_that_cannot_be_is_the_largest_that_can():
     layout = Layout(ep=8, dp_shard=16)
     most, beyond = (
-        project(moe(), cluster(16), replace(layout, routing=Routing(imbalance=each)), workload())
-        for each in (4.0, 9.0)
+        project(moe(), cluster(16), replace(layout, routing=Routing(imbalance=item)), workload())
+        for item in (4.0, 9.0)
     )
     assert most.step_time_s == beyond.step_time_s
     assert [note.topic for note in most.notes if note.topic == "experts"] == []

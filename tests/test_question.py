@@ -18,10 +18,10 @@ def ask(**changes):
 
 
 def test_a_question_is_itself_or_made_of_its_parts():
-    asked = ask(strategy=Layout(tp=8), costs=Costs(compute="tile"))
+    question = ask(strategy=Layout(tp=8), costs=Costs(compute="tile"))
     parts = {"strategy": Layout(tp=8), "costs": Costs(compute="tile"), "space": None}
-    assert question_of(asked) is asked
-    assert question_of(asked.model, asked.cluster, asked.workload, **parts) == asked
+    assert question_of(question) is question
+    assert question_of(question.model, question.cluster, question.workload, **parts) == question
 
 
 def test_parts_beside_a_whole_question_and_missing_ones_are_refused():
@@ -51,9 +51,9 @@ def test_losses_of_runs_are_those_of_the_layouts_software():
 
 
 def test_changes_leave_the_rest_as_it_was():
-    asked = ask(max_memory=1e9)
-    assert asked.of(Layout(tp=2)) == replace(asked, strategy=Layout(tp=2))
-    assert asked.within(tp=(2,)) == replace(asked, space=Space(tp=(2,)))
+    question = ask(max_memory=1e9)
+    assert question.of(Layout(tp=2)) == replace(question, strategy=Layout(tp=2))
+    assert question.within(tp=(2,)) == replace(question, space=Space(tp=(2,)))
 
 
 def test_what_it_shows_is_what_was_asked():

@@ -28,8 +28,8 @@ class Outer:
 
 def test_tables_become_what_annotations_say():
     content = {"name": "x", "inner": {"p": {"share": 1, "sizes": [2, 3]}}, "words": ["w"], "best": None}
-    found = record(Outer, content, "", "f.json")
-    assert found == Outer(name="x", inner={"p": Inner(share=1, sizes=(2, 3))}, words=("w",))
+    result = record(Outer, content, "", "f.json")
+    assert result == Outer(name="x", inner={"p": Inner(share=1, sizes=(2, 3))}, words=("w",))
 
 
 @pytest.mark.parametrize(

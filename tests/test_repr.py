@@ -25,8 +25,8 @@ def found():
     return search(model, cluster, Workload(seq_len=4096, global_batch_size=64), space=Space(tp=(2,), cp=(1,)))
 
 
-def layout_of(asked, strategy):
-    return small.asked(asked.model, asked.cluster, strategy, asked.workload)
+def layout_of(question, layout):
+    return small.asked(question.model, question.cluster, layout, question.workload)
 
 
 def test_a_search_and_its_layouts_are_a_few_lines(found):
@@ -39,17 +39,17 @@ def test_a_search_and_its_layouts_are_a_few_lines(found):
 
 
 def test_explanations_name_what_a_number_was_made_of(found):
-    best, asked = found.best[0], found.question
-    told = repr(explain(layout_of(asked, best.strategy), "memory.optimizer"))
-    assert told.startswith("TermNode(name='memory.optimizer', value=")
-    assert "inputs=('parameters', 'element_bytes', " in told
-    assert len(told) < LONGEST
+    best, question = found.best[0], found.question
+    explicit = repr(explain(layout_of(question, best.strategy), "memory.optimizer"))
+    assert explicit.startswith("TermNode(name='memory.optimizer', value=")
+    assert "inputs=('parameters', 'element_bytes', " in explicit
+    assert len(explicit) < LONGEST
 
 
 def test_cuts_and_studies_too(found):
-    asked = found.question
+    question = found.question
     layout = Layout(tp=4, pp=2, dp_shard=2)
-    assert len(repr(partition_stages(layout_of(asked, layout)))) < 2 * LONGEST
+    assert len(repr(partition_stages(layout_of(question, layout)))) < 2 * LONGEST
     cluster = load_cluster("b200-nvs8", 256)
     study = search_subramanian2024(
         load_model("gpt3-1t"), cluster, tensor_parallel="1d", global_batch_size=4096, top=2
@@ -58,8 +58,8 @@ def test_cuts_and_studies_too(found):
 
 
 def test_advice_schedules_and_simulations_too(found):
-    asked = found.question
-    assert len(repr(advise(asked.model, asked.cluster, asked.workload, exact=False))) < LONGEST
+    question = found.question
+    assert len(repr(advise(question.model, question.cluster, question.workload, exact=False))) < LONGEST
     schedule = build_schedule("zbv", Request(pp=4, num_microbatches=16))
     assert repr(schedule) == "Schedule(name='zbv', num_ranks=4, num_stages=8, num_microbatches=16)"
     assert "makespan=49.5" in repr(simulate(schedule))

@@ -30,12 +30,12 @@ PARTS = ("forward", "input_gradient", "weight_gradient")
 
 
 def asked(model, devices=2, *, batch=8, **layout) -> Question:
-    own = {"dp_shard": devices // (layout.get("tp", 1) * layout.get("pp", 1))} | layout
+    local = {"dp_shard": devices // (layout.get("tp", 1) * layout.get("pp", 1))} | layout
     return Question(
         model=model,
         cluster=cluster(devices),
         workload=workload(global_batch_size=batch),
-        strategy=Layout(**own),
+        strategy=Layout(**local),
     )
 
 
@@ -75,18 +75,18 @@ def rows(question: Question) -> dict[tuple[str, str], object]:
 
 @BENCHES
 def test_a_run_restored_to_itself_is_what_was_measured(bench):
-    found = rows(anchored(bench.question, [bench]))
-    assert {row.kind for row in found.values() if row.part} == {"measured"}
+    result = rows(anchored(bench.question, [bench]))
+    assert {row.kind for row in result.values() if row.part} == {"measured"}
     for timing in bench.blocks:
         key = {"forward": "forward", "input_gradient": "backward_input", "weight_gradient": "backward_weight"}
-        if timing.part in key and (row := found.get((timing.kind, key[timing.part]))):
+        if timing.part in key and (row := result.get((timing.kind, key[timing.part]))):
             assert row.seconds <= timing.seconds * (1 + 1e-9)
 
 
 def test_blocks_without_messages_take_exactly_what_they_took():
     bench = replace(DENSE, question=asked(dense(2), 1), steps=())
     stage = project(anchored(bench.question, [bench])).stage_times[0]
-    of = {(each.kind, each.part): each.seconds for each in bench.blocks}
+    of = {(block.kind, block.part): block.seconds for block in bench.blocks}
     forward = 2 * of["attention+dense", "forward"] + of["head", "forward"] + of["embedding", "forward"]
     assert stage.forward_s == pytest.approx(forward)
 
@@ -94,8 +94,8 @@ def test_blocks_without_messages_take_exactly_what_they_took():
 def test_both_gradients_take_what_backward_took():
     whole = BlockTiming(kind="attention+dense", part="backward", seconds=7e-3)
     bench = replace(DENSE, question=asked(dense(2), 1), steps=(), blocks=(*timings("attention+dense"), whole))
-    found = rows(anchored(bench.question, [bench]))
-    inner, weight = (found["attention+dense", f"backward_{part}"].seconds for part in ("input", "weight"))
+    result = rows(anchored(bench.question, [bench]))
+    inner, weight = (result["attention+dense", f"backward_{part}"].seconds for part in ("input", "weight"))
     assert inner + weight == pytest.approx(7e-3)
     assert inner / weight == pytest.approx(1.2 / 0.9)
 
@@ -121,8 +121,8 @@ def test_compute_elsewhere_is_measured_times_the_ratio_of_the_models():
 
 def test_primus_restores_in_proportion_to_tensor_parallelism():
     question = replace(asked(dense(8), 8, batch=32, tp=4), costs=Costs(rule="primus"))
-    found = rows(anchored(question, [DENSE]))
-    assert [row.ratio for (_, part), row in found.items() if part] == pytest.approx([0.5] * 8)
+    result = rows(anchored(question, [DENSE]))
+    assert [row.ratio for (_, part), row in result.items() if part] == pytest.approx([0.5] * 8)
     experts = replace(asked(moe(8), 8, batch=32, tp=2, ep=4), costs=Costs(rule="primus"))
     assert 0.5 < rows(anchored(experts, [MOE]))["mla+moe", "forward"].ratio < 1.0
     itself = anchored(replace(DENSE.question, costs=Costs(rule="primus")), [DENSE])
@@ -143,7 +143,7 @@ def test_what_was_not_measured_is_modelled():
 def test_losses_of_the_host_count_once():
     bench = replace(DENSE, question=asked(dense(2), 1), steps=())
     slow = replace(bench, blocks=timings("attention+dense", "head", "embedding", slow=10.0))
-    one, other = (project(anchored(asked(dense(8), 1), [each])).time_s["overhead"] for each in (bench, slow))
+    one, other = (project(anchored(asked(dense(8), 1), [item])).time_s["overhead"] for item in (bench, slow))
     assert one == other == 0.0
     assert project(asked(dense(8), 1)).time_s["overhead"] > 0.0
 
@@ -156,15 +156,15 @@ def test_one_layout_is_what_it_is_among_many(bench):
         for tp in (1, 2, 4) for pp in (1, 2) for size in (1, 2)
     ]  # fmt: skip
     many = score_layouts(question, layouts)
-    each = [project(question.of(layout)) for layout in layouts]
-    assert many.step_time.tolist() == [one.step_time_s for one in each]
-    assert many.peak.tolist() == [one.memory.peak_bytes for one in each]
+    projects = [project(question.of(layout)) for layout in layouts]
+    assert many.step_time.tolist() == [one.step_time_s for one in projects]
+    assert many.peak.tolist() == [one.memory.peak_bytes for one in projects]
 
 
 @BENCHES
 @pytest.mark.parametrize("slow", [0.2, 5.0])
 def test_bounds_stay_below_what_they_bound(bench, slow):
-    steps = tuple(replace(each, seconds=slow * each.seconds) for each in bench.steps)
+    steps = tuple(replace(step, seconds=slow * step.seconds) for step in bench.steps)
     space = Space(cp=(1,), vpp=(1,), cp_kind=("ring",), micro_batch_size=(1, 2))
     question = replace(target(bench), strategy=None, space=space)
     question = anchored(replace(question, costs=question.costs.simulated), [replace(bench, steps=steps)])
@@ -257,8 +257,8 @@ def test_several_files_of_one_run_are_read_as_the_one_they_merge_into(tmp_path):
         artifact, blocks=tuple(replace(row, seconds=1.4 * row.seconds, p90_s=None) for row in artifact.blocks)
     )
     names = [str(tmp_path / name) for name in ("fast.json", "slow.json", "both.json")]
-    for name, each in zip(names, (artifact, slow, merged({"fast": artifact, "slow": slow})), strict=True):
-        write_bench(each, name)
+    for name, item in zip(names, (artifact, slow, merged({"fast": artifact, "slow": slow})), strict=True):
+        write_bench(item, name)
     config = {**artifact.config, "strategy": {**artifact.config["strategy"], "micro_batch_size": 1}}
     several, one, alone = (
         project(build_question({**config, "cost": {"benchmarks": files}}, where="test"))

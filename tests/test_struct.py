@@ -40,11 +40,11 @@ WHOLE = Whole(name="w", size=2.0, parts=(Part(name="p"),), words={"of": Part(nam
 def test_fields_are_those_of_a_dataclass_in_the_order_of_the_constructor() -> None:
     assert is_dataclass(WHOLE)
     assert is_dataclass(Whole)
-    assert [(each.name, each.type, each.default) for each in fields(Part)] == [
+    assert [(item.name, item.type, item.default) for item in fields(Part)] == [
         ("name", "str", MISSING),
         ("size", "float", 1.0),
     ]
-    known = {each.name: each for each in fields(WHOLE)}
+    known = {item.name: item for item in fields(WHOLE)}
     assert list(known) == list(WHOLE.__struct_fields__)
     assert set(known) == {"name", "size", "parts", "words", "price"}
     assert known["parts"].default is known["parts"].default_factory is MISSING
@@ -54,7 +54,7 @@ def test_fields_are_those_of_a_dataclass_in_the_order_of_the_constructor() -> No
 
 
 def test_fields_of_a_base_and_of_what_extends_it_stay_apart() -> None:
-    assert [each.name for each in fields(Whole)] != [each.name for each in fields(Part)]
+    assert [item.name for item in fields(Whole)] != [item.name for item in fields(Part)]
     assert len(fields(Part)) == 2
 
 
@@ -84,7 +84,7 @@ def test_values_are_frozen_and_equal_by_their_fields_and_kind() -> None:
     assert Part(name="a") != Part(name="a", size=2.0)
 
 
-@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
 def test_copies_are_equal(twin: Any) -> None:
     assert twin(WHOLE) == WHOLE
 
@@ -102,8 +102,8 @@ def test_attributes_are_plain_values_and_results_within_say_themselves() -> None
         curve: np.ndarray
         left_out: int = 3
 
-    held = Held(part=Part(name="a"), several=(Found(share=0.5), 2), curve=np.arange(2.0))
-    assert attributes(held, "several", "curve", "part") == {
+    kept = Held(part=Part(name="a"), several=(Found(share=0.5), 2), curve=np.arange(2.0))
+    assert attributes(kept, "several", "curve", "part") == {
         "several": [{"percent": 50.0}, 2],
         "curve": [0.0, 1.0],
         "part": {"name": "a", "size": 1.0},

@@ -52,5 +52,5 @@ def test_an_unknown_key_is_told_the_one_field_that_it_means():
 
 
 def test_no_word_stands_for_two_fields():
-    words = [word for names, _ in _WORDS for word in names.split()]
-    assert len(words) == len(set(words))
+    parts = [word for names, _ in _WORDS for word in names.split()]
+    assert len(parts) == len(set(parts))

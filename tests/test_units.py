@@ -148,6 +148,6 @@ def test_one_thing_is_not_several(count, noun, said):
 
 
 def test_lengths_of_sequences_count_in_1024():
-    given = ("8192", "8_192", "128k", "4K", "1M")
-    assert [length_of(text) for text in given] == [8192, 8192, 131072, 4096, 2**20]
+    names = ("8192", "8_192", "128k", "4K", "1M")
+    assert [length_of(text) for text in names] == [8192, 8192, 131072, 4096, 2**20]
     assert [length_of(text) for text in ("", "k", "8x", "1.5k", "-8", "٨k", "9" * 9999)] == [None] * 7

@@ -121,22 +121,22 @@ def layout(strategy: Layout, seq_len: float, precision: Precision | None = None)
 
 def counted(block: Block, currency: Roofline) -> dict[str, tuple[float, ...]]:
     """Return what every operator with kernels costs in a currency: forward, input gradient, weight gradient."""
-    found = {}
+    result = {}
     for operator in block.operators:
-        work = [[op for op in getattr(operator, each) if not isinstance(op, Collective)] for each in PASSES]
+        work = [[op for op in getattr(operator, item) if not isinstance(op, Collective)] for item in PASSES]
         if any(work):
-            found[operator.name] = tuple(float(sum(currency.seconds(op) for op in ops)) for ops in work)
-    return found
+            result[operator.name] = tuple(float(sum(currency.seconds(op) for op in ops)) for ops in work)
+    return result
 
 
 def messages(block: Block, rules: ShardingRules) -> list[tuple[str, str, str, str, float]]:
     """Return (operator, pass, collective, axis, bytes) of every message of a block among several ranks."""
     ranks = {"tp_cp": rules.degrees.tp * rules.degrees.cp}
     return [
-        (operator.name, each, op.kind, op.axis, float(op.num_bytes))
+        (operator.name, item, op.kind, op.axis, float(op.num_bytes))
         for operator in block.operators
-        for each in PASSES
-        for op in getattr(operator, each)
+        for item in PASSES
+        for op in getattr(operator, item)
         if isinstance(op, Collective) and (ranks.get(op.axis) or rules.degree(op.axis)) > 1.0
     ]
 

@@ -54,7 +54,7 @@ def express(rows: Sequence[Row], *, cluster: Cluster | None = None) -> list[Case
     return [_case(row, cluster) for row in rows]
 
 
-def _case(row: Row, own: Cluster | None) -> Case:
+def _case(row: Row, local: Cluster | None) -> Case:
     notes: list[str] = []
     case = Case(
         id=row.id,
@@ -71,53 +71,53 @@ def _case(row: Row, own: Cluster | None) -> Case:
     )
     try:
         model = model_of(row, notes)
-        cluster = cluster_of(row, notes) if own is None else own.sized(row.integer("n_gpus") or 1)
+        cluster = cluster_of(row, notes) if local is None else local.sized(row.integer("n_gpus") or 1)
         stated = stated_of(row, model, notes)
         first, workload = stated.trained(model, cluster)
-        strategy = _scheduled(row.text("schedule"), model, first, workload, notes)
-        strategy = with_needed_recompute(row, model, cluster, strategy, workload, notes)
-        measured = _measured(row, model, cluster, strategy, workload)
+        layout = _scheduled(row.text("schedule"), model, first, workload, notes)
+        layout = with_needed_recompute(row, model, cluster, layout, workload, notes)
+        measured = _measured(row, model, cluster, layout, workload)
     except ForescaleError as error:
         return replace(case, skipped_reason=str(error), measured=_printed(row), notes=tuple(notes))
     return replace(
         case,
         model=model,
         cluster=cluster,
-        strategy=strategy,
+        strategy=layout,
         workload=workload,
-        stated=_more_stated(stated, first, strategy),
+        stated=_more_stated(stated, first, layout),
         measured=measured,
         notes=tuple(notes),
     )
 
 
-def _more_stated(stated: RowSpec, first: Layout, strategy: Layout) -> RowSpec:
+def _more_stated(stated: RowSpec, first: Layout, layout: Layout) -> RowSpec:
     """Return what is stated with what was found out since `first`: a schedule, recompute that it needs."""
-    words = dict(stated.strategy)
-    for name, value in explicit_fields(strategy, first).items():
-        below = words.get(name)
-        words[name] = {**below, **value} if isinstance(value, dict) and isinstance(below, dict) else value
-    return replace(stated, strategy=words)
+    parts = dict(stated.strategy)
+    for name, value in explicit_fields(layout, first).items():
+        below = parts.get(name)
+        parts[name] = {**below, **value} if isinstance(value, dict) and isinstance(below, dict) else value
+    return replace(stated, strategy=parts)
 
 
-def _scheduled(text: str, model: Model, strategy: Layout, workload: Workload, notes: list[str]) -> Layout:
+def _scheduled(text: str, model: Model, layout: Layout, workload: Workload, notes: list[str]) -> Layout:
     """Return the strategy with the schedule that a row names, where the library has it and it can run."""
-    if strategy.pp == 1 or text == "" or "1f1b" in text.lower():
-        return strategy
+    if layout.pp == 1 or text == "" or "1f1b" in text.lower():
+        return layout
     name = SCHEDULES.get(text.lower().removeprefix("zero-bubble").strip())
     if name is not None:
-        chunks = family(name).fixed_vpp or strategy.vpp
-        layers = stage_layers(model, strategy.pp, chunks)
-        named = replace(strategy, schedule=name, vpp=chunks, stage_layers=layers)
+        chunks = family(name).fixed_vpp or layout.vpp
+        layers = stage_layers(model, layout.pp, chunks)
+        named = replace(layout, schedule=name, vpp=chunks, stage_layers=layers)
         try:
             lay_out(model, named, workload)
         except ForescaleError as error:
             notes.append(str(error))
         else:
             return named
-    kind = "interleaved 1F1B" if strategy.vpp > 1 else "1F1B"
+    kind = "interleaved 1F1B" if layout.vpp > 1 else "1F1B"
     notes.append(f"schedule {text!r} projected as {kind}")
-    return strategy
+    return layout
 
 
 SCHEDULES = {
@@ -141,9 +141,9 @@ def _printed(row: Row) -> Measured:
     )
 
 
-def _measured(row: Row, model: Model, cluster: Cluster, strategy: Layout, workload: Workload) -> Measured:
+def _measured(row: Row, model: Model, cluster: Cluster, layout: Layout, workload: Workload) -> Measured:
     speed = speed_of(row)
-    step, origin = speed.step_time(model, cluster, strategy, workload)
+    step, origin = speed.step_time(model, cluster, layout, workload)
     return Measured(step_time_s=step, step_time_from=origin, speed=speed, **peak_of(row))
 
 
@@ -162,8 +162,8 @@ def with_needed_recompute(
         return replace(strategy, recompute=Recompute(granularity="full", num_layers=count))
 
     def fits(layout: Layout) -> bool:
-        asked = Question(model=model, cluster=cluster, workload=workload, strategy=layout)
-        return project(asked).memory.verdict != "OOM"
+        question = Question(model=model, cluster=cluster, workload=workload, strategy=layout)
+        return project(question).memory.verdict != "OOM"
 
     most = math.ceil(model.num_layers / (strategy.pp * strategy.vpp))
     if fits(strategy) or not fits(with_layers(most)):

@@ -57,13 +57,13 @@ def _cluster(hardware: str) -> str | None:
 def _akin(hardware: str, notes: Notes) -> str:
     """Return the longest known spelling that `hardware` starts with, or the shortest that starts with it."""
     text = files("forescale.catalogue").joinpath("hardware_aliases.json").read_text(encoding="utf-8")
-    known, asked = sorted(json.loads(text), key=len), hardware.lower()
-    longer = [name for name in known if asked.startswith(name.lower())]
-    shorter = [name for name in known if len(asked) > 3 and name.lower().startswith(asked)]
-    found = longer[-1] if longer else shorter[0] if shorter else hardware
-    if found != hardware:
-        notes.append(f"hardware {hardware} taken as {found}")
-    return found
+    known, question = sorted(json.loads(text), key=len), hardware.lower()
+    longer = [name for name in known if question.startswith(name.lower())]
+    shorter = [name for name in known if len(question) > 3 and name.lower().startswith(question)]
+    result = longer[-1] if longer else shorter[0] if shorter else hardware
+    if result != hardware:
+        notes.append(f"hardware {hardware} taken as {result}")
+    return result
 
 
 def _counted_in_cores(row: Row, name: str, notes: Notes) -> str:
@@ -76,22 +76,22 @@ def _counted_in_cores(row: Row, name: str, notes: Notes) -> str:
 
 
 def _with_nodes(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
-    size, given = cluster.devices_per_node, row.integer("gpus_per_node")
-    if not given or given == size:
+    size, integer = cluster.devices_per_node, row.integer("gpus_per_node")
+    if not integer or integer == size:
         return cluster
-    tiers = tuple(replace(tier, size=given) if tier.size == size else tier for tier in cluster.tiers)
-    notes.append(f"{given} devices in a node instead of {size}")
-    return replace(cluster, devices_per_node=given, tiers=tiers)
+    tiers = tuple(replace(tier, size=integer) if tier.size == size else tier for tier in cluster.tiers)
+    notes.append(f"{integer} devices in a node instead of {size}")
+    return replace(cluster, devices_per_node=integer, tiers=tiers)
 
 
 def _with_slices(row: Row, cluster: Cluster, notes: Notes) -> Cluster:
     """Return the cluster with its torus cut into the row's slices, which the outer network joins."""
-    found = re.search(r"(\d+) slice\(s\)|slices=(\d+)|= (\d+) chips", row.text("notes"))
+    result = re.search(r"(\d+) slice\(s\)|slices=(\d+)|= (\d+) chips", row.text("notes"))
     inner = cluster.tiers[0]
-    if not found or inner.topology != "torus" or len(cluster.tiers) == 1:
+    if not result or inner.topology != "torus" or len(cluster.tiers) == 1:
         return cluster
-    slices = int(found[1] or found[2] or 0)
-    size = int(found[3]) if found[3] else cluster.num_devices // max(1, slices)
+    slices = int(result[1] or result[2] or 0)
+    size = int(result[3]) if result[3] else cluster.num_devices // max(1, slices)
     if size >= (inner.size or size) or size >= cluster.num_devices:
         return cluster
     notes.append(f"slices of {size} devices")

@@ -47,8 +47,8 @@ def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
     InexpressibleError
         If the degrees do not make up the devices, or the batch cannot be split.
     """
-    said = words_of(row)
-    _check_adapters(row, said["workload"])
+    message = words_of(row)
+    _check_adapters(row, message["workload"])
     name = framework_name(source_text(row), row.text("notes"))
     framework = load_framework(name)
     degrees = _degrees(row, notes)
@@ -58,9 +58,9 @@ def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
     degrees["vpp"] = vpp = _virtual_stages(row, degrees["pp"], count, model, framework, notes)
     tp, pp, splits = degrees["tp"], degrees["pp"], model.is_moe and not framework.experts_over_tp
     precision = _precision(row, framework, notes)
-    known = "recompute" in said["strategy"] and not row.text("recompute")
+    known = "recompute" in message["strategy"] and not row.text("recompute")
     saved = saved_of(row, framework, model.num_layers, pp, vpp, [] if known else notes)
-    strategy = {
+    layout = {
         **{axis: degrees[axis] for axis in ("tp", "cp", "ep", "pp", "vpp")},
         "etp": _expert_tensor_parallel(row, degrees, notes) if splits else None,
         "sp": None if framework.always_sp else _sequence_parallel(row, tp, notes),
@@ -80,22 +80,22 @@ def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
         "optimizer": _optimizer(row),
         "precision": precision,
     }
-    given = {name: value for name, value in strategy.items() if value is not None}
+    values = {name: value for name, value in layout.items() if value is not None}
     return RowSpec(
         framework=name,
         assumed=not names_framework(source_text(row)),
-        strategy=over(given, said["strategy"]),
-        workload=over(workload, said["workload"]),
+        strategy=over(values, message["strategy"]),
+        workload=over(workload, message["workload"]),
     )
 
 
 def _dispatcher(row: Row, ep: int, framework: Framework, notes: Notes) -> Dispatcher | None:
     """Return how tokens travel as the remarks say; where they do not, frameworks that advise are noted."""
     remarks = row.text("notes").lower()
-    told = next((name for name in SENT_ONCE if name in remarks), None)
-    if told is None and ep > 1 and framework.dispatchers:
+    explicit = next((name for name in SENT_ONCE if name in remarks), None)
+    if explicit is None and ep > 1 and framework.dispatchers:
         notes.append("dispatcher not given: the one that the framework advises assumed")
-    return told
+    return explicit
 
 
 def _check_adapters(row: Row, workload: Mapping[str, Any]) -> None:
@@ -130,9 +130,9 @@ def _degrees(row: Row, notes: Notes) -> dict[str, int]:
 
 def _expert_tensor_parallel(row: Row, degrees: Mapping[str, int], notes: Notes) -> int:
     """Return etp; where it is not given, experts are cut by tp as before folding existed, if that fits."""
-    given = row.integer("etp")
-    if given is not None:
-        return given
+    integer = row.integer("etp")
+    if integer is not None:
+        return integer
     tp, domain = degrees["tp"], degrees["tp"] * degrees["cp"] * degrees["dp"]
     etp = tp if domain % (degrees["ep"] * tp) == 0 else 1
     if tp > 1:
@@ -144,14 +144,14 @@ def _virtual_stages(
     row: Row, pp: int, num_microbatches: int, model: Model, framework: Framework, notes: Notes
 ) -> int:
     """Return vpp; where it is not given, the middle one of those that divide a stage if the framework advises that."""
-    given = row.integer("vpp")
-    if given is not None:
-        return given
+    integer = row.integer("vpp")
+    if integer is not None:
+        return integer
     vpp = 2 if row.text("schedule") == "1f1b-interleaved" else 1
     layers, uneven = divmod(model.num_layers, pp)
     interleaves = framework.interleaves_experts and model.is_moe and row.text("schedule") != "1f1b"
     if interleaves and pp > 1 and not uneven and num_microbatches % pp == 0:
-        divisors = [each for each in range(1, layers + 1) if layers % each == 0]
+        divisors = [index for index in range(1, layers + 1) if layers % index == 0]
         vpp = divisors[len(divisors) // 2]
     notes.append(f"vpp not given: {vpp} assumed")
     return vpp
@@ -175,9 +175,9 @@ def _batch(row: Row, degrees: Mapping[str, int], framework: Framework, notes: No
         raise InexpressibleError(msg)
     per_rank = batch // dp
     if per_rank % micro:
-        given, micro = micro, max(size for size in range(1, micro) if per_rank % size == 0)
+        value, micro = micro, max(size for size in range(1, micro) if per_rank % size == 0)
         notes.append(
-            f"micro-batch {micro} instead of {given}, which does not divide {per_rank} sequences a rank"
+            f"micro-batch {micro} instead of {value}, which does not divide {per_rank} sequences a rank"
         )
     return micro, batch
 
@@ -222,10 +222,10 @@ def _shard_group(
 
 
 def _sequence_parallel(row: Row, tp: int, notes: Notes) -> bool:
-    given = row.flag("sp")
-    if given is None and tp > 1:
+    flag = row.flag("sp")
+    if flag is None and tp > 1:
         notes.append("sequence parallelism not given: on assumed")
-    return tp > 1 and given is not False
+    return tp > 1 and flag is not False
 
 
 def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
@@ -249,15 +249,15 @@ def stage_layers(model: Model, pp: int, vpp: int) -> tuple[int, ...] | None:
 
 def _graphs(row: Row, ep: int, framework: Framework, notes: Notes) -> LaunchGraphs | None:
     """Return which launches the remarks say are captured; where they do not, frameworks that advise are noted."""
-    told = re.search(
+    explicit = re.search(
         r"cuda graph impl=(\S+) scope=(\[[^]]*\]|\w+)|TE CUDA graphs([\w+ ]*)", row.text("notes")
     )
-    if told is None and ep > 1 and framework.expert_graphs:
+    if explicit is None and ep > 1 and framework.expert_graphs:
         notes.append("graphs not given: those that the framework advises assumed")
         return None
-    if told is None:
+    if explicit is None:
         return "none"
-    return launch_graphs(told[1] or "transformer_engine", re.findall(r"\w+", told[2] or told[3]))
+    return launch_graphs(explicit[1] or "transformer_engine", re.findall(r"\w+", explicit[2] or explicit[3]))
 
 
 def _precision(row: Row, framework: Framework, notes: Notes) -> dict[str, str]:
@@ -271,8 +271,8 @@ def _precision(row: Row, framework: Framework, notes: Notes) -> dict[str, str]:
         raise InexpressibleError(msg)
     if "note" in entry:
         notes.append(entry["note"])
-    told = {name: entry[name] for name in ("compute", "recipe", "gradients") if name in entry}
-    return {**told, **first_match("recipes", row.text("notes")).get("storage", {})}
+    names = {name: entry[name] for name in ("compute", "recipe", "gradients") if name in entry}
+    return {**names, **first_match("recipes", row.text("notes")).get("storage", {})}
 
 
 def _optimizer(row: Row) -> OptimizerName:
@@ -321,10 +321,10 @@ def saved_of(row: Row, framework: Framework, num_layers: int, pp: int, vpp: int,
 
 def _saved(recompute: Recompute | None, offload: Offload) -> Saved:
     """Return both in the words of a plan: granularity and offload are always said, how replay ends is not."""
-    told = None
+    explicit = None
     if recompute is not None:
-        told = {"granularity": recompute.granularity, **explicit_fields(recompute, Recompute())}
-    return Saved(recompute=told, offload=explicit_fields(offload, Offload()))
+        explicit = {"granularity": recompute.granularity, **explicit_fields(recompute, Recompute())}
+    return Saved(recompute=explicit, offload=explicit_fields(offload, Offload()))
 
 
 def _products(row: Row) -> str:
@@ -342,13 +342,13 @@ def _offload(row: Row, recompute: str) -> Offload:
     entry = first_match("recomputes", recompute)
     if named or "offloaded" in entry:
         return _on_host(entry.get("offloaded", named))
-    told = re.search(r"activation CPU offload of (\d+) layers", row.text("notes"))
-    return Offload(activation_layers=int(told[1]) if told else 0)
+    explicit = re.search(r"activation CPU offload of (\d+) layers", row.text("notes"))
+    return Offload(activation_layers=int(explicit[1]) if explicit else 0)
 
 
 def _on_host(names: Iterable[str]) -> Offload:
-    given = set(names)
-    return Offload(modules=tuple(name for name in get_args(OffloadName) if name in given))
+    value = set(names)
+    return Offload(modules=tuple(name for name in get_args(OffloadName) if name in value))
 
 
 def _custom(names: Sequence[str]) -> Recompute:
@@ -374,8 +374,8 @@ def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Reco
         raise InexpressibleError(f"recompute {text!r} is not understood; {known} are")
     if "note" in entry:
         notes.append(entry["note"])
-    found = re.search(entry["match"], text, re.IGNORECASE)
-    named = found.groupdict() if found else {}
+    result = re.search(entry["match"], text, re.IGNORECASE)
+    named = result.groupdict() if result else {}
     if entry["granularity"] == "selective":
         modules = entry.get("modules") or named.get("modules", "").split("+")
         return Recompute(granularity="selective", modules=_modules(modules, text))
@@ -385,11 +385,11 @@ def _policy(text: str, num_layers: int, pp: int, vpp: int, notes: Notes) -> Reco
         return Recompute(granularity="policy", policy=entry["policy"])
     if "count" not in entry:
         return Recompute(granularity=entry["granularity"])
-    per_chunk, given = math.ceil(num_layers / (pp * vpp)), int(named.get("layers") or 0)
+    per_chunk, value = math.ceil(num_layers / (pp * vpp)), int(named.get("layers") or 0)
     if entry["count"] in ("model", "half"):
-        listed = range(0, num_layers, 2) if entry["count"] == "half" else _spread(given, num_layers)
+        listed = range(0, num_layers, 2) if entry["count"] == "half" else _spread(value, num_layers)
         return Recompute(granularity="full", layer_ids=tuple(listed))
-    layers = given if entry["count"] == "chunk" else math.ceil(given / vpp)
+    layers = value if entry["count"] == "chunk" else math.ceil(value / vpp)
     return Recompute(granularity="full", num_layers=min(per_chunk, layers))
 
 

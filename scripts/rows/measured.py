@@ -37,9 +37,9 @@ def speed_of(row: Row) -> Speed:
 
 def peak_of(row: Row) -> dict[str, Any]:
     """Return the peak in bytes, and what the row's source means by peak memory, as fields of `Measured`."""
-    memory, told = row.number("measured_peak_mem_gb"), first_match("memories", row.text("notes"))
-    meant = {**first_match("measures", source_text(row)), **told}
+    memory, explicit = row.number("measured_peak_mem_gb"), first_match("memories", row.text("notes"))
+    meant = {**first_match("measures", source_text(row)), **explicit}
     return {
-        "peak_bytes": None if memory is None else memory * UNITS[told.get("unit", "GB")],
+        "peak_bytes": None if memory is None else memory * UNITS[explicit.get("unit", "GB")],
         **{name: meant[name] for name in ("peak_measure", "peak_stage") if name in meant},
     }

@@ -102,7 +102,7 @@ def _read(case: Case, row: Row, reading: ParsedFile) -> Case:
         raise InexpressibleError("its flags describe no whole run")
     cluster = load_cluster(_platform(row)["cluster"], reading.strategy.num_devices)
     stated = RowSpec(framework=reading.framework, strategy=reading.told, workload=asdict(workload))
-    strategy, workload = stated.trained(model, cluster)
+    layout, workload = stated.trained(model, cluster)
     notes = [*reading.notes, *(f"unknown flag {flag} left out" for flag in reading.unknown)]
     if not case.core:
         notes.append("devices not given: those of the platform's test node assumed")
@@ -110,7 +110,7 @@ def _read(case: Case, row: Row, reading: ParsedFile) -> Case:
         case,
         model=model,
         cluster=cluster,
-        strategy=strategy,
+        strategy=layout,
         workload=workload,
         stated=stated,
         family="moe" if model.is_moe else "dense",
@@ -130,9 +130,9 @@ def _flags(row: Row) -> dict[str, Any]:
 
 def _num_devices(row: Row) -> int:
     """Return the devices: as given, as the test's name says, or those of the platform's test node."""
-    nodes, each = row.integer("nodes"), row.integer("gpus")
-    if nodes and each:
-        return nodes * each
+    nodes, integer = row.integer("nodes"), row.integer("gpus")
+    if nodes and integer:
+        return nodes * integer
     name = row.text("test_case")
     named = re.search(r"(\d+)N(\d+)G", name)
     if named:

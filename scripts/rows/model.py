@@ -69,8 +69,8 @@ def _slug(name: str) -> str:
 def _from_template(row: Row, template: Model, traits: Mapping[str, Any], notes: Notes) -> Model:
     """Return `template` with every extent that the row states put in its place."""
     num_layers = row.integer("layers") or template.num_layers
-    given = row.integer("first_k_dense")
-    first = traits.get("first_k_dense") if given is None else given
+    integer = row.integer("first_k_dense")
+    first = traits.get("first_k_dense") if integer is None else integer
     leading = template.layers if first is None else _with_dense(template.layers, first)
     instead = traits.get("instead", {})
     norms = {"num_norms": instead["num_norms"]} if "num_norms" in instead else {}
@@ -121,12 +121,12 @@ def _merged(layer: Layer, row: Row) -> Layer:
     halves: dict[str, Any] = {"attention": layer.attention, "ffn": layer.ffn}
     for name, half in halves.items():
         columns = CELLS.get(type(half), {})
-        said = {field: value for field, column in columns.items() if (value := row.integer(column))}
+        message = {field: value for field, column in columns.items() if (value := row.integer(column))}
         shared = row.integer("n_shared_experts")
         if isinstance(half, MoeFfn) and shared is not None:
-            said["shared_ffn_hidden_size"] = shared * said.get("ffn_hidden_size", half.ffn_hidden_size)
-        if said:
-            halves[name] = replace(half, **said)
+            message["shared_ffn_hidden_size"] = shared * message.get("ffn_hidden_size", half.ffn_hidden_size)
+        if message:
+            halves[name] = replace(half, **message)
     return replace(layer, **halves)
 
 
@@ -230,7 +230,7 @@ def _with_mtp(row: Row, model: Model, template: Model | None, notes: Notes) -> M
     convention, counted = all_matches("conventions", row.text("tflops_convention")), rate * TB / tokens
     with_mtp = replace(model, num_mtp_layers=template.num_mtp_layers, mtp_layer=template.mtp_layer)
     without, more = (
-        published_flops(each, row.integer("seq_len") or 0, Layout(), convention) for each in (model, with_mtp)
+        published_flops(item, row.integer("seq_len") or 0, Layout(), convention) for item in (model, with_mtp)
     )
     if abs(more - counted) >= abs(without - counted):
         return model

@@ -76,7 +76,7 @@ def explicit(case: Case, row: Row) -> dict[str, str]:
     values = {} if case.skipped_reason is not None else plan_of(case)
     plan = {name: value for name, value in flat(values) if value != ""}
     origins = origins_of(case, row, plan)
-    told: dict[str, Any] = {
+    explicit_fields: dict[str, Any] = {
         "id": case.id,
         "group": "" if case.source == source_of(case.id, case.reference) else case.source,
         "source": case.reference,
@@ -97,7 +97,9 @@ def explicit(case: Case, row: Row) -> dict[str, str]:
         **_measured(case.measured),
     }
     described = {
-        name: value if isinstance(value, str) else _json(value) for name, value in told.items() if value
+        name: value if isinstance(value, str) else _json(value)
+        for name, value in explicit_fields.items()
+        if value
     }
     return described | {name: _cell(value) for name, value in plan.items()}
 

@@ -25,19 +25,19 @@ def table(name: str) -> Any:  # noqa: ANN401  (JSON)
 def framework_name(source: str, remarks: str) -> str:
     """Return the record of the framework that a published source trained with, as `--framework` takes it."""
     for entry in table("sources"):
-        told = re.search(entry.get("remarks", ""), remarks, re.IGNORECASE)
-        if told and re.search(entry["match"], source, re.IGNORECASE):
-            found = re.search(entry["released"], source) if "released" in entry else None
-            return _of_release(entry["framework"], found)
+        explicit = re.search(entry.get("remarks", ""), remarks, re.IGNORECASE)
+        if explicit and re.search(entry["match"], source, re.IGNORECASE):
+            result = re.search(entry["released"], source) if "released" in entry else None
+            return _of_release(entry["framework"], result)
     raise AssertionError("the table of sources ends with what matches all")
 
 
-def _of_release(label: str, found: re.Match[str] | None) -> str:
+def _of_release(label: str, result: re.Match[str] | None) -> str:
     """Return the label of a record in the release that a source names, where the record knows it."""
     name, _, line = label.partition("@")
-    if found is None or found[1] not in release_names(name):
+    if result is None or result[1] not in release_names(name):
         return label
-    return f"{name}@{line}+{found[1]}" if line else f"{name}@{found[1]}"
+    return f"{name}@{line}+{result[1]}" if line else f"{name}@{result[1]}"
 
 
 def names_framework(source: str) -> bool:
@@ -59,31 +59,31 @@ def first_match(name: str, text: str) -> Mapping[str, Any]:
 @cache
 def all_matches(name: str, text: str) -> Mapping[str, Any]:
     """Return the union of all entries of table `name` found in `text`; earlier entries win."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for entry in table(name):
         if re.search(entry["match"], text, re.IGNORECASE):
-            found = {**entry, **found}
-    return MappingProxyType(found)
+            values = {**entry, **values}
+    return MappingProxyType(values)
 
 
 def words_of(row: Row) -> dict[str, Any]:
     """Return what cells of a row say in the words of a plan, as `strategy` and `workload`; later entries win."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for entry in _of_row("words", row):
-        said = {part: entry[part] for part in ("strategy", "workload") if part in entry}
-        found = over(found, _with_tuples(said))
-    return found
+        names = {part: entry[part] for part in ("strategy", "workload") if part in entry}
+        values = over(values, _with_tuples(names))
+    return values
 
 
 def reasons_of(row: Row) -> dict[str, Any]:
     """Return why cells of a row imply plan fields, by section, field and nested field."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for entry in _of_row("words", row):
         why = str(entry.get("why", "the row's columns"))
-        found = over(
-            found, _filled({part: entry[part] for part in ("strategy", "workload") if part in entry}, why)
+        values = over(
+            values, _filled({part: entry[part] for part in ("strategy", "workload") if part in entry}, why)
         )
-    return found
+    return values
 
 
 def _filled(value: Any, text: str) -> Any:  # noqa: ANN401  (JSON)
@@ -109,8 +109,8 @@ def sitting_of(row: Row) -> str:
     It may name groups of what was found in the notes, such as the day.
     """
     for entry in _of_row("sittings", row):
-        if found := re.search(entry["when"]["notes"], row.text("notes")):
-            return found.expand(entry["sitting"])
+        if result := re.search(entry["when"]["notes"], row.text("notes")):
+            return result.expand(entry["sitting"])
     return ""
 
 

@@ -132,9 +132,9 @@ def _loaded(name: str) -> object:
         return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _HOME:
         raise AttributeError(f"module 'forescale' has no attribute {name!r}")
-    found = getattr(import_module(_HOME[name]), name)
-    globals()[name] = found
-    return found
+    result = getattr(import_module(_HOME[name]), name)
+    globals()[name] = result
+    return result
 
 
 if not TYPE_CHECKING:  # a type checker would take any attribute for one that may be there

@@ -28,7 +28,7 @@ from forescale.export import export as exported
 from forescale.formula import TermNode
 from forescale.io.measurements import CostSection
 from forescale.io.named import cluster_given, model_given
-from forescale.io.question import KINDS, build_question, build_layout
+from forescale.io.question import KINDS, build_layout, build_question
 from forescale.io.reading import spelt_out
 from forescale.io.space import held_space
 from forescale.limits import DEVICES, SHOWN, TIME, Interval, within
@@ -118,8 +118,8 @@ def ask(
         return _whole(model, cluster, strategy, workload, words)
     words = _plain(words)
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    asked, parts = _read(model, cluster, strategy, workload, words, layout=layout, laid=True)
-    return replace(asked, **parts)
+    question, parts = _read(model, cluster, strategy, workload, words, layout=layout, laid=True)
+    return replace(question, **parts)
 
 
 def ask_search(
@@ -135,28 +135,30 @@ def ask_search(
     if isinstance(model, Question):
         return _whole(model, cluster, None, workload, words)
     words = _plain(words)
-    held = {name: words.pop(name) for name in NAMES if name in words}
+    kept = {name: words.pop(name) for name in NAMES if name in words}
     layout = {name: words.pop(name) for name in LAYOUT if name in words}
-    asked, parts = _read(model, cluster, None, workload, words, layout=layout or None)
+    question, parts = _read(model, cluster, None, workload, words, layout=layout or None)
     space: Space = parts.pop("space", Space())
-    if asked.strategy is not None:
-        space = replace(space, base=asked.strategy)
-    if asked.framework is not None:
-        space = replayed(asked.framework, framework_space(asked.framework, space, limited=False), asked.model)
-    several = {name: tuple(each) if isinstance(each, SEVERAL) else (each,) for name, each in held.items()}
+    if question.strategy is not None:
+        space = replace(space, base=question.strategy)
+    if question.framework is not None:
+        space = replayed(
+            question.framework, framework_space(question.framework, space, limited=False), question.model
+        )
+    several = {name: tuple(item) if isinstance(item, SEVERAL) else (item,) for name, item in kept.items()}
     several |= {
-        name: tuple(_policy(one) for one in each) for name, each in several.items() if name == "recompute"
+        name: tuple(_policy(one) for one in item) for name, item in several.items() if name == "recompute"
     }
-    words = {name: list(map(_word, each)) for name, each in several.items() if all(map(_is_word, each))}
-    values: dict[str, Any] = {name: each for name, each in several.items() if name not in words}
+    words = {name: list(map(_word, item)) for name, item in several.items() if all(map(_is_word, item))}
+    values: dict[str, Any] = {name: item for name, item in several.items() if name not in words}
     space = replace(space, **values)
-    space = held_space(same(space, WHERE, "space"), words, asked.model, where=f"{WHERE}:")
-    return replace(asked, **{**parts, "strategy": None, "space": space})
+    space = held_space(same(space, WHERE, "space"), words, question.model, where=f"{WHERE}:")
+    return replace(question, **{**parts, "strategy": None, "space": space})
 
 
-def _policy(given: object) -> object:
+def _policy(value: object) -> object:
     """Return a recompute policy that is given by its fields as `project` takes it; all else as it is."""
-    return build_layout({"recompute": given}, 1, where=WHERE).recompute if isinstance(given, dict) else given
+    return build_layout({"recompute": value}, 1, where=WHERE).recompute if isinstance(value, dict) else value
 
 
 def _is_word(value: object) -> bool:
@@ -263,15 +265,15 @@ def search(
     InfeasibleError
         If no layout is legal, or none fits.
     """
-    asked = ask_search(model, cluster, workload, **words)
-    told = {
+    question = ask_search(model, cluster, workload, **words)
+    explicit = {
         "top": top,
         "all_variants": all_variants,
         "relax": relax,
         "surest": surest,
         "time_limit": time_limit,
     }
-    effort = _Effort(**_plain(told))
+    effort = _Effort(**_plain(explicit))
     if not (watch is None or callable(watch)):
         raise SpecError(
             f"fs.search: watch is a function that is told how far the search is; got {shown(watch)}"
@@ -279,7 +281,7 @@ def search(
     if not isinstance(checkpoint, str | Path | None):
         raise SpecError(f"fs.search: checkpoint is the name of a file; got {shown(checkpoint)}")
     kept = None if checkpoint is None else Path(checkpoint)
-    return searched(asked, watch=watch, checkpoint=kept, **asdict(same(effort, "fs.search", "")))
+    return searched(question, watch=watch, checkpoint=kept, **asdict(same(effort, "fs.search", "")))
 
 
 def export(
@@ -348,7 +350,7 @@ def fit(
         If `keep` names nothing that is changed.
     """
     kept = (keep,) if isinstance(keep, str) else keep
-    if not (isinstance(kept, SEVERAL) and all(isinstance(each, str) for each in kept)):
+    if not (isinstance(kept, SEVERAL) and all(isinstance(item, str) for item in kept)):
         raise SpecError(f"fs.fit: keep takes names of dimensions, such as ['tp']; got {shown(keep)}")
     question = ask(model, cluster, strategy, workload, **words)
     return fitted(question, keep=tuple(kept), pairs=_flag(pairs, "fs.fit: pairs"), accepts=is_writable)
@@ -362,7 +364,7 @@ def compare(
     name_b: str = "b",
 ) -> Comparison:
     """Return how b differs from a, term by term: projections, their JSON documents, or questions."""
-    one, other = (project_as(each) if isinstance(each, Question) else each for each in (a, b))
+    one, other = (project_as(item) if isinstance(item, Question) else item for item in (a, b))
     return compared(one, other, name_a=name_a, name_b=name_b)
 
 
@@ -376,12 +378,12 @@ def _flag(value: object, name: str) -> bool:
 def _whole(
     question: Question,
     cluster: Cluster | str | Path | None,
-    strategy: Layout | None,
+    layout: Layout | None,
     workload: Workload | None,
-    words: Mapping[str, Any],
+    values: Mapping[str, Any],
 ) -> Question:
     """Return a question that came alone."""
-    return question_of(question, cluster, workload, strategy=strategy, **words)  # type: ignore[arg-type]
+    return question_of(question, cluster, workload, strategy=layout, **values)  # type: ignore[arg-type]
 
 
 def _read(
@@ -389,27 +391,27 @@ def _read(
     cluster: Cluster | str | Path | None,
     strategy: Layout | None,
     workload: Workload | None,
-    words: dict[str, Any],
+    overrides: dict[str, Any],
     *,
     layout: dict[str, Any] | None,
     laid: bool = False,
 ) -> tuple[Question, dict[str, Any]]:
     """Return what plain words and values ask, read as a plan file is, and the whole parts among them."""
-    parts = {name: words.pop(name) for name in PARTS if words.get(name) is not None}
+    parts = {name: overrides.pop(name) for name in PARTS if overrides.get(name) is not None}
     for name, part in parts.items():
         if not isinstance(part, PARTS[name]):
             raise SpecError(f"{WHERE}: {name} must be an fs.{PARTS[name].__name__}, got {shown(part)}")
         same(part, WHERE, name)
-    run = {name: words.pop(name) for name in RUN if name in words}
-    cost = {name: words.pop(name) for name in COST if name in words}
-    values = {name: words.pop(name) for name in PLAN if name in words}
-    for name in words:
+    run = {name: overrides.pop(name) for name in RUN if name in overrides}
+    cost = {name: overrides.pop(name) for name in COST if name in overrides}
+    values = {name: overrides.pop(name) for name in PLAN if name in overrides}
+    for name in overrides:
         known = (*LAYOUT, *RUN, *COST, *PLAN, *PARTS)
         raise UnknownKeyError(name, WHERE, known, home_of(name, KINDS))
-    for name, given, told in (("layout", strategy, layout), ("workload", workload, run)):
-        if given is not None and told:
+    for name, raw, explicit in (("layout", strategy, layout), ("workload", workload, run)):
+        if raw is not None and explicit:
             raise SpecError(
-                f"{WHERE}: {', '.join(told)} beside a whole {name}; change it with dataclasses.replace"
+                f"{WHERE}: {', '.join(explicit)} beside a whole {name}; change it with dataclasses.replace"
             )
     if isinstance(run.get("precision"), str):
         run["precision"] = {"compute": run["precision"]}
@@ -431,13 +433,13 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 (any word)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
-def _tables(words: Mapping[str, Any]) -> dict[str, Any]:
+def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return words whose values are plain: specifications within as tables."""
     return {
         name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-        for name, value in words.items()
+        for name, value in values.items()
     }

@@ -86,8 +86,8 @@ def _check(place: Path) -> None:
         raise _refused(errno.ENOENT)
     if not place.parent.is_dir():
         raise _refused(errno.ENOTDIR)
-    for each in (place.parent, place):
-        if each.exists() and not os.access(each, os.W_OK):
+    for item in (place.parent, place):
+        if item.exists() and not os.access(item, os.W_OK):
             raise _refused(errno.EACCES)
 
 

@@ -106,7 +106,7 @@ class PhysicsError(ForescaleError):
     """A result breaks a physical law (a rate above its peak, a sum that does not add up)."""
 
 
-def refuse_misspelt(given: Collection[str], known: Iterable[str], where: str) -> None:
+def refuse_misspelt(names: Collection[str], known: Iterable[str], where: str) -> None:
     """Refuse a key that is nearly one that is missing, of files that may have others beside what is known.
 
     Raises
@@ -115,8 +115,8 @@ def refuse_misspelt(given: Collection[str], known: Iterable[str], where: str) ->
         It names the missing one.
     """
     all_known = set(known)
-    absent = sorted(all_known.difference(given))
-    for key in given:
+    absent = sorted(all_known.difference(names))
+    for key in names:
         if key not in all_known and difflib.get_close_matches(key, absent, 1, MISSPELT):
             raise UnknownKeyError(key, where, absent)
 
@@ -138,10 +138,10 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     if same := meant(name, by_lower):
         return (by_lower[same],)
     lowered = name.lower().rpartition("/")[2]
-    begun = sorted((each for each in by_lower if lowered and each.startswith(f"{lowered}-")), key=len)
+    begun = sorted((item for item in by_lower if lowered and item.startswith(f"{lowered}-")), key=len)
     close = difflib.get_close_matches(lowered, list(by_lower), n=count, cutoff=0.5)
-    for stem in sorted((each for each in by_lower if each and lowered.startswith(f"{each}-")), key=len)[-1:]:
-        begun += [*(each for each in close if each.startswith(f"{stem}-")), stem]
+    for stem in sorted((item for item in by_lower if item and lowered.startswith(f"{item}-")), key=len)[-1:]:
+        begun += [*(item for item in close if item.startswith(f"{stem}-")), stem]
     inside = [candidate for candidate in by_lower if lowered and lowered in candidate]
     ordered = dict.fromkeys([*begun, *close, *sorted(inside, key=len)])
     return tuple(by_lower[candidate] for candidate in list(ordered)[:count])

@@ -18,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def printable(text: str) -> str:
     """Return text for a terminal: characters that would steer it are spelt out by their numbers."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda result: result[0].encode("unicode_escape").decode(), text)
 
 
 def xml(text: str) -> str:

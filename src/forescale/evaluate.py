@@ -28,7 +28,7 @@ class Evaluation(Footprint, frozen=True, kw_only=True):
 
 def evaluate(setting: EvalContext, inputs: Inputs) -> Evaluation:
     """Return time and memory of every candidate."""
-    step, held = step_seconds(setting, inputs), footprint(setting, inputs)
+    step, kept = step_seconds(setting, inputs), footprint(setting, inputs)
     count = setting.num_microbatches(inputs.degrees)
     return Evaluation(
         step_time=step.total(),
@@ -36,7 +36,7 @@ def evaluate(setting: EvalContext, inputs: Inputs) -> Evaluation:
         num_microbatches=count,
         stage_forward=step.forward,
         stage_backward=step.backward,
-        **{name: getattr(held, name) for name in held.__dataclass_fields__},
+        **{name: getattr(kept, name) for name in kept.__dataclass_fields__},
         flops=count * named(step.flops, "flops over stages", unit="FLOP") / inputs.degrees.pp,
         parameters=inputs.dense + inputs.expert,
     )

@@ -57,7 +57,7 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def file_of(given: object, function: str) -> Path:
+def file_of(value: object, function: str) -> Path:
     """Return the file that a function of Python is given by its name.
 
     Raises
@@ -65,9 +65,9 @@ def file_of(given: object, function: str) -> Path:
     SpecError
         If it is no name.
     """
-    if not isinstance(given, (str, os.PathLike)):
-        raise SpecError(f"{function} takes the name of a file; got {shown(given)}")
-    return Path(given)
+    if not isinstance(value, (str, os.PathLike)):
+        raise SpecError(f"{function} takes the name of a file; got {shown(value)}")
+    return Path(value)
 
 
 def read_text(path: str | Path, *, hint: str = "", most: int = TEXT_BYTES) -> str:
@@ -124,18 +124,18 @@ def parse_json(text: str, where: object, *, infinite: bool = False) -> Any:  # n
     """Return the content of a JSON text; a key given twice is refused, and numbers are finite unless `infinite`."""
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        result = dict(pairs)
+        if len(result) < len(pairs):
             twice = _repeated(key for key, _ in pairs)
             raise ReaderError(where, f"the key {shown(twice)} is given twice")
-        return found
+        return result
 
     try:
         content = json.loads(text, object_pairs_hook=table)
     except json.JSONDecodeError as error:
-        given = re.match(r"[\w$<]\S{0,40}", text[error.pos :])
-        found = f": {given[0].rstrip(',')}" if given else ""
-        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}{found}"
+        value = re.match(r"[\w$<]\S{0,40}", text[error.pos :])
+        result = f": {value[0].rstrip(',')}" if value else ""
+        problem = f"it is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}{result}"
         raise ReaderError(where, problem) from error
     except RecursionError as error:
         raise ReaderError(where, _too_deep()) from error
@@ -294,21 +294,21 @@ def read_table(path: str | Path) -> Table:
         If the file cannot be read, names a column twice, or has a row with fewer or more cells than columns.
     """
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    found: list[tuple[int, list[str]]] = []
+    values: list[tuple[int, list[str]]] = []
     try:
-        found.extend((reader.line_num, cells) for cells in reader if cells)
+        values.extend((reader.line_num, cells) for cells in reader if cells)
     except csv.Error as error:
         raise ReaderError(path, f"line {reader.line_num} is no CSV: {error}") from error
-    columns = tuple(name.strip() for name in found[0][1]) if found else ()
+    columns = tuple(name.strip() for name in values[0][1]) if values else ()
     if (twice := _repeated(columns)) is not None:
         raise ReaderError(path, f"the column {shown(twice)} is there twice")
-    for line, cells in found:
+    for line, cells in values:
         if len(cells) != len(columns):
             problem = f"line {line} has {len(cells)} cells, not as many as the {len(columns)} columns"
             raise ReaderError(path, problem + _separated(columns))
     rows = tuple(
         Row(path=str(path), line=line, cells=dict(zip(columns, cells, strict=True)))
-        for line, cells in found[1:]
+        for line, cells in values[1:]
     )
     return Table(path=str(path), columns=columns, rows=rows)
 
@@ -316,8 +316,8 @@ def read_table(path: str | Path) -> Table:
 def _separated(columns: tuple[str, ...]) -> str:
     """Return a hint where one cell holds what looks like a whole header."""
     marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
-    found = [name for mark, name in marks.items() if len(columns) == 1 and mark in columns[0]]
-    return f" (its columns are separated by {found[0]}, and must be by commas)" if found else ""
+    names = [name for mark, name in marks.items() if len(columns) == 1 and mark in columns[0]]
+    return f" (its columns are separated by {names[0]}, and must be by commas)" if names else ""
 
 
 @cache

@@ -208,7 +208,7 @@ class TermNode(Result, Struct, frozen=True, kw_only=True):
     @property
     def sources(self) -> tuple[str, ...]:
         """Every source behind the number once, in the order of the tree."""
-        found: dict[str, None] = {}
+        values: dict[str, None] = {}
         seen: set[int] = set()
         waiting = [self]
         while waiting:
@@ -217,9 +217,9 @@ class TermNode(Result, Struct, frozen=True, kw_only=True):
                 continue
             seen.add(id(current))
             if current.source:
-                found[current.source] = None
+                values[current.source] = None
             waiting.extend(part for _, part in reversed(current.inputs))
-        return tuple(found)
+        return tuple(values)
 
     def walk(self) -> Iterator[TermNode]:
         """Yield this node and all below it, depth first."""

@@ -68,16 +68,16 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
     question = question.site
     model, cluster, workload = question.model, question.cluster, question.workload
     check(model, cluster, question.layout, workload, LEGALITY)
-    strategy = settled(question.layout, cluster.domain)
-    degrees, choices = split_layout(strategy, domain=cluster.domain)
-    plan, pipeline = lay_out(model, strategy, workload)
-    order = order_of(strategy)
+    layout = settled(question.layout, cluster.domain)
+    degrees, choices = split_layout(layout, domain=cluster.domain)
+    plan, pipeline = lay_out(model, layout, workload)
+    order = order_of(layout)
     if recorded:
         degrees, order = recorded_degrees(degrees), _recorded_order(order)
     setting, pricing = setting_of(question, choices), pricing_of(question, degrees, choices, order)
     built, stages = price_model(model, setting.sharding(degrees), pricing), plan.alone
     if recorded:
-        stages = stages.recorded([each.block.name for each in built.priced.layers])
+        stages = stages.recorded([layer.block.name for layer in built.priced.layers])
     sharded = Sharded.from_model(model, built.held, stages, degrees)
     inputs = inputs_of(
         setting,
@@ -87,7 +87,7 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
         pricing=pricing,
         pipeline=pipeline,
     )
-    return Prepared(question=question.of(strategy), plan=plan, setting=setting, inputs=inputs, priced=built)
+    return Prepared(question=question.of(layout), plan=plan, setting=setting, inputs=inputs, priced=built)
 
 
 def setting_of(question: Question, choices: StructuralOptions) -> EvalContext:
@@ -159,9 +159,9 @@ def inputs_of(
 
     These are the bytes of states, and of what stands beside them, that no way goes below, (stages, candidates).
     """
-    own = resident_of(setting, sharded, costs.bytes, pricing.places, pipeline.in_flight, least)
+    resident = resident_of(setting, sharded, costs.bytes, pricing.places, pipeline.in_flight, least)
     return Inputs(
-        **_fields(own),
+        **_fields(resident),
         seconds=costs.seconds,
         traffic=free_traffic(sharded.held) if traffic is None else traffic,
         pricing=pricing,
@@ -196,7 +196,7 @@ def _corrected(
         for kind in model.layer_kinds
     ]
     layers = (
-        block.map(lambda each, by=factor: each.corrected(by))  # type: ignore[misc]
+        block.map(lambda item, by=factor: item.corrected(by))  # type: ignore[misc]
         for block, factor in zip(blocks.layers, factors, strict=True)
     )
     return replace(blocks, layers=tuple(layers))
@@ -221,11 +221,11 @@ def _recorded_order(order: Order) -> Order:
     return tuple(
         Inside(
             **{
-                axis: Term(np.array([getattr(each, axis)]), name=f"{axis} in tier {tier}", unit="1")  # type: ignore[arg-type]
+                axis: Term(np.array([getattr(item, axis)]), name=f"{axis} in tier {tier}", unit="1")  # type: ignore[arg-type]
                 for axis in AXES
             }
         )
-        if isinstance(each, Inside)
-        else each
-        for tier, each in enumerate(order)
+        if isinstance(item, Inside)
+        else item
+        for tier, item in enumerate(order)
     )  # type: ignore[return-value]

@@ -85,7 +85,7 @@ def _mapped(value: Any, of: Select, known: dict[int, Any]) -> Any:  # noqa: ANN4
 @cache
 def _field_names(kind: Hashable) -> tuple[str, ...]:
     """Return the fields of a dataclass; none of any other type."""
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else ()
 
 
 def joined(values: Sequence[T], size: int) -> T:
@@ -100,22 +100,22 @@ def _joined(values: Sequence[Any], size: int, known: dict[Any, Any]) -> Any:  # 
     first = values[0]
     if isinstance(first, float) or hasattr(first, "__array_ufunc__"):
         rows = np.empty((len(values), size))
-        for row, each in zip(rows, values, strict=True):
-            row[...] = each
+        for row, item in zip(rows, values, strict=True):
+            row[...] = item
         return rows.reshape(-1)
     if isinstance(first, tuple):
-        return tuple(_joined(each, size, known) for each in zip(*values, strict=True))
+        return tuple(_joined(item, size, known) for item in zip(*values, strict=True))
     if isinstance(first, dict):
         most = sorted(values, key=len, reverse=True)  # what others lack keeps its place among the summands
-        keys = dict.fromkeys(key for each in most for key in each)
-        return {key: _joined([each.get(key, 0.0) for each in values], size, known) for key in keys}
+        keys = dict.fromkeys(key for item in most for key in item)
+        return {key: _joined([item.get(key, 0.0) for item in values], size, known) for key in keys}
     kind: Any = type(first)
     names = _field_names(kind)
     if not names:
         return first
     if (which := tuple(map(id, values))) not in known:
-        fields_of = {name: [getattr(each, name) for each in values] for name in names}
-        known[which] = kind(**{name: _joined(each, size, known) for name, each in fields_of.items()})
+        fields_of = {name: [getattr(item, name) for item in values] for name in names}
+        known[which] = kind(**{name: _joined(item, size, known) for name, item in fields_of.items()})
     return known[which]
 
 

@@ -56,21 +56,21 @@ def located(path: str | Path | None, merged: Collection[str] = ()) -> Iterator[N
 
 
 @contextmanager
-def said_by(files: Sequence[Path], given: Collection[str]) -> Iterator[None]:
-    """Give errors about a degree the file, line and key of another tool that say it, unless it was `given` over them.
+def said_by(files: Sequence[Path], names: Collection[str]) -> Iterator[None]:
+    """Give errors about a degree the file, line and key of another tool that say it, unless it was `names` over them.
 
     Messages name our fields; a key is one by what others call it (`synonyms.py`), behind MaxText's ici_ and dcn_.
     """
     try:
         yield
     except SpecError as error:
-        own = {key.rpartition(".")[2] for key in given}
-        words = [word for word in _WORD.findall(str(error)) if word not in own]
+        local = {key.rpartition(".")[2] for key in names}
+        parts = [word for word in _WORD.findall(str(error)) if word not in local]
         for file in files if not _SAID.search(str(error)) else ():
             lines = key_lines(read_text(file), file.suffix)
-            told = {key: re.sub(r"^(ici|dcn)_", "", key.rpartition(".")[2]) for key in lines}
-            found = (key for word in words for key, name in told.items() if meant(name, (word,)))
-            if key := next(found, ""):
+            explicit = {key: re.sub(r"^(ici|dcn)_", "", key.rpartition(".")[2]) for key in lines}
+            keys = (key for word in parts for key, name in explicit.items() if meant(name, (word,)))
+            if key := next(keys, ""):
                 error.args = (f"{file}, line {lines[key]}: {key}: {error}",)
                 break
         raise
@@ -94,13 +94,13 @@ def with_line(
     lines = dict.fromkeys(merged, 0) | {
         key: line for key, line in key_lines(text, suffix).items() if key not in merged
     }
-    said = str(error)
-    if where not in said and isinstance(error, ReaderError):  # of another file, which this one names
+    message = str(error)
+    if where not in message and isinstance(error, ReaderError):  # of another file, which this one names
         return
     line = _line_about(error, where, text, lines)
     if line is not None:
         place = f"{where}, line {line}" if line else COMMAND_LINE
-        error.args = (said.replace(where, place, 1) if where in said else f"{place}: {said}",)
+        error.args = (message.replace(where, place, 1) if where in message else f"{place}: {message}",)
 
 
 def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str, int]) -> int | None:
@@ -113,15 +113,15 @@ def _line_about(error: ForescaleError, where: str, text: str, lines: Mapping[str
     if isinstance(error, UnknownKeyError):
         head, problem = error.where.removeprefix(where), error.key
     section = re.sub(r"\[(\d+)\]", r".\1", head.strip(", ")).replace(", ", ".")
-    words = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", problem))
-    quoted = [word for word in words if f"'{word}'" in problem]
-    named = [word for word in words if re.search(r"[_.]|^--", word) or word in quoted]
-    for word in dict.fromkeys([*words[:1], *named, *words]):
-        if (found := _found(word, section, lines)) is not None:
-            return found
+    parts = _WORD.findall(re.sub(r"\[(\d+)\]", r".\1", problem))
+    quoted = [word for word in parts if f"'{word}'" in problem]
+    named = [word for word in parts if re.search(r"[_.]|^--", word) or word in quoted]
+    for word in dict.fromkeys([*parts[:1], *named, *parts]):
+        if (row := _found(word, section, lines)) is not None:
+            return row
     for word in quoted if lines else named:
-        if (found := _row_with(word, text)) is not None:
-            return found
+        if (row := _row_with(word, text)) is not None:
+            return row
     return lines.get(section)
 
 
@@ -201,8 +201,8 @@ def _keys_of_toml(text: str) -> Iterator[tuple[KeyPath, int]]:
     counts: dict[KeyPath, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
-            *around, own = _parts(header[2])
-            table = (*_numbered(around, counts), own)
+            *around, local = _parts(header[2])
+            table = (*_numbered(around, counts), local)
             if header[1]:
                 counts[table] = counts.get(table, -1) + 1
             if table in counts:

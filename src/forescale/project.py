@@ -81,36 +81,37 @@ def project(
     PhysicsError
         If a result breaks a physical law: a defect to report.
     """
-    asked = question_of(question, cluster, workload, strategy=strategy, costs=costs)
-    if asked.preset != "default":
-        raise SpecError(f"project is our own engine; presets.project_as answers as {asked.preset}")
-    result = _projection(prepare(asked), stages)
-    if asked.workload.outer is not None:
-        result = _over_sites(asked, result)
-    return replace(result, notes=(*result.notes, *asked.notes)) if asked.notes else result
+    request = question_of(question, cluster, workload, strategy=strategy, costs=costs)
+    if request.preset != "default":
+        raise SpecError(f"project is our own engine; presets.project_as answers as {request.preset}")
+    result = _projection(prepare(request), stages)
+    if request.workload.outer is not None:
+        result = _over_sites(request, result)
+    return replace(result, notes=(*result.notes, *request.notes)) if request.notes else result
 
 
-def _over_sites(asked: Question, one: Projection) -> Projection:
+def _over_sites(question: Question, one: Projection) -> Projection:
     """Return what one of the sites of a question does as all of them do, with what they wait for each other."""
-    model, cluster, strategy, workload = asked.parts
-    sites, own = cluster.num_sites, one.step_time
+    model, cluster, layout, workload = question.parts
+    sites, step_time = cluster.num_sites, one.step_time
     low, expected, high = (
-        step_of_sites(model, cluster, workload, each) for each in (own.low, own.expected, own.high)
+        step_of_sites(model, cluster, workload, item)
+        for item in (step_time.low, step_time.expected, step_time.high)
     )
     step = Interval(low=low, expected=expected, high=high)
-    used = utilisation_of(model, cluster, workload, own.expected)
-    waited = number_of(waited_for_sites(step_time=own.expected, utilisation=used))
-    ends, endless = _calendar(asked, step)
+    used = utilisation_of(model, cluster, workload, step_time.expected)
+    waited = number_of(waited_for_sites(step_time=step_time.expected, utilisation=used))
+    ends, endless = _calendar(question, step)
     slower = ("tokens_per_s_per_device", "mfu", "mfu_full_attention", "hfu")
     more = ("model_flops_per_step", "model_flops_full_attention_per_step", "hardware_flops_per_step")
     figures = {name: getattr(one, name) * used for name in slower}
     figures |= {name: getattr(one, name) * sites for name in more}
-    summary = _sites(asked, one, used)
+    summary = _sites(question, one, used)
     return replace(
         one,
         **figures,
         cluster=cluster,
-        strategy=strategy,
+        strategy=layout,
         workload=workload,
         step_time=step,
         time_s={**one.time_s, "data_comm": one.time_s["data_comm"] + waited},
@@ -122,12 +123,12 @@ def _over_sites(asked: Question, one: Projection) -> Projection:
     )
 
 
-def _sites(asked: Question, one: Projection, used: float) -> Sites:
+def _sites(question: Question, one: Projection, used: float) -> Sites:
     """Return how sites exchange, beside a step in which they reduce gradients over the same link."""
-    outer, cluster, trained = asked.workload.outer, asked.cluster, one.params.trained
+    outer, cluster, trained = question.workload.outer, question.cluster, one.params.trained
     assert outer is not None
-    layout = replace(asked.layout, axis_order=("tp", "cp", "pp", "dp"), placement=None)
-    together = replace(asked.of(layout), workload=replace(asked.workload, outer=None))
+    layout = replace(question.layout, axis_order=("tp", "cp", "pp", "dp"), placement=None)
+    together = replace(question.of(layout), workload=replace(question.workload, outer=None))
     sent = exchanged_bytes(parameters=trained, bits=outer.bits, num_sites=float(cluster.num_sites))
     kept = OUTER_BYTES * trained if outer.method == "diloco" else 0.0
     return Sites(
@@ -158,7 +159,7 @@ def _sites_note(sites: Sites, workload: Workload) -> Note:
 def memory_timeline(
     question: Question | Model,
     cluster: Cluster | None = None,
-    strategy: Layout | None = None,
+    layout: Layout | None = None,
     workload: Workload | None = None,
     *,
     costs: Costs | None = None,
@@ -171,23 +172,25 @@ def memory_timeline(
     """
     from forescale.memory.timeline import build_timeline, schedule_of, stage_loads, standing_of_ranks
 
-    prepared = prepare(question_of(question, cluster, workload, strategy=strategy, costs=costs))
-    asked, result = prepared.question, _projection(prepared)
+    prepared = prepare(question_of(question, cluster, workload, strategy=layout, costs=costs))
+    request, result = prepared.question, _projection(prepared)
     standing = standing_of_ranks(result, prepared.setting, prepared.inputs)
     count = min(result.num_microbatches, most_microbatches or result.num_microbatches)
-    schedule = schedule_of(asked.layout, count, counted_weight_part(asked.model, asked.workload.seq_len))
-    loads = stage_loads(asked.model, asked.layout, asked.workload, schedule.placement)
+    schedule = schedule_of(
+        request.layout, count, counted_weight_part(request.model, request.workload.seq_len)
+    )
+    loads = stage_loads(request.model, request.layout, request.workload, schedule.placement)
     return build_timeline(result, schedule, loads, standing)
 
 
 def _projection(prepared: Prepared, stages: MeasuredStep | None = None) -> Projection:
     """Return the result value of one layout that is ready to be evaluated."""
-    asked = prepared.question
+    question = prepared.question
     evaluation = evaluate(prepared.setting, prepared.inputs)
     if stages is not None:
         evaluation = _as_run(evaluation, prepared, stages)
     result = _summarised(prepared, evaluation)
-    _check_physics(result, asked.costs)
+    _check_physics(result, question.costs)
     return _sourced(result, prepared)
 
 
@@ -240,12 +243,12 @@ def _sourced(result: Projection, prepared: Prepared) -> Projection:
     device = result.cluster.device
     if provenance(device, costs.kernel_calibration(device), costs.runs).origin == "priors":
         notes = (*notes, Note(topic="calibration", text=PRIORS.format(device=device.name)))
-    files = [each for each in (costs.anchor, costs.measurements) if each is not None]
-    unsaid = dict.fromkeys(text for each in files for text in each.notes)
+    files = [item for item in (costs.anchor, costs.measurements) if item is not None]
+    unsaid = dict.fromkeys(text for file in files for text in file.notes)
     notes = (*notes, *(Note(topic="file", text=text) for text in unsaid))
     if costs.kernels or costs.links:
-        own = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
-        notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {own}"))
+        local = ", ".join(costs.own_fits(result.cluster)) or f"none of {result.cluster.name}"
+        notes = (*notes, Note(topic="calibration", text=f"fits of one's own: {local}"))
     summary = CostSummary(
         compute=f"measured, {choice.compute}" if choice.measured else choice.compute,
         reason=choice.reason,
@@ -290,13 +293,13 @@ def _restored(result: Projection, prepared: Prepared, anchor: Anchor) -> tuple[R
 def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
     """Return what one evaluated layout says of the step and of the whole run."""
     question = prepared.question
-    model, cluster, strategy, workload = question.parts
+    model, cluster, layout, workload = question.parts
     parts = {part: number_of(evaluation.time_parts.get(part, 0.0)) for part in TIME_PARTS}
     spread = spread_of(question, parts)
     step = number_of(evaluation.step_time)
-    flops = flops_of(model, strategy.routing, workload)
-    per_step, per_step_full = (each * workload.global_batch_size for each in (flops.masked, flops.full))
-    hardware, tokens = number_of(evaluation.flops) * strategy.num_devices, workload.tokens_per_step
+    flops = flops_of(model, layout.routing, workload)
+    per_step, per_step_full = (item * workload.global_batch_size for item in (flops.masked, flops.full))
+    hardware, tokens = number_of(evaluation.flops) * layout.num_devices, workload.tokens_per_step
     used = {"peak_rate": peak_rate(cluster, workload), "num_devices": cluster.num_devices, "step_time": step}
     memory = memory_summary(prepared.setting, prepared.plan, evaluation)
     interval = Interval(low=spread.low(step), expected=step, high=spread.high(step))
@@ -304,7 +307,7 @@ def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
     return Projection(
         model=model,
         cluster=cluster,
-        strategy=strategy,
+        strategy=layout,
         workload=workload,
         preset=question.preset,
         step_time=interval,
@@ -326,7 +329,7 @@ def _summarised(prepared: Prepared, evaluation: Evaluation) -> Projection:
         calendar=ends,
         endless=endless,
         vision=_tower(prepared, per_step),
-        notes=(*_notes(model, strategy, workload), *fragmentation_note(memory, prepared.setting)),
+        notes=(*_notes(model, layout, workload), *fragmentation_note(memory, prepared.setting)),
     )
 
 
@@ -389,18 +392,18 @@ def _parameters(model: Model, workload: Workload, evaluation: Evaluation) -> Par
 
 def _tower(prepared: Prepared, flops_per_step: float) -> TowerSummary | None:
     """Return a vision tower's share, if there is one; `flops_per_step` are those of the whole model."""
-    question, inputs, held = prepared.question, prepared.inputs, prepared.inputs.held.vision
+    question, inputs, kept = prepared.question, prepared.inputs, prepared.inputs.held.vision
     model, workload, images = question.model, question.workload, question.workload.images
     if (vision := model.vision) is None:
         return None
     text = flops_of(model.text, question.layout.routing, workload)
 
     def of_seconds(get: Callable[[BlockSeconds], Numeric]) -> float:
-        return sum(times * number_of(get(each.taken)) for times, each in inputs.seconds.vision)
+        return sum(times * number_of(get(item.taken)) for times, item in inputs.seconds.vision)
 
     def together(get: Callable[[BlockParameters], Elements | None]) -> Elements:
-        kinds = [(float(times), get(each) or NO_ELEMENTS) for times, each in held]
-        return Elements(dense=summed(times * each.dense for times, each in kinds), expert=0.0)
+        kinds = [(float(times), get(item) or NO_ELEMENTS) for times, item in kept]
+        return Elements(dense=summed(times * item.dense for times, item in kinds), expert=0.0)
 
     trained, frozen, quantised = map(together, map(attrgetter, ("trained", "frozen", "quantised")))
     alone = replace(inputs, trained=trained, frozen=frozen, quantised=quantised)
@@ -412,7 +415,7 @@ def _tower(prepared: Prepared, flops_per_step: float) -> TowerSummary | None:
         forward_s=of_seconds(attrgetter("forward")),
         backward_s=of_seconds(attrgetter("backward")),
         states_bytes=number_of(weights_and_updates(prepared.setting, alone).total()),
-        activations_bytes=sum(times * number_of(own.taken.kept) for times, own in inputs.blocks.vision),
+        activations_bytes=sum(times * number_of(local.taken.kept) for times, local in inputs.blocks.vision),
     )
 
 
@@ -432,12 +435,12 @@ def _check_physics(result: Projection, costs: Costs) -> None:
     """Refuse a result that a physical law forbids: the fault of one's own measurements or fits, or else of ours."""
     if not (broken := _broken_law(result, costs)):
         return
-    own = [each.source for each in (costs.anchor, costs.measurements) if each is not None]
+    sources = [item.source for item in (costs.anchor, costs.measurements) if item is not None]
     if costs.kernels or costs.links or costs.calibration:
-        own.append(costs.calibration_file or "the calibration given")
-    if own:
+        sources.append(costs.calibration_file or "the calibration given")
+    if sources:
         raise SpecError(
-            f"{broken}, by {', '.join(dict.fromkeys(own))}: that is of another device, model or layout, or the "
+            f"{broken}, by {', '.join(dict.fromkeys(sources))}: that is of another device, model or layout, or the "
             "device's figures are wrong"
         )
     raise PhysicsError(f"{broken}; please report this")
@@ -477,22 +480,22 @@ def _most_uneven(moe: MoeFfn, ep: int) -> float:
     return number_of(possible_imbalance(ep=float(ep), **limits))
 
 
-def _notes(model: Model, strategy: Layout, workload: Workload) -> tuple[Note, ...]:
+def _notes(model: Model, layout: Layout, workload: Workload) -> tuple[Note, ...]:
     notes = [*left_out(model)]
-    if model.moe is None and (strategy.routing != Routing() or strategy.dispatcher != "all_to_all"):
+    if model.moe is None and (layout.routing != Routing() or layout.dispatcher != "all_to_all"):
         text = f"{model.name} has no experts: routing and dispatcher change nothing"
         notes.append(Note(topic="experts", text=text))
-    uneven = strategy.routing.imbalance
-    if model.moe is not None and strategy.ep > 1 and uneven > (most := _most_uneven(model.moe, strategy.ep)):
+    uneven = layout.routing.imbalance
+    if model.moe is not None and layout.ep > 1 and uneven > (most := _most_uneven(model.moe, layout.ep)):
         text = (
-            f"no rank of ep {strategy.ep} can receive {uneven:g} times the mean with {model.moe.top_k} of "
+            f"no rank of ep {layout.ep} can receive {uneven:g} times the mean with {model.moe.top_k} of "
             f"{model.moe.num_experts} experts a token; {most:g} was used"
         )
         notes.append(Note(topic="experts", text=text))
-    if strategy.schedule is not None and strategy.pp == 1:
-        text = f"pp is 1, so there is no pipeline: schedule {strategy.schedule} changes nothing"
+    if layout.schedule is not None and layout.pp == 1:
+        text = f"pp is 1, so there is no pipeline: schedule {layout.schedule} changes nothing"
         notes.append(Note(topic="schedule", text=text))
-    notes += [Note(topic="model", text=text) for text in _without_effect(model, strategy, workload)]
+    notes += [Note(topic="model", text=text) for text in _without_effect(model, layout, workload)]
     if workload.document_len is not None and workload.document_len > workload.seq_len:
         text = f"documents of {workload.document_len} tokens are cut at seq_len {workload.seq_len}"
         notes.append(Note(topic="sequence", text=f"{text}: document_len changes nothing"))
@@ -506,14 +509,14 @@ def _notes(model: Model, strategy: Layout, workload: Workload) -> tuple[Note, ..
     return tuple(notes)
 
 
-def _without_effect(model: Model, strategy: Layout, workload: Workload) -> Iterator[str]:
+def _without_effect(model: Model, layout: Layout, workload: Workload) -> Iterator[str]:
     """Yield what a layout or workload recomputes or freezes of parts that a model does not have."""
     latent = any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
     shared = model.moe is not None and model.moe.shared_ffn_hidden_size > 0
     has = {"moe": model.is_moe, "moe_act": model.is_moe, "shared_experts": shared, "mla_up_proj": latent}
     has |= {"vision": model.vision is not None, "projector": model.vision is not None}
     for what, names in (
-        ("recompute.modules", strategy.recompute.modules),
+        ("recompute.modules", layout.recompute.modules),
         ("trainable.frozen", workload.trainable.frozen),
     ):
         if absent := [name for name in names if not has.get(name, True)]:

@@ -144,12 +144,14 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
                 )
         tokens = None if work.tokens is None else work.tokens / sites
         batch = work.global_batch_size // sites
-        held = self.space.dp_replicate
+        dp_replicate = self.space.dp_replicate
         return replace(
             self,
             space=self.space
-            if held is None
-            else replace(self.space, dp_replicate=tuple(each // sites for each in held if each % sites == 0)),
+            if dp_replicate is None
+            else replace(
+                self.space, dp_replicate=tuple(item // sites for item in dp_replicate if item % sites == 0)
+            ),
             cluster=self.cluster.site,
             workload=replace(work, global_batch_size=batch, tokens=tokens, outer=None),
             strategy=None if layout is None else replace(layout, dp_replicate=replicas // sites),
@@ -181,9 +183,9 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         whole = replace(
             one.workload, global_batch_size=work.global_batch_size, tokens=work.tokens, outer=work.outer
         )
-        found, layout = replace(one, cluster=self.cluster, workload=whole), one.strategy
+        result, layout = replace(one, cluster=self.cluster, workload=whole), one.strategy
         return (
-            found if layout is None else found.of(replace(layout, dp_replicate=layout.dp_replicate * sites))
+            result if layout is None else result.of(replace(layout, dp_replicate=layout.dp_replicate * sites))
         )
 
     @property
@@ -191,9 +193,9 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         """The same question answered by models alone, whatever runs were measured."""
         return replace(self, costs=self.costs.simulated)
 
-    def of(self, strategy: Layout) -> Question:
+    def of(self, layout: Layout) -> Question:
         """Return the same question of one layout."""
-        return replace(self, strategy=strategy)
+        return replace(self, strategy=layout)
 
     def within(self, **changes: Any) -> Question:  # noqa: ANN401 (fields of a space)
         """Return the same question with some fields of the space changed."""
@@ -201,13 +203,16 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
 
     def essentials(self) -> Mapping[str, Any]:
         """Return what was asked, with the cluster's size and the framework's release: not notes, nor what is usual."""
-        told = {**ReprMixin.essentials(self), "cluster": f"{self.cluster.num_devices} x {self.cluster.name}"}
-        told.pop("notes", None)
-        return told if self.framework is None else {**told, "framework": self.framework.label}
+        essentials = {
+            **ReprMixin.essentials(self),
+            "cluster": f"{self.cluster.num_devices} x {self.cluster.name}",
+        }
+        essentials.pop("notes", None)
+        return essentials if self.framework is None else {**essentials, "framework": self.framework.label}
 
 
 def question_of(
-    given: Question | Model,
+    question: Question | Model,
     cluster: Cluster | None = None,
     workload: Workload | None = None,
     **parts: Any,  # noqa: ANN401 (fields of a question)
@@ -221,10 +226,10 @@ def question_of(
     """
     named = {"cluster": cluster, "workload": workload, **parts}
     present = {name: part for name, part in named.items() if part is not None}
-    if isinstance(given, Question):
+    if isinstance(question, Question):
         if present:
             raise SpecError(f"a question holds its {', '.join(present)}; change it with dataclasses.replace")
-        return given
+        return question
     if missing := [name for name in ("cluster", "workload") if name not in present]:
-        raise SpecError(f"a question of {given.name} needs {' and '.join(missing)} too")
-    return Question(model=given, **present)
+        raise SpecError(f"a question of {question.name} needs {' and '.join(missing)} too")
+    return Question(model=question, **present)

@@ -89,8 +89,8 @@ def refuse_values(kind: type, values: Mapping[str, object]) -> None:
         walk, form = Walk(kind.__name__, respells=False), _forms(kind)[name]
         walk.read(form, value, (name,))
         if form.kinds and (walk.problems or isinstance(value, Mapping)):
-            wanted = " or ".join(f"{each.__name__}(...)" for each in form.kinds)
-            raise SpecError(f"{kind.__name__}: {name} must be {wanted}, got {shown(value)}")
+            requested = " or ".join(f"{kind.__name__}(...)" for kind in form.kinds)
+            raise SpecError(f"{kind.__name__}: {name} must be {requested}, got {shown(value)}")
         if walk.problems:
             raise SpecError(f"{kind.__name__}: {walk.problems[0]}")
 
@@ -128,10 +128,10 @@ class Walk:
     def _tuple(
         self, items: tuple[_Form | None, ...], value: list[Any] | tuple[Any, ...], path: tuple[str, ...]
     ) -> Hint:
-        each = (items[0],) * len(value) if items[-1] is None else items
-        if len(each) != len(value):
-            return self._refuse(path, f"must be a list of {len(each)}, got {shown(value)}")
-        pairs = enumerate(zip(each, value, strict=True))
+        entry = (items[0],) * len(value) if items[-1] is None else items
+        if len(entry) != len(value):
+            return self._refuse(path, f"must be a list of {len(entry)}, got {shown(value)}")
+        pairs = enumerate(zip(entry, value, strict=True))
         return tuple(self.read(cast("_Form", one), item, (*path, str(place))) for place, (one, item) in pairs)
 
     def _dataclass(self, kind: Hint, values: Mapping[str, Any], path: tuple[str, ...]) -> Hint:
@@ -146,11 +146,11 @@ class Walk:
                 )
                 continue
             dimension = units.get(key)
-            given = self._quantity(value, dimension, (*path, key)) if dimension else value
+            quantity = self._quantity(value, dimension, (*path, key)) if dimension else value
             noted = len(self.problems)
-            clean[key] = self.read(forms[key], given, (*path, key)) if given is not MISSING else None
-            if dimension and given is not MISSING:
-                self.problems[noted:] = [f"{each} {dimension}" for each in self.problems[noted:]]
+            clean[key] = self.read(forms[key], quantity, (*path, key)) if quantity is not MISSING else None
+            if dimension and quantity is not MISSING:
+                self.problems[noted:] = [f"{problem} {dimension}" for problem in self.problems[noted:]]
         for name in required(kind):
             if name not in values:
                 self._refuse((*path, name), "must be given")
@@ -161,12 +161,12 @@ class Walk:
         except SpecError as error:
             self.problems.append(str(error))
 
-    def _quantity(self, given: object, dimension: str, path: tuple[str, ...]) -> object:
+    def _quantity(self, value: object, dimension: str, path: tuple[str, ...]) -> object:
         """Return text as a number of SI units, MISSING where it is none; what is no text stays."""
-        if not isinstance(given, str):
-            return given
+        if not isinstance(value, str):
+            return value
         try:
-            return parse(given, dimension)
+            return parse(value, dimension)
         except SpecError as error:
             self._refuse(path, f"= {error}")
             return MISSING
@@ -174,7 +174,7 @@ class Walk:
     def _scalar(self, form: _Form, value: object, path: tuple[str, ...]) -> Hint:
         """Return a plain value; what would pass by silent conversion is refused: text, or true, for a number."""
         bare, choices = form.bare, form.choices
-        if choices and any(type(value) is type(each) and value == each for each in choices):
+        if choices and any(type(value) is type(choice) and value == choice for choice in choices):
             return value
         if choices and self.respells and isinstance(value, str) and (meant := spelling(value, choices)):
             return meant
@@ -203,12 +203,12 @@ class Walk:
 
 def _wanted(bare: Mapping[Hint, Interval], choices: Sequence[Any]) -> str:
     """Return what is allowed, in words."""
-    words = [word for kind, word in _NUMBERS.items() if kind in bare]
+    parts = [word for kind, word in _NUMBERS.items() if kind in bare]
     if choices:
-        *others, last = (*map(repr, choices), *words)
+        *others, last = (*map(repr, choices), *parts)
         return f"{', '.join(others)} or {last}" if others else last
-    if words:
-        return words[0]
+    if parts:
+        return parts[0]
     if any(is_dataclass(kind) or issubclass(_class(kind), Mapping) for kind in bare):
         return "a table"
     return "text" if str in bare else "a list"
@@ -249,10 +249,10 @@ def _form(hint: Hint) -> _Form:
     return _Form(
         optional=NoneType in parts,
         kinds=tuple(part for part in parts if is_dataclass(part)),
-        items=tuple(None if each is Ellipsis else _form(each) for each in lists),
+        items=tuple(None if item is Ellipsis else _form(item) for item in lists),
         inside=_form(tables[1]) if tables else None,
         bare=bare,
-        choices=tuple(each for kind in bare if _origin(kind) is Literal for each in get_args(kind)),
+        choices=tuple(arg for kind in bare if _origin(kind) is Literal for arg in get_args(kind)),
     )
 
 
@@ -283,18 +283,18 @@ def _forms(kind: type) -> dict[str, _Form]:
 def _inside(kind: Hint) -> Iterator[tuple[str, Hint]]:
     """Yield the dataclasses within one, with the field that holds one or a list of them."""
     for name, form in _forms(kind).items():
-        for each in (form, *filter(None, form.items)):
-            yield from ((name, found) for found in each.kinds)
+        for item in (form, *filter(None, form.items)):
+            yield from ((name, kind) for kind in item.kinds)
 
 
 def home_of(key: str, tables: Sequence[tuple[str, Hint]]) -> str:
     """Return which of some tables, by dotted name, has a key, the outermost first; empty where none does."""
     seen: set[Hint] = set()
     while tables:
-        if found := next((name for name, kind in tables if key in _forms(kind)), ""):
-            return found
+        if result := next((name for name, kind in tables if key in _forms(kind)), ""):
+            return result
         seen.update(kind for _, kind in tables)
-        inside = [(f"{name}.{field}", each) for name, kind in tables for field, each in _inside(kind)]
+        inside = [(f"{name}.{field}", item) for name, kind in tables for field, item in _inside(kind)]
         tables = [(name, kind) for name, kind in inside if kind not in seen]
     return ""
 

@@ -30,12 +30,12 @@ class ReprMixin:
 
 def _told(value: Any) -> dict[str, Any]:  # noqa: ANN401  (any dataclass)
     """Return the fields of a dataclass that are not at their defaults."""
-    told = {item.name: getattr(value, item.name) for item in fields(value) if item.repr}
+    explicit = {item.name: getattr(value, item.name) for item in fields(value) if item.repr}
     usual = {
         item.name: item.default if item.default_factory is MISSING else item.default_factory()
         for item in fields(value)
     }
-    return {name: item for name, item in told.items() if item is not usual[name] and item != usual[name]}
+    return {name: item for name, item in explicit.items() if item is not usual[name] and item != usual[name]}
 
 
 def _short(value: Any) -> str:  # noqa: ANN401

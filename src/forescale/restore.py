@@ -76,25 +76,29 @@ def anchored(question: Question, benches: Sequence[Bench]) -> Question:
     """
     for bench in benches:
         question = _within_cp(question, bench)
-    given = question.costs.measurements
-    timed = [each for each in (given, *(bench.measurements for bench in benches)) if each is not None]
+    measurements = question.costs.measurements
+    timed = [
+        measurement
+        for measurement in (measurements, *(bench.measurements for bench in benches))
+        if measurement is not None
+    ]
     joined = Measurements.joined(timed) if timed else None
-    costs = replace(question.costs, measurements=joined, beside=given)
+    costs = replace(question.costs, measurements=joined, beside=measurements)
     return replace(question, costs=replace(costs, anchor=anchor_of(benches, costs)))
 
 
 def _within_cp(question: Question, bench: Bench) -> Question:
     """Return a question whose layouts cut sequences into no more parts than a run did."""
     most, space = bench.question.layout.cp, question.space
-    asked = (question.strategy.cp,) if question.strategy is not None else space.cp
-    if asked is not None and min(asked) > most:
+    request = (question.strategy.cp,) if question.strategy is not None else space.cp
+    if request is not None and min(request) > most:
         raise SpecError(
-            f"{bench.source} was measured with cp {most}; the question has cp {min(asked)}, and a part of a sequence "
+            f"{bench.source} was measured with cp {most}; the question has cp {min(request)}, and a part of a sequence "
             "is not restored from a longer one: measure with as many context-parallel ranks"
         )
     if question.strategy is not None:
         return question
-    cuts = tuple(cp for cp in asked or range(1, most + 1) if cp <= most)
+    cuts = tuple(cp for cp in request or range(1, most + 1) if cp <= most)
     return replace(question, space=replace(space, cp=cuts))
 
 
@@ -106,26 +110,26 @@ def anchor_of(benches: Sequence[Bench], costs: Costs) -> Anchor:
     SpecError
         If a kind of block is none of the measured model's, or took less than its messages take by the models.
     """
-    found = Anchor(
-        source="; ".join(each.source for each in benches),
+    anchor = Anchor(
+        source="; ".join(bench.source for bench in benches),
         rule=costs.rule,
-        timed=any(each.blocks or each.steps for each in benches),
+        timed=any(bench.blocks or bench.steps for bench in benches),
         safety_margin=costs.safety_margin,
-        notes=tuple(note for each in benches for note in each.notes),
+        notes=tuple(note for bench in benches for note in bench.notes),
     )
     for bench in benches:
-        own = _of_one(bench, costs)
-        blocks = {name: {**found.blocks.get(name, {}), **passes} for name, passes in own.blocks.items()}
-        found = replace(
-            found,
-            blocks={**found.blocks, **blocks},
-            update=own.update or found.update,
-            step=own.step or found.step,
-            corrections={**found.corrections, **own.corrections},
-            residual=own.residual or found.residual,
-            outside_bytes=found.outside_bytes if own.residual is None else own.outside_bytes,
+        of_one = _of_one(bench, costs)
+        blocks = {name: {**anchor.blocks.get(name, {}), **passes} for name, passes in of_one.blocks.items()}
+        anchor = replace(
+            anchor,
+            blocks={**anchor.blocks, **blocks},
+            update=of_one.update or anchor.update,
+            step=of_one.step or anchor.step,
+            corrections={**anchor.corrections, **of_one.corrections},
+            residual=of_one.residual or anchor.residual,
+            outside_bytes=anchor.outside_bytes if of_one.residual is None else of_one.outside_bytes,
         )
-    return found
+    return anchor
 
 
 def _of_one(bench: Bench, costs: Costs) -> Anchor:
@@ -138,7 +142,7 @@ def _of_one(bench: Bench, costs: Costs) -> Anchor:
     anchor = replace(anchor, step=_step(bench, replace(costs, anchor=anchor)))
     _check_rate(bench, replace(costs, anchor=anchor))
     _check_room(bench)
-    corrections = {each.kind: each for each in _corrections(bench, plain)}
+    corrections = {correction.kind: correction for correction in _corrections(bench, plain)}
     if not bench.ranks:
         return replace(anchor, corrections=corrections)
     memory = bench_memory(bench, costs)
@@ -156,9 +160,9 @@ def _check_rate(bench: Bench, costs: Costs) -> None:
         return
     prepared = prepare(_priced(bench.question, costs))
     device = bench.question.cluster.device
-    found = evaluate(prepared.setting, prepared.inputs)
+    result = evaluate(prepared.setting, prepared.inputs)
     peak = peak_rate(bench.question.cluster, bench.question.workload) * max(costs.clock_share(device), 1.0)
-    took, least = number_of(found.step_time), number_of(found.flops) / peak
+    took, least = number_of(result.step_time), number_of(result.flops) / peak
     if took < least * (1.0 - CLOSE):
         raise SpecError(
             f"{bench.source}: a step of {format_seconds(took)} is {least / took:.3g} times as fast as the peak rate of "
@@ -209,7 +213,9 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
     measured = max(bench.ranks, key=lambda rank: rank.peak_reserved_bytes)
     bare = _priced(bench.question, replace(costs, anchor=None))
     corrections = _corrections(bench, prepare(bare))
-    anchor = Anchor(source=bench.source, corrections={each.kind: each for each in corrections})
+    anchor = Anchor(
+        source=bench.source, corrections={correction.kind: correction for correction in corrections}
+    )
     there = project(_priced(bare, replace(costs, anchor=anchor))).memory.stages[measured.stage]
     _check_states(bench, measured, there)
     return BenchMemory(
@@ -227,16 +233,16 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
 
 
 def _corrections(bench: Bench, plain: Prepared) -> tuple[Correction, ...]:
-    names = tuple(each.block.name for each in plain.priced.priced.layers)
-    kept = dict(zip(names, (each.taken.kept for each in plain.inputs.blocks.layers), strict=True))
+    names = tuple(layer.block.name for layer in plain.priced.priced.layers)
+    kept = dict(zip(names, (layer.taken.kept for layer in plain.inputs.blocks.layers), strict=True))
     return tuple(
         Correction(
-            kind=(name := _named(each.kind, names, bench)),
-            measured_bytes=each.activation_bytes,
+            kind=(name := _named(layer.kind, names, bench)),
+            measured_bytes=layer.activation_bytes,
             analytical_bytes=number_of(kept[name]),
         )
-        for each in bench.layers
-        if each.activation_bytes is not None and each.kind not in ENDS
+        for layer in bench.layers
+        if layer.activation_bytes is not None and layer.kind not in ENDS
     )
 
 
@@ -250,67 +256,68 @@ Key: TypeAlias = tuple[str, tuple[Pass, ...]]
 
 def _blocks(bench: Bench, plain: Prepared, costs: Costs) -> dict[str, dict[Pass, Measured]]:
     """Return the measured passes of every block, their messages taken off."""
-    blocks = {each.block.name: each for each in plain.priced.priced.all()}
-    wanted: dict[Key, float] = {}
+    blocks = {item.block.name: item for item in plain.priced.priced.all()}
+    values: dict[Key, float] = {}
     for timing in bench.blocks:
         if timing.part != "update":
-            wanted[_named(timing.kind, tuple(blocks), bench), PASSES[timing.part]] = timing.seconds
-    _share_out(wanted)
+            values[_named(timing.kind, tuple(blocks), bench), PASSES[timing.part]] = timing.seconds
+    _share_out(values)
     modelled = {
-        (name, each): {
-            own.operator.name: number_of(getattr(own, each)[0]) for own in blocks[name].operators.values()
+        (name, pass_): {
+            operator.operator.name: number_of(getattr(operator, pass_)[0])
+            for operator in blocks[name].operators.values()
         }
-        for name, passes in wanted
-        for each in passes
+        for name, passes in values
+        for pass_ in passes
     }
-    spent = {key: sum(sum(modelled[key[0], each].values()) for each in key[1]) for key in wanted}
-    wanted = {key: seconds for key, seconds in wanted.items() if spent[key]}
-    factors = dict.fromkeys(wanted, 1.0)
+    spent = {key: sum(sum(modelled[key[0], item].values()) for item in key[1]) for key in values}
+    values = {key: seconds for key, seconds in values.items() if spent[key]}
+    factors = dict.fromkeys(values, 1.0)
     for _ in range(ROUNDS):
         measured = _measured(factors, modelled, bench)
         there = _seconds(bench, replace(costs, anchor=Anchor(source=bench.source, blocks=measured)))
-        away = {key: seconds - _of_passes(there[key[0]], key[1]) for key, seconds in wanted.items()}
-        if all(abs(away[key]) <= CLOSE * seconds for key, seconds in wanted.items()):
+        away = {key: seconds - _of_passes(there[key[0]], key[1]) for key, seconds in values.items()}
+        if all(abs(away[key]) <= CLOSE * seconds for key, seconds in values.items()):
             break
         for key, seconds in away.items():
             factors[key] += seconds / spent[key]
             if factors[key] <= 0.0:
-                _refuse(bench, key, wanted[key])
-    return measured if wanted else {}
+                _refuse(bench, key, values[key])
+    return measured if values else {}
 
 
-def _share_out(wanted: dict[Key, float]) -> None:
+def _share_out(values: dict[Key, float]) -> None:
     """Give whole backward passes to their two gradients, in the shares that these took apart where they were timed."""
     both = PASSES["backward"]
-    for name in [name for name, passes in wanted if passes == both]:
+    for name in [name for name, passes in values if passes == both]:
         halves = (name, both[:1]), (name, both[1:])
-        if all(half in wanted for half in halves):
-            whole = wanted.pop((name, both)) / sum(wanted[half] for half in halves)
-            wanted.update({half: whole * wanted[half] for half in halves})
+        if all(half in values for half in halves):
+            whole = values.pop((name, both)) / sum(values[half] for half in halves)
+            values.update({half: whole * values[half] for half in halves})
 
 
 def _measured(
     factors: Mapping[Key, float], modelled: Mapping[tuple[str, Pass], Mapping[str, float]], bench: Bench
 ) -> dict[str, dict[Pass, Measured]]:
-    found: dict[str, dict[Pass, Measured]] = defaultdict(dict)
+    measureds: dict[str, dict[Pass, Measured]] = defaultdict(dict)
     for (name, passes), factor in factors.items():
-        for each in passes:
-            if seconds := sum(modelled[name, each].values()):
-                found[name][each] = Measured(
+        for pass_ in passes:
+            if seconds := sum(modelled[name, pass_].values()):
+                measureds[name][pass_] = Measured(
                     measured_s=factor * seconds,
                     modelled_s=seconds,
                     source=bench.source,
-                    operators=modelled[name, each],
+                    operators=modelled[name, pass_],
                     tp=float(bench.question.layout.tp),
                 )
-    return dict(found)
+    return dict(measureds)
 
 
 def _seconds(bench: Bench, costs: Costs) -> dict[str, BlockSeconds]:
     """Return what every block of the bench takes under some costs."""
     prepared = prepare(_priced(bench.question, costs))
-    names = (each.block.name for each in prepared.priced.priced.all())
-    return dict(zip(names, (each.taken for each in prepared.inputs.seconds.all()), strict=True))
+    names = (item.block.name for item in prepared.priced.priced.all())
+    return dict(zip(names, (item.taken for item in prepared.inputs.seconds.all()), strict=True))
 
 
 def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
@@ -347,15 +354,15 @@ def _named(kind: str, names: Sequence[str], bench: Bench) -> str:
 
 def _update(bench: Bench, plain: Prepared) -> Measured | None:
     """Return the update of all blocks that were measured, beside what the models say of their share of it."""
-    priced, held = plain.priced.priced.all(), plain.priced.held.all()
-    names = tuple(each.block.name for each in priced)
+    priced, kept = plain.priced.priced.all(), plain.priced.held.all()
+    names = tuple(item.block.name for item in priced)
     counts = (*plain.plan.counts.sum(axis=0).tolist(), 1, 1, 1)
     size = {
-        name: number_of(each.dense) + number_of(each.expert) for name, each in zip(names, held, strict=True)
+        name: number_of(item.dense) + number_of(item.expert) for name, item in zip(names, kept, strict=True)
     }
     times = dict(zip(names, counts, strict=False))
     whole = sum(size[name] * times[name] for name in names)
-    updates = {each.kind: each.seconds for each in bench.blocks if each.part == "update"}
+    updates = {block.kind: block.seconds for block in bench.blocks if block.part == "update"}
     together = number_of(evaluate(plain.setting, plain.inputs).time_parts["optimizer"])
     if together and (measured := updates.get(WHOLE)):
         return Measured(measured_s=measured, modelled_s=together, source=bench.source)
@@ -371,9 +378,9 @@ def _step(bench: Bench, costs: Costs) -> Measured | None:
     """Return the last measured step beside the same step put together from blocks, messages and update."""
     if not bench.steps:
         return None
-    timing, asked = bench.steps[-1], bench.question
-    batch = timing.num_microbatches * asked.layout.dp * asked.layout.micro_batch_size
-    same = replace(asked, workload=replace(asked.workload, global_batch_size=batch))
+    timing, question = bench.steps[-1], bench.question
+    batch = timing.num_microbatches * question.layout.dp * question.layout.micro_batch_size
+    same = replace(question, workload=replace(question.workload, global_batch_size=batch))
     prepared = prepare(_priced(same, costs))
     together = number_of(evaluate(prepared.setting, prepared.inputs).step_time)
     return Measured(measured_s=timing.seconds, modelled_s=together, source=bench.source)

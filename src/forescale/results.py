@@ -42,8 +42,8 @@ class Result(ReprMixin):
     def to_vega_lite(self) -> Spec | None:
         """Return all pictures as one Vega-Lite specification with their data inside, None where there are none."""
         charts = [
-            {name: part for name, part in each.spec().items() if name != "$schema"}
-            for each in self.pictures()
+            {name: part for name, part in picture.spec().items() if name != "$schema"}
+            for picture in self.pictures()
         ]
         if not charts:
             return None
@@ -51,8 +51,8 @@ class Result(ReprMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain dictionaries, lists, text and numbers."""
-        found: dict[str, Any] = json.loads(json.dumps(self.to_json()))
-        return found
+        values: dict[str, Any] = json.loads(json.dumps(self.to_json()))
+        return values
 
     def to_frame(self) -> Any:  # noqa: ANN401 (of whichever library is installed)
         """Return the rows as a data frame, of pandas or else of polars.
@@ -62,7 +62,7 @@ class Result(ReprMixin):
         SpecError
             If neither is installed.
         """
-        name = next((each for each in FRAMES if find_spec(each) is not None), None)
+        name = next((item for item in FRAMES if find_spec(item) is not None), None)
         if name is None:
             raise SpecError(
                 "a data frame needs pandas or polars; install one with: pip install 'forescale[frame]'"
@@ -78,10 +78,10 @@ class Result(ReprMixin):
         rows = self.rows()
         columns = [name for name in (rows[0] if rows else ()) if len(rows) == 1 or _varies(rows, name)]
         more = f"<p>… {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
-        drawn = "".join(_picture(each) for each in self.pictures() if isinstance(each, BarChart))
+        drawn = "".join(_picture(picture) for picture in self.pictures() if isinstance(picture, BarChart))
         cells = [[_shown(row[name]) for name in columns] for row in rows[:SHOWN]]
-        words = [place for place, name in enumerate(columns) if isinstance(rows[0][name], str)]
-        return f"{drawn}{table(type(self).__name__, columns, cells, words=words)}{more}"
+        places = [place for place, name in enumerate(columns) if isinstance(rows[0][name], str)]
+        return f"{drawn}{table(type(self).__name__, columns, cells, words=places)}{more}"
 
 
 def _varies(rows: list[dict[str, Any]], name: str) -> bool:
@@ -98,8 +98,8 @@ def _picture(chart: BarChart) -> str:
         for bar in chart.bars
     )
     legend = "".join(
-        f'<span style="border-left:1em solid {own};padding:0 .8em 0 .3em">{xml(name)}</span>'
-        for name, own in colours.items()
+        f'<span style="border-left:1em solid {local};padding:0 .8em 0 .3em">{xml(name)}</span>'
+        for name, local in colours.items()
     )
     return f"<div>{xml(chart.title)} [{xml(chart.unit)}]</div><div>{lines}</div><div>{legend}</div>"
 

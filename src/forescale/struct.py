@@ -26,14 +26,14 @@ class _Fields:
 def _fields(kind: type[msgspec.Struct]) -> dict[str, Field[Any]]:
     """Return the fields of a struct as dataclasses describe them, by name in the order of the constructor."""
     hints: dict[str, Any] = {}
-    for each in reversed(kind.__mro__):
-        hints |= get_annotations(each)
+    for item in reversed(kind.__mro__):
+        hints |= get_annotations(item)
     names, usual = kind.__struct_fields__, kind.__struct_defaults__
     required = len(names) - len(usual)
     known = {name: usual[place - required] for place, name in enumerate(names) if place >= required}
     described = [(name, hints[name], _described(known.get(name, NODEFAULT))) for name in names]
     made = make_dataclass(kind.__name__, described, init=False, repr=False, eq=False, kw_only=True)
-    return {each.name: each for each in fields(made)}
+    return {item.name: item for item in fields(made)}
 
 
 def _described(default: Any) -> Any:  # noqa: ANN401  (a field, which dataclasses type as its value)
@@ -82,7 +82,7 @@ else:
 
 
 def refuse_call(
-    name: str, names: Sequence[str], usual: Sequence[Any], args: Collection[object], given: Collection[str]
+    name: str, names: Sequence[str], usual: Sequence[Any], args: Collection[object], values: Collection[str]
 ) -> None:
     """Refuse arguments that a struct with these fields, the last of which have defaults, does not take, or lacks.
 
@@ -93,13 +93,13 @@ def refuse_call(
     """
     if args:
         raise SpecError(f"{name} takes keywords only, such as {name}({names[0]}=...)")
-    for key in given:
+    for key in values:
         if key not in names:
             raise UnknownKeyError(key, name, names)
     defaults = (NODEFAULT,) * (len(names) - len(usual)) + tuple(usual)
     required = [key for key, value in zip(names, defaults, strict=True) if value is NODEFAULT]
-    if missing := [key for key in required if key not in given]:
-        raise SpecError(f"{name} needs {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
+    if missing := [key for key in required if key not in values]:
+        raise SpecError(f"{name} needs {', '.join(missing)}; got {', '.join(values) or 'nothing'}")
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
@@ -108,7 +108,7 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
         if hasattr(value, way):
             return getattr(value, way)()
     if isinstance(value, tuple | list):
-        return [jsonable(each) for each in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, Mapping):
         return dict(value)
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -92,7 +92,7 @@ _VALUES: tuple[tuple[str, str], ...] = (
     ("float8", "fp8"),
 )
 """Values as frameworks and papers write them, and ours: of all that a word may mean, a field takes one at most."""
-_MEANT = {word: fields for words, fields in _WORDS for word in words.split()}
+_MEANT = {word: fields for parts, fields in _WORDS for word in parts.split()}
 
 
 def spelling(text: str, known: Collection[object]) -> str | None:
@@ -100,8 +100,8 @@ def spelling(text: str, known: Collection[object]) -> str | None:
 
     Letter case, dashes and underscores make no difference.
     """
-    names = {_letters(each): each for each in known if isinstance(each, str)}
-    others = (value for words, value in _VALUES if _letters(text) in map(_letters, words.split()))
+    names = {_letters(item): item for item in known if isinstance(item, str)}
+    others = (value for parts, value in _VALUES if _letters(text) in map(_letters, parts.split()))
     return names.get(_letters(text)) or next((value for value in others if value in known), None)
 
 
@@ -111,7 +111,7 @@ def _letters(text: str) -> str:
 
 def command_called(name: str) -> str | None:
     """Return the command that does what others call `name`; None if it is none."""
-    return next((command for words, command in _COMMANDS if name.lower() in words.split()), None)
+    return next((command for parts, command in _COMMANDS if name.lower() in parts.split()), None)
 
 
 def meant(name: str, known: Collection[str]) -> str | None:

@@ -63,8 +63,8 @@ def parse(text: str | float, dimension: str) -> float:
         raise SpecError(f"{shown(text)} is not a quantity in {dimension}; write a number and one of {units}")
     if "," in match[1] and not _THOUSANDS.fullmatch(match[1]):
         point = f"{match[1].replace(',', '.')} {match[2] or ''}".rstrip()
-        told = f"; write {point!r}" if match[1].count(",") == 1 and "." not in match[1] else ""
-        raise SpecError(f"{shown(text)} has a comma that parts no thousands, such as 1,024{told}")
+        explicit = f"; write {point!r}" if match[1].count(",") == 1 and "." not in match[1] else ""
+        raise SpecError(f"{shown(text)} has a comma that parts no thousands, such as 1,024{explicit}")
     number = Decimal(match[1].replace("_", "").replace(",", ""))
     value = float(number * Decimal(repr(scales.get(match[2] or "", 1.0))))
     return float(within(value, _ANY, shown(text)))

@@ -155,14 +155,14 @@ def test_changes_are_counted_one_by_one():
 
 
 def test_a_layout_that_may_run_out_of_memory_is_marked_and_safe_avoids_it():
-    asked = question_of(small.dense(), small.cluster(8), WORKLOAD)
-    risky, limit = advise(asked, exact=False), asked.memory_limit
+    question = question_of(small.dense(), small.cluster(8), WORKLOAD)
+    risky, limit = advise(question, exact=False), question.memory_limit
     while risky.verdict == "FITS":  # until nothing smaller is as fast
         limit = 1.001 * risky.advised.memory.peak_bytes
-        risky = advise(replace(asked, max_memory=limit), exact=False)
+        risky = advise(replace(question, max_memory=limit), exact=False)
     assert risky.advised.memory.peak_bytes <= limit < risky.advised.memory.peak_high_bytes
     assert risky.to_json()["verdict"] == risky.verdict == "AT RISK"
     assert "AT RISK" in {trial.verdict for step in risky.steps for trial in step.trials if trial.taken}
-    safe = advise(replace(asked, max_memory=limit, safe=True), exact=False)
+    safe = advise(replace(question, max_memory=limit, safe=True), exact=False)
     assert safe.advised.memory.peak_high_bytes <= limit
     assert safe.verdict == "FITS"

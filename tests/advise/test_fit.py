@@ -31,8 +31,8 @@ LARGE = {
 
 
 def layouts_of(question):
-    made = ((each, changed(question, (each,))) for each in changes(question))
-    return {layout: each for each, layout in made if layout is not None}
+    made = ((change, changed(question, (change,))) for change in changes(question))
+    return {layout: item for item, layout in made if layout is not None}
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -40,17 +40,17 @@ def test_layouts_are_scored_as_they_are_projected(name):
     question = LARGE[name]
     layouts = list(layouts_of(question))
     expected, upper = (score_layouts(replace(question, safe=safe), layouts) for safe in (False, True))
-    found = [project(question.of(layout)) for layout in layouts]
-    np.testing.assert_allclose(expected.step_time, [one.step_time_s for one in found], rtol=1e-12)
-    np.testing.assert_allclose(expected.peak, [one.memory.peak_bytes for one in found], rtol=1e-12)
-    np.testing.assert_allclose(upper.peak, [one.memory.peak_high_bytes for one in found], rtol=1e-12)
+    projects = [project(question.of(layout)) for layout in layouts]
+    np.testing.assert_allclose(expected.step_time, [one.step_time_s for one in projects], rtol=1e-12)
+    np.testing.assert_allclose(expected.peak, [one.memory.peak_bytes for one in projects], rtol=1e-12)
+    np.testing.assert_allclose(upper.peak, [one.memory.peak_high_bytes for one in projects], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_no_single_change_that_fits_for_sure_is_cheaper_than_the_first(name):
     question = LARGE[name]
-    found = fit(question)
-    first = found.first
+    result = fit(question)
+    first = result.first
     assert first is not None
     assert project(question.of(first.projection.strategy)).memory.verdict == "FITS"
     singles = [project(question.of(layout)) for layout in layouts_of(question)]
@@ -60,49 +60,49 @@ def test_no_single_change_that_fits_for_sure_is_cheaper_than_the_first(name):
 
 
 def test_after_the_first_what_fits_comes_before_what_does_not_and_singles_before_pairs():
-    found = fit(LARGE["dense"])
-    grades = [({"FITS": 0, "AT RISK": 1, "OOM": 2}[each.verdict], len(each.changes)) for each in found.fixes]
+    result = fit(LARGE["dense"])
+    grades = [({"FITS": 0, "AT RISK": 1, "OOM": 2}[fix.verdict], len(fix.changes)) for fix in result.fixes]
     assert grades == sorted(grades)
-    assert len({tuple(change.kind for change in each.changes) for each in found.fixes}) == len(found.fixes)
-    fitting = [each for each in found.fixes[1:] if each.verdict == "FITS" and len(each.changes) == 1]
-    lost = [each.lost_s_per_gib for each in fitting if each.lost_s > 0.0]
+    assert len({tuple(change.kind for change in fix.changes) for fix in result.fixes}) == len(result.fixes)
+    fitting = [fix for fix in result.fixes[1:] if fix.verdict == "FITS" and len(fix.changes) == 1]
+    lost = [item.lost_s_per_gib for item in fitting if item.lost_s > 0.0]
     assert lost == sorted(lost)
 
 
 def test_pairs_are_listed_where_they_beat_every_single_change():
-    found = fit(LARGE["experts"])
-    sure = [each for each in found.fixes if each.verdict == "FITS"]
-    singles = [each.projection.step_time_s for each in sure if len(each.changes) == 1]
-    pairs = [each.projection.step_time_s for each in sure if len(each.changes) == 2]
+    result = fit(LARGE["experts"])
+    sure = [fix for fix in result.fixes if fix.verdict == "FITS"]
+    singles = [item.projection.step_time_s for item in sure if len(item.changes) == 1]
+    pairs = [item.projection.step_time_s for item in sure if len(item.changes) == 2]
     assert pairs
     assert max(pairs) < min(singles)
 
 
 def test_a_layout_that_fits_is_made_faster():
     question = ask("llama-3.1-8b", "h100-sxm", devices=16, tp=4, seq_len=8192, global_batch_size=64)
-    found = fit(question)
-    assert found.verdict == "FITS"
-    assert found.fixes
-    steps = [each.projection.step_time_s for each in found.fixes]
+    result = fit(question)
+    assert result.verdict == "FITS"
+    assert result.fixes
+    steps = [fix.projection.step_time_s for fix in result.fixes]
     assert steps == sorted(steps)
-    assert steps[-1] < found.now.step_time_s
-    assert {each.verdict for each in found.fixes} == {"FITS"}
+    assert steps[-1] < result.now.step_time_s
+    assert {fix.verdict for fix in result.fixes} == {"FITS"}
 
 
 def test_only_what_the_framework_can_be_told_is_tried():
     question = LARGE["zero 3"]
     limits = load_framework("torchtitan").limits
-    for each in changes(question):
+    for change in changes(question):
         allowed = (
-            *limits.values.get(each.kind, ()),
-            *limits.others.get(each.kind, ()),
-            *limits.reliefs.get(each.kind, ()),
+            *limits.values.get(change.kind, ()),
+            *limits.others.get(change.kind, ()),
+            *limits.reliefs.get(change.kind, ()),
         )
-        if allowed and each.kind != "recompute":
-            assert each.words.get(each.kind, allowed[0]) in allowed
-    kinds = {each.kind for each in changes(question)}
+        if allowed and change.kind != "recompute":
+            assert change.words.get(change.kind, allowed[0]) in allowed
+    kinds = {change.kind for change in changes(question)}
     assert "optimizer_offload" not in kinds
-    assert {each.words["recompute"].granularity for each in changes(question) if each.kind == "recompute"} <= {"none", "policy", "full"}  # fmt: skip
+    assert {change.words["recompute"].granularity for change in changes(question) if change.kind == "recompute"} <= {"none", "policy", "full"}  # fmt: skip
 
 
 def test_rules_of_the_framework_hold_unless_the_layout_breaks_them_already():
@@ -121,9 +121,9 @@ def test_rules_of_the_framework_hold_unless_the_layout_breaks_them_already():
 
 
 def test_experts_go_with_tp_where_the_framework_splits_them_so():
-    words = {"tp": 2, "zero": 3, "micro_batch_size": 1, "framework": "maxtext"}
-    asked = ask("mixtral-8x7b", "h100-sxm", devices=16, seq_len=4096, global_batch_size=64, **words)
-    degrees = {(layout.tp, layout.etp) for layout in layouts_of(asked)}
+    parts = {"tp": 2, "zero": 3, "micro_batch_size": 1, "framework": "maxtext"}
+    question = ask("mixtral-8x7b", "h100-sxm", devices=16, seq_len=4096, global_batch_size=64, **parts)
+    degrees = {(layout.tp, layout.etp) for layout in layouts_of(question)}
     assert degrees >= {(2, 2), (4, 4), (1, 1)}
     assert all(tp == etp for tp, etp in degrees)
 
@@ -142,8 +142,8 @@ def test_layers_dealt_by_hand_stay_until_stages_change():
 
 def test_a_limit_is_what_must_be_fitted():
     question = replace(LARGE["dense"], max_memory=30 * GIB)
-    found = fit(question)
-    assert found.first.projection.memory.peak_high_bytes <= 30 * GIB
+    result = fit(question)
+    assert result.first.projection.memory.peak_high_bytes <= 30 * GIB
 
 
 def test_what_cannot_be_written_for_the_framework_is_not_proposed():
@@ -151,10 +151,10 @@ def test_what_cannot_be_written_for_the_framework_is_not_proposed():
                    framework="deepspeed-zero")  # fmt: skip
     question = replace(question, max_memory=0.6 * project(question).memory.peak_bytes)
     every, written = fit(question, pairs=False), fit(question, pairs=False, accepts=is_writable)
-    assert any(each.projection.strategy.pp > 1 for each in every.fixes)
+    assert any(fix.projection.strategy.pp > 1 for fix in every.fixes)
     assert written.fixes
-    assert all(is_writable(question.of(each.projection.strategy)) for each in written.fixes)
-    assert not any(each.projection.strategy.pp > 1 for each in written.fixes)
+    assert all(is_writable(question.of(fix.projection.strategy)) for fix in written.fixes)
+    assert not any(fix.projection.strategy.pp > 1 for fix in written.fixes)
 
 
 def test_a_layout_that_cannot_be_written_itself_refuses_nothing():
@@ -169,28 +169,30 @@ def test_every_number_of_chunks_that_frees_memory_is_listed():
     question = ask("llama-3-70b", "h100-sxm", devices=32, tp=4, pp=4, vpp=5, zero=1, seq_len=4096,
                    global_batch_size=32, precision={"compute": "fp8", "recipe": "current"},
                    framework="megatron-bridge", max_memory=68 * GIB)  # fmt: skip
-    found = {each.text: each for each in fit(question, pairs=False).fixes}
-    assert {"vpp 10", "vpp 20", "vpp 1"} <= found.keys()
-    assert found["vpp 10"].freed_bytes > 0.0
-    assert found["vpp 10"].lost_s <= 1e-3 * found["vpp 10"].projection.step_time_s
-    assert found["vpp 1"].freed_bytes > found["vpp 10"].freed_bytes
+    fixes = {fix.text: fix for fix in fit(question, pairs=False).fixes}
+    assert {"vpp 10", "vpp 20", "vpp 1"} <= fixes.keys()
+    assert fixes["vpp 10"].freed_bytes > 0.0
+    assert fixes["vpp 10"].lost_s <= 1e-3 * fixes["vpp 10"].projection.step_time_s
+    assert fixes["vpp 1"].freed_bytes > fixes["vpp 10"].freed_bytes
 
 
 def test_a_smaller_micro_batch_alone_is_listed():
     """NeMo Automodel #2673: under pipeline stages and FSDP the micro-batch alone is made smaller."""
     question = ask("llama-3.3-70b", "h100-sxm", devices=32, pp=8, zero=3, micro_batch_size=4, seq_len=1024,
                    global_batch_size=128, framework="torch-fsdp")  # fmt: skip
-    found = {each.text: each for each in fit(question, pairs=False).fixes}
-    sizes = {text for text in found if text.startswith("micro_batch_size")}
+    fixes = {fix.text: fix for fix in fit(question, pairs=False).fixes}
+    sizes = {text for text in fixes if text.startswith("micro_batch_size")}
     assert "micro_batch_size 2" in sizes or "micro_batch_size 1" in sizes
-    assert all(found[text].freed_bytes > 0.0 for text in sizes)
+    assert all(fixes[text].freed_bytes > 0.0 for text in sizes)
 
 
 def test_chunks_that_need_another_micro_batch_are_tried_with_it():
     question = ask(
         dense(8), "h100-sxm", devices=2, pp=2, micro_batch_size=4, seq_len=2048, global_batch_size=4
     )
-    alone = {each.made[0].text for each in _tried(question, [(each,) for each in changes(question)], bool)}
+    alone = {
+        item.made[0].text for item in _tried(question, [(change,) for change in changes(question)], bool)
+    }
     assert "vpp 2" not in alone
-    pairs = _pairs(changes(question), _tried(question, [(each,) for each in changes(question)], bool))
-    assert {"vpp 2", "micro_batch_size 2"} in [{each.text for each in pair} for pair in pairs]
+    pairs = _pairs(changes(question), _tried(question, [(change,) for change in changes(question)], bool))
+    assert {"vpp 2", "micro_batch_size 2"} in [{item.text for item in pair} for pair in pairs]

@@ -32,13 +32,13 @@ def verdict(question, projection):
     )
 
 
-def check(question, found):
-    first = found.first
+def check(question, result):
+    first = result.first
     assert first is not None
     assert verdict(question, project(question.of(first.projection.strategy))) == "FITS"
-    singles = {changed(question, (each,)) for each in changes(question)} - {None}
-    projected = [project(question.of(each)) for each in singles]
-    steps = [each.step_time_s for each in projected if verdict(question, each) == "FITS"]
+    singles = {changed(question, (change,)) for change in changes(question)} - {None}
+    projected = [project(question.of(single)) for single in singles]
+    steps = [item.step_time_s for item in projected if verdict(question, item) == "FITS"]
     assert first.projection.step_time_s <= min(steps, default=np.inf)
     assert len(first.changes) == (1 if steps else 2)
 
@@ -46,16 +46,16 @@ def check(question, found):
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["name"])
 def test_what_authors_did_is_among_the_first_three(case):
     question = question_of(case["question"])
-    found = fit(question)
-    assert found.verdict != "FITS"
-    check(question, found)
-    assert {each.text for each in found.fixes[:3]} & set(case["mended_by"])
+    result = fit(question)
+    assert result.verdict != "FITS"
+    check(question, result)
+    assert {fix.text for fix in result.fixes[:3]} & set(case["mended_by"])
 
 
 @pytest.mark.parametrize("place", range(len(TOO_LARGE)))
 def test_layouts_of_a_search_that_are_too_large(place):
     question = question_of(TOO_LARGE[place])
-    found = fit(question)
-    assert found.verdict == "OOM"
-    assert 1.05 <= found.now.memory.peak_bytes / question.memory_limit <= 1.6
-    check(question, found)
+    result = fit(question)
+    assert result.verdict == "OOM"
+    assert 1.05 <= result.now.memory.peak_bytes / question.memory_limit <= 1.6
+    check(question, result)

@@ -55,38 +55,38 @@ PARTS = {"forward", "backward", "input_gradient", "weight_gradient"}
 
 
 def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
-    asked = question(layers=3)
-    told = []
-    found = measure(asked, devices=1, **BRIEFLY, tell=told.append)
-    assert found.given_up == (GivenUp(dimension="layers", asked=3, measured=2),)
-    ran = build_question(found.config, where="config")
+    request = question(layers=3)
+    explicit = []
+    result = measure(request, devices=1, **BRIEFLY, tell=explicit.append)
+    assert result.given_up == (GivenUp(dimension="layers", asked=3, measured=2),)
+    ran = build_question(result.config, where="config")
     assert ran.model.num_layers == 2
-    (rank,) = found.ranks
+    (rank,) = result.ranks
     parameters = count_parameters(ran.model).total
-    kept = {each.kind: each.activation_bytes for each in found.layers}
+    kept = {layer.kind: layer.activation_bytes for layer in result.layers}
     computed = {
-        each.name: total_bytes(each.kept) for each in block_loads(ran.model, ran.layout, ran.workload).all()
+        item.name: total_bytes(item.kept) for item in block_loads(ran.model, ran.layout, ran.workload).all()
     }
     assert 1.0 <= kept["attention+dense"] / computed["attention+dense"] <= 1.4  # no parameters among it
-    idle = {each.phase: each.peak_allocated_bytes for each in rank.phases}["idle"]
+    idle = {phase.phase: phase.peak_allocated_bytes for phase in rank.phases}["idle"]
     assert idle == pytest.approx(16 * parameters, rel=0.05)
     assert idle < rank.peak_allocated_bytes == rank.peak_reserved_bytes
-    assert {row.part for row in found.blocks if row.kind == "attention+dense"} == PARTS
-    assert {row.kind for row in found.layers} == {"attention+dense", "embedding", "head"}
-    assert {row.kind for row in found.blocks} == {"attention+dense", "embedding", "head", "model"}
-    (step,) = found.steps
+    assert {row.part for row in result.blocks if row.kind == "attention+dense"} == PARTS
+    assert {row.kind for row in result.layers} == {"attention+dense", "embedding", "head"}
+    assert {row.kind for row in result.blocks} == {"attention+dense", "embedding", "head", "model"}
+    (step,) = result.steps
     assert step.num_microbatches == 2
-    assert {type(row).__name__ for row in found.kernels} == {
+    assert {type(row).__name__ for row in result.kernels} == {
         "GemmTiming",
         "AttentionTiming",
         "ElementwiseTiming",
     }
-    assert {row.repeats for row in (*found.blocks, *found.kernels, *found.steps)} == {3}
-    assert (found.conditions.left_out, found.conditions.failed) == ((), "")
-    assert found.conditions.threads == 1
-    assert (told[0].what, told[0].started) == ("start-up", False)
-    write_bench(found, tmp_path / "bench.json")
-    assert read_bench(tmp_path / "bench.json") == found  # fmt: skip
+    assert {row.repeats for row in (*result.blocks, *result.kernels, *result.steps)} == {3}
+    assert (result.conditions.left_out, result.conditions.failed) == ((), "")
+    assert result.conditions.threads == 1
+    assert (explicit[0].what, explicit[0].started) == ("start-up", False)
+    write_bench(result, tmp_path / "bench.json")
+    assert read_bench(tmp_path / "bench.json") == result  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_one_device_measures_every_part_of_a_cut_plan(tmp_path):
     ids=["plain", "replayed", "split"],
 )
 def test_blocks_of_a_step_are_all_of_it(changes):
-    asked = question(microbatches=3, **changes)
-    for sample in launch(_sampled, asked.layout.num_devices, asked):
+    request = question(microbatches=3, **changes)
+    for sample in launch(_sampled, request.layout.num_devices, request):
         times = {"attention+dense": 6, "embedding": 3, "head": 3, "model": 1}
         assert {kind for kind, _ in sample} == {*times, "step"}
         parts = sum(seconds * times[kind] for (kind, _), seconds in sample.items() if kind != "step")
@@ -116,8 +116,8 @@ def test_blocks_one_by_one_are_the_model_of_the_class():
         assert float(loss.detach()) == pytest.approx(whole, rel=1e-6)
 
 
-def _sampled(_rank, asked):
-    training = Training(asked, torch.device("cpu"), groups_of(asked))
+def _sampled(_rank, request):
+    training = Training(request, torch.device("cpu"), groups_of(request))
     return timed_step(training, Watch(torch.device("cpu")))
 
 
@@ -137,37 +137,37 @@ def test_what_another_thread_gives_back_unseen_does_not_count():
         def experimental_event_tree(self):
             return self.events
 
-    own, again = (
+    local, again = (
         [Event(1, 64, 7), Event(9, 16, 8), Event(13, -16, 8)],
         [Event(4, 32, 9), Event(6, 32, 9), Event(7, -32, 9)],
     )
     marks = [(3, "forward"), (8, "backward"), (12, "update")]
-    assert [size for _, size, _ in _changes(Ran(*own, *again, Event(10, 128, 5)), marks)] == [
+    assert [size for _, size, _ in _changes(Ran(*local, *again, Event(10, 128, 5)), marks)] == [
         64,
         32,
         -32,
         16,
         -16,
     ]
-    assert [phase for *_, phase in _changes(Ran(*own), marks)] == ["idle", "backward", "update"]
+    assert [phase for *_, phase in _changes(Ran(*local), marks)] == ["idle", "backward", "update"]
 
 
 def test_messages_of_a_plan_are_those_of_its_weights_too():
-    asked = as_run(question(FULL, MOE, dp_shard=2, ep=2))
-    parameters = count_parameters(asked.model)
-    found = messages_of(asked, 2)
-    assert [size for kind, size, _ in found if kind == "reduce_scatter"] == [
+    request = as_run(question(FULL, MOE, dp_shard=2, ep=2))
+    parameters = count_parameters(request.model)
+    messages = messages_of(request, 2)
+    assert [size for kind, size, _ in messages if kind == "reduce_scatter"] == [
         4.0 * (parameters.total - 2 * 4 * 3 * 32 * 16)  # those of experts are no two ranks'
     ]
-    assert {kind for kind, *_ in found} == {"all_to_all", "reduce_scatter", "all_gather"}
+    assert {kind for kind, *_ in messages} == {"all_to_all", "reduce_scatter", "all_gather"}
     assert {kind for kind, *_ in messages_of(question(dp_shard=2, zero=0), 2)} == {"all_reduce"}
     assert messages_of(question(dp_shard=4), 2) == []
 
 
 def test_messages_of_sharded_weights_are_those_of_each_block():
-    asked = as_run(question(FULL, MOE, dp_shard=2, zero=3))
-    blocks = asked.model.hidden_size * asked.model.vocab_size, count_parameters(asked.model).total
-    sizes = sorted(size for kind, size, _ in messages_of(asked, 2) if kind == "all_gather")
+    request = as_run(question(FULL, MOE, dp_shard=2, zero=3))
+    blocks = request.model.hidden_size * request.model.vocab_size, count_parameters(request.model).total
+    sizes = sorted(size for kind, size, _ in messages_of(request, 2) if kind == "all_gather")
     embedding, layer = 4.0 * blocks[0], 4.0 * (blocks[1] - 2 * blocks[0] - 32) / 2
     expert = 4.0 * 4 * 3 * 32 * 16
     assert sizes == pytest.approx(sorted({layer - expert, expert, embedding, embedding + 4.0 * 32}))
@@ -179,7 +179,7 @@ def test_what_goes_around_a_ring_is_timed_as_it_is_sent():
     )
     sent = 4.0 * 2 * 2 * 8 * 8  # keys and values of two heads of half of the tokens
     assert ("p2p", sent, 2) in around
-    assert not [each for each in gathered if each[0] == "p2p"]
+    assert not [item for item in gathered if item[0] == "p2p"]
 
 
 def test_kernels_of_a_plan_are_distinct_and_do_something():
@@ -193,32 +193,37 @@ def test_kernels_of_a_plan_are_distinct_and_do_something():
 @pytest.mark.parametrize("accumulate", [0.0, 8.0])
 def test_products_in_eight_bits_are_run(accumulate):
     op = Gemm(m=32.0, n=48.0, k=64.0, dtype="fp8", accumulate_bytes=accumulate)
-    found = runner(op, torch.device("cpu"))()
-    assert (found.shape, found.dtype) == ((32, 48), torch.float32 if accumulate else torch.bfloat16)
+    result = runner(op, torch.device("cpu"))()
+    assert (result.shape, result.dtype) == ((32, 48), torch.float32 if accumulate else torch.bfloat16)
 
 
 def test_two_devices_measure_shards_and_their_messages():
-    found = measure(question(FULL, MOE, tp=2), devices=2, **BRIEFLY)
-    assert [rank.rank for rank in found.ranks] == [0, 1]
-    assert found.given_up == ()
-    assert (found.asked is None, found.config["strategy"]["kernels"]["cross_entropy"]) == (
+    result = measure(question(FULL, MOE, tp=2), devices=2, **BRIEFLY)
+    assert [rank.rank for rank in result.ranks] == [0, 1]
+    assert result.given_up == ()
+    assert (result.asked is None, result.config["strategy"]["kernels"]["cross_entropy"]) == (
         False,
         "loss_parallel",
     )
-    assert {row.num_ranks for row in found.collectives} == {2}
-    assert "all_reduce" in {row.kind for row in found.collectives}
-    assert "GroupedGemmTiming" in {type(row).__name__ for row in found.kernels}
+    assert {row.num_ranks for row in result.collectives} == {2}
+    assert "all_reduce" in {row.kind for row in result.collectives}
+    assert "GroupedGemmTiming" in {type(row).__name__ for row in result.kernels}
 
 
-def _exchanged(_rank, wanted, path):
-    measuring._exchange(0, wanted, "cpu", Effort(**BRIEFLY), 1.0, path)
+def _exchanged(_rank, requested, path):
+    measuring._exchange(0, requested, "cpu", Effort(**BRIEFLY), 1.0, path)
 
 
 def test_messages_are_sent_among_as_many_ranks_as_they_take(tmp_path):
-    wanted = [("all_gather", 4096.0, 2), ("p2p", 64.0, 2), ("all_to_all", 3000.0, 3), ("all_reduce", 64.0, 4)]
-    launch(_exchanged, 4, wanted, str(tmp_path / "rows"))
+    requested = [
+        ("all_gather", 4096.0, 2),
+        ("p2p", 64.0, 2),
+        ("all_to_all", 3000.0, 3),
+        ("all_reduce", 64.0, 4),
+    ]
+    launch(_exchanged, 4, requested, str(tmp_path / "rows"))
     rows = measuring._rows(measuring._entries(tmp_path / "rows"))["collectives"]
-    assert [(row["kind"], row["num_bytes"], row["num_ranks"]) for row in rows] == wanted
+    assert [(row["kind"], row["num_bytes"], row["num_ranks"]) for row in rows] == requested
     assert min(row["seconds"] for row in rows) > 0.0
 
 
@@ -226,24 +231,24 @@ def test_messages_are_sent_among_as_many_ranks_as_they_take(tmp_path):
 def test_weights_in_16_bits_are_updated_from_wider_gradients(master):
     types = Precision(compute="bf16", parameters="bf16", activations="bf16", gradients="fp32", master=master)
     training = Training(question(types=types), torch.device("cpu"))
-    before = [each.detach().clone() for each in training.blocks.parameters()]
+    before = [parameter.detach().clone() for parameter in training.blocks.parameters()]
     training.step()
     moved = [bool((old != new).any()) for old, new in zip(before, training.blocks.parameters(), strict=True)]
     assert sum(moved) > len(moved) / 2
-    assert all(each.grad is None for each in training.blocks.parameters())
+    assert all(parameter.grad is None for parameter in training.blocks.parameters())
 
 
 @pytest.mark.parametrize("parameters", ["bf16", "fp16"])
 def test_gradients_apart_are_added_up_where_those_of_a_step_are(parameters):
     types = Precision(compute=parameters, parameters=parameters, activations=parameters)
     training, watch = Training(question(types=types), torch.device("cpu")), Watch(torch.device("cpu"))
-    parts = [each for each in parts_of(training) if each.kind != "embedding"]
+    parts = [part for part in parts_of(training) if part.kind != "embedding"]
     sample = gradients_apart(training, parts, watch)
     assert {lap[1] for lap in sample()} == {"input_gradient", "weight_gradient"}
-    sums = [getattr(each, MAIN) for each in training.blocks.layers[0].parameters()]
-    assert {each.dtype for each in sums} == {torch.float32}
-    assert all(bool(each.any()) for each in sums)
-    assert all(each.grad is None for each in training.blocks.parameters())
+    sums = [getattr(parameter, MAIN) for parameter in training.blocks.layers[0].parameters()]
+    assert {item.dtype for item in sums} == {torch.float32}
+    assert all(bool(item.any()) for item in sums)
+    assert all(parameter.grad is None for parameter in training.blocks.parameters())
 
 
 @pytest.mark.parametrize(
@@ -263,22 +268,22 @@ def test_states_in_types_that_a_bench_does_not_keep_are_refused_before_it_measur
     assert f'precision.{key} = "{fix}"' in str(caught.value)
 
 
-def _experts_apart(_rank, asked):
-    training = Training(asked, torch.device("cpu"), groups_of(asked))
+def _experts_apart(_rank, request):
+    training = Training(request, torch.device("cpu"), groups_of(request))
     training.check(training.step())
     return sorted(gradients_apart(training, list(parts_of(training)), Watch(torch.device("cpu")))())
 
 
 def test_experts_spread_over_ranks_train_in_16_bits():
-    asked = as_run(question(FULL, MOE, types=Precision(), dp_shard=2, ep=2))
+    request = as_run(question(FULL, MOE, types=Precision(), dp_shard=2, ep=2))
     laps = {("attention+moe", "input_gradient"), ("attention+moe", "weight_gradient")}
-    assert all(laps <= set(found) for found in launch(_experts_apart, 2, asked))
+    assert all(laps <= set(item) for item in launch(_experts_apart, 2, request))
 
 
 def test_a_check_runs_what_was_projected():
-    found = check_projection(question(layers=1, microbatches=1), seconds=0.1)
-    assert found.measured_s > 0.0
-    assert found.measured_bytes > 16 * count_parameters(question(layers=1).model).total
+    projection = check_projection(question(layers=1, microbatches=1), seconds=0.1)
+    assert projection.measured_s > 0.0
+    assert projection.measured_bytes > 16 * count_parameters(question(layers=1).model).total
     with pytest.raises(SpecError, match="a check runs layouts without stages"):
         check_projection(question(pp=2))
 
@@ -307,10 +312,10 @@ def ending(fault):
 
 def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):
     monkeypatch.setattr(measuring, "_run", ending(KeyboardInterrupt()))
-    found = measure(question(), devices=1, seconds=1.0)
-    assert (found.conditions.interrupted, found.conditions.failed) == (True, "")
-    assert [step.seconds for step in found.steps] == [0.5]
-    assert found.blocks == ()
+    result = measure(question(), devices=1, seconds=1.0)
+    assert (result.conditions.interrupted, result.conditions.failed) == (True, "")
+    assert [step.seconds for step in result.steps] == [0.5]
+    assert result.blocks == ()
 
 
 @pytest.mark.parametrize(
@@ -318,9 +323,9 @@ def test_what_is_known_when_it_is_interrupted_is_kept(monkeypatch):
 )
 def test_what_is_known_when_something_fails_is_kept(monkeypatch, fault):
     monkeypatch.setattr(measuring, "_run", ending(fault))
-    found = measure(question(), devices=1, seconds=1.0)
-    assert (found.conditions.interrupted, found.conditions.failed) == (False, f"{BEGUN}: {fault}")
-    assert [step.seconds for step in found.steps] == [0.5]
+    result = measure(question(), devices=1, seconds=1.0)
+    assert (result.conditions.interrupted, result.conditions.failed) == (False, f"{BEGUN}: {fault}")
+    assert [step.seconds for step in result.steps] == [0.5]
 
 
 def test_what_fails_before_anything_is_known_is_raised(monkeypatch):
@@ -334,16 +339,16 @@ def test_what_fails_before_anything_is_known_is_raised(monkeypatch):
 
 def test_rows_that_are_no_measurements_are_left_out_and_the_rest_is_kept(monkeypatch):
     def run(*given):
-        rows = [{"op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "seconds": each} for each in (-1e-9, 1e-6)]
+        rows = [{"op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "seconds": item} for item in (-1e-9, 1e-6)]
         _noted(given[-1])
         with Path(given[-1]).open("a", encoding="utf-8") as spool:
             spool.write("\n" + json.dumps({"key": "kernels", "rows": rows}) + "\n")
             spool.write(json.dumps({"skipped": "2 of 4 kernels"}) + "\n")
 
     monkeypatch.setattr(measuring, "_run", run)
-    found = measure(question(), devices=1, seconds=1.0)
-    assert [row.seconds for row in found.kernels] == [1e-6]
-    skipped, wrong = found.conditions.left_out
+    result = measure(question(), devices=1, seconds=1.0)
+    assert [row.seconds for row in result.kernels] == [1e-6]
+    skipped, wrong = result.conditions.left_out
     assert skipped == "2 of 4 kernels"
     assert "seconds" in wrong
 
@@ -368,9 +373,9 @@ def test_ranks_that_fail_leave_what_was_measured(monkeypatch, kill, why):
         launch(_failing if not kill else _killed, 1, cut.question, None, "cpu", effort, 1.0, spool)
 
     monkeypatch.setattr(measuring, "_run", run)
-    found = measure(question(), devices=1, seconds=1.0)
-    assert found.conditions.failed == f"{BEGUN}: {why}"
-    assert [step.seconds for step in found.steps] == [0.5]
+    result = measure(question(), devices=1, seconds=1.0)
+    assert result.conditions.failed == f"{BEGUN}: {why}"
+    assert [step.seconds for step in result.steps] == [0.5]
 
 
 def _killed(*given):
@@ -439,9 +444,9 @@ def test_ctrl_c_ends_the_command_with_a_whole_file(tmp_path):
     assert "interrupted: only what is shown was measured" in ran.stdout
     assert ran.stderr.splitlines()[-1] == f"interrupted; measurements until then: {tmp_path / 'bench.json'}"
     assert "Traceback" not in ran.stdout + ran.stderr
-    found = read_bench(tmp_path / "bench.json")
-    assert found.conditions.interrupted
-    assert [step.seconds for step in found.steps] == [0.5]
+    bench = read_bench(tmp_path / "bench.json")
+    assert bench.conditions.interrupted
+    assert [step.seconds for step in bench.steps] == [0.5]
     assert [file.name for file in tmp_path.iterdir()] == ["bench.json"]
 
 
@@ -477,8 +482,8 @@ def test_clocks_that_were_held_down_are_noted(monkeypatch):
 
     monkeypatch.setattr(here.shutil, "which", lambda _: "nvidia-smi")
     monkeypatch.setattr(here.subprocess, "run", driver)
-    found = here.state_of(here.Here(kind="cuda", name="H100", num_devices=1))
-    assert found == here.State(clock_mhz=1200.0, power_cap_w=350.0, throttled="reasons 0x4")
+    state = here.state_of(here.Here(kind="cuda", name="H100", num_devices=1))
+    assert state == here.State(clock_mhz=1200.0, power_cap_w=350.0, throttled="reasons 0x4")
     assert here.state_of(here.Here(kind="cpu", name="x86", num_devices=1)) == here.State()
 
 
@@ -509,16 +514,16 @@ def test_a_suite_is_what_a_device_is_calibrated_with(tmp_path):
     small = replace(
         CPU, matrix_flops=replace(CPU.matrix_flops, fp32=2.5e10), hbm_bytes=3e6, hbm_bandwidth=1e6
     )
-    asked = question()
-    asked = replace(asked, cluster=replace(asked.cluster, device=small))
-    found = measure_suite(asked, devices=2, **BRIEFLY)
-    assert {row.op for row in found.kernels} == {"gemm", "grouped_gemm", "attention", "elementwise"}
-    assert {row.dtype for row in found.kernels if row.op != "elementwise"} == {"fp32"}
-    assert {row.kind for row in found.collectives} == set(COLLECTIVES)
-    assert {row.num_ranks for row in found.collectives} == {2}
-    assert (found.config, found.steps, found.blocks) == (None, (), ())
-    write_bench(found, tmp_path / "suite.json")
-    assert read_bench(tmp_path / "suite.json") == found
+    request = question()
+    request = replace(request, cluster=replace(request.cluster, device=small))
+    suite = measure_suite(request, devices=2, **BRIEFLY)
+    assert {row.op for row in suite.kernels} == {"gemm", "grouped_gemm", "attention", "elementwise"}
+    assert {row.dtype for row in suite.kernels if row.op != "elementwise"} == {"fp32"}
+    assert {row.kind for row in suite.collectives} == set(COLLECTIVES)
+    assert {row.num_ranks for row in suite.collectives} == {2}
+    assert (suite.config, suite.steps, suite.blocks) == (None, (), ())
+    write_bench(suite, tmp_path / "suite.json")
+    assert read_bench(tmp_path / "suite.json") == suite
 
 
 def test_a_suite_holds_what_a_device_does_in_a_moment():
@@ -531,12 +536,12 @@ def test_a_suite_holds_what_a_device_does_in_a_moment():
 
 
 def test_what_is_proposed_is_timed_and_nothing_else():
-    asked = question(tp=2)
-    found = measure_next(asked, devices=2, **BRIEFLY)
-    proposed = propose(asked, devices=2, seconds=BRIEFLY["seconds"])
-    assert (found.config, found.steps) == (None, ())
-    assert [row.operator for row in found.kernels] == kernels_among(proposed)
-    assert {(row.kind, row.num_bytes, row.num_ranks) for row in found.collectives} == set(
+    request = question(tp=2)
+    result = measure_next(request, devices=2, **BRIEFLY)
+    proposed = propose(request, devices=2, seconds=BRIEFLY["seconds"])
+    assert (result.config, result.steps) == (None, ())
+    assert [row.operator for row in result.kernels] == kernels_among(proposed)
+    assert {(row.kind, row.num_bytes, row.num_ranks) for row in result.collectives} == set(
         messages_among(proposed, 2)
     )
 
@@ -546,17 +551,17 @@ NARROW = Precision(compute="fp8", recipe="current", parameters="bf16", gradients
 
 
 def in_8_bits(**layout):
-    asked = question(types=NARROW, **layout)
+    request = question(types=NARROW, **layout)
     rates = replace(CPU.matrix_flops, fp8=CPU.matrix_flops.bf16)
-    return replace(asked, cluster=replace(asked.cluster, device=replace(CPU, matrix_flops=rates)))
+    return replace(request, cluster=replace(request.cluster, device=replace(CPU, matrix_flops=rates)))
 
 
 def test_products_in_8_bits_are_those_of_torchao():
-    asked = as_run(in_8_bits())
-    check(asked)
-    training = Training(asked, torch.device("cpu"))
+    request = as_run(in_8_bits())
+    check(request)
+    training = Training(request, torch.device("cpu"))
     kinds = Counter(type(module).__name__ for module in training.blocks.modules())
-    assert kinds["Float8Linear"] == 7 * asked.model.num_layers  # query to down; the head stays wide
+    assert kinds["Float8Linear"] == 7 * request.model.num_layers  # query to down; the head stays wide
     wide = Training(
         as_run(question(types=replace(NARROW, compute="bf16", recipe="none"))), torch.device("cpu")
     )
@@ -566,13 +571,13 @@ def test_products_in_8_bits_are_those_of_torchao():
 
 
 def test_a_bench_in_8_bits_is_restored_to_itself(tmp_path):
-    found = measure(in_8_bits(), devices=1, **BRIEFLY)
-    assert {each.part for each in found.blocks} == {"forward", "backward", "update"}
-    assert {"fp8", "bf16"} == {each.dtype for each in found.kernels if each.op == "gemm"}
-    write_bench(found, file := tmp_path / "bench.json")
+    result = measure(in_8_bits(), devices=1, **BRIEFLY)
+    assert {block.part for block in result.blocks} == {"forward", "backward", "update"}
+    assert {"fp8", "bf16"} == {kernel.dtype for kernel in result.kernels if kernel.op == "gemm"}
+    write_bench(result, file := tmp_path / "bench.json")
     values = {**question_values(as_run(in_8_bits())), "cost": {"benchmarks": [str(file)]}}
     restored = project(build_question(values, where="itself"))
-    assert restored.step_time_s == pytest.approx(found.steps[0].seconds, rel=0.01)
+    assert restored.step_time_s == pytest.approx(result.steps[0].seconds, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -605,12 +610,12 @@ def test_types_that_nothing_runs_in_are_refused(asked, sentence):
 
 def test_fused_updates_step_as_others_do():
     """On a device that has them: the layout's kernel, which a CPU has too."""
-    asked = as_run(question(types=replace(NARROW, compute="bf16", recipe="none")))
-    fused = replace(asked, cluster=replace(asked.cluster, device=replace(CPU, vendor="NVIDIA")))
-    found = []
-    for each in (asked, fused):
-        training = Training(each, torch.device("cpu"))
+    request = as_run(question(types=replace(NARROW, compute="bf16", recipe="none")))
+    fused = replace(request, cluster=replace(request.cluster, device=replace(CPU, vendor="NVIDIA")))
+    result = []
+    for item in (request, fused):
+        training = Training(item, torch.device("cpu"))
         training.step()
-        found.append([parameter.detach().clone() for parameter in training.blocks.parameters()])
+        result.append([parameter.detach().clone() for parameter in training.blocks.parameters()])
     assert training.update.optimizer.defaults["fused"]
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*result)

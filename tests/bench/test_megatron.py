@@ -27,12 +27,16 @@ def test_layers_of_megatron_run_as_blocks():
         ["FULL", "DENSE", 1, {"recompute": {"granularity": "full"}}],
     ]
     plain, routed, replayed = asked_of("megatron_blocks.py", PACKAGE, cases, timeout=900)
-    for found, kind in ((plain, "attention+dense"), (routed, "attention+moe"), (replayed, "attention+dense")):
-        assert found["parameters"] == found["counted"]
-        assert found["away"] < 1e-6
-        assert found["blocks"] == [kind, "embedding", "head", "model"]
+    for result, kind in (
+        (plain, "attention+dense"),
+        (routed, "attention+moe"),
+        (replayed, "attention+dense"),
+    ):
+        assert result["parameters"] == result["counted"]
+        assert result["away"] < 1e-6
+        assert result["blocks"] == [kind, "embedding", "head", "model"]
         # copies of key/value heads for each query, and rotations by position, are small beside wider models
-        assert found["kept"] == pytest.approx(found["projected"], rel=0.15)
+        assert result["kept"] == pytest.approx(result["projected"], rel=0.15)
     assert plain["apart"] == ["input_gradient", "weight_gradient"]
     assert replayed["kept"]["attention+dense"] < plain["kept"]["attention+dense"] / 10
     assert replayed["loss"] == plain["loss"]
@@ -40,21 +44,21 @@ def test_layers_of_megatron_run_as_blocks():
 
 @needs(PACKAGE)
 def test_two_ranks_of_megatron_find_the_gradients_of_one():
-    chosen = {"routing": {"imbalance": 1.5}}  # by the router; in turn they depend on the order of tokens
+    selected = {"routing": {"imbalance": 1.5}}  # by the router; in turn they depend on the order of tokens
     cases = [
         ["FULL", "DENSE", 2, {"tp": 2}],
         ["FULL", "DENSE", 2, {"tp": 2, "sp": True}],
         ["FULL", "MOE", 2, {"tp": 2, "sp": True, "etp": 1, "ep": 2}],
-        ["FULL", "MOE", 2, {"dp_shard": 2, "ep": 2, **chosen}],
+        ["FULL", "MOE", 2, {"dp_shard": 2, "ep": 2, **selected}],
     ]
     assert max(asked_of("megatron_blocks.py", PACKAGE, cases, timeout=900)) < 1e-6
 
 
 def test_classes_of_megatron_run_where_they_are_installed(monkeypatch):
-    asked = replace(question(), framework=CORE)
+    request = replace(question(), framework=CORE)
     monkeypatch.setattr(model, "version", lambda _: "0.19.2")
-    assert adapter_of(asked) is megatron.ADAPTER
-    kernels = as_run(asked).layout.kernels
+    assert adapter_of(request) is megatron.ADAPTER
+    kernels = as_run(request).layout.kernels
     assert not kernels.fused and not kernels.grouped_experts and kernels.pads_vocabulary
 
 

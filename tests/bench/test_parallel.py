@@ -23,9 +23,9 @@ NORMED, BIASED = replace(FULL, qk_norm="head"), replace(FULL, qkv_bias=True, out
 SP, SP_MOE = {"tp": 2, "sp": True}, {"tp": 2, "sp": True, "etp": 1}
 
 
-def gradients(asked, groups):
+def gradients(request, groups):
     """Return loss, whole reduced gradients, and weights after a step, which grouped products know in no float64."""
-    training = Training(asked, CPU, groups)
+    training = Training(request, CPU, groups)
     loss = training.blocks(training.tokens) / training.share
     loss.backward()
     training.update.reduce()
@@ -38,24 +38,28 @@ def gradients(asked, groups):
         for parameter, gradient in zip(bucket.parameters, _views(together, bucket.parameters), strict=True):
             assert parameter.grad is None
             parameter.grad = gradient
-    found = {name: whole(each.grad).clone() for name, each in training.blocks.named_parameters()}
-    for parameter in (each for bucket in scattered for each in bucket.parameters):
+    named_parameters = {name: whole(item.grad).clone() for name, item in training.blocks.named_parameters()}
+    for parameter in (parameter for bucket in scattered for parameter in bucket.parameters):
         parameter.grad = None
     for bucket in training.update.buckets:
         if getattr(bucket, "shard", None) is not None and bucket not in scattered:
             parts = list(bucket.flat.chunk(dist.get_world_size(bucket.group)))
             dist.all_gather(parts, parts[bucket.shard], group=bucket.group)
-            found |= {
-                name: each.grad for name, each in training.blocks.named_parameters() if each.grad is not None
+            named_parameters |= {
+                name: item.grad for name, item in training.blocks.named_parameters() if item.grad is not None
             }
     loss = loss.detach()
     if groups.dp_cp is not None:
         dist.all_reduce(loss, group=groups.dp_cp)
-    found = {name: each.clone() for name, each in found.items()}
+    named_parameters = {name: item.clone() for name, item in named_parameters.items()}
     for bucket in training.update.buckets:
         bucket.clear()
     training.step()
-    return float(loss), found, {name: whole(each) for name, each in training.blocks.named_parameters()}
+    return (
+        float(loss),
+        named_parameters,
+        {name: whole(item) for name, item in training.blocks.named_parameters()},
+    )
 
 
 def whole(tensor):
@@ -153,8 +157,8 @@ def pair(attention, ffn, **layout):
 )  # fmt: skip
 def test_ranks_find_the_gradients_of_one(ranks, cuts):
     pairs = [pair(attention, ffn, **layout) for attention, ffn, layout in cuts]
-    for found in launch(compare, ranks, pairs):
-        assert max(found) < 1e-6, found
+    for item in launch(compare, ranks, pairs):
+        assert max(item) < 1e-6, item
 
 
 @pytest.mark.parametrize(
@@ -176,9 +180,9 @@ def test_ranks_find_the_gradients_of_one(ranks, cuts):
     ],
 )
 def test_what_the_classes_do_not_do_is_said(attention, ffn, changes, text):
-    asked = question(attention, ffn)
+    request = question(attention, ffn)
     with pytest.raises(SpecError, match=text):
-        HuggingFaceBlocks(replace(asked, strategy=replace(asked.layout, **changes)))
+        HuggingFaceBlocks(replace(request, strategy=replace(request.layout, **changes)))
 
 
 @pytest.mark.parametrize(

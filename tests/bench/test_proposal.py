@@ -22,36 +22,36 @@ ASKED = Question(
 
 
 def test_what_is_at_stake_is_share_times_uncertainty():
-    found = propose(ASKED, devices=8, seconds=60.0)
-    assert sorted(found, key=lambda each: -each.at_stake) == list(found)
-    for each in found:
-        half = (each.provenance.high - each.provenance.low) / 2.0
-        assert each.at_stake == pytest.approx(each.share * half)
-    assert 0.5 < sum(each.share for each in found) <= 1.0
+    result = propose(ASKED, devices=8, seconds=60.0)
+    assert sorted(result, key=lambda item: -item.at_stake) == list(result)
+    for item in result:
+        half = (item.provenance.high - item.provenance.low) / 2.0
+        assert item.at_stake == pytest.approx(item.share * half)
+    assert 0.5 < sum(item.share for item in result) <= 1.0
 
 
 def test_what_was_timed_is_not_proposed_again():
-    first, *_ = (each for each in propose(ASKED, devices=8, seconds=60.0) if each.num_ranks == 1)
+    first, *_ = (item for item in propose(ASKED, devices=8, seconds=60.0) if item.num_ranks == 1)
     timed = Measurements(source="timed", kernels=((first.primitive, 2.0 * first.seconds),))
     known = replace(ASKED, costs=replace(ASKED.costs, measurements=timed))
     again = propose(known, devices=8, seconds=60.0)
-    assert first.primitive not in [each.primitive for each in again]
+    assert first.primitive not in [item.primitive for item in again]
     assert len(again) == len(propose(ASKED, devices=8, seconds=60.0))
 
 
 def test_no_more_is_proposed_than_there_is_time_for():
-    some, none = (propose(ASKED, devices=1, seconds=seconds) for seconds in (0.02, 0.0))
-    here = [each for each in some if each.num_ranks == 1]
+    subset, none = (propose(ASKED, devices=1, seconds=seconds) for seconds in (0.02, 0.0))
+    here = [item for item in subset if item.num_ranks == 1]
     assert here
-    assert sum(SAMPLES * each.seconds for each in here) <= 0.02
-    assert all(each.num_ranks > 1 for each in none)
+    assert sum(SAMPLES * item.seconds for item in here) <= 0.02
+    assert all(item.num_ranks > 1 for item in none)
 
 
 def test_messages_are_timed_by_the_ranks_that_they_take():
-    found = propose(ASKED, devices=2, seconds=60.0)
-    messages = messages_among(found, 2)
+    result = propose(ASKED, devices=2, seconds=60.0)
+    messages = messages_among(result, 2)
     assert {ranks for *_, ranks in messages} == {2}
-    assert messages_among(found, 1) == []
-    sent = [each for each in found if isinstance(each.primitive, Collective)]
+    assert messages_among(result, 1) == []
+    sent = [item for item in result if isinstance(item.primitive, Collective)]
     assert len(messages) == len(sent)
-    assert len(kernels_among(found)) == len(found) - len(sent)
+    assert len(kernels_among(result)) == len(result) - len(sent)

@@ -40,9 +40,9 @@ def timed(clock, seconds, *samples, **more):
 
 @pytest.mark.parametrize("took", [0.7, 1.0, 3.0])
 def test_nothing_begins_that_would_end_too_late(clock, took):
-    found = timed(clock, 10.0, took, took * 1.1, warmed=True)
+    result = timed(clock, 10.0, took, took * 1.1, warmed=True)
     assert clock.now <= 10.0
-    assert found["repeats"] >= 1
+    assert result["repeats"] >= 1
 
 
 def test_what_takes_longer_than_its_time_is_timed_once(clock):

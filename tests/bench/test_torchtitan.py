@@ -21,27 +21,27 @@ PACKAGE = "torchtitan-0.3.0"
 @needs(PACKAGE)
 def test_layers_of_torchtitan_have_the_gradients_of_a_llama():
     plain, replayed = asked_of("torchtitan_blocks.py", PACKAGE, [{}, {"granularity": "full"}])
-    for found in (plain, replayed):
-        assert found["away"] < 1e-6
-        assert found["kept"] == pytest.approx(found["projected"], rel=0.02)
-        assert found["blocks"] == ["attention+dense", "embedding", "head", "model"]
+    for item in (plain, replayed):
+        assert item["away"] < 1e-6
+        assert item["kept"] == pytest.approx(item["projected"], rel=0.02)
+        assert item["blocks"] == ["attention+dense", "embedding", "head", "model"]
     assert plain["apart"] == ["input_gradient", "weight_gradient"]
     assert replayed["kept"]["attention+dense"] < plain["kept"]["attention+dense"] / 10
 
 
 def test_classes_follow_from_the_framework_where_it_is_installed(monkeypatch):
-    asked = replace(question(), framework=TITAN)
+    request = replace(question(), framework=TITAN)
     assert adapter_of(question()) is huggingface.ADAPTER
     monkeypatch.setattr(model, "version", lambda _: "0.3.0")
-    assert adapter_of(asked) is torchtitan.ADAPTER
-    assert as_run(asked).layout.kernels.cross_entropy == "eager"
+    assert adapter_of(request) is torchtitan.ADAPTER
+    assert as_run(request).layout.kernels.cross_entropy == "eager"
     assert as_run(question()).layout.kernels.cross_entropy == "loss_parallel"
 
     def absent(_):
         raise model.PackageNotFoundError
 
     monkeypatch.setattr(model, "version", absent)
-    assert adapter_of(asked) is huggingface.ADAPTER
+    assert adapter_of(request) is huggingface.ADAPTER
 
 
 @pytest.mark.parametrize(

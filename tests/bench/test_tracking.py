@@ -31,10 +31,10 @@ WITHIN = 0.005
 BF16 = Precision(compute="bf16", parameters="bf16", activations="bf16")
 
 
-def phases_of(_rank, asked):
+def phases_of(_rank, request):
     """Weigh without oneDNN, whose products in 16 bits copy their operands."""
     with torch.backends.mkldnn.flags(enabled=False):
-        return weighed(partial(Training, asked, CPU, groups_of(asked)), CPU)[1]
+        return weighed(partial(Training, request, CPU, groups_of(request)), CPU)[1]
 
 
 @pytest.mark.parametrize(
@@ -52,18 +52,20 @@ def phases_of(_rank, asked):
 def test_what_is_tracked_is_what_is_measured(asked):
     (rank,) = track_memory(asked).ranks
     real = launch(phases_of, asked.layout.num_devices, asked)[0]
-    assert {each.phase: each.peak_allocated_bytes for each in rank.phases} == pytest.approx(real, rel=WITHIN)
+    assert {phase.phase: phase.peak_allocated_bytes for phase in rank.phases} == pytest.approx(
+        real, rel=WITHIN
+    )
 
 
 def test_gradients_that_are_scattered_as_they_come_are_weighed_as_tracked():
-    asked = as_run(question(FULL, DENSE, dp_shard=2, zero=2))
+    request = as_run(question(FULL, DENSE, dp_shard=2, zero=2))
     with _alone_of(2), _unread():
-        tracked, _ = _counted(partial(Training, asked, CPU, groups_of(asked)))
-    first, other = launch(phases_of, 2, asked)
+        tracked, _ = _counted(partial(Training, request, CPU, groups_of(request)))
+    first, other = launch(phases_of, 2, request)
     assert first == pytest.approx(other, rel=WITHIN)
     assert tracked == pytest.approx(first, rel=WITHIN)
     whole = launch(phases_of, 2, as_run(question(FULL, DENSE, dp_shard=2, zero=1)))[0]
-    gradients = 4.0 * count_parameters(asked.model).total
+    gradients = 4.0 * count_parameters(request.model).total
     assert whole["idle"] - first["idle"] == pytest.approx(gradients / 2, rel=0.01)
 
 
@@ -74,34 +76,34 @@ def test_split_sequences_are_refused():
 
 def test_replayed_layers_keep_less():
     kept = [
-        {each.kind: each.activation_bytes for each in track_memory(asked).layers}["attention+dense"]
-        for asked in (question(), question(recompute=Recompute(granularity="full")))
+        {layer.kind: layer.activation_bytes for layer in track_memory(request).layers}["attention+dense"]
+        for request in (question(), question(recompute=Recompute(granularity="full")))
     ]
     assert kept[1] < kept[0] / 4
 
 
 def test_a_model_that_no_memory_here_holds_restores_a_target(tmp_path):
-    asked = Question(
+    request = Question(
         model=load_model("llama-3.1-70b"),
         cluster=load_cluster("h100-sxm", 64),
         workload=Workload(seq_len=4096, global_batch_size=64),
         strategy=Layout(tp=8, pp=4, sp=False, dp_shard=2),
     )
-    found = track_memory(asked)
-    assert found.conditions.tracked
-    assert {each.dimension for each in found.given_up} == {"pp", "dp", "layers", "sequences"}
+    result = track_memory(request)
+    assert result.conditions.tracked
+    assert {item.dimension for item in result.given_up} == {"pp", "dp", "layers", "sequences"}
     file = tmp_path / "tracked.json"
-    write_bench(found, file)
-    assert read_bench(file) == found
-    values = {**question_values(asked), "cost": {"benchmarks": [str(file)]}}
-    restored, alone = project(build_question(values, where="test")), project(asked)
+    write_bench(result, file)
+    assert read_bench(file) == result
+    values = {**question_values(request), "cost": {"benchmarks": [str(file)]}}
+    restored, alone = project(build_question(values, where="test")), project(request)
     assert restored.memory.peak_bytes == pytest.approx(alone.memory.peak_bytes, rel=0.05)
     assert restored.memory.peak_bytes != alone.memory.peak_bytes
     assert restored.step_time_s == alone.step_time_s
-    ran = build_question({**found.config, "cost": {"benchmarks": [str(file)]}}, where="test")
+    ran = build_question({**result.config, "cost": {"benchmarks": [str(file)]}}, where="test")
     (stage,) = project(ran).memory.stages
     there = replace(ran, costs=replace(ran.costs, anchor=None))
     fragments = project(there).memory.stages[0].fragmentation_bytes
     assert stage.allocated_bytes + stage.fragmentation_bytes - fragments == pytest.approx(
-        found.ranks[0].peak_allocated_bytes, rel=1e-3
+        result.ranks[0].peak_allocated_bytes, rel=1e-3
     )

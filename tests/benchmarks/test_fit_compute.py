@@ -39,10 +39,12 @@ def rows():
 
 def test_every_packaged_fit_has_a_recipe():
     documents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in OUT.glob("*.json")}
-    chosen = {
-        name for name, found in documents.items() if "doubt" in found or not found.keys() & {"gemm", "tile"}
+    names = {
+        name
+        for name, result in documents.items()
+        if "doubt" in result or not result.keys() & {"gemm", "tile"}
     }
-    assert set(recipes()) == documents.keys() - chosen - {"generic"}
+    assert set(recipes()) == documents.keys() - names - {"generic"}
 
 
 def described(value, path=""):
@@ -58,12 +60,12 @@ def test_a_fit_is_reproduced(name, rows):
     """Processors round exp and log otherwise in the last bit, which moves what rows hardly tell: seconds stay."""
     made = json.loads(json.dumps(document(name, rows)))
     packaged = json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))
-    found, wanted = described(made), described(packaged)
-    assert found.keys() == wanted.keys()
-    for path, value in wanted.items():
+    result, requested = described(made), described(packaged)
+    assert result.keys() == requested.keys()
+    for path, value in requested.items():
         digits = 5e-4 if "/in_sample/" in path or "/held_out/" in path else 0.0
         near = pytest.approx(value, rel=0.02, abs=digits) if isinstance(value, float) else value
-        assert found[path] == near, path
+        assert result[path] == near, path
     stacked = batches(row for row in rows if row.device.architecture == name)
     assert stacked or made == packaged
     for model in (roofline, tile) if stacked else ():
@@ -86,13 +88,13 @@ def test_a_fit_to_one_head_width_does_not_depend_on_where_it_starts(section, key
     )
     assert {row.ops[0].qk_dim for row in step.train.of(rows)} == {128.0}
     calibration = read_calibration("cdna4")
-    found = []
+    result = []
     for share in (0.1, 0.9):
         starts = tuple(replace(p, start=p.low + share * (p.high - p.low)) for p in step.parameters)
         fitted = fit_entry(calibration, step.entry, batches(step.train.of(rows)), starts, step.model)
         entry = getattr(fitted.calibration, section)[key]
-        found.append([getattr(entry, p.name) for p in step.parameters])
-    assert found[0] == pytest.approx(found[1], rel=0.02)
+        result.append([getattr(entry, p.name) for p in step.parameters])
+    assert result[0] == pytest.approx(result[1], rel=0.02)
 
 
 def test_every_prior_has_a_source_and_a_parameter():
@@ -103,11 +105,11 @@ def test_every_prior_has_a_source_and_a_parameter():
         for section, keys in sections.items():
             for key, priors in keys.items():
                 (step,) = [
-                    each
-                    for each in steps
-                    if isinstance(each, Step)
-                    and each.entry.section == section
-                    and key in (each.entry.keys or ("",))
+                    step
+                    for step in steps
+                    if isinstance(step, Step)
+                    and step.entry.section == section
+                    and key in (step.entry.keys or ("",))
                 ]
                 assert set(priors) <= {p.name for p in step.parameters}
                 assert all(prior["source"] and prior["spread"] > 0.0 for prior in priors.values())
@@ -126,13 +128,13 @@ def test_products_that_were_timed_in_loops_are_those_of_a_board_at_its_power(row
 @pytest.mark.parametrize(("kind", "bound"), [(Gemm, 0.03), (GroupedGemm, 0.09)])
 def test_weight_gradients_of_blocks_take_what_deepgemm_publishes(rows, kind, bound):
     """No fit has seen them: both operands are scaled per 128 numbers, sums are read and written in fp32."""
-    found = [
+    result = [
         row
         for row in rows
         if row.table == "DGWG" and row.device.name == "h800-sxm" and isinstance(row.ops[0], kind)
     ]
-    assert {(row.ops[0].dtype, row.ops[0].accumulate_bytes) for row in found} == {("fp8_blockwise", 6.0)}
-    logs = errors(batches(found), Fitted(calibration=read_calibration("hopper")), roofline)
+    assert {(row.ops[0].dtype, row.ops[0].accumulate_bytes) for row in result} == {("fp8_blockwise", 6.0)}
+    logs = errors(batches(result), Fitted(calibration=read_calibration("hopper")), roofline)
     assert logs.size >= 5
     assert np.median(np.abs(logs)) <= bound
 
@@ -159,7 +161,7 @@ def test_a_serving_loop_lasts_as_its_collector_says(rows):
     def loop(table, n, k):
         row = next(r for r in rows if r.table == table and (r.ops[0].n, r.ops[0].k) == (n, k) and r.ops[0].dtype == "bf16"
                    and r.device.name == "gb200")  # fmt: skip
-        return tuple(each / row.seconds for each in row.loop), row.loop[1]
+        return tuple(item / row.seconds for item in row.loop), row.loop[1]
 
     assert loop("AICG", 2048.0, 4096.0)[0] == pytest.approx((15.0, 30.0))
     assert loop("AICG", 16384.0, 16384.0)[0] == pytest.approx((3.0, 6.0))

@@ -19,7 +19,7 @@ def test_held_out_errors_are_of_fits_that_did_not_see_the_source():
     runs = [run(layout, "A") for layout in LAYOUTS] + [run(layout, "B", factor=1.2) for layout in LAYOUTS]
     fitted = fit(runs, BASE, PARAMETERS, scale=0.01)
     inside = measured_of(runs) - fitted.linear.predicted
-    names = [each.source for each in runs]
+    names = [item.source for item in runs]
     outside = held_out(runs, base=BASE, parameters=PARAMETERS, fitted=fitted, scale=0.01, names=names)
     assert np.median(outside[4:]) > np.median(inside[4:]) + 0.02
 

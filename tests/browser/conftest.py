@@ -15,7 +15,7 @@ Opened = Callable[..., Page]
 def opened() -> Iterator[Opened]:
     """Open pages in a browser that must not complain about any of them, but for requests that were refused."""
     names = ("chromium", "chromium-browser", "google-chrome")
-    chromium = next((found for name in names if (found := shutil.which(name))), None)
+    chromium = next((result for name in names if (result := shutil.which(name))), None)
     if chromium is None:
         pytest.skip("no Chromium here; .ci/run installs it")
     problems: list[str] = []
@@ -25,7 +25,7 @@ def opened() -> Iterator[Opened]:
         def call(url: str, *, width: int = 1400, scheme: str = "light") -> Page:
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
             page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("console", lambda said: problems.append(said.text) if _complains(said) else None)
+            page.on("console", lambda message: problems.append(message.text) if _complains(message) else None)
             page.goto(url)
             return page
 
@@ -34,17 +34,19 @@ def opened() -> Iterator[Opened]:
     assert problems == []
 
 
-def _complains(said: ConsoleMessage) -> bool:
+def _complains(console_message: ConsoleMessage) -> bool:
     """Say whether a message is an error of the page; a refused request is logged by the browser itself."""
-    return said.type == "error" and not said.text.startswith(("Failed to load resource", "htmx:"))
+    return console_message.type == "error" and not console_message.text.startswith(
+        ("Failed to load resource", "htmx:")
+    )
 
 
 def serious(page: Page) -> list[str]:
     """Return what axe-core finds that keeps people out."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    evaluate = page.evaluate("axe.run({resultTypes: ['violations']})")
     return [
-        f"{each['id']}: {each['nodes'][0]['html'][:200]}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
+        f"{violation['id']}: {violation['nodes'][0]['html'][:200]}"
+        for violation in evaluate["violations"]
+        if violation["impact"] in ("serious", "critical")
     ]

@@ -32,14 +32,14 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize(("scheme", "pages"), [("light", PAGES[::2]), ("dark", PAGES[1::2])])
 def test_the_book_is_readable_and_accessible(url: str, opened: Opened, scheme: str, pages: list[str]):
     page = opened(url, width=360, scheme=scheme)
-    found = {}
+    result = {}
     for name in pages:
         page.goto(f"{url}/{name}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         problems = [*serious(page), *([f"{wide} pixels wide"] if wide > 360 else [])]
         if problems:
-            found[name] = problems
-    assert found == {}
+            result[name] = problems
+    assert result == {}
 
 
 @pytest.mark.skipif(not PAGES, reason="the book is not built; ./scripts/book builds it")

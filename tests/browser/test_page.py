@@ -28,16 +28,16 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def page(url: str, opened: Opened) -> Page:
-    found = opened(f"{url}?{QUERY}")
-    found.wait_for_selector(".chart svg")
-    return found
+    result = opened(f"{url}?{QUERY}")
+    result.wait_for_selector(".chart svg")
+    return result
 
 
 def document(page: Page) -> dict:
     link = page.get_attribute("text=as JSON", "href")
     with urlopen(page.url.partition("?")[0].rstrip("/") + str(link)) as answer:
-        found: dict = json.load(answer)
-    return found
+        result: dict = json.load(answer)
+    return result
 
 
 def test_a_change_of_the_form_is_answered_and_kept_in_the_address(page: Page):

@@ -182,9 +182,9 @@ def test_short_names_of_clusters_mean_their_devices(name, device):
 def test_short_names_that_can_mean_several_name_them_all():
     with pytest.raises(AmbiguousNameError) as caught:
         load_cluster("v100", 8)
-    found = caught.value
-    assert (found.kind, found.name) == ("cluster", "v100")
-    assert found.suggestions == tuple(name for name in cluster_names() if name.startswith("v100-"))
+    result = caught.value
+    assert (result.kind, result.name) == ("cluster", "v100")
+    assert result.suggestions == tuple(name for name in cluster_names() if name.startswith("v100-"))
     assert not is_cluster_name("v100")
 
 

@@ -38,13 +38,13 @@ def test_a_release_goes_over_what_it_starts_from():
     assert (eager.software, eager.microbatches_per_stage) == ("torch-eager", 1)
     assert load_framework("nemo@24.07").master == "bf16"
     losses = {
-        each: load_framework(f"nemo@{each}").kernels.cross_entropy for each in ("24.11", "25.04", "25.05")
+        name: load_framework(f"nemo@{name}").kernels.cross_entropy for name in ("24.11", "25.04", "25.05")
     }
     assert losses == {"24.11": "native", "25.04": "native", "25.05": "fused"}
-    queued = [load_framework(each).kernels.queued_layers for each in ("nanotron", "nanotron@2025-torch-2.8")]
+    queued = [load_framework(name).kernels.queued_layers for name in ("nanotron", "nanotron@2025-torch-2.8")]
     assert (queued[0] > 0, queued[1]) == (True, 0)
-    own = Kernels(cuts_vision=True, gathers_ends_apart=True, limits_within=False, scales_rotary=False)
-    assert load_framework("megatron-core").kernels == own
+    kernels = Kernels(cuts_vision=True, gathers_ends_apart=True, limits_within=False, scales_rotary=False)
+    assert load_framework("megatron-core").kernels == kernels
     assert load_framework("primus@moe").kernels.limits_within
 
 
@@ -78,8 +78,8 @@ def test_limits_recompute_as_the_record_does():
     policies = load_framework("torchtitan").limits.values["recompute"]
     assert [policy.granularity for policy in policies] == ["none", "policy", "full"]
     assert policies[1].policy == "torch_per_op_compiled"
-    own, base = (load_framework(name).limits.values for name in ("primus", "megatron"))
-    assert {**own, "schedule": (None,)} == base
+    local, base = (load_framework(name).limits.values for name in ("primus", "megatron"))
+    assert {**local, "schedule": (None,)} == base
 
 
 def test_what_deepseek_published_takes_as_long_and_fits():
@@ -94,10 +94,10 @@ def test_what_deepseek_published_takes_as_long_and_fits():
         pp=16,
         ep=64,
     )
-    found = project(question)
+    result = project(question)
     hours = 180e3 * question.workload.tokens_per_step / 1e12
-    assert found.step_time_s == pytest.approx(hours * 3600 / 2048, rel=0.1)
-    assert found.memory.peak_bytes < found.memory.capacity_bytes
+    assert result.step_time_s == pytest.approx(hours * 3600 / 2048, rel=0.1)
+    assert result.memory.peak_bytes < result.memory.capacity_bytes
     layout = question.layout
     assert (layout.schedule, layout.dispatcher, layout.routing.dispatch) == ("dualpipe", "deepep", "fp8")
 

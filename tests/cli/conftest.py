@@ -54,8 +54,8 @@ def searched(question: Question, **options: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _searched_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Remember what searches find, but for tests that change what a search does or watch it."""
-    own = inspect.signature(request.function).parameters
-    if "monkeypatch" in own or request.path.stem in ("test_progress", "test_streams"):
+    parameters = inspect.signature(request.function).parameters
+    if "monkeypatch" in parameters or request.path.stem in ("test_progress", "test_streams"):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:

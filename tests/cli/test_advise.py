@@ -34,11 +34,11 @@ def test_bad_memory_is_one_sentence(forescale):
 def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text('max_memory = "40 GiB"\nobjective = "peak_memory"\n')
-    own, over = (
+    local, over = (
         json.loads(forescale("advise", *CASE, "--plan", plan, *flags, "--json").out)
         for flags in ((), ("--max-memory", "60GiB"))
     )
-    for body, limit in ((own, 40 * 2**30), (over, 60 * 2**30)):
+    for body, limit in ((local, 40 * 2**30), (over, 60 * 2**30)):
         facts = {fact["name"]: fact["value"] for fact in body["steps"][0]["facts"]}
         assert facts["memory of a device"] == limit
         assert body["advised"]["memory"]["peak_bytes"] <= limit
@@ -48,8 +48,8 @@ def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
 
 def test_what_is_not_searched_counts_in_every_step(forescale):
     """The framework's kernels and words of the layout hold in what is tried as in what the search finds."""
-    words = ("--framework", "torchtitan", "--set", "strategy.overlap.grad_reduce=false")
-    body = json.loads(forescale("advise", *CASE, *words, "--json").out)
+    names = ("--framework", "torchtitan", "--set", "strategy.overlap.grad_reduce=false")
+    body = json.loads(forescale("advise", *CASE, *names, "--json").out)
     for layout in (body["advised"]["strategy"], body["best"]["strategy"]):
         assert layout["kernels"]["cross_entropy"] != "vocab_parallel"
         assert layout["overlap"]["grad_reduce"] is False

@@ -17,10 +17,10 @@ ARTIFACT = Path(__file__).parents[1] / "data" / "bench" / "cpu-dense.json"
 @pytest.fixture
 def files(tmp_path):
     artifact = read_bench(ARTIFACT)
-    found = {"a": artifact, "b": replace(artifact, kernels=artifact.kernels[:1], steps=())}
-    for name, each in found.items():
-        write_bench(each, tmp_path / f"{name}.json")
-    return [str(tmp_path / f"{name}.json") for name in found]
+    result = {"a": artifact, "b": replace(artifact, kernels=artifact.kernels[:1], steps=())}
+    for name, item in result.items():
+        write_bench(item, tmp_path / f"{name}.json")
+    return [str(tmp_path / f"{name}.json") for name in result]
 
 
 def test_several_files_are_merged_into_one(files, tmp_path, capsys):
@@ -58,7 +58,7 @@ def test_what_a_job_does_not_read_is_refused(words, said, capsys):
 
 
 def test_a_check_without_its_file_is_refused_before_it_starts(capsys, tmp_path):
-    asked = (
+    names = (
         "llama-3.1-8b",
         "--cluster",
         "h100-sxm",
@@ -69,24 +69,24 @@ def test_a_check_without_its_file_is_refused_before_it_starts(capsys, tmp_path):
         "--global-batch-size",
         "64",
     )
-    assert run(["bench", *asked, "--check", str(tmp_path / "none.json")]) == 2
+    assert run(["bench", *names, "--check", str(tmp_path / "none.json")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("none.json: there is no such file")
 
 
 def test_what_to_time_next_is_shown_without_torch(capsys):
     example = Path(__file__).parents[2] / "examples" / "bench.json"
-    asked = (
+    question = (
         "bench", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "64", "--seq-len", "4096", "--global-batch-size",
         "256", "--tp", "2", "--pp", "2", "--next", str(example),
     )  # fmt: skip
-    assert run([*asked]) == 0
+    assert run([*question]) == 0
     shown = capsys.readouterr().out
     assert "attention backward" in shown
-    assert run([*asked, "--json"]) == 0
+    assert run([*question, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "forescale.bench_next/1"
-    stakes = [each["at_stake"] for each in document["proposed"]]
+    stakes = [item["at_stake"] for item in document["proposed"]]
     assert stakes == sorted(stakes, reverse=True)
     assert {"what", "share", "low", "high", "num_ranks", "operator"} <= set(document["proposed"][0])
 

@@ -409,9 +409,9 @@ def test_values_of_the_command_line_are_not_laid_at_the_files_door(ask, forescal
 def test_a_layout_alone_is_no_model(ask, forescale):
     for kind in ("DeepSpeed", "Accelerate"):
         ask(kind, KINDS[kind][2])
-        said = sentence(forescale("project", KINDS[kind][1], *DENSE[1:]))
-        assert "it describes no model (" in said
-        assert f"--config {KINDS[kind][1]}" in said
+        message = sentence(forescale("project", KINDS[kind][1], *DENSE[1:]))
+        assert "it describes no model (" in message
+        assert f"--config {KINDS[kind][1]}" in message
 
 
 def test_images_of_a_text_model_are_refused(forescale):
@@ -442,8 +442,8 @@ def test_what_stands_beside_the_flags_of_a_test_case_is_read_or_named(ask, fores
     assert ran.code == 0
     assert "MODEL_ARGS_2 beside it are not" in ran.out
     assert "MODE is inference" in ran.out
-    found = json.loads(forescale(*PROJECT[:1], "case.yaml", *ON, "--json").out)
-    assert found["strategy"]["allocator"] == "expandable_segments"
+    result = json.loads(forescale(*PROJECT[:1], "case.yaml", *ON, "--json").out)
+    assert result["strategy"]["allocator"] == "expandable_segments"
 
 
 def test_a_key_that_says_the_same_twice_is_read(ask):

@@ -24,8 +24,8 @@ def test_a_projection_with_it_says_something_else(forescale, tmp_path):
     output = tmp_path / "own.json"
     assert forescale("calibrate", RUNS, "--device", "h100-sxm", "--output", output).code == 0
     plain = json.loads(forescale("project", *DENSE, *LAYOUT, "--json").out)
-    own = json.loads(forescale("project", *DENSE, *LAYOUT, "--calibration", output, "--json").out)
-    assert own["step_time_s"] != plain["step_time_s"]
+    local = json.loads(forescale("project", *DENSE, *LAYOUT, "--calibration", output, "--json").out)
+    assert local["step_time_s"] != plain["step_time_s"]
 
 
 def test_bad_input_is_one_sentence(forescale, tmp_path):
@@ -59,15 +59,15 @@ def test_kernels_and_collectives_make_one_calibration(forescale, tmp_path):
     assert network["held_out"]["rows"] == network["rows"]
     question = (*DENSE, *LAYOUT)
     plain = json.loads(forescale("project", *question, "--json").out)
-    own = json.loads(forescale("project", *question, "--calibration", output, "--json").out)
-    assert own["step_time_s"] != plain["step_time_s"]
-    notes = [note["text"] for note in own["notes"] if note["topic"] == "calibration"]
+    local = json.loads(forescale("project", *question, "--calibration", output, "--json").out)
+    assert local["step_time_s"] != plain["step_time_s"]
+    notes = [note["text"] for note in local["notes"] if note["topic"] == "calibration"]
     assert notes == ["fits of one's own: h100-sxm (own), h100-sxm.infiniband"]
     other = ("llama-3.1-8b", "--cluster", "b200", "--devices", 16, *DENSE[5:], *LAYOUT)
     plain = json.loads(forescale("project", *other, "--json").out)
-    own = json.loads(forescale("project", *other, "--calibration", output, "--json").out)
-    assert own["step_time_s"] == plain["step_time_s"]
-    assert own["notes"][-1]["text"] == "fits of one's own: none of b200"
+    local = json.loads(forescale("project", *other, "--calibration", output, "--json").out)
+    assert local["step_time_s"] == plain["step_time_s"]
+    assert local["notes"][-1]["text"] == "fits of one's own: none of b200"
 
 
 def test_parts_are_kept_when_others_are_fitted(forescale, tmp_path):
@@ -107,9 +107,9 @@ def test_runs_that_were_not_used_are_named_with_the_reason(forescale, tmp_path):
     header, *rows = RUNS.read_text().splitlines()
     kept = [line for line in rows if ",b200," in line][:3]
     output = tmp_path / "own.json"
-    own = tmp_path / "runs.csv"
-    own.write_text("\n".join([header, *kept[:2], kept[2].replace(",b200,", ",Q100,")]))
-    ran = forescale("calibrate", own, "--output", output, "--json")
+    local = tmp_path / "runs.csv"
+    local.write_text("\n".join([header, *kept[:2], kept[2].replace(",b200,", ",Q100,")]))
+    ran = forescale("calibrate", local, "--output", output, "--json")
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
     assert len(document["runs"]) == 2
@@ -117,8 +117,8 @@ def test_runs_that_were_not_used_are_named_with_the_reason(forescale, tmp_path):
         {"path": kept[2].split(",")[0], "rows": 1, "reason": document["left"][0]["reason"]}
     ]
     assert "'Q100'" in document["left"][0]["reason"]
-    own.write_text("\n".join([header, kept[2].replace(",b200,", ",Q100,")]))
-    none = forescale("calibrate", own, "--output", output)
+    local.write_text("\n".join([header, kept[2].replace(",b200,", ",Q100,")]))
+    none = forescale("calibrate", local, "--output", output)
     assert none.code == 2
     assert "Q100" in none.err
     assert "--cluster" in none.err
@@ -126,16 +126,16 @@ def test_runs_that_were_not_used_are_named_with_the_reason(forescale, tmp_path):
 
 def test_runs_are_of_the_cluster_that_is_given(forescale, tmp_path):
     header, *rows = RUNS.read_text().splitlines()
-    own = tmp_path / "runs.csv"
-    own.write_text(
+    local = tmp_path / "runs.csv"
+    local.write_text(
         "\n".join([header, *[line.replace(",b200,", ",ours,") for line in rows if ",b200," in line][:3]])
     )
     machine = tmp_path / "ours.toml"
     machine.write_text('base = "b200"\nname = "ours"\n')
     output = tmp_path / "own.json"
-    ran = forescale("calibrate", own, "--cluster", machine, "--output", output, "--json")
+    ran = forescale("calibrate", local, "--cluster", machine, "--output", output, "--json")
     assert ran.code == 0, ran.err
     assert len(json.loads(ran.out)["runs"]) == 3
-    board = forescale("validate", own, "--cluster", machine, "--json")
+    board = forescale("validate", local, "--cluster", machine, "--json")
     assert board.code == 0, board.err
     assert json.loads(board.out)["summary"]["num_skipped"] == 0

@@ -85,8 +85,8 @@ def test_a_projection_has_one_layout(forescale, tmp_path):
 
 def _plan(folder, cluster, **more):
     path = folder / f"{cluster}.toml"
-    words = {"seq_len": 4096, "global_batch_size": 64, "tokens": '"100B"', **more}
-    lines = [f"{name} = {value}" for name, value in words.items() if value is not None]
+    parts = {"seq_len": 4096, "global_batch_size": 64, "tokens": '"100B"', **more}
+    lines = [f"{name} = {value}" for name, value in parts.items() if value is not None]
     path.write_text(
         f'model = "llama-3.1-8b"\ncluster = "{cluster}"\ndevices = 16\n[workload]\n' + "\n".join(lines)
     )

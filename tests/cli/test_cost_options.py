@@ -68,10 +68,10 @@ def test_an_own_calibration_counts_in_every_command(forescale, tmp_path):
     slow = replace(base, name="slow", shared=replace(base.shared, memory=base.shared.memory / 2))
     path = tmp_path / "slow.json"
     path.write_text(json.dumps(rounded(asdict(slow))), encoding="utf-8")
-    asked = ("--calibration", path)
-    expected = step(forescale, *asked)["step_time_s"]
+    question = ("--calibration", path)
+    expected = step(forescale, *question)["step_time_s"]
     assert expected > step(forescale)["step_time_s"]
-    explained = forescale("explain", DENSE[0], "step_time", *DENSE[1:], *LAYOUT, *asked, "--json")
+    explained = forescale("explain", DENSE[0], "step_time", *DENSE[1:], *LAYOUT, *question, "--json")
     assert json.loads(explained.out)["tree"]["value"] == pytest.approx(expected, rel=1e-12)
 
 
@@ -94,8 +94,8 @@ def test_a_plan_says_it_and_flags_go_over_it(forescale, tmp_path):
         encoding="utf-8",
     )
     tile = step(forescale, "--compute", "tile")["step_time_s"]
-    asked = json.loads(forescale("project", "--plan", plan, "--json").out)
-    assert asked["step_time_s"] == tile
+    question = json.loads(forescale("project", "--plan", plan, "--json").out)
+    assert question["step_time_s"] == tile
     over = json.loads(forescale("project", "--plan", plan, "--compute", "roofline", "--json").out)
     assert over["costs"]["compute"] == "roofline"
     swept = json.loads(forescale("project", "--plan", plan, "--set", "cost.compute=roofline", "--json").out)

@@ -21,10 +21,10 @@ def options(command: dict, name: str = "") -> set[str]:
         if key != "pipeline"
         for part in options(item, key)
     }
-    own = {
+    flags = {
         flag for parameter in command["parameters"] for flag in parameter.split("/") if flag.startswith("--")
     }
-    return below | own
+    return below | flags
 
 
 def test_every_option_is_described():
@@ -75,8 +75,8 @@ def test_pages_written_from_the_code_are_up_to_date(name):
 def test_every_page_is_in_the_book():
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     docs = ROOT / "docs"
-    found = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md")]
-    assert {name for name in found if f" {name}\n" not in listed and name.count("/") < 2} == set()
+    posixes = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md")]
+    assert {name for name in posixes if f" {name}\n" not in listed and name.count("/") < 2} == set()
 
 
 def test_links_to_what_lies_beside_docs_lead_there_in_the_book():

@@ -72,6 +72,6 @@ def cases():
     yield "a section 10,000 times", Broken([*script], "g.yaml", b"grpo:\n" * 10_000)
 
 
-@pytest.mark.parametrize("question", [pytest.param(each, id=name) for name, each in cases()])
+@pytest.mark.parametrize("question", [pytest.param(item, id=name) for name, item in cases()])
 def test_hostile_files_end(question, tmp_path):
     assert ask(question, tmp_path).problems == []

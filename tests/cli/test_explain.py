@@ -46,7 +46,7 @@ def test_a_plan_needs_no_model(forescale, tmp_path):
 def test_without_a_quantity_all_are_listed_with_their_values(forescale):
     listed = forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT, "--json")
     assert listed.code == 0, listed.err
-    values = {each["name"]: each["value"] for each in json.loads(listed.out)["quantities"]}
+    values = {quantity["name"]: quantity["value"] for quantity in json.loads(listed.out)["quantities"]}
     assert set(values) == set(quantity_names()) - {"training_days"}
     for name in ("step_time", "memory.peak", "mfu"):
         one = forescale("explain", DENSE[0], name, *MACHINE, *RUN, *LAYOUT, "--json", "--depth", 0)
@@ -65,7 +65,7 @@ def test_an_incomplete_question_lists_the_names(forescale):
 
 def test_the_quantities_of_a_preset_are_its_own(forescale):
     ran = forescale("explain", DENSE[0], *MACHINE, *RUN, *LAYOUT, "--preset", "playbook", "--json")
-    names = {each["name"] for each in json.loads(ran.out)["quantities"]}
+    names = {quantity["name"] for quantity in json.loads(ran.out)["quantities"]}
     assert "memory.weights" in names
     assert "step_time" not in names
 

@@ -22,10 +22,10 @@ def numbers(ran):
 def test_the_script_alone_projects_the_same(forescale, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(without_comments(forescale("export", *MEGATRON).out))
-    asked = forescale("project", *DENSE, *LAYOUT, "--framework", "megatron", "--json")
+    question = forescale("project", *DENSE, *LAYOUT, "--framework", "megatron", "--json")
     alone = forescale("project", script, "--cluster", "h100-sxm", "--json")
     assert alone.code == 0, alone.err
-    assert numbers(alone) == numbers(asked)
+    assert numbers(alone) == numbers(question)
 
 
 def test_the_line_in_its_head_asks_the_same(forescale):
@@ -48,11 +48,11 @@ def test_what_cannot_be_said_is_listed_with_its_cost(forescale):
 
 def test_words_that_a_framework_does_not_have_are_named_where_it_is_written(forescale, tmp_path):
     """DeepSpeed's runtime/config.py knows bf16 and fp16."""
-    asked = ("--to", "deepspeed", "--precision", "fp8", "--zero", 3, "--output", tmp_path / "out")
-    said = " ".join(forescale("export", *DENSE, *asked).out.split())
-    assert "1 word could not be said: workload.precision.compute fp8 runs with bf16; its head" in said
-    said = forescale("export", *MEGATRON, "--output", tmp_path / "run.sh").out
-    assert "everything could be said" in " ".join(said.split())
+    question = ("--to", "deepspeed", "--precision", "fp8", "--zero", 3, "--output", tmp_path / "out")
+    message = " ".join(forescale("export", *DENSE, *question).out.split())
+    assert "1 word could not be said: workload.precision.compute fp8 runs with bf16; its head" in message
+    message = forescale("export", *MEGATRON, "--output", tmp_path / "run.sh").out
+    assert "everything could be said" in " ".join(message.split())
 
 
 def test_it_is_written_whole_and_refuses_what_exists(forescale, tmp_path):
@@ -66,7 +66,7 @@ def test_it_is_written_whole_and_refuses_what_exists(forescale, tmp_path):
     )
     assert path.read_text() == text
     assert forescale("export", *MEGATRON, "--output", path, "--force").code == 0
-    assert [each.name for each in tmp_path.iterdir()] == ["run.sh"]
+    assert [item.name for item in tmp_path.iterdir()] == ["run.sh"]
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_the_file_and_the_line_that_starts_it_go_by_the_name_it_was_given(
 def test_a_file_is_not_given_the_name_of_another_kind(forescale, tmp_path, to, name, kind, ending, other):
     ran = forescale("export", *DENSE, *LAYOUT, "--to", to, "--output", tmp_path / name)
     assert (ran.code, ran.out) == (2, "")
-    said = " ".join(ran.err.split())
-    assert f"reads {kind}: give a name that ends in {ending}, got {name}" in said
-    assert other in said
+    message = " ".join(ran.err.split())
+    assert f"reads {kind}: give a name that ends in {ending}, got {name}" in message
+    assert other in message
     assert not (tmp_path / name).exists()
 
 
@@ -111,14 +111,14 @@ def test_a_place_that_takes_none_is_refused_before_the_search(forescale, tmp_pat
     ran = forescale("search", *SEARCH, "--emit", "megatron", "--output", tmp_path / "there.sh")
     assert (ran.code, ran.out) == (2, "")
     assert "exists; give another --output, or --force" in ran.err
-    for to, name, own in (
+    for to, name, local in (
         ("megatron", "x.toml", ".sh"),
         ("torchtitan@0.2", "x.py", ".toml"),
         ("maxtext", "-", ""),
     ):
         ran = forescale("search", *SEARCH, "--emit", to, "--output", name)
         assert (ran.code, ran.out) == (2, "")
-        assert (f"give a name that ends in {own}, got {name}" if own else "cannot write -") in ran.err
+        assert (f"give a name that ends in {local}, got {name}" if local else "cannot write -") in ran.err
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_one_file_of_a_framework_that_may_take_several_stands_in_the_folder(
     ran = forescale("search", *SEARCH, "--emit", to, "--output", place, *["--force"] * there)
     assert ran.code == 0, ran.err
     folder = tmp_path if mine else place
-    assert [each.name for each in folder.iterdir()] == [own]
+    assert [item.name for item in folder.iterdir()] == [own]
     assert f"wrote {folder / own} (" in ran.out
     assert f"cd {folder} && " in ran.out
 
@@ -189,7 +189,7 @@ def test_a_script_for_slurm_stands_beside_it(forescale, tmp_path):
     folder = tmp_path / "job"
     assert "give a folder" in forescale("export", *MEGATRON, "--slurm").err
     assert forescale("export", *MEGATRON, "--slurm", "--output", folder).code == 0
-    assert sorted(each.name for each in folder.iterdir()) == ["run.sh", "slurm.sh"]
+    assert sorted(item.name for item in folder.iterdir()) == ["run.sh", "slurm.sh"]
     assert "#SBATCH --nodes=2" in (folder / "slurm.sh").read_text()
 
 
@@ -216,8 +216,8 @@ def test_refusals(forescale, options, said):
 
 
 def test_the_best_of_a_search_is_written(forescale, tmp_path):
-    found = forescale("search", *SEARCH, "--for", "megatron", "--json")
-    best = json.loads(found.out)["best"][0]
+    result = forescale("search", *SEARCH, "--for", "megatron", "--json")
+    best = json.loads(result.out)["best"][0]
     script = tmp_path / "best.sh"
     script.write_text(without_comments(forescale("search", *SEARCH, "--emit", "megatron").out))
     alone = forescale("project", script, "--cluster", "h100-sxm", "--json")

@@ -22,8 +22,8 @@ def test_the_document_says_what_each_change_sets(forescale):
     assert body["verdict"] == body["now"]["memory"]["verdict"] == "OOM"
     first = body["fixes"][0]
     assert first["verdict"] == "FITS"
-    (words,) = first["sets"]
-    for name, value in words.items():
+    (parts,) = first["sets"]
+    for name, value in parts.items():
         assert first["projection"]["strategy"][name] == value
         assert body["now"]["strategy"][name] != value
 
@@ -40,9 +40,9 @@ def test_a_limit_may_be_below_the_device(forescale):
 def test_what_is_kept_is_not_changed(forescale):
     body = json.loads(forescale("fit", *CASE, *LARGE, "--keep", "micro_batch_size", "--keep", "tp", "--no-pairs", "--json").out)  # fmt: skip
     assert body["fixes"]
-    for each in body["fixes"]:
-        assert len(each["sets"]) == 1
-        layout = each["projection"]["strategy"]
+    for fix in body["fixes"]:
+        assert len(fix["sets"]) == 1
+        layout = fix["projection"]["strategy"]
         assert (layout["micro_batch_size"], layout["tp"]) == (4, 2)
 
 

@@ -54,16 +54,16 @@ def test_a_search_of_a_written_question_is_trained_as_asked(forescale, tmp_path)
         'framework = "torchtitan"\nmodel = "llama-3.1-8b"\ncluster = "h100-sxm"\ndevices = 16\n'
         "[workload]\nseq_len = 4096\nglobal_batch_size = 64\n[space.base]\ngraphs = 'full'\n"
     )
-    asked = read_question(plan)
-    assert asked.strategy is None
-    assert asked.space.base.graphs == "full"
-    assert asked.space.base.software == load_framework("torchtitan").software
-    write_question(asked, tmp_path / "again.toml")
-    assert read_question(tmp_path / "again.toml") == asked
+    question = read_question(plan)
+    assert question.strategy is None
+    assert question.space.base.graphs == "full"
+    assert question.space.base.software == load_framework("torchtitan").software
+    write_question(question, tmp_path / "again.toml")
+    assert read_question(tmp_path / "again.toml") == question
     narrow = ("--fix", "micro_batch_size=1", "--fix", "cp=1", "--top", 1, "--json")
     again = json.loads(forescale("search", "--plan", tmp_path / "again.toml", *narrow).out)["best"][0]
     assert again["strategy"]["graphs"] == "full"
-    assert again["strategy"]["software"] == asked.space.base.software
+    assert again["strategy"]["software"] == question.space.base.software
     assert any("torchtitan" in note["text"] for note in again["notes"])
 
 

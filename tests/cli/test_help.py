@@ -14,7 +14,7 @@ def leaves(command, path=()):
     below = getattr(command, "commands", None)
     if below is None:
         return [(path, command)]
-    return [leaf for name, each in below.items() for leaf in leaves(each, (*path, name))]
+    return [leaf for name, item in below.items() for leaf in leaves(item, (*path, name))]
 
 
 LEAVES = leaves(typer.main.get_command(application()))

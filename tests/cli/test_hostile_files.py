@@ -48,7 +48,7 @@ def test_no_number_of_an_answer_is_endless():
         print_json({"rows": [{"error": 1.0}, {"error": math.nan}]})
 
 
-TIMES = [each for each in hostile.TRACE["traceEvents"] if each["name"] != "[memory]"]
+TIMES = [traceEvent for traceEvent in hostile.TRACE["traceEvents"] if traceEvent["name"] != "[memory]"]
 
 
 @pytest.mark.parametrize(

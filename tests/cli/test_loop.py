@@ -73,8 +73,8 @@ def test_every_row_of_a_search_is_projected_as_it_was_ranked(forescale, asked, n
 def pasted(forescale, line, *more):
     """Return what a printed line answers, run as a shell runs it; `more` goes to its last command."""
     *before, last = line.split(" && ")
-    for each in before:
-        command, _, file = each.partition(" > ")
+    for item in before:
+        command, _, file = item.partition(" > ")
         ran = forescale(*shlex.split(command)[1:])
         assert ran.code == 0, ran.err
         Path(file).write_text(ran.out, encoding="utf-8")
@@ -172,23 +172,23 @@ def test_a_plan_file_is_a_question_too(forescale, asked, tmp_path):
     _, path = asked(*SEARCH)
     plan = tmp_path / "plan.toml"
     write_question(read_question(f"{path}#3"), plan)
-    texts = [forescale("project", *words).out for words in ((plan,), ("--plan", plan), (f"{path}#3",))]
+    texts = [forescale("project", *item).out for item in ((plan,), ("--plan", plan), (f"{path}#3",))]
     assert len(set(texts)) == 1
 
 
 def test_flags_go_over_a_row_and_data_parallel_follows(forescale, asked):
     _, path = asked(*SEARCH)
     body = json.loads(forescale("project", path, "--tp", 4, "--pp", 1, "--devices", 32, "--json").out)
-    strategy = body["strategy"]
-    assert (strategy["tp"], strategy["dp_replicate"] * strategy["dp_shard"]) == (4, 8)
+    layout = body["strategy"]
+    assert (layout["tp"], layout["dp_replicate"] * layout["dp_shard"]) == (4, 8)
 
 
 def test_fronts_scans_and_changes_have_rows_as_well(forescale, tmp_path):
-    held = (*SEARCH, "--fix", "zero=1", "--fix", "recompute=none", "--fix", "sp=true")
-    scan = (*(word for word in held if word not in ("--devices", 16)), "--device-counts", "8,16")
-    for name, words in (("front", (*held, "--pareto")), ("scan", scan)):
+    kept = (*SEARCH, "--fix", "zero=1", "--fix", "recompute=none", "--fix", "sp=true")
+    scan = (*(word for word in kept if word not in ("--devices", 16)), "--device-counts", "8,16")
+    for name, parts in (("front", (*kept, "--pareto")), ("scan", scan)):
         path = tmp_path / f"{name}.json"
-        path.write_text(forescale("search", *words, "--json").out, encoding="utf-8")
+        path.write_text(forescale("search", *parts, "--json").out, encoding="utf-8")
         body = json.loads(path.read_text())
         rows = body.get("front") or [point["best"] for point in body["points"]]
         again = json.loads(forescale("project", f"{path}#2", "--json").out)

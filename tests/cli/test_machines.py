@@ -24,8 +24,8 @@ def notes(document):
 def test_a_device_file_of_three_keys_is_a_cluster(tmp_path, forescale):
     file = tmp_path / "chip.toml"
     file.write_text(DEVICE, encoding="utf-8")
-    words = ["--devices", "8", "--seq-len", "4096", "--global-batch-size", "64", "--json"]
-    document = json.loads(forescale("project", "llama-3.1-8b", "--cluster", str(file), *words).out)
+    names = ["--devices", "8", "--seq-len", "4096", "--global-batch-size", "64", "--json"]
+    document = json.loads(forescale("project", "llama-3.1-8b", "--cluster", str(file), *names).out)
     assert 0 < document["mfu"] < 1
     for stated in (
         "8 devices per node", "pcie 32 GB/s", "ethernet 12.5 GB/s", "vector_flops 31.25 TFLOP/s", "num_cores 128",
@@ -43,8 +43,8 @@ def test_a_device_file_of_three_keys_is_a_cluster(tmp_path, forescale):
     ],
 )  # fmt: skip
 def test_boards_stay_below_their_rate_of_fp32_accumulation(forescale, name, full, precision):
-    words = ["--cluster", name, "--devices", "1", "--framework", "transformers", "--precision", precision]
-    document = json.loads(forescale("project", "llama-3.2-1b", *words, *ON).out)
+    parts = ["--cluster", name, "--devices", "1", "--framework", "transformers", "--precision", precision]
+    document = json.loads(forescale("project", "llama-3.2-1b", *parts, *ON).out)
     device = load_cluster(full, 1).device
     rate = getattr(device.matrix_flops, precision)
     step = document["step_time_s"]
@@ -57,8 +57,8 @@ def test_boards_stay_below_their_rate_of_fp32_accumulation(forescale, name, full
 
 @pytest.mark.parametrize("name", ["3090", "a10", "a6000", "t4", "v100-pcie", "mi250x"])
 def test_fp8_is_refused_on_boards_that_have_none(forescale, name):
-    words = ["--cluster", name, "--devices", "1", "--precision", "fp8"]
-    ran = forescale("project", "llama-3.2-1b", *words, *ON)
+    parts = ["--cluster", name, "--devices", "1", "--precision", "fp8"]
+    ran = forescale("project", "llama-3.2-1b", *parts, *ON)
     assert (ran.code, ran.out) == (2, "")
     assert "fp8" in ran.err
 

@@ -221,5 +221,5 @@ def test_files_hold_the_first_of_many_microbatches(forescale, tmp_path):
     assert whole["timeline"]["num_microbatches"] == 512
     events = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]
     assert max(event["args"]["microbatch"] for event in events if event["ph"] == "X") == 63
-    held = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
-    assert max(held) == pytest.approx(whole["timeline"]["peak"]["allocated_bytes"])
+    kept = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
+    assert max(kept) == pytest.approx(whole["timeline"]["peak"]["allocated_bytes"])

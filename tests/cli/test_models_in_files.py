@@ -81,14 +81,15 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_table_lists_every_command_that_takes_a_model():
-    found = {
+    paths = {
         path
         for path, command in _commands(get_command(application()))
         if any(
-            each.name in ("model", "words") and each.param_type_name == "argument" for each in command.params
+            param.name in ("model", "words") and param.param_type_name == "argument"
+            for param in command.params
         )
     }
-    assert found == set(COMMANDS)
+    assert paths == set(COMMANDS)
 
 
 class Asked(Exception):
@@ -106,9 +107,9 @@ def question_of(forescale, files, monkeypatch):
     monkeypatch.setattr(inputs, "_built", stop)
 
     def call(*arguments):
-        with pytest.raises(Asked) as asked:
+        with pytest.raises(Asked) as raises:
             forescale(*arguments)
-        return asked.value.args[0]
+        return raises.value.args[0]
 
     return call
 
@@ -148,6 +149,6 @@ def test_the_catalogue_describes_the_model_of_a_file(forescale, files):
         source: json.loads(forescale("catalogue", "models", source, "--json").out)["models"]
         for source in SOURCES
     }
-    assert all(len(found) == 1 for found in rows.values())
-    layers = {source: found[0]["num_layers"] for source, found in rows.items()}
+    assert all(len(row) == 1 for row in rows.values())
+    layers = {source: row[0]["num_layers"] for source, row in rows.items()}
     assert layers == {source: 16 if source == "llama-3.2-1b" else 4 for source in SOURCES}

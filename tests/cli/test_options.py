@@ -20,8 +20,8 @@ def projected(forescale, *words):
     ("text", "tokens"), [("8192", 8192), ("8k", 8192), ("128K", 131_072), ("1M", 1_048_576)]
 )
 def test_lengths_in_k_are_of_1024(forescale, text, tokens):
-    found = projected(forescale, "--cluster", "h100-sxm", "--devices", 16, *BATCH, "--seq-len", text)
-    assert found["workload"]["seq_len"] == tokens
+    result = projected(forescale, "--cluster", "h100-sxm", "--devices", 16, *BATCH, "--seq-len", text)
+    assert result["workload"]["seq_len"] == tokens
 
 
 @pytest.mark.parametrize("text", ["8kk", "k", "1.5k", "eight", ""])

@@ -33,15 +33,15 @@ def as_json(*arguments, code=0):
 
 
 def test_simulate_zbv_as_documented():
-    found = as_json(
+    result = as_json(
         "simulate", "--schedule", "zbv", "--pp", "8", "--vpp", "2", "--microbatches", "32",
         "--forward", "1", "--input-grad", "1", "--weight-grad", "1",
     )  # fmt: skip
-    assert found["bubble_rate_makespan"] == pytest.approx(7 / 199)
-    assert (found["makespan"], found["longest_span"], found["bubble_rate_span"]) == (99.5, 96.0, 0.0)
-    assert found["peak_activations"] == [8.0] * 8
-    assert (found["num_messages"], found["valid"]) == (2 * 14 * 32, True)
-    assert (found["schedule"], found["num_stages"], found["num_microbatches"]) == ("zbv", 16, 32)
+    assert result["bubble_rate_makespan"] == pytest.approx(7 / 199)
+    assert (result["makespan"], result["longest_span"], result["bubble_rate_span"]) == (99.5, 96.0, 0.0)
+    assert result["peak_activations"] == [8.0] * 8
+    assert (result["num_messages"], result["valid"]) == (2 * 14 * 32, True)
+    assert (result["schedule"], result["num_stages"], result["num_microbatches"]) == ("zbv", 16, 32)
 
 
 def test_vpp_may_be_left_out_where_it_is_fixed():
@@ -56,32 +56,32 @@ def test_communication_delays_the_step():
 
 
 def test_memory_limit_makes_it_invalid():
-    found = as_json("simulate", "-s", "gpipe", "--pp", "2", "-m", "8", "--memory-limit", "4")
-    assert not found["valid"]
-    assert "the limit is 4" in found["violations"][0]
+    result = as_json("simulate", "-s", "gpipe", "--pp", "2", "-m", "8", "--memory-limit", "4")
+    assert not result["valid"]
+    assert "the limit is 4" in result["violations"][0]
     assert "limit is 4" in run("simulate", "-s", "gpipe", "--pp", "2", "-m", "8", "--memory-limit", "4")
 
 
 def test_list_names_every_family():
     rows = as_json("list")["schedules"]
-    assert [row["name"] for row in rows] == [each.name for each in families()]
+    assert [row["name"] for row in rows] == [family.name for family in families()]
     assert all(row["source"] and row["idle"] and row["peak_activations"] for row in rows)
     assert "dualpipev" in run("list")
 
 
 def test_compare_sorts_and_refuses():
-    found = as_json("compare", "--pp", "5", "-m", "7")
-    spans = [row["makespan"] for row in found["schedules"]]
+    result = as_json("compare", "--pp", "5", "-m", "7")
+    spans = [row["makespan"] for row in result["schedules"]]
     assert spans == sorted(spans)
-    assert {"dualpipe", "dualpipev", "chimera"} <= set(found["refused"])
-    assert len(found["schedules"]) + len(found["refused"]) == len(families())
+    assert {"dualpipe", "dualpipev", "chimera"} <= set(result["refused"])
+    assert len(result["schedules"]) + len(result["refused"]) == len(families())
     assert "dualpipev: micro-batches must be at least 2 pp = 10" in run("compare", "--pp", "5", "-m", "7")
 
 
 def test_compare_keeps_to_the_memory_limit():
-    found = as_json("compare", "--pp", "4", "-m", "8", "--memory-limit", "3")
-    assert {row["schedule"] for row in found["schedules"]} >= {"v-half", "v-min", "v-zb"}
-    assert all(max(row["peak_activations"]) <= 3 for row in found["schedules"])
+    result = as_json("compare", "--pp", "4", "-m", "8", "--memory-limit", "3")
+    assert {row["schedule"] for row in result["schedules"]} >= {"v-half", "v-min", "v-zb"}
+    assert all(max(row["peak_activations"]) <= 3 for row in result["schedules"])
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_draw_writes_files(wanted, start, tmp_path):
 
 
 def test_a_page_says_the_command_that_draws_it(forescale, tmp_path):
-    told = ("pipeline", "draw", "-s", "zbv", "--pp", 2, "-f", "html", "-o", tmp_path / "a page.html")
-    assert forescale(*told).code == 0
+    explicit = ("pipeline", "draw", "-s", "zbv", "--pp", 2, "-f", "html", "-o", tmp_path / "a page.html")
+    assert forescale(*explicit).code == 0
     page = (tmp_path / "a page.html").read_text(encoding="utf-8")
     assert f"forescale pipeline draw -s zbv --pp 2 -f html -o &#x27;{tmp_path}/a page.html&#x27;" in page
 
@@ -111,8 +111,11 @@ def test_of_several_schedules_each_takes_the_options_that_it_knows():
     assert alone.rstrip().splitlines()[0] in pieces
     assert pieces != run("draw", "-s", "1f1b", "-s", "seq1f1b")
     longer = as_json("compare", *SHAPE, "--group-size", "8")["schedules"]
-    peaks = {each["schedule"]: each["peak_activations"] for each in as_json("compare", *SHAPE)["schedules"]}
-    changed = {each["schedule"] for each in longer if each["peak_activations"] != peaks[each["schedule"]]}
+    peaks = {
+        schedule["schedule"]: schedule["peak_activations"]
+        for schedule in as_json("compare", *SHAPE)["schedules"]
+    }
+    changed = {item["schedule"] for item in longer if item["peak_activations"] != peaks[item["schedule"]]}
     assert {"interleaved-1f1b", "interleaved-zb"} <= changed
     assert changed.isdisjoint({"1f1b", "gpipe", "seq1f1b"})
 
@@ -152,8 +155,8 @@ def test_draw_a_measured_run():
     assert "ms: passes; most on rank" in text
     named = run("draw", "--trace", str(TRACE), "--iteration", "7", "-s", "zb-h1")
     assert "zb-h1, pp 8, 16 micro-batches" in named
-    for wanted, start in (("svg", "<svg"), ("html", "<!doctype"), ("perfetto", "{"), ("csv", "0F0")):
-        assert run("draw", "--trace", str(TRACE), "-f", wanted).startswith(start)
+    for requested, start in (("svg", "<svg"), ("html", "<!doctype"), ("perfetto", "{"), ("csv", "0F0")):
+        assert run("draw", "--trace", str(TRACE), "-f", requested).startswith(start)
     with pytest.raises(ForescaleError, match="durations are those of its stages"):
         run("draw", "--trace", str(TRACE), "-s", "zbv")
 
@@ -164,8 +167,8 @@ def test_check_accepts_what_draw_wrote_and_refuses_what_is_wrong(tmp_path):
     assert "valid: 4 ranks, 8 stages (V), 8 micro-batches" in run("check", str(path))
     assert as_json("check", str(path))["deadlock_free"] == ["eager", "pair", "single"]
     path.write_text(path.read_text().replace("0F0,", "", 1))
-    found = as_json("check", str(path), code=1)
-    assert found["violations"][0]["rule"] == "complete"
+    result = as_json("check", str(path), code=1)
+    assert result["violations"][0]["rule"] == "complete"
     assert "stage 0, micro-batch 0" in run("check", str(path), code=1)
     with pytest.raises(ForescaleError, match="no such file"):
         run("check", str(tmp_path / "none.csv"))
@@ -187,9 +190,9 @@ def test_optimise_proves_a_small_pipeline(tmp_path):
         "-o",
         str(path),
     ]
-    found = as_json(*arguments)
-    assert found["proven"]
-    assert found["makespan"] == found["bound"] <= found["library_makespan"]
+    result = as_json(*arguments)
+    assert result["proven"]
+    assert result["makespan"] == result["bound"] <= result["library_makespan"]
     assert "proven optimal" in run(*arguments)
     assert "valid" in run("check", str(path))
     with pytest.raises(ForescaleError, match="give 2 numbers"):
@@ -200,8 +203,8 @@ def test_a_schedule_of_ones_own_is_simulated_if_it_is_one(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
     named = as_json("simulate", "-s", "1f1b", "--pp", "2", "-m", "2", "--comm", "0.5")
-    own = as_json("simulate", str(path), "--comm", "0.5")
-    assert {**own, "schedule": "1f1b"} == named
+    local = as_json("simulate", str(path), "--comm", "0.5")
+    assert {**local, "schedule": "1f1b"} == named
     path.write_text("0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n")
     with pytest.raises(ForescaleError, match=r"own.csv: stage 0, micro-batch 1 .* needs one of B and I once"):
         run("simulate", str(path))
@@ -216,13 +219,13 @@ def test_the_name_of_a_file_says_what_is_drawn(tmp_path):
 
 
 def test_blocking_messages_cost_more():
-    found = [
+    makespans = [
         as_json("simulate", "-s", "1f1b", "--pp", "4", "-m", "8", "--comm", "0.2", "--comm-mode", mode)[
             "makespan"
         ]
         for mode in ("overlapped", "serial", "blocking")
     ]
-    assert found[0] <= found[1] < found[2]
+    assert makespans[0] <= makespans[1] < makespans[2]
 
 
 QUESTION = (
@@ -250,9 +253,9 @@ def test_optimise_says_what_messages_it_takes():
 
 def test_ranks_start_and_end_as_they_do():
     # 1F1B, p = 2, m = 2: rank 0 F0 F1 . B0 . B1, rank 1 . F0 B0 F1 B1
-    found = as_json("simulate", "-s", "basic_1f1b", "--pp", "2", "-m", "2")
-    assert found["schedule"] == "1f1b"
-    assert (found["rank_starts"], found["rank_ends"], found["rank_busy"]) == (
+    result = as_json("simulate", "-s", "basic_1f1b", "--pp", "2", "-m", "2")
+    assert result["schedule"] == "1f1b"
+    assert (result["rank_starts"], result["rank_ends"], result["rank_busy"]) == (
         [0.0, 1.0],
         [9.0, 7.0],
         [6.0, 6.0],
@@ -263,8 +266,8 @@ def test_ranks_start_and_end_as_they_do():
 
 def test_what_weight_gradients_need_is_all_that_waits_for_them():
     # ZB-H1, p = 4: rank r holds p - r whole micro-batches and r of those that only wait for W
-    found = as_json("simulate", "-s", "zb-h1", "--pp", "4", "-m", "8", "--weight-part", "0.5")
-    assert found["peak_activations"] == [4.0, 3.5, 3.0, 2.5]
+    result = as_json("simulate", "-s", "zb-h1", "--pp", "4", "-m", "8", "--weight-part", "0.5")
+    assert result["peak_activations"] == [4.0, 3.5, 3.0, 2.5]
     limited = ("simulate", "-s", "zb-h1", "--pp", "4", "-m", "8", "--memory-limit", "4")
     assert as_json(*limited, "--weight-part", "0.5")["valid"]
 
@@ -276,8 +279,8 @@ def test_a_table_of_schedules(tmp_path):
         "  - {name: basic_1f1b, pp_size: 8, vpp_size: 1, micro_batches: 32}\n"
         "  - {name: formatted, class: x.ScheduleZBVFormatted, pp_size: 8, vpp_size: 2, micro_batches: 32}\n"
     )
-    found = as_json("simulate", str(path))["schedules"]
-    assert [(each["schedule"], each["makespan"]) for each in found] == [
+    schedules = as_json("simulate", str(path))["schedules"]
+    assert [(item["schedule"], item["makespan"]) for item in schedules] == [
         ("basic_1f1b", 1000 * 3 * (32 + 7)), ("formatted", 1000 * (3 * 32 + 3.5)),
     ]  # fmt: skip
     assert "formatted" in run("simulate", str(path))
@@ -427,9 +430,9 @@ def test_partition_by_what_stages_took():
     )  # fmt: skip
     text = run("partition", *shape, "--pp", "8", "--measured", str(TRACE))
     assert re.search(r"measured  slowest stage \d+\.?\d* ms, \d+\.?\d* ms by this cut", text)
-    found = json.loads(run("partition", *shape, "--pp", "8", "--measured", str(TRACE), "--json"))
+    result = json.loads(run("partition", *shape, "--pp", "8", "--measured", str(TRACE), "--json"))
     total = read_run(TRACE).typical.times
-    assert sum(found["stage_time_s"]) == pytest.approx(1e-3 * (total.forward + total.input_grad).sum())
+    assert sum(result["stage_time_s"]) == pytest.approx(1e-3 * (total.forward + total.input_grad).sum())
     with pytest.raises(ForescaleError, match="8 stages were measured; the layout has 4"):
         run("partition", *shape, "--pp", "4", "--measured", str(TRACE))
 

@@ -89,15 +89,15 @@ for name, arguments in json.loads(sys.argv[2]).items():
 """
 
 
-def closure(name, found=None):
+def closure(name, result=None):
     """Return the distributions that `name` needs without extras, itself left out."""
-    found = {} if found is None else found
+    result = {} if result is None else result
     for text in distribution(name).requires or ():
         needed = Requirement(text)
-        if needed.name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
-            found[needed.name] = distribution(needed.name)
-            closure(needed.name, found)
-    return found
+        if needed.name not in result and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            result[needed.name] = distribution(needed.name)
+            closure(needed.name, result)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -105,16 +105,16 @@ def site(tmp_path_factory):
     """Return a folder that holds links to the package and to what it declares, and nothing else."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "forescale").symlink_to(Path(forescale.__file__).parent)
-    for each in closure("forescale").values():
-        for top in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
+    for item in closure("forescale").values():
+        for top in {file.parts[0] for file in item.files or ()} - {"..", "__pycache__"}:
             if not (folder / top).exists():
-                (folder / top).symlink_to(Path(str(each.locate_file(top))))
+                (folder / top).symlink_to(Path(str(item.locate_file(top))))
     return folder
 
 
 def isolated(site, program, *arguments, folder):
-    words = [sys.executable, "-I", "-S", "-c", program, str(site), *arguments]
-    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder)
+    parts = [sys.executable, "-I", "-S", "-c", program, str(site), *arguments]
+    return subprocess.run(parts, capture_output=True, text=True, check=False, cwd=folder)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_every_command_is_asked():
     for name in COMMANDS:
         command = typer.main.get_command(application((name,)))
         below = command.commands[name] if hasattr(command, "commands") else command
-        names |= {f"{name} {each}" for each in below.commands} if name == "pipeline" else {name}
+        names |= {f"{name} {command}" for command in below.commands} if name == "pipeline" else {name}
     assert names <= {*QUESTIONS, *NEEDING_MORE}
 
 
@@ -140,8 +140,8 @@ def test_every_command_works(site, tmp_path):
     (tmp_path / "b.toml").write_text(f"{plan}[strategy]\ntp = 2\n", encoding="utf-8")
     (tmp_path / "sweep.toml").write_text(SWEEP, encoding="utf-8")
     (tmp_path / "kernels.json").write_text(json.dumps(OWN_KERNELS), encoding="utf-8")
-    asked = {name: [str(word) for word in words] for name, words in (QUESTIONS | NEEDING_MORE).items()}
-    ran = isolated(site, PROGRAM, json.dumps(asked), folder=tmp_path)
+    question = {name: [str(word) for word in item] for name, item in (QUESTIONS | NEEDING_MORE).items()}
+    ran = isolated(site, PROGRAM, json.dumps(question), folder=tmp_path)
     codes = dict(re.findall(r"^== (.+) ended with (\d+)$", ran.stdout, re.MULTILINE))
     assert codes == dict.fromkeys(QUESTIONS, "0") | dict.fromkeys(NEEDING_MORE, "2"), ran.stderr
     assert "install it with pip install 'forescale[bench]'" in ran.stderr

@@ -32,12 +32,12 @@ def test_json_adds_up(forescale):
 
 
 def test_data_parallel_follows_from_the_devices(forescale):
-    strategy = document(forescale("project", *DENSE, "--tp", 2, "--json"))["strategy"]
-    assert (strategy["dp_replicate"], strategy["dp_shard"]) == (1, 8)
-    strategy = document(forescale("project", *DENSE, "--tp", 2, "--dp-replicate", 2, "--json"))["strategy"]
-    assert (strategy["dp_replicate"], strategy["dp_shard"]) == (2, 4)
-    strategy = document(forescale("project", *DENSE, "--tp", 2, "--zero", 0, "--json"))["strategy"]
-    assert (strategy["dp_replicate"], strategy["dp_shard"]) == (8, 1)
+    layout = document(forescale("project", *DENSE, "--tp", 2, "--json"))["strategy"]
+    assert (layout["dp_replicate"], layout["dp_shard"]) == (1, 8)
+    layout = document(forescale("project", *DENSE, "--tp", 2, "--dp-replicate", 2, "--json"))["strategy"]
+    assert (layout["dp_replicate"], layout["dp_shard"]) == (2, 4)
+    layout = document(forescale("project", *DENSE, "--tp", 2, "--zero", 0, "--json"))["strategy"]
+    assert (layout["dp_replicate"], layout["dp_shard"]) == (8, 1)
 
 
 def test_devices_follow_from_the_degrees_where_none_are_given(forescale):
@@ -65,7 +65,7 @@ def test_a_cluster_that_says_its_size_has_it_unless_flags_say_another(forescale,
         'model = "llama-3.1-8b"\n[cluster]\nbase = "h100-sxm"\nnum_devices = 64\n'
         "[workload]\nseq_len = 4096\nglobal_batch_size = 64\n[strategy]\ntp = 2\n"
     )
-    asked = (
+    question = (
         "llama-3.1-8b",
         "--cluster",
         tmp_path / "lab.toml",
@@ -76,44 +76,44 @@ def test_a_cluster_that_says_its_size_has_it_unless_flags_say_another(forescale,
         "--tp",
         2,
     )
-    for given in (asked, ("--plan", tmp_path / "plan.toml")):
-        found = document(forescale("project", *given, *flags, "--json"))
-        assert (found["cluster"]["num_devices"], found["strategy"]["dp_shard"]) == (devices, devices // 2)
+    for item in (question, ("--plan", tmp_path / "plan.toml")):
+        result = document(forescale("project", *item, *flags, "--json"))
+        assert (result["cluster"]["num_devices"], result["strategy"]["dp_shard"]) == (devices, devices // 2)
 
 
 def test_every_layout_option_reaches_the_strategy(forescale):
-    given = (
+    value = (
         "--no-sp", "--cp", 2, "--cp-kind", "ring", "--vpp", 2, "--zero", 2, "--micro-batch-size", 2,
         "--recompute-modules", "core_attn,mlp", "--axis-order", "tp,cp,pp,dp", "--overlap", "tensor,pipeline",
         "--no-flash-attention",
     )  # fmt: skip
-    strategy = document(forescale("project", *DENSE, "--tp", 2, "--pp", 2, *given, "--json"))["strategy"]
-    assert strategy["sp"] is False
-    assert strategy["cp_kind"] == "ring"
-    assert (strategy["cp"], strategy["vpp"], strategy["zero"], strategy["micro_batch_size"]) == (2, 2, 2, 2)
-    assert strategy["recompute"]["granularity"] == "selective"
-    assert strategy["recompute"]["modules"] == ["core_attn", "mlp"]
-    assert strategy["axis_order"] == ["tp", "cp", "pp", "dp"]
-    assert {name for name, on in strategy["overlap"].items() if on} == {"tensor", "pipeline"}
-    assert strategy["flash_attention"] is False
+    layout = document(forescale("project", *DENSE, "--tp", 2, "--pp", 2, *value, "--json"))["strategy"]
+    assert layout["sp"] is False
+    assert layout["cp_kind"] == "ring"
+    assert (layout["cp"], layout["vpp"], layout["zero"], layout["micro_batch_size"]) == (2, 2, 2, 2)
+    assert layout["recompute"]["granularity"] == "selective"
+    assert layout["recompute"]["modules"] == ["core_attn", "mlp"]
+    assert layout["axis_order"] == ["tp", "cp", "pp", "dp"]
+    assert {name for name, on in layout["overlap"].items() if on} == {"tensor", "pipeline"}
+    assert layout["flash_attention"] is False
 
 
 def test_where_ranks_lie_on_the_network(forescale):
-    given = ("project", *DENSE, "--tp", 4, "--pp", 2, "--placement", "tp=4,pp=2")
-    assert document(forescale(*given, "--json"))["strategy"]["placement"] == [
+    value = ("project", *DENSE, "--tp", 4, "--pp", 2, "--placement", "tp=4,pp=2")
+    assert document(forescale(*value, "--json"))["strategy"]["placement"] == [
         {"tp": 4, "cp": 1, "dp": 1, "pp": 2}
     ]
-    assert "tp=4,pp=2" in forescale(*given).out
+    assert "tp=4,pp=2" in forescale(*value).out
     refused = forescale("project", *DENSE, "--tp", 4, "--placement", "tp=4,pp=3")
     assert "does not fill tier" in refused.err
 
 
 def test_every_run_option_reaches_the_workload(forescale):
-    given = (
+    names = (
         "--optimizer", "lion", "--precision", "fp8", "--fp8-recipe", "delayed", "--grad-dtype", "bf16",
         "--master-dtype", "none", "--moment-dtype", "bf16", "--tokens", "1.5T",
     )  # fmt: skip
-    workload = document(forescale("project", *DENSE, *LAYOUT, *given, "--json"))["workload"]
+    workload = document(forescale("project", *DENSE, *LAYOUT, *names, "--json"))["workload"]
     assert workload["optimizer"] == "lion"
     assert workload["tokens"] == 1.5e12
     precision = workload["precision"]
@@ -122,8 +122,8 @@ def test_every_run_option_reaches_the_workload(forescale):
 
 
 def test_uneven_stages_and_layers_of_recompute(forescale):
-    given = ("--pp", 4, "--stage-layers", "7,8,8,9", "--recompute-layers", 2, "--json")
-    body = document(forescale("project", *DENSE, *given))
+    value = ("--pp", 4, "--stage-layers", "7,8,8,9", "--recompute-layers", 2, "--json")
+    body = document(forescale("project", *DENSE, *value))
     assert [stage["num_layers"] for stage in body["memory"]["stages"]] == [7, 8, 8, 9]
     recompute = body["strategy"]["recompute"]
     assert (recompute["granularity"], recompute["num_layers"]) == ("full", 2)
@@ -217,9 +217,9 @@ def primus(tmp_path):
 
 def test_a_primus_experiment_is_a_whole_plan(forescale, primus):
     body = document(forescale("project", primus, "--cluster", "mi355x", "--nodes", 8, "--json"))
-    strategy, workload = body["strategy"], body["workload"]
-    assert (strategy["pp"], strategy["ep"], strategy["zero"], strategy["micro_batch_size"]) == (2, 8, 0, 2)
-    assert strategy["dp_replicate"] * strategy["dp_shard"] == 32
+    layout, workload = body["strategy"], body["workload"]
+    assert (layout["pp"], layout["ep"], layout["zero"], layout["micro_batch_size"]) == (2, 8, 0, 2)
+    assert layout["dp_replicate"] * layout["dp_shard"] == 32
     assert (workload["global_batch_size"], workload["precision"]["compute"]) == (128, "bf16")
     assert any("keys that do not change the projection: lr" in note["text"] for note in body["notes"])
     ran = forescale("project", primus, "--cluster", "mi355x", "--nodes", 8, "--micro-batch-size", 1, "--json")
@@ -305,18 +305,18 @@ BENCH = Path(__file__).parents[2] / "examples" / "bench.json"
 
 
 def test_what_was_measured_stands_beside_the_models(forescale):
-    given = ("project", *DENSE, *LAYOUT, "--load-benchmark", BENCH)
+    value = ("project", *DENSE, *LAYOUT, "--load-benchmark", BENCH)
     alone, body = (
         document(forescale("project", *DENSE, *LAYOUT, "--json")),
-        document(forescale(*given, "--json")),
+        document(forescale(*value, "--json")),
     )
-    both = document(forescale(*given, "--mode", "both", "--json"))
+    both = document(forescale(*value, "--mode", "both", "--json"))
     assert both["simulated"]["step_time_s"] == alone["step_time_s"]
     assert both["step_time_s"] == body["step_time_s"] != alone["step_time_s"]
     assert {row["rule"] for row in body["costs"]["restored"]} == {"model"}
-    primus = document(forescale(*given, "--restore", "primus", "--json"))
+    primus = document(forescale(*value, "--restore", "primus", "--json"))
     assert {row["rule"] for row in primus["costs"]["restored"]} == {"primus"}
-    shown = forescale(*given, "--mode", "both").out
+    shown = forescale(*value, "--mode", "both").out
     for text in (
         "simulate  benchmark  difference",
         "from measured work",
@@ -373,11 +373,11 @@ def test_stages_as_a_run_took_them(forescale, tmp_path):
     data = Path(__file__).parents[1] / "data" / "schedules"
     for file in data.glob("gpu8_layer64_gbs16__pp8__*.json"):
         shutil.copy(file, tmp_path / file.name.removeprefix("gpu8_layer64_gbs16__pp8__"))
-    given = ("--cluster", "mi300x", "--devices", 8, "--seq-len", 4096, "--global-batch-size", 16)
-    ran = forescale("project", "llama-3.1-8b", *given, "--pp", 8, "--measured", tmp_path)
+    value = ("--cluster", "mi300x", "--devices", 8, "--seq-len", 4096, "--global-batch-size", 16)
+    ran = forescale("project", "llama-3.1-8b", *value, "--pp", 8, "--measured", tmp_path)
     assert ran.code == 0, ran.err
     assert "simulate  benchmark  difference" in ran.out
     assert "note (measured): stages take what those of" in ran.out
-    wrong = forescale("project", "llama-3.1-8b", *given, "--pp", 4, "--measured", tmp_path)
+    wrong = forescale("project", "llama-3.1-8b", *value, "--pp", 4, "--measured", tmp_path)
     assert (wrong.code, wrong.out) == (2, "")
     assert "has 4 stages; the measured step has 8" in wrong.err

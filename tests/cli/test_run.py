@@ -20,21 +20,21 @@ RUN = (
 def test_a_run_in_phases(forescale):
     phases = ("--phase", "tokens=1T", "--phase", "tokens=50B seq_len=131072 global_batch_size=16 cp=8")
     ran = forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json")
-    found = json.loads(ran.out)
-    assert found["schema"] == "forescale.run/1"
-    assert [row["seq_len"] for row in found["phases"]] == [8192, 131_072]
-    assert found["days"]["low"] < found["days"]["expected"] < found["days"]["high"]
-    assert found["money"]["expected"] == pytest.approx(2 * found["device_hours"]["expected"])
+    result = json.loads(ran.out)
+    assert result["schema"] == "forescale.run/1"
+    assert [row["seq_len"] for row in result["phases"]] == [8192, 131_072]
+    assert result["days"]["low"] < result["days"]["expected"] < result["days"]["high"]
+    assert result["money"]["expected"] == pytest.approx(2 * result["device_hours"]["expected"])
     assert forescale("run", *RUN, "--tp", 1, *phases, "--price", 2, "--json").out == ran.out
 
 
 def test_a_given_layout_that_does_not_fit_is_marked(forescale):
     large = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", 64, "--global-batch-size", 256)
     fits, more = ("--phase", "tokens=1T seq_len=4096 tp=8 pp=4"), ("--phase", "tokens=1B seq_len=4096 tp=1")
-    said = " ".join(forescale("run", *large, *fits, *more).out.split())
-    assert "OOM in phase 2: " in said
+    message = " ".join(forescale("run", *large, *fits, *more).out.split())
+    assert "OOM in phase 2: " in message
     assert "OOM in" not in forescale("run", *large, *fits).out
-    assert " money USD " in said
+    assert " money USD " in message
     assert "USD" not in forescale("run", *large, *fits, "--price", 2).out
 
 
@@ -163,13 +163,13 @@ APART = ("--sites", "2,1Gbit/s", "--outer", "diloco every=100 fragments=8 overla
 
 
 def test_sites(forescale):
-    told = ("sites", *RUN, *APART)
-    found = json.loads(forescale(*told, "--json").out)
-    needed = list(found["bandwidth_bit_per_s"].values())
+    explicit = ("sites", *RUN, *APART)
+    result = json.loads(forescale(*explicit, "--json").out)
+    needed = list(result["bandwidth_bit_per_s"].values())
     assert needed == sorted(needed)
-    assert 0 < found["utilisation"] <= 1
-    assert found["outer"] == {"method": "diloco", "every": 100, "fragments": 8, "overlap": 1, "bits": 4.0}
-    assert "is not projected" in forescale(*told).out
+    assert 0 < result["utilisation"] <= 1
+    assert result["outer"] == {"method": "diloco", "every": 100, "fragments": 8, "overlap": 1, "bits": 4.0}
+    assert "is not projected" in forescale(*explicit).out
 
 
 @pytest.mark.parametrize("command", ["project", "search", "run", "memory"])
@@ -292,12 +292,12 @@ def test_failures_that_a_file_counts(forescale, tmp_path):
         "run", *RUN, "--tokens", "100B", "--failures", tmp_path / "log.toml", "--restart", "10min", "--json"
     )
     assert ran.code == 0, ran.err
-    found = json.loads(ran.out)
-    days = found["device_hours"]["expected"] / 24.0
-    assert found["interruptions"] == pytest.approx(
+    result = json.loads(ran.out)
+    days = result["device_hours"]["expected"] / 24.0
+    assert result["interruptions"] == pytest.approx(
         {"gpu": 4 / 160 * days, "network": 1 / 160 * days}, rel=1e-3
     )
-    assert (found["failures"], found["operations"]["restart"]) == ("log", 600.0)
+    assert (result["failures"], result["operations"]["restart"]) == ("log", 600.0)
     plan = 'failures = "log.toml"\n'
     (tmp_path / "asked.toml").write_text(f"{TWO_PHASES}\n[operations]\n{plan}", encoding="utf-8")
     ran = forescale("run", tmp_path / "asked.toml", "--json")
@@ -336,9 +336,9 @@ def test_a_run_is_planned_for_a_deadline(forescale):
     ran = forescale(*PLANNED, "--deadline", "30d", "--json")
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
-    chosen = document["front"][document["chosen"]]
-    assert chosen["cost"] == min(each["cost"] for each in document["front"])
-    assert chosen["days"] <= 30.0
+    selected = document["front"][document["chosen"]]
+    assert selected["cost"] == min(item["cost"] for item in document["front"])
+    assert selected["days"] <= 30.0
     shown = forescale(*PLANNED, "--budget", "1M", "--price", "2")
     assert "the soonest of 2 numbers of devices" in shown.out
 
@@ -417,21 +417,21 @@ def test_what_no_run_can_be_operated_with_is_one_sentence(forescale, command, mo
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
 def test_a_run_that_never_ends_says_why_wherever_days_are(forescale, command):
-    told = (command, *ASKED, *COMMANDS[command], "--tokens", "1T")
-    said = " ".join(forescale(*told, "--failures", "1e6").out.split())
-    assert "no work is ever saved" in said
-    said = " ".join(forescale(*told, "--interval", "0.1").out.split())
-    assert "longer than the 0.1 s between two; give an interval of" in said
+    explicit = (command, *ASKED, *COMMANDS[command], "--tokens", "1T")
+    message = " ".join(forescale(*explicit, "--failures", "1e6").out.split())
+    assert "no work is ever saved" in message
+    message = " ".join(forescale(*explicit, "--interval", "0.1").out.split())
+    assert "longer than the 0.1 s between two; give an interval of" in message
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
 def test_days_on_the_calendar_say_whose_failures(forescale, command):
-    told = (command, *ASKED, *COMMANDS[command])
-    said = " ".join(
-        forescale(*told, "--tokens", "1T", "--failures", "meta-rsc-1", "--failure-factor", 3).out.split()
+    explicit = (command, *ASKED, *COMMANDS[command])
+    message = " ".join(
+        forescale(*explicit, "--tokens", "1T", "--failures", "meta-rsc-1", "--failure-factor", 3).out.split()
     )
-    assert "mostly step time) on the calendar, failures as meta-rsc-1 × 3" in said
-    without = forescale(*told, "--restart", 60)
+    assert "mostly step time) on the calendar, failures as meta-rsc-1 × 3" in message
+    without = forescale(*explicit, "--restart", 60)
     assert (without.code, without.out) == (2, "")
     assert "--restart is of a whole run: give its --tokens, such as 15T" in without.err
 

@@ -66,9 +66,9 @@ def test_a_target_finds_the_fewest_devices(forescale):
     assert body["chosen"] == met[0]["num_devices"]
     assert met[0]["training_days"] <= 400
     assert all(point["training_days"] > 400 for point in body["points"] if point["best"] and point not in met)
-    chosen = met[0]
-    assert chosen["cost"] == pytest.approx(2 * 24 * chosen["training_days"] * chosen["num_devices"])
-    assert chosen["best"]["cluster"]["num_devices"] == chosen["num_devices"]
+    selected = met[0]
+    assert selected["cost"] == pytest.approx(2 * 24 * selected["training_days"] * selected["num_devices"])
+    assert selected["best"]["cluster"]["num_devices"] == selected["num_devices"]
 
 
 def test_a_target_that_nothing_reaches_is_an_answer(forescale):
@@ -89,12 +89,12 @@ def test_counts_are_searched_one_by_one(forescale):
 
 
 def test_batches_are_searched_one_by_one(forescale):
-    asked = ("search", MODEL, *MACHINE, "--seq-len", 4096, "--batches", "128,32,64", *HELD)
-    body = document(forescale(*asked, "--json"))
+    question = ("search", MODEL, *MACHINE, "--seq-len", 4096, "--batches", "128,32,64", *HELD)
+    body = document(forescale(*question, "--json"))
     assert [point["global_batch_size"] for point in body["points"]] == [32, 64, 128]
     rates = [point["tokens_per_s_per_device"] for point in body["points"]]
     assert body["chosen"] == body["points"][rates.index(max(rates))]["global_batch_size"]
-    ran = forescale(*asked)
+    ran = forescale(*question)
     assert ran.code == 0, ran.err
     for text in ("batch", "a global batch of 128 sequences", "16 × h100-sxm"):
         assert text in ran.out
@@ -123,6 +123,6 @@ def test_what_a_reader_said_is_told(forescale, tmp_path):
         "--micro-batch-size 2 --global-batch-size 64 --bf16 --lr 1e-4",
         encoding="utf-8",
     )
-    asked = ("search", script, "--cluster", "h100-sxm", "--device-counts", "4,8", *HELD)
+    question = ("search", script, "--cluster", "h100-sxm", "--device-counts", "4,8", *HELD)
     for more in ((), ("--pareto",)):
-        assert "--lr" in forescale(*asked, *more).out
+        assert "--lr" in forescale(*question, *more).out

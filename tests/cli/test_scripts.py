@@ -32,24 +32,24 @@ def asked(forescale, tmp_path, text, *more, name="run.sh"):
     return json.loads(ran.out)
 
 
-def devices(found):
-    return math.prod(found["strategy"][name] for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard"))
+def devices(result):
+    return math.prod(result["strategy"][name] for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard"))
 
 
 def test_the_launcher_says_the_devices(forescale, tmp_path):
-    found = asked(forescale, tmp_path, SCRIPT % 2)
-    assert found["strategy"]["tp"] == 2
-    assert found["strategy"]["sp"] is True
-    assert devices(found) == 16
-    assert any("50257 entries is that of GPT2BPETokenizer" in str(note) for note in found["notes"])
+    result = asked(forescale, tmp_path, SCRIPT % 2)
+    assert result["strategy"]["tp"] == 2
+    assert result["strategy"]["sp"] is True
+    assert devices(result) == 16
+    assert any("50257 entries is that of GPT2BPETokenizer" in str(note) for note in result["notes"])
 
 
 def test_variables_and_flags_go_over_the_script_before_it_is_checked(forescale, tmp_path):
-    found = asked(forescale, tmp_path, SCRIPT % 2, "--var", "TP=1", "--var", "NUM_NODES=1")
-    assert (found["strategy"]["tp"], found["strategy"]["sp"]) == (1, False)
-    assert devices(found) == 8
-    found = asked(forescale, tmp_path, SCRIPT % 1, "--tp", 1, "--pp", 1, "--devices", 1)
-    assert (found["strategy"]["pp"], devices(found)) == (1, 1)
+    result = asked(forescale, tmp_path, SCRIPT % 2, "--var", "TP=1", "--var", "NUM_NODES=1")
+    assert (result["strategy"]["tp"], result["strategy"]["sp"]) == (1, False)
+    assert devices(result) == 8
+    result = asked(forescale, tmp_path, SCRIPT % 1, "--tp", 1, "--pp", 1, "--devices", 1)
+    assert (result["strategy"]["pp"], devices(result)) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -49,37 +49,37 @@ def test_json_is_best_first(forescale):
 def test_limits_of_a_plan_hold_until_a_flag_says_otherwise(forescale, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text('objective = "peak_memory"\nmax_memory = "60 GiB"\n')
-    asked = (*SEARCH, "--plan", plan)
-    own = document(forescale("search", *asked, "--json"))
+    question = (*SEARCH, "--plan", plan)
+    local = document(forescale("search", *question, "--json"))
     over = document(
-        forescale("search", *asked, "--objective", "step_time", "--max-memory", "50GiB", "--json")
+        forescale("search", *question, "--objective", "step_time", "--max-memory", "50GiB", "--json")
     )
     usual = document(forescale("search", *SEARCH, "--max-memory", "50GiB", "--json"))
-    assert own["objective"] == "peak_memory"
+    assert local["objective"] == "peak_memory"
     assert over["objective"] == "step_time"
     assert over["best"] == usual["best"]
-    assert over["best"][0]["step_time_s"] < own["best"][0]["step_time_s"]
-    refused = forescale("search", *asked, "--pareto")
+    assert over["best"][0]["step_time_s"] < local["best"][0]["step_time_s"]
+    refused = forescale("search", *question, "--pareto")
     assert "--pareto does not go with --objective peak_memory" in refused.err
 
 
 def test_a_batch_need_not_divide_by_the_devices_under_a_framework(forescale):
-    asked = (
+    question = (
         "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2"
     )
-    found = document(forescale(*asked.split(), "--framework", "nanotron", "--json"))
-    layouts = [one["strategy"] for one in found["best"]]
-    assert {24 % (each["dp_replicate"] * each["dp_shard"]) for each in layouts} == {0}
+    result = document(forescale(*question.split(), "--framework", "nanotron", "--json"))
+    layouts = [one["strategy"] for one in result["best"]]
+    assert {24 % (layout["dp_replicate"] * layout["dp_shard"]) for layout in layouts} == {0}
 
 
 def test_what_the_framework_cannot_be_told_of_a_layout_stands_with_it(forescale):
-    asked = "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2 --json"
-    for option, told in (("--framework", True), ("--for", False)):
-        for found in document(forescale(*asked.split(), option, "nanotron"))["best"]:
-            beyond = found["strategy"]["vpp"] > 1
-            text = f"nanotron cannot run this: vpp {found['strategy']['vpp']} (it takes 1)"
-            assert any(note["text"].startswith(text) for note in found["notes"]) is beyond
-            assert told or not beyond
+    question = "search llama-3.1-8b --cluster h100-sxm --devices 16 --seq-len 2048 --global-batch-size 24 --fix tp=2 --json"
+    for option, explicit in (("--framework", True), ("--for", False)):
+        for item in document(forescale(*question.split(), option, "nanotron"))["best"]:
+            beyond = item["strategy"]["vpp"] > 1
+            text = f"nanotron cannot run this: vpp {item['strategy']['vpp']} (it takes 1)"
+            assert any(note["text"].startswith(text) for note in item["notes"]) is beyond
+            assert explicit or not beyond
 
 
 def test_objective_is_what_is_ranked_by(forescale):
@@ -202,11 +202,11 @@ def test_the_fastest_that_fits_for_sure_is_named(forescale):
 @pytest.mark.parametrize("number", range(4))
 def test_what_is_held_fixed_is_opened_by_its_option(forescale, number):
     small = (*DENSE[:-2], "--global-batch-size", "64", "--fix", "tp=8", "--top", "1", "--json")
-    held = document(forescale("search", *small))["held_fixed"]
-    assert [each["dimension"] for each in held] == ["framework", "schedule", "overlap", "graphs"]
-    option = held[number]["option"].replace("NAME", "megatron-core").split()
+    held_fixed = document(forescale("search", *small))["held_fixed"]
+    assert [item["dimension"] for item in held_fixed] == ["framework", "schedule", "overlap", "graphs"]
+    option = held_fixed[number]["option"].replace("NAME", "megatron-core").split()
     opened = document(forescale("search", *small, *option))
-    assert held[number] not in opened["held_fixed"]
+    assert held_fixed[number] not in opened["held_fixed"]
 
 
 def test_relaxed_constraints_are_a_table_and_one_binds(forescale):
@@ -220,8 +220,8 @@ def test_relaxed_constraints_are_a_table_and_one_binds(forescale):
 
 
 def test_where_nothing_fits_the_changes_that_help_are_listed(forescale):
-    asked = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096")
-    ran = forescale("search", *asked, "--global-batch-size", "16", "--fix", "cp=1")
+    names = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096")
+    ran = forescale("search", *names, "--global-batch-size", "16", "--fix", "cp=1")
     assert ran.code == 2
     text = " ".join(ran.err.split())
     assert "more per device fits" in text

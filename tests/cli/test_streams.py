@@ -22,8 +22,8 @@ PROJECT = ("project", *DENSE, *LAYOUT)
 
 def started(arguments, *, before="", after="", **options):
     """Run the command line as a process with a program around it."""
-    words = [str(word) for word in arguments]
-    program = f"import os, sys\n{before}\nfrom forescale.cli import main\nmain({words})\n{after}"
+    parts = [str(word) for word in arguments]
+    program = f"import os, sys\n{before}\nfrom forescale.cli import main\nmain({parts})\n{after}"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, **options
     )
@@ -45,9 +45,9 @@ def test_a_reader_that_leaves_is_no_failure(arguments):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as pipe:
-        words = [str(word) for word in arguments]
+        parts = [str(word) for word in arguments]
         done = subprocess.run(
-            [sys.executable, "-m", "forescale", *words], stdout=pipe, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-m", "forescale", *parts], stdout=pipe, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -122,10 +122,10 @@ def test_a_terminal_of_few_characters_shows_every_line(monkeypatch, arguments, e
 
 def test_every_character_of_our_own_is_spelt_out_in_ascii():
     files = [path for kind in ("*.py", "*.toml", "*.json") for path in SOURCE.rglob(kind)]
-    own = set(re.findall(r"[^\x00-\x7f]", "".join(path.read_text(encoding="utf-8") for path in files)))
-    assert {"×", "–", "▶", "→", "µ"} <= own
+    local = set(re.findall(r"[^\x00-\x7f]", "".join(path.read_text(encoding="utf-8") for path in files)))
+    assert {"×", "–", "▶", "→", "µ"} <= local
     spelt = {
-        character: character.encode("ascii", console.HANDLER).decode() for character in own if _readied()
+        character: character.encode("ascii", console.HANDLER).decode() for character in local if _readied()
     }
     assert [character for character, word in spelt.items() if not word or "\\" in word] == []
 

@@ -40,8 +40,8 @@ def test_one_screen(forescale):
 
 def test_dimensions_memory_and_rows_are_as_asked(forescale, tmp_path):
     path = tmp_path / "best.csv"
-    asked = ("--fix", "pp=64", "--fix", "micro_batch_size=1", "--max-memory", "100GB", "--top", "3")
-    body = document(forescale(*STUDY, "1d", *asked, "--csv", path, "--json"))
+    names = ("--fix", "pp=64", "--fix", "micro_batch_size=1", "--max-memory", "100GB", "--top", "3")
+    body = document(forescale(*STUDY, "1d", *names, "--csv", path, "--json"))
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     assert len(rows) == len(body["best"]) == 3
     assert {row["pp"] for row in rows} == {"64"}

@@ -28,9 +28,9 @@ def test_every_point_is_shown_and_the_best_is_marked(forescale, file):
 
 def test_days_and_money_are_shown_where_they_are_known(forescale, file):
     assert "days" not in forescale("sweep", file, "--jobs", "1").out
-    told = ("sweep", file, "--jobs", "1", "--set", "workload.tokens=1e12")
-    rows = json.loads(forescale(*told, "--json").out)["rows"]
-    lines = forescale(*told).out.splitlines()
+    explicit = ("sweep", file, "--jobs", "1", "--set", "workload.tokens=1e12")
+    rows = json.loads(forescale(*explicit, "--json").out)["rows"]
+    lines = forescale(*explicit).out.splitlines()
     assert "step days cost tok/s/dev" in " ".join(lines[2].split())
     for line, row in zip(lines[3:], rows, strict=False):
         assert f" {row['calendar_days']:,.1f} " in line
@@ -103,11 +103,11 @@ def test_the_metric_chooses_the_best(forescale, file):
 
 
 def test_the_page_says_what_points_are_compared_by(forescale, file, tmp_path):
-    for metric, said in (("mfu", "Best by MFU."), ("peak_bytes", "Best by peak memory.")):
+    for metric, message in (("mfu", "Best by MFU."), ("peak_bytes", "Best by peak memory.")):
         out = tmp_path / metric
         assert forescale("sweep", file, "--jobs", "1", "--metric", metric, "--output", out).code == 0
         page = (out / "report.html").read_text(encoding="utf-8")
-        assert said in page
+        assert message in page
         assert f">forescale sweep {file} --jobs 1 --metric {metric} --output {out}</pre>" in page
 
 

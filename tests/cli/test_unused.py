@@ -40,31 +40,31 @@ def figures(ran):
     return json.loads(ran.out)
 
 
-def written(words):
-    return f"--set {words[1].partition('=')[0]}" if words[0] == "--set" else words[0]
+def written(parts):
+    return f"--set {parts[1].partition('=')[0]}" if parts[0] == "--set" else parts[0]
 
 
-@pytest.mark.parametrize(("words", "under", "with_it"), IDLE, ids=lambda each: str(each[0]))
+@pytest.mark.parametrize(("words", "under", "with_it"), IDLE, ids=lambda item: str(item[0]))
 def test_what_changes_nothing_is_said_and_nothing_else(forescale, words, under, with_it):
     """The figures are those without the option; where it works, no note is made."""
     plain = figures(forescale("project", *DENSE, *LAYOUT, "--json"))
     idle = figures(forescale("project", *DENSE, *LAYOUT, *words, "--json"))
     flag = written(words)
-    said = {"topic": "layout", "text": f"{flag} changes nothing here: it goes with {under}"}
-    assert said in idle["notes"]
-    assert said not in plain["notes"]
+    message = {"topic": "layout", "text": f"{flag} changes nothing here: it goes with {under}"}
+    assert message in idle["notes"]
+    assert message not in plain["notes"]
     assert idle["step_time_s"] == plain["step_time_s"]
     assert idle["memory"] == plain["memory"]
     works = figures(forescale("project", *DENSE, *LAYOUT, *words, *with_it, "--json"))
-    assert not any("changes nothing here" in each["text"] for each in works["notes"])
+    assert not any("changes nothing here" in note["text"] for note in works["notes"])
 
 
-@pytest.mark.parametrize(("shape", "words", "under"), SHAPED, ids=lambda each: str(each[0]))
+@pytest.mark.parametrize(("shape", "words", "under"), SHAPED, ids=lambda item: str(item[0]))
 def test_what_the_shape_leaves_nothing_to_do_is_said(forescale, shape, words, under):
     plain = figures(forescale("project", *DENSE, *LAYOUT, *shape, "--json"))
     idle = figures(forescale("project", *DENSE, *LAYOUT, *shape, *words, "--json"))
     text = f"{written(words)} changes nothing here: it goes with {under}"
-    assert text in [each["text"] for each in idle["notes"]]
+    assert text in [note["text"] for note in idle["notes"]]
     assert (idle["step_time_s"], idle["memory"]) == (plain["step_time_s"], plain["memory"])
 
 
@@ -72,8 +72,8 @@ def test_what_the_shape_leaves_nothing_to_do_is_said(forescale, shape, words, un
 def test_a_search_says_what_changes_nothing_in_its_space(forescale, words, flag, under):
     plain = figures(forescale("search", *SEARCH, "--json"))
     idle = figures(forescale("search", *SEARCH, *words, "--json"))
-    said = {"topic": "layout", "text": f"{flag} changes nothing here: it goes with {under}"}
-    assert said in idle["best"][0]["notes"]
+    message = {"topic": "layout", "text": f"{flag} changes nothing here: it goes with {under}"}
+    assert message in idle["best"][0]["notes"]
     assert idle["best"][0]["step_time_s"] == plain["best"][0]["step_time_s"]
     wider = forescale("search", *DENSE, "--fix", "micro_batch_size=1", "--fix", "cp=2", "--top", 1, *words)
     assert "cp of 2 or more" not in wider.out
@@ -87,19 +87,19 @@ def test_set_of_what_is_searched_is_refused(forescale, command):
 
 
 def test_an_explanation_says_it_too(forescale):
-    model, *asked = DENSE
-    ran = forescale("explain", model, "mfu", *asked, *LAYOUT, "--no-cp-balanced")
+    model, *question = DENSE
+    ran = forescale("explain", model, "mfu", *question, *LAYOUT, "--no-cp-balanced")
     assert ran.out.rstrip().endswith("--no-cp-balanced changes nothing here: it goes with cp of 2 or more")
 
 
 def test_parts_that_a_model_does_not_have_are_named(forescale):
-    words = ("--freeze", "moe,vision,norm", "--recompute-modules", "moe,mlp", "--document-len", 9999)
-    said = [
-        each["text"] for each in figures(forescale("project", *DENSE, *LAYOUT, *words, "--json"))["notes"]
+    parts = ("--freeze", "moe,vision,norm", "--recompute-modules", "moe,mlp", "--document-len", 9999)
+    texts = [
+        note["text"] for note in figures(forescale("project", *DENSE, *LAYOUT, *parts, "--json"))["notes"]
     ]
-    assert "llama-3.1-8b has no moe: recompute.modules changes nothing there" in said
-    assert "llama-3.1-8b has no moe, vision: trainable.frozen changes nothing there" in said
-    assert "documents of 9999 tokens are cut at seq_len 4096: document_len changes nothing" in said
+    assert "llama-3.1-8b has no moe: recompute.modules changes nothing there" in texts
+    assert "llama-3.1-8b has no moe, vision: trainable.frozen changes nothing there" in texts
+    assert "documents of 9999 tokens are cut at seq_len 4096: document_len changes nothing" in texts
 
 
 def test_a_whole_run_says_so_once(forescale):
@@ -132,11 +132,11 @@ global_batch_size = 32
 recipe = "blockwise"
 """
     plan.write_text(text)
-    notes = [each["text"] for each in figures(forescale("project", "--plan", plan, "--json"))["notes"]]
+    notes = [note["text"] for note in figures(forescale("project", "--plan", plan, "--json"))["notes"]]
     assert "strategy.reshard of the plan changes nothing here: it goes with zero 2 or 3" in notes
     assert "precision.recipe of the plan changes nothing here: it goes with --precision fp8" in notes
-    assert not any("strategy.sp " in each for each in notes)
+    assert not any("strategy.sp " in note for note in notes)
     plan.write_text(text.replace("zero = 1", "zero = 3").replace("recipe =", 'compute = "fp8"\nrecipe ='))
     works = figures(forescale("project", "--plan", plan, "--json"))
     assert works["workload"]["seq_len"] == 2048
-    assert not any("changes nothing here" in each["text"] for each in works["notes"])
+    assert not any("changes nothing here" in note["text"] for note in works["notes"])

@@ -33,9 +33,9 @@ def check_compute_model(model: ComputeModel) -> None:
             assert alone.item() == together[index], (
                 f"{op}: candidate {index} alone differs from itself among all"
             )
-        said = model.provenance(op)
-        assert said.source, f"{op}: says where its durations come from"
-        assert 0.0 < said.low <= said.high, f"{op}: spread is an interval"
+        provenance = model.provenance(op)
+        assert provenance.source, f"{op}: says where its durations come from"
+        assert 0.0 < provenance.low <= provenance.high, f"{op}: spread is an interval"
 
 
 def check_collective_model(model: CollectiveModel) -> None:

@@ -90,10 +90,10 @@ def _check_reading(reader: Reader, reading: ParsedFile, sample: Sample) -> None:
     assert reading.unknown == (), "nothing unknown passes a strict reading"
     for note in reading.notes:
         assert "\n" not in note and note, "a note is one sentence"
-    told = [*reading.used, *reading.ignored]
-    assert len(set(told)) == len(told), "a key is either used or ignored"
+    used = [*reading.used, *reading.ignored]
+    assert len(set(used)) == len(used), "a key is either used or ignored"
     if sample.keys:
-        missing = sample.keys - set(told)
+        missing = sample.keys - set(used)
         assert not missing, f"keys dropped in silence: {sorted(missing)}"
     if reading.strategy is not None and reading.num_devices is not None:
         assert reading.strategy.num_devices == reading.num_devices, "the layout fills its devices"

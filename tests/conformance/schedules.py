@@ -43,17 +43,17 @@ def check_schedule(
         alone = compiled.time(_times(passes, index), LinkTimes(latency=delay[:, index]))
         assert alone.makespan == bulk.last_end[:, index].max(), "one at a time and in bulk must agree exactly"
         assert alone.longest_span == (bulk.last_end - bulk.first_start)[:, index].max()
-    plain = reference_makespan(schedule, [each[:, 0] for each in passes], delay[:, 0])
+    plain = reference_makespan(schedule, [pass_[:, 0] for pass_ in passes], delay[:, 0])
     assert np.isclose(plain, bulk.last_end[:, 0].max(), rtol=1e-12), "the event loop disagrees"
     for which in range(3):
-        longer = [each.copy() for each in passes]
+        longer = [pass_.copy() for pass_ in passes]
         longer[which][random.integers(stages)] *= 1.5
         grown = compiled.time(_times(longer, slice(None)), LinkTimes(latency=delay))
         assert np.all(grown.last_end.max(axis=0) >= bulk.last_end.max(axis=0)), "a longer pass made it faster"
 
 
 def _times(passes: list[Array], which: int | slice) -> StageTimes:
-    forward, inputs, weights = (each[:, which] for each in passes)
+    forward, inputs, weights = (pass_[:, which] for pass_ in passes)
     return StageTimes(forward=forward, input_grad=inputs, weight_grad=weights)
 
 
@@ -88,7 +88,7 @@ def reference_makespan(schedule: Schedule, passes: list[Array], delay: Array) ->
                 arrivals = [_arrival(part, rank, schedule, done, delay) for part in parts]
                 if None in arrivals:
                     break
-                begin = max(clock[rank], *(each or 0.0 for each in arrivals))
+                begin = max(clock[rank], *(arrival or 0.0 for arrival in arrivals))
                 clock[rank] = begin + sum(_spent(part, passes, schedule) for part in parts)
                 for part in parts:
                     if part.kind in (Kind.F, Kind.B, Kind.I):
@@ -121,6 +121,6 @@ def _arrival(
 
 
 def _spent(part: Action, passes: list[Array], schedule: Schedule) -> float:
-    forward, inputs, weights = (float(each[part.stage % schedule.num_stages]) for each in passes)
+    forward, inputs, weights = (float(pass_[part.stage % schedule.num_stages]) for pass_ in passes)
     whole = {Kind.F: forward, Kind.I: inputs, Kind.W: weights, Kind.B: inputs + weights}.get(part.kind, 0.0)
     return whole / schedule.num_splits

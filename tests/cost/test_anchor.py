@@ -36,27 +36,27 @@ def test_in_proportion_a_quarter_is_left_on_four_times_the_ranks():
 
 
 def test_peaks_are_split_into_what_lies_above_formulas_and_above_tensors():
-    found = Residual.from_rows(allocated_bytes=70 * GIB, reserved_bytes=77 * GIB, analytical_bytes=60 * GIB)
-    assert (found.framework_overhead_bytes, found.live_tensor_excess_bytes) == (7 * GIB, 10 * GIB)
-    assert (found.total_bytes, found.reserved_ratio) == (17 * GIB, None)
-    assert found.above(0.5) == 8.5 * GIB
+    rows = Residual.from_rows(allocated_bytes=70 * GIB, reserved_bytes=77 * GIB, analytical_bytes=60 * GIB)
+    assert (rows.framework_overhead_bytes, rows.live_tensor_excess_bytes) == (7 * GIB, 10 * GIB)
+    assert (rows.total_bytes, rows.reserved_ratio) == (17 * GIB, None)
+    assert rows.above(0.5) == 8.5 * GIB
     more = Residual.from_rows(allocated_bytes=70 * GIB, reserved_bytes=70 * GIB, analytical_bytes=80 * GIB)
     assert (more.framework_overhead_bytes, more.live_tensor_excess_bytes) == (0.0, 0.0)
 
 
 def test_formulas_that_say_too_much_take_off_the_expected_and_nothing_of_the_upper_end():
-    given = {"allocated_bytes": 70 * GIB, "reserved_bytes": 77 * GIB, "analytical_bytes": 80 * GIB}
-    found = Residual.from_rows(**given, signed=True)
-    assert (found.live_tensor_excess_bytes, found.total_bytes) == (-10 * GIB, -3 * GIB)
-    assert found.reserved_ratio == pytest.approx(1.1)
-    assert found.total_bytes + found.above(0.5) == 10.5 * GIB
-    assert Residual.from_rows(**given, signed=True, tracked=True).reserved_ratio is None
+    value = {"allocated_bytes": 70 * GIB, "reserved_bytes": 77 * GIB, "analytical_bytes": 80 * GIB}
+    rows = Residual.from_rows(**value, signed=True)
+    assert (rows.live_tensor_excess_bytes, rows.total_bytes) == (-10 * GIB, -3 * GIB)
+    assert rows.reserved_ratio == pytest.approx(1.1)
+    assert rows.total_bytes + rows.above(0.5) == 10.5 * GIB
+    assert Residual.from_rows(**value, signed=True, tracked=True).reserved_ratio is None
 
 
 def test_what_the_host_loses_counts_once():
     device = load_device("h100-sxm")
     anchor = Anchor(source="bench.json", blocks={"dense": {"forward": took(1.0)}})
-    plain, timed = (Costs(anchor=each).run_factors(device, "megatron-core") for each in (None, anchor))
+    plain, timed = (Costs(anchor=item).run_factors(device, "megatron-core") for item in (None, anchor))
     assert plain.microbatch_overhead_s > 0.0
     assert (timed.microbatch_overhead_s, timed.step_overhead_s) == (0.0, 0.0)
     assert Costs(anchor=replace(anchor, timed=False)).run_factors(device, "megatron-core") == plain

@@ -23,28 +23,28 @@ def table(*timings):
     return KernelTable(timings)
 
 
-def seconds(found):
-    return found.below_s + found.share * (found.above_s - found.below_s)
+def seconds(result):
+    return result.below_s + result.share * (result.above_s - result.below_s)
 
 
 def test_a_timed_shape_is_found_exactly_and_equal_shapes_give_their_median():
-    found = table((GEMM, 3e-4), (GEMM, 1e-4), (GEMM, 2e-4)).find(GEMM)
-    assert found.exact.item()
-    assert seconds(found).item() == 2e-4
+    find = table((GEMM, 3e-4), (GEMM, 1e-4), (GEMM, 2e-4)).find(GEMM)
+    assert find.exact.item()
+    assert seconds(find).item() == 2e-4
 
 
 def test_between_two_timed_shapes_seconds_follow_the_work():
     grid = table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4))
-    found = grid.find(replace(GEMM, m=1280.0))
-    assert found.covered.item()
-    assert not found.exact.item()
-    assert seconds(found).item() == pytest.approx(1e-4 + 0.25 * 0.8e-4)
+    find = grid.find(replace(GEMM, m=1280.0))
+    assert find.covered.item()
+    assert not find.exact.item()
+    assert seconds(find).item() == pytest.approx(1e-4 + 0.25 * 0.8e-4)
 
 
 def test_attention_between_two_lengths_follows_their_squares():
     grid = table((ATTENTION, 1e-3), (longer(ATTENTION, 4096.0), 4e-3))
-    found = grid.find(longer(ATTENTION, 3072.0))
-    assert seconds(found).item() == pytest.approx(2.25e-3)
+    find = grid.find(longer(ATTENTION, 3072.0))
+    assert seconds(find).item() == pytest.approx(2.25e-3)
 
 
 def test_the_diagonal_of_the_mask_makes_no_other_kernel():
@@ -80,10 +80,10 @@ def test_nothing_is_extrapolated_or_taken_from_another_kernel(other):
 
 def test_candidates_are_looked_up_one_by_one():
     grid = table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4))
-    found = grid.find(replace(GEMM, m=np.array([[1024.0, 1536.0], [4096.0, 2048.0]])))
-    assert found.covered.tolist() == [[True, True], [False, True]]
-    assert found.exact.tolist() == [[True, False], [False, True]]
-    assert seconds(found)[0].tolist() == pytest.approx([1e-4, 1.4e-4])
+    find = grid.find(replace(GEMM, m=np.array([[1024.0, 1536.0], [4096.0, 2048.0]])))
+    assert find.covered.tolist() == [[True, True], [False, True]]
+    assert find.exact.tolist() == [[True, False], [False, True]]
+    assert seconds(find)[0].tolist() == pytest.approx([1e-4, 1.4e-4])
 
 
 GROUPED = GroupedGemm(groups=4.0, m=1024.0, n=4096.0, k=2048.0)
@@ -101,10 +101,10 @@ PASS = Elementwise(bytes_moved=1e6, kernels=2.0, transposed_bytes=5e5)
 )
 def test_work_grows_with_every_extent(op, extent):
     """Between one and three times as much: at twice it is half of the way."""
-    given = getattr(op, extent)
-    grid = table((op, 1.0), (replace(op, **{extent: 3 * given}), 5.0))
-    assert seconds(grid.find(replace(op, **{extent: 2 * given}))).item() == pytest.approx(3.0)
-    assert grid.find(replace(op, **{extent: 4 * given})) is None
+    value = getattr(op, extent)
+    grid = table((op, 1.0), (replace(op, **{extent: 3 * value}), 5.0))
+    assert seconds(grid.find(replace(op, **{extent: 2 * value}))).item() == pytest.approx(3.0)
+    assert grid.find(replace(op, **{extent: 4 * value})) is None
 
 
 def test_calls_of_attention_are_sequences_times_heads():
@@ -144,7 +144,7 @@ def test_products_that_accumulate_are_another_family_whatever_they_add():
 def test_what_was_not_timed_says_so():
     """Neither exact nor between: no seconds are given for it among others."""
     grid = table((GEMM, 1e-4), (replace(GEMM, m=2048.0), 1.8e-4))
-    found = grid.find(replace(GEMM, m=np.array([4096.0, 1024.0])))
-    assert (found.covered.tolist(), found.exact.tolist()) == ([False, True], [False, True])
-    assert (found.below_s[0], found.above_s[0], found.share[0]) == (1.0, 1.0, 0.0)
+    find = grid.find(replace(GEMM, m=np.array([4096.0, 1024.0])))
+    assert (find.covered.tolist(), find.exact.tolist()) == ([False, True], [False, True])
+    assert (find.below_s[0], find.above_s[0], find.share[0]) == (1.0, 1.0, 0.0)
     assert grid.num_shapes == 2

@@ -56,9 +56,9 @@ def test_what_was_not_measured_is_the_other_model_s_and_says_so():
     seconds = np.asarray(GRID.seconds(other))
     assert seconds[0] == 7e-5
     assert seconds[1] == np.asarray(ROOFLINE.seconds(other))[1]
-    said = GRID.provenance(other)
-    assert said.kind == ROOFLINE.provenance(other).kind
-    assert said.source.startswith("not measured in bench.json; ")
+    provenance = GRID.provenance(other)
+    assert provenance.kind == ROOFLINE.provenance(other).kind
+    assert provenance.source.startswith("not measured in bench.json; ")
 
 
 def test_provenance_tells_measured_from_interpolated():

@@ -48,8 +48,13 @@ def test_candidates_take_their_own_group():
 
 
 def test_provenance_names_the_measurements_of_what_was_timed():
-    said = MODEL.provenance(kind="all_reduce")
-    assert (said.kind, said.source, said.low, said.high) == ("interpolated", "nccl.txt", 0.9, 1.1)
+    provenance = MODEL.provenance(kind="all_reduce")
+    assert (provenance.kind, provenance.source, provenance.low, provenance.high) == (
+        "interpolated",
+        "nccl.txt",
+        0.9,
+        1.1,
+    )
     assert MODEL.provenance(kind="all_gather") == BASE.provenance(kind="all_gather")
 
 

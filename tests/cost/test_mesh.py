@@ -35,10 +35,10 @@ PLACED = [
 ]  # fmt: skip
 
 
-def ranks(strategy, shares):
+def ranks(layout, shares):
     """Yield the coordinates of every rank in order, counted tier by tier, tp fastest within each."""
     inner = [[getattr(share, axis) for axis in AXES] for share in shares]
-    degrees = [getattr(strategy, axis) for axis in AXES]
+    degrees = [getattr(layout, axis) for axis in AXES]
     inner.append([degree // int(np.prod(parts)) for degree, *parts in zip(degrees, *inner, strict=True)])
     digits = [(axis, size) for part in inner for axis, size in zip(AXES, part, strict=True)]
     for counted in product(*(range(size) for _, size in reversed(digits))):
@@ -49,56 +49,56 @@ def ranks(strategy, shares):
         yield where
 
 
-def counted(strategy, shares, sizes):
+def counted(layout, shares, sizes):
     """Return how many ranks of one group share each tier, by communicator."""
     stage: dict[int, int] = {}
     members: dict[tuple[str, object], list[int]] = {}
-    shard = strategy.dp_shard
-    for rank, at in enumerate(ranks(strategy, shares)):
+    shard = layout.dp_shard
+    for rank, at in enumerate(ranks(layout, shares)):
         tp, cp, dp, pp = (at[axis] for axis in AXES)
         nth = stage[pp] = stage.get(pp, -1) + 1
-        outer = nth // (strategy.etp * strategy.ep)
+        outer = nth // (layout.etp * layout.ep)
         keys = {
             "tp": (cp, dp, pp), "cp": (tp, dp, pp), "dp": (tp, cp, pp), "pp": (tp, cp, dp),
             "dp_cp": (tp, pp, dp // shard), "dp_replicate": (tp, cp, pp, dp % shard),
-            "etp": (pp, nth // strategy.etp), "ep": (pp, nth % strategy.etp, outer),
-            "expert_dp": (pp, nth % (strategy.etp * strategy.ep)),
+            "etp": (pp, nth // layout.etp), "ep": (pp, nth % layout.etp, outer),
+            "expert_dp": (pp, nth % (layout.etp * layout.ep)),
         }  # fmt: skip
         for axis, key in keys.items():
             members.setdefault((axis, key), []).append(rank)
-    found: dict[str, set[tuple[int, ...]]] = {}
+    values: dict[str, set[tuple[int, ...]]] = {}
     for (axis, _), group in members.items():
         most = (max(np.bincount([rank // size for rank in group])) for size in sizes)
-        found.setdefault(axis, set()).add((*map(int, most), len(group)))
-    return found
+        values.setdefault(axis, set()).add((*map(int, most), len(group)))
+    return values
 
 
 @pytest.mark.parametrize("strategy", PLACED)
 def test_groups_share_tiers_as_ranks_counted_one_by_one(strategy):
     devices = place(strategy.num_devices)
-    found = groups(split_layout(strategy)[0], order_of(strategy))
+    result = groups(split_layout(strategy)[0], order_of(strategy))
     expected = counted(strategy, strategy.placement, (8, 32))
-    for axis, each in expected.items():
-        assert each == {ranks_per_tier(found[axis], devices)}, axis
+    for axis, item in expected.items():
+        assert item == {ranks_per_tier(result[axis], devices)}, axis
 
 
 @pytest.mark.parametrize("strategy", PLACED)
 def test_placements_in_arrays_are_placements_alone(strategy):
     degrees, order = split_layout(strategy)[0], order_of(strategy)
     arrays = Degrees(**{name: np.full(3, getattr(degrees, name)) for name in Degrees.__dataclass_fields__})
-    shares = tuple(Inside(**{axis: np.full(3, getattr(each, axis)) for axis in AXES}) for each in order)
+    shares = tuple(Inside(**{axis: np.full(3, getattr(item, axis)) for axis in AXES}) for item in order)
     devices = place(strategy.num_devices)
     many = groups(arrays, shares)
     for axis, group in groups(degrees, order).items():
-        for alone, each in zip(
+        for alone, rank in zip(
             ranks_per_tier(group, devices), ranks_per_tier(many[axis], devices), strict=True
         ):
-            assert (np.broadcast_to(each, 3) == alone).all()
+            assert (np.broadcast_to(rank, 3) == alone).all()
 
 
-def greedy(strategy, order, fill):
+def greedy(layout, order, fill):
     """Return the shares of tiers that ranks in `order` take."""
-    left, shares = {axis: getattr(strategy, axis) for axis in AXES}, []
+    left, shares = {axis: getattr(layout, axis) for axis in AXES}, []
     for size in fill:
         room = size
         taken: dict[str, int] = {}
@@ -117,10 +117,10 @@ def greedy(strategy, order, fill):
     ("model", "experts"), [(dense(), {}), (moe(), {"ep": 8}), (moe(), {"ep": 4, "etp": 2})]
 )
 def test_a_placement_in_the_order_of_axes_changes_no_number(model, experts, degrees, order):
-    strategy, devices = Layout(**degrees, **experts), place(64)
-    ordered = project(model, devices, replace(strategy, axis_order=order), workload())
-    shares = greedy(strategy, order, devices.tier_fill)
-    placed = project(model, devices, replace(strategy, placement=shares), workload())
+    layout, devices = Layout(**degrees, **experts), place(64)
+    ordered = project(model, devices, replace(layout, axis_order=order), workload())
+    shares = greedy(layout, order, devices.tier_fill)
+    placed = project(model, devices, replace(layout, placement=shares), workload())
     assert placed.step_time_s == ordered.step_time_s
     assert placed.time_s == ordered.time_s
     assert placed.memory == ordered.memory
@@ -128,21 +128,21 @@ def test_a_placement_in_the_order_of_axes_changes_no_number(model, experts, degr
 
 def test_what_lies_inside_a_node_is_quick():
     # Launches captured: a model this small waits for its host wherever its ranks lie.
-    strategy, devices = Layout(tp=8, dp_shard=8, graphs="full"), cluster(64)
+    layout, devices = Layout(tp=8, dp_shard=8, graphs="full"), cluster(64)
     near, far = (
-        project(dense(), devices, replace(strategy, placement=(share,)), workload())
+        project(dense(), devices, replace(layout, placement=(share,)), workload())
         for share in (Share(tp=8), Share(dp=8))
     )
     assert near.time_s["tensor_comm"] < far.time_s["tensor_comm"]
 
 
 def test_explanations_know_the_shares():
-    strategy = Layout(tp=8, dp_shard=8, placement=(Share(tp=4, dp=2),))
-    tree = explain(asked(dense(), cluster(64), strategy, workload()), "step_time")
-    found = {node.name: node.value for node in tree.walk() if "in tier" in node.name}
-    assert found["tp in tier 0"] == 4.0
-    assert found["dp in tier 0"] == 2.0
-    assert tree.value == project(dense(), cluster(64), strategy, workload()).step_time_s
+    layout = Layout(tp=8, dp_shard=8, placement=(Share(tp=4, dp=2),))
+    tree = explain(asked(dense(), cluster(64), layout, workload()), "step_time")
+    walk = {node.name: node.value for node in tree.walk() if "in tier" in node.name}
+    assert walk["tp in tier 0"] == 4.0
+    assert walk["dp in tier 0"] == 2.0
+    assert tree.value == project(dense(), cluster(64), layout, workload()).step_time_s
 
 
 def test_a_share_as_numbers():
@@ -167,10 +167,11 @@ def test_the_closest_ranks_of_a_group_fill_its_axes_from_within():
 
 def test_copies_of_shards_lie_behind_the_shards():
     """Of 8 data-parallel ranks 2 lie side by side and 4 a node apart; 4 shards take 2 of each, so copies are 2 nodes apart."""
-    strategy = Layout(tp=4, dp_shard=4, dp_replicate=2, placement=(Share(tp=4, dp=2),))
-    found = groups(split_layout(strategy)[0], order_of(strategy))
+    layout = Layout(tp=4, dp_shard=4, dp_replicate=2, placement=(Share(tp=4, dp=2),))
+    result = groups(split_layout(layout)[0], order_of(layout))
     members = {
-        axis: [each for each in found[axis].axes if each[0] > 1.0] for axis in ("dp", "dp_cp", "dp_replicate")
+        axis: [item for item in result[axis].axes if item[0] > 1.0]
+        for axis in ("dp", "dp_cp", "dp_replicate")
     }
     assert members == {"dp": [(2, 4), (4, 8)], "dp_cp": [(2, 4), (2, 8)], "dp_replicate": [(2, 16)]}
 
@@ -178,5 +179,5 @@ def test_copies_of_shards_lie_behind_the_shards():
 def test_experts_are_laid_over_a_stages_ranks_wherever_its_axes_end():
     """3 expert ranks over 2 tensor and 3 data-parallel ones: three neighbours."""
     degrees, _ = split_layout(Layout(tp=2, dp_shard=3, ep=3))
-    found = groups(degrees, ("tp", "cp", "dp", "pp"))
-    assert (found["ep"].axes, found["expert_dp"].axes) == (((3, 1),), ((2, 3),))
+    result = groups(degrees, ("tp", "cp", "dp", "pp"))
+    assert (result["ep"].axes, result["expert_dp"].axes) == (((3, 1),), ((2, 3),))

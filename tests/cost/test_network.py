@@ -18,8 +18,8 @@ MIB = 2.0**20
 
 
 def priced(kind, ranks, size=64 * MIB, **more):
-    (found,) = price_network(H100, ranks=[ranks], sizes=[size], kinds=[kind], **more).prices
-    return found
+    (result,) = price_network(H100, ranks=[ranks], sizes=[size], kinds=[kind], **more).prices
+    return result
 
 
 @pytest.mark.parametrize("stride", [1, 8])
@@ -43,9 +43,9 @@ FACTORS = {  # nccl-tests, doc/PERFORMANCE.md
 
 @pytest.mark.parametrize(("kind", "factor"), FACTORS.items())
 def test_bus_bandwidth_has_the_factors_of_nccl_tests(kind, factor):
-    found = priced(kind, 8)
-    assert found.algorithm_bandwidth == 64 * MIB / found.seconds
-    assert found.bus_bandwidth == pytest.approx(factor * found.algorithm_bandwidth, rel=1e-12)
+    result = priced(kind, 8)
+    assert result.algorithm_bandwidth == 64 * MIB / result.seconds
+    assert result.bus_bandwidth == pytest.approx(factor * result.algorithm_bandwidth, rel=1e-12)
 
 
 def test_ranks_side_by_side_share_all_ports_of_their_nodes():
@@ -67,8 +67,8 @@ def test_ranks_side_by_side_share_all_ports_of_their_nodes():
 def test_omni_path_of_jean_zay_is_what_nccl_reached_without_a_plugin_for_it(name, ranks, measured, rel):
     """All-reduces of 4 GB on 1, 4 and 16 nodes of 4 V100 and on 4 of 8 A100 (bigscience, experiments/bandwidth)."""
     cluster = load_cluster(name, ranks)
-    (found,) = price_network(cluster, ranks=[ranks], sizes=[4e9], kinds=["all_reduce"]).prices
-    assert found.bus_bandwidth == pytest.approx(measured * 1e9, rel=rel)
+    (result,) = price_network(cluster, ranks=[ranks], sizes=[4e9], kinds=["all_reduce"]).prices
+    assert result.bus_bandwidth == pytest.approx(measured * 1e9, rel=rel)
 
 
 def test_groups_side_by_side_go_over_links_of_their_own():
@@ -107,15 +107,15 @@ def test_what_was_timed_is_looked_up_and_named():
     row = MeasuredCollective(kind="all_gather", num_bytes=MIB, num_ranks=8, ranks_per_node=8, seconds=3e-5)
     timed = Measurements(source="a table", collectives=(row,))
     costs = Costs(measurements=timed)
-    found = priced("all_gather", 8, MIB, costs=costs)
-    assert (found.seconds, found.way) == (3e-5, "timed")
+    result = priced("all_gather", 8, MIB, costs=costs)
+    assert (result.seconds, result.way) == (3e-5, "timed")
     assert priced("all_reduce", 8, MIB, costs=costs).way != "timed"
 
 
 def test_usual_groups_are_a_node_and_the_cluster():
-    found = price_network(H100, sizes=[MIB])
-    assert list(found.shared.items()) == [(8, (8.0, 8.0)), (64, (8.0, 64.0))]
-    assert {row["kind"] for row in found.rows()} == set(KINDS)
+    network = price_network(H100, sizes=[MIB])
+    assert list(network.shared.items()) == [(8, (8.0, 8.0)), (64, (8.0, 64.0))]
+    assert {row["kind"] for row in network.rows()} == set(KINDS)
 
 
 @pytest.mark.parametrize(("ranks", "stride"), [(1, 1), (65, 1), (16, 8)])
@@ -137,10 +137,10 @@ def test_collectives_that_take_as_long_are_one_line():
 
 def test_pictures_are_of_the_prices_in_milliseconds_and_gigabytes_per_second():
     near = price_network(H100, ranks=[8], sizes=[MIB, 64 * MIB], kinds=["all_reduce"])
-    (line,), (rate,) = (each.lines for each in near.pictures())
+    (line,), (rate,) = (picture.lines for picture in near.pictures())
     assert [dot.x for dot in line.dots] == [1.0, 64.0]
-    assert [dot.y for dot in line.dots] == [1000.0 * each.seconds for each in near.prices]
-    assert [dot.y for dot in rate.dots] == [each.bus_bandwidth / 1e9 for each in near.prices]
+    assert [dot.y for dot in line.dots] == [1000.0 * price.seconds for price in near.prices]
+    assert [dot.y for dot in rate.dots] == [price.bus_bandwidth / 1e9 for price in near.prices]
     assert "ranks side by side" in near.pictures()[0].note
     apart = price_network(H100, ranks=[8], stride=8, sizes=[MIB], kinds=["all_reduce"])
     assert "8 devices from rank to rank" in apart.pictures()[0].note

@@ -18,7 +18,7 @@ def takers(trees):
     for tree in trees:
         for node in tree.body:
             first = node.args.args[:1] if isinstance(node, ast.FunctionDef) else []
-            if any("Question" in ast.unparse(each.annotation or ast.Constant("")) for each in first):
+            if any("Question" in ast.unparse(item.annotation or ast.Constant("")) for item in first):
                 yield node.name
 
 
@@ -29,7 +29,7 @@ def test_within_the_package_questions_are_passed_on_whole():
         for path in Path(forescale.__file__).parent.rglob("*.py")
     }
     names = set(takers(sources.values()))
-    assert {"project", "memory_timeline", "explain", "advise", "wire", "project_as"} <= names
+    assert {"project", "memory_timeline", "explain", "advise", "prepare", "project_as"} <= names
     parts = {"cluster", "workload", "strategy", "costs"}
     for path, tree in sources.items():
         for node in ast.walk(tree):
@@ -39,6 +39,6 @@ def test_within_the_package_questions_are_passed_on_whole():
 
 
 def test_a_timeline_is_of_the_clock_that_is_asked_for():
-    asked = (dense(4), cluster(8), Layout(dp_shard=4, pp=2, zero=1), workload())
-    slow = memory_timeline(*asked, costs=Costs(clock_hz=0.1e9))
-    assert slow.step_time_s > 2.0 * memory_timeline(*asked).step_time_s
+    question = (dense(4), cluster(8), Layout(dp_shard=4, pp=2, zero=1), workload())
+    slow = memory_timeline(*question, costs=Costs(clock_hz=0.1e9))
+    assert slow.step_time_s > 2.0 * memory_timeline(*question).step_time_s

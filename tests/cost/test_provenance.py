@@ -33,10 +33,10 @@ NEW = Device(name="new", matrix_flops=MatrixRates(fp32=1e14), hbm_bytes=1e11, hb
 )
 def test_what_the_efficiencies_of_a_device_were_fitted_to(name, origin):
     device = load_device(name)
-    found = provenance(device, load_calibration(device), RUNS)
-    assert found.origin == origin
-    assert (device.name in found.devices) == (origin == "kernels")
-    assert bool(found.devices) == (origin in ("kernels", "generation"))
+    result = provenance(device, load_calibration(device), RUNS)
+    assert result.origin == origin
+    assert (device.name in result.devices) == (origin == "kernels")
+    assert bool(result.devices) == (origin in ("kernels", "generation"))
 
 
 def test_nothing_is_known_of_a_new_device():
@@ -45,13 +45,13 @@ def test_nothing_is_known_of_a_new_device():
 
 
 def spread(cluster, costs):
-    asked = Question(model=dense(), cluster=cluster, workload=workload(), costs=costs)
-    return spread_of(asked, {"ffn": 1.0, "overhead": 0.0})
+    question = Question(model=dense(), cluster=cluster, workload=workload(), costs=costs)
+    return spread_of(question, {"ffn": 1.0, "overhead": 0.0})
 
 
 def test_ranges_are_wider_where_nothing_was_measured():
     fitted, prior = (load_cluster(name, 1) for name in ("l40s-pcie", "rtx-a6000"))
     assert spread(prior, Costs()).p90 > 1.5 * spread(fitted, Costs()).p90
-    own = {prior.device.name: replace(load_calibration(prior.device), doubt=0.0)}
-    measured = spread(prior, Costs(kernels=own))
+    local = {prior.device.name: replace(load_calibration(prior.device), doubt=0.0)}
+    measured = spread(prior, Costs(kernels=local))
     assert measured.p90 < spread(prior, Costs()).p90

@@ -136,7 +136,7 @@ def test_rates_follow_the_clock_that_their_peaks_are_quoted_at(model):
     device = replace(load_device("h100-sxm"), l2_bytes=0.0)
     kernels = load_calibration(device)
     rated = replace(device, rated_clock_hz=0.8 * device.clock_hz)
-    slower, faster = (model(device=each, calibration=kernels).seconds(product) for each in (device, rated))
+    slower, faster = (model(device=item, calibration=kernels).seconds(product) for item in (device, rated))
     assert slower / faster == pytest.approx(1.25, rel=0.05), "but for launches, traffic and caches"
     clocked = model(device=rated, calibration=kernels, clock_hz=rated.rated_clock_hz).seconds(product)
     assert clocked == pytest.approx(slower, rel=1e-3)
@@ -379,7 +379,7 @@ def test_unaligned_heads_among_others_cost_what_they_cost_alone():
     a100, widths = model("a100-sxm-80gb"), np.array([104.0, 108.0])
     op = replace(CAUSAL, flash=False)
     both = a100.seconds(replace(op, qk_dim=widths, v_dim=widths))
-    assert both.tolist() == [a100.seconds(replace(op, qk_dim=each, v_dim=each)) for each in (104.0, 108.0)]
+    assert both.tolist() == [a100.seconds(replace(op, qk_dim=item, v_dim=item)) for item in (104.0, 108.0)]
 
 
 def test_a_transposed_copy_is_written_only_where_products_read_along_rows():
@@ -455,16 +455,16 @@ def lossy_product(rows, columns, k, batch, *, rate, size, written, added=0):
 def test_every_loss_of_a_product(m, n, k, clock):
     """Of 1 GHz, at a quarter of it multiplications take four times as long; the last shape is bound by traffic."""
     speed = 0.25 if clock else 1.0
-    found = lossy(clock_hz=clock)
+    result = lossy(clock_hz=clock)
     op = Gemm(m=float(m), n=float(n), k=float(k), batch=3.0, accumulate_bytes=6.0)
     expected = lossy_product(m, n, k, 3, rate=1e6 * speed * 0.8, size=2, written=2, added=6)
-    assert found.seconds(op) == pytest.approx(3 + expected)
+    assert result.seconds(op) == pytest.approx(3 + expected)
     narrow = lossy_product(m, n, k, 1, rate=2e6 * speed * 0.7, size=1, written=2)
-    assert found.seconds(replace(op, batch=1.0, accumulate_bytes=0.0, dtype="fp8")) == pytest.approx(
+    assert result.seconds(replace(op, batch=1.0, accumulate_bytes=0.0, dtype="fp8")) == pytest.approx(
         3 + narrow
     )
     wide = lossy_product(m, n, k, 1, rate=0.25e6 * speed, size=4, written=4)
-    assert found.seconds(replace(op, batch=1.0, accumulate_bytes=0.0, dtype="fp32")) == pytest.approx(
+    assert result.seconds(replace(op, batch=1.0, accumulate_bytes=0.0, dtype="fp32")) == pytest.approx(
         3 + wide
     )
 
@@ -495,7 +495,7 @@ def test_the_product_of_one_expert_is_a_dense_one():
     assert lossy().seconds(op) == pytest.approx(lossy().seconds(dense) + 19)
     groups = np.array([1.0, 3.0])
     both = lossy().seconds(replace(op, groups=groups))
-    assert both.tolist() == [lossy().seconds(replace(op, groups=each)) for each in groups]
+    assert both.tolist() == [lossy().seconds(replace(op, groups=item)) for item in groups]
 
 
 LOSSY_CORE = AttentionCore(

@@ -57,9 +57,9 @@ def test_factors_multiply_generation_and_software():
 
 def test_a_new_generation_s_products_get_faster_with_the_releases_of_a_stack():
     """Half a year after the first device 1/e of what products lacked is left, at the latest release a year later."""
-    own = DeviceFactors(wide=0.6, narrow=0.7, narrowest=0.8, since="25.01")
+    device_factors = DeviceFactors(wide=0.6, narrow=0.7, narrowest=0.8, since="25.01")
     lacking = replace(EXAMPLE.shared, immaturity=0.1, narrow_immaturity=0.4, maturing_years=0.5)
-    known = replace(EXAMPLE, devices={H100.architecture: own}, shared=lacking, latest="26.07")
+    known = replace(EXAMPLE, devices={H100.architecture: device_factors}, shared=lacking, latest="26.07")
     then, now = known.factors(H100, "fast@25.07"), known.factors(H100, "fast")
     left = math.exp(-1.0) - math.exp(-3.0)
     assert then.rate("bf16") == pytest.approx(0.6 * math.exp(-0.1 * left))
@@ -67,7 +67,7 @@ def test_a_new_generation_s_products_get_faster_with_the_releases_of_a_stack():
     assert then.rate("nvfp4") / now.rate("nvfp4") == pytest.approx(math.exp(-0.4 * left))
     assert now == known.factors(H100, "fast@26.07")
     assert known.factors(H100, "fast@27.07").rate("fp8") > now.rate("fp8") == 0.7
-    matured = replace(known, devices={H100.architecture: replace(own, since="")})
+    matured = replace(known, devices={H100.architecture: replace(device_factors, since="")})
     assert matured.factors(H100, "fast@25.07") == matured.factors(H100, "fast")
     assert matured.factors(H100, "fast").rate("bf16") == 0.6
 
@@ -80,11 +80,11 @@ def test_a_release_is_a_year_and_a_month(release):
 
 def test_power_and_host_are_the_device_s():
     """Wide products sustain more on boards that may draw more; slow hosts take longer for each launch."""
-    own = DeviceFactors(wide=0.6, narrow=0.7, power_w=1000.0, power_exponent=0.75)
+    device_factors = DeviceFactors(wide=0.6, narrow=0.7, power_w=1000.0, power_exponent=0.75)
     slow = {"slow": SoftwareFactors(kernel_interval_s=1e-4)}
-    known = replace(EXAMPLE, devices={H100.architecture: own}, software=slow)
+    known = replace(EXAMPLE, devices={H100.architecture: device_factors}, software=slow)
     hot = replace(H100, power_w=1200.0, host_pace=1.5)
-    base, more = (known.factors(each, "slow") for each in (replace(H100, power_w=1000.0), hot))
+    base, more = (known.factors(item, "slow") for item in (replace(H100, power_w=1000.0), hot))
     assert base.rate("bf16") == pytest.approx(0.6)
     assert more.rate("bf16") == pytest.approx(0.6 * 1.2**0.75)
     assert more.rate("fp8") == base.rate("fp8")
@@ -93,10 +93,10 @@ def test_power_and_host_are_the_device_s():
 
 
 def test_a_device_goes_before_its_generation_and_others_are_generic():
-    own = replace(EXAMPLE, devices={**EXAMPLE.devices, H100.name: DeviceFactors(wide=0.9)})
-    assert own.factors(H100, "fast").rate("bf16") == pytest.approx(0.9)
+    local = replace(EXAMPLE, devices={**EXAMPLE.devices, H100.name: DeviceFactors(wide=0.9)})
+    assert local.factors(H100, "fast").rate("bf16") == pytest.approx(0.9)
     other = replace(H100, name="other", architecture="unheard-of")
-    assert own.factors(other, "fast").rate("bf16") == pytest.approx(0.5)
+    assert local.factors(other, "fast").rate("bf16") == pytest.approx(0.5)
 
 
 def test_unknown_software_is_named():
@@ -121,23 +121,23 @@ def test_what_is_new_of_a_run():
 def test_the_closest_group_that_is_known_gives_the_interval():
     closest = replace(WIDE, p10=-0.5, p90=0.5)
     group = f"{H100.architecture}/16/moe"
-    own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, group: closest}})
-    assert spread(own, moe=True) == closest
-    assert spread(own) == spread(own, compute="fp8", moe=True) == WIDE
+    local = replace(EXAMPLE, spreads={"new family": {"all": WIDE, group: closest}})
+    assert spread(local, moe=True) == closest
+    assert spread(local) == spread(local, compute="fp8", moe=True) == WIDE
 
 
 def test_what_leaves_something_open_has_an_interval_of_its_own():
     opened = replace(WIDE, p10=-0.5, p90=0.5)
-    own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, "all, open": opened}})
-    assert (spread(own), spread(own, left_open=True)) == (WIDE, opened)
+    local = replace(EXAMPLE, spreads={"new family": {"all": WIDE, "all, open": opened}})
+    assert (spread(local), spread(local, left_open=True)) == (WIDE, opened)
     assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), left_open=True) == WIDE
 
 
 def test_what_waits_for_the_host_widens_the_interval_by_its_share():
     waiting = replace(WIDE, p10=-0.4, p90=0.4)
-    own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, "waiting": waiting}})
-    assert spread(own) == WIDE
-    half = spread(own, waits=0.5)
+    local = replace(EXAMPLE, spreads={"new family": {"all": WIDE, "waiting": waiting}})
+    assert spread(local) == WIDE
+    half = spread(local, waits=0.5)
     assert (half.p10, half.p90) == pytest.approx((-math.hypot(0.2, 0.2), math.hypot(0.1, 0.2)))
     assert spread(replace(EXAMPLE, spreads={"new family": {"all": WIDE}}), waits=0.5) == WIDE
 
@@ -146,9 +146,9 @@ def test_a_pair_of_generation_and_kind_that_is_not_known_has_the_wider_interval_
     narrow, wide = (replace(WIDE, p10=-size, p90=size) for size in (0.05, 0.3))
     group = f"{H100.architecture}/16"
     for known in ({group: narrow, "moe": wide}, {group: wide, "moe": narrow}):
-        own = replace(EXAMPLE, spreads={"new family": {"all": WIDE, **known}})
-        assert spread(own, moe=True) == wide
-        assert spread(own, moe=False) == known[group]
+        local = replace(EXAMPLE, spreads={"new family": {"all": WIDE, **known}})
+        assert spread(local, moe=True) == wide
+        assert spread(local, moe=False) == known[group]
 
 
 def test_intervals_widen_for_generations_without_kernels():

@@ -53,11 +53,11 @@ def test_the_choice_says_why():
 
 @pytest.mark.parametrize("kind", ["roofline", "tile"])
 def test_products_follow_the_clock_and_traffic_does_not(kind):
-    slow, own = (select(kind, H100, clock_hz=clock) for clock in (H100.clock_hz / 2, None))
+    slow, local = (select(kind, H100, clock_hz=clock) for clock in (H100.clock_hz / 2, None))
     large = Gemm(m=8192.0, n=8192.0, k=8192.0)
-    assert slow.seconds(large) == pytest.approx(2.0 * own.seconds(large), rel=0.02)
+    assert slow.seconds(large) == pytest.approx(2.0 * local.seconds(large), rel=0.02)
     copy = Elementwise(bytes_moved=1e9)
-    assert slow.seconds(copy) == own.seconds(copy)
+    assert slow.seconds(copy) == local.seconds(copy)
 
 
 def test_impossible_choices_are_refused():

@@ -280,10 +280,10 @@ def test_attention_of_an_unseen_machine_within_ten_per_cent(train, unseen):
         return TileModel(device=device, calibration=calibration)
 
     entry = fit.Entry(section="tile_attention", keys=("forward",))
-    found = fit.fit_entry(
+    result = fit.fit_entry(
         read_calibration("generic"), entry, select(train), fit.TILE_ATTENTION, tile, calls=("AICA",)
     )
-    logs = fit.errors(select(unseen), found, tile)
+    logs = fit.errors(select(unseen), result, tile)
     assert logs.size >= 10
     assert np.median(np.abs(logs)) <= 0.10
 
@@ -367,11 +367,11 @@ def test_every_limit_of_experts():
 def test_every_limit_of_a_systolic_array():
     """Weights of 40 x 90 padded to 2 x 3 arrays of 32 x 32; each takes its rows and 32 more."""
     op = Gemm(m=50.0, n=40.0, k=90.0, batch=2.0)
-    found = lossy(systolic=32)
+    result = lossy(systolic=32)
     expected = 2 * 2 * (50 + 32) * 6 * 32 * 32 / (6e3 * 0.5 * 0.8 * 0.5)
-    assert found.seconds(op) == pytest.approx(5 + expected)
+    assert result.seconds(op) == pytest.approx(5 + expected)
     experts = GroupedGemm(groups=2.0, m=100.0, n=40.0, k=90.0)
-    assert found.seconds(experts) == pytest.approx(5 + 22 + expected / 0.6)
+    assert result.seconds(experts) == pytest.approx(5 + 22 + expected / 0.6)
     moved = 2 * ((50 + 40) * 90 * 2 + 50 * 40 * 2)
     assert lossy(systolic=32, bandwidth=1e-5).seconds(op) == pytest.approx(5 + moved / (1e3 * 1e-5 * 0.9))
 

@@ -23,8 +23,8 @@ def read(tmp_path, device=None, **row):
     cells = usual | {name: str(value) for name, value in row.items()}
     path = tmp_path / "kernels.csv"
     path.write_text(f"{COLUMNS}\n{','.join(cells.get(name, '') for name in COLUMNS.split(','))}\n")
-    (found,) = read_kernels(path, {"H100": device or load_device("h100-sxm")})
-    return found
+    (result,) = read_kernels(path, {"H100": device or load_device("h100-sxm")})
+    return result
 
 
 GEMM = {"kind": "gemm", "m": 30, "n": 20, "k": 7}
@@ -67,9 +67,9 @@ def test_products(tmp_path, dtype, notes, accumulated):
     ],
 )
 def test_quantisation_that_was_timed_too(tmp_path, dtype, name, moved, passes):
-    found = read(tmp_path, **{**GEMM, "dtype": f'"{dtype}"'})
-    (cast,) = found.extra
-    assert (found.ops[0].dtype, cast.bytes_moved, cast.kernels, cast.family) == (
+    result = read(tmp_path, **{**GEMM, "dtype": f'"{dtype}"'})
+    (cast,) = result.extra
+    assert (result.ops[0].dtype, cast.bytes_moved, cast.kernels, cast.family) == (
         name,
         moved * 210,
         passes,
@@ -94,8 +94,8 @@ def test_quantisation_that_was_timed_too(tmp_path, dtype, name, moved, passes):
 def test_a_cast_reads_what_the_l2_has_lost(tmp_path, name, share, m, k, n, kept, reads):
     """For the maximum and for the cast, 2 bytes each; Hopper's L2 is two halves with the same in both."""
     device = replace(load_device(name), l2_bytes=kept / share)
-    words = {**GEMM, "dtype": '"fp8, activation quantisation included"', "m": m, "k": k, "n": n}
-    (cast,) = read(tmp_path, device=device, **words).extra
+    parts = {**GEMM, "dtype": '"fp8, activation quantisation included"', "m": m, "k": k, "n": n}
+    (cast,) = read(tmp_path, device=device, **parts).extra
     assert cast.bytes_moved == pytest.approx(1.4 * (2 * reads + 1) * m * k)
 
 
@@ -111,8 +111,8 @@ def test_a_cast_reads_what_the_l2_has_lost(tmp_path, name, share, m, k, n, kept,
 def test_experts(tmp_path, op, notes, contract, accumulated):
     """Rows are those of one group: 4 x 30."""
     row = {**GEMM, "kind": "grouped_gemm", "groups": 4, "op": op, "notes": notes}
-    found = read(tmp_path, **row)
-    (experts,) = found.ops
+    result = read(tmp_path, **row)
+    (experts,) = result.ops
     assert (experts.groups, experts.m, experts.n, experts.k) == (4, 120, 20, 7)
     assert (experts.contract, experts.accumulate_bytes) == (contract, accumulated)
     assert read(tmp_path, **row, time_us="", measured_tflops="2e-6").seconds == pytest.approx(4 * 4.2e-3)
@@ -130,9 +130,9 @@ def test_experts(tmp_path, op, notes, contract, accumulated):
 def test_attention(tmp_path, causal, pairs, kind, passes, forwards):
     """Half of 40 x 40 pairs; published rates count two and a half forwards for a backward."""
     row = {**ATTENTION, "kind": kind, "causal": causal}
-    found = read(tmp_path, **row)
-    assert tuple(op.backward for op in found.ops) == passes
-    op = found.ops[0]
+    result = read(tmp_path, **row)
+    assert tuple(op.backward for op in result.ops) == passes
+    op = result.ops[0]
     assert (op.batch, op.heads, op.kv_heads, op.q_len, op.kv_len) == (3, 8, 2, 40, 40)
     assert (op.qk_dim, op.v_dim, op.pairs, op.causal, op.flash) == (16, 24, pairs, causal == "y", True)
     timed = read(tmp_path, **{**row, "time_us": "", "measured_tflops": "2e-6"})
@@ -165,21 +165,21 @@ def test_loops_of_rows_are_known_for_all_or_for_none(tmp_path):
     timed = [replace(row, loop=(load, length)) for load, length in ((0.5, 2.0), (1.5, 4.0))]
     plain, known = batches([row, *timed])
     assert (len(plain.ids), plain.loop) == (1, None)
-    assert [each.tolist() for each in known.loop] == [[0.5, 1.5], [2.0, 4.0]]
+    assert [item.tolist() for item in known.loop] == [[0.5, 1.5], [2.0, 4.0]]
 
 
 def test_messages_of_few_and_many_nodes_are_priced_on_a_cluster_that_holds_all():
     """An all-reduce of 8 ranks in a node, and of 8 on 4 nodes of 8 devices: 32 devices."""
     rows = [
         MeasuredCollective(
-            kind="all_reduce", num_bytes=1e6, num_ranks=8, ranks_per_node=each, seconds=each * 1e-6
+            kind="all_reduce", num_bytes=1e6, num_ranks=8, ranks_per_node=item, seconds=item * 1e-6
         )
-        for each in (8, 2)
+        for item in (8, 2)
     ]
-    (found,) = stack(load_cluster("h100-sxm", 8), rows)
-    assert found.cluster.num_devices == 32
-    (nodes, apart), *_ = found.group.outer
-    assert (found.group.size.tolist(), nodes.tolist(), apart.tolist()) == ([8, 2], [1, 4], [8, 8])
+    (result,) = stack(load_cluster("h100-sxm", 8), rows)
+    assert result.cluster.num_devices == 32
+    (nodes, apart), *_ = result.group.outer
+    assert (result.group.size.tolist(), nodes.tolist(), apart.tolist()) == ([8, 2], [1, 4], [8, 8])
 
 
 def test_repeats_of_one_timing_are_pooled():

@@ -28,16 +28,16 @@ def dots(chart):
 
 def test_every_core_row_with_an_error_is_a_dot(board):
     chart = time_chart(board)
-    found = dots(chart)
-    assert len(found) == board.total(core=True).time.count
-    assert [dot.y for dot in found] == pytest.approx([1.1] * len(found))
-    assert all(chart.x.low < dot.x < chart.x.high and chart.y.low < dot.y < chart.y.high for dot in found)
+    result = dots(chart)
+    assert len(result) == board.total(core=True).time.count
+    assert [dot.y for dot in result] == pytest.approx([1.1] * len(result))
+    assert all(chart.x.low < dot.x < chart.x.high and chart.y.low < dot.y < chart.y.high for dot in result)
 
 
 def test_every_row_with_a_peak_is_a_dot(board):
-    found = dots(memory_chart(board))
-    assert len(found) == board.total(core=False).memory.count
-    assert [dot.y for dot in found] == pytest.approx([0.9] * len(found))
+    result = dots(memory_chart(board))
+    assert len(result) == board.total(core=False).memory.count
+    assert [dot.y for dot in result] == pytest.approx([0.9] * len(result))
 
 
 def test_tools_stand_in_pairs(board):

@@ -15,14 +15,14 @@ ROWS = ("SMX-001", "SMX-002", "SMX-004", "BSGPT2-009")
 
 
 def test_the_document_is_the_golden_one(cases):
-    chosen = [cases[name] for name in ROWS]
+    selected = [cases[name] for name in ROWS]
     times = {"SMX-001": 0.8, "SMX-002": 1.0, "SMX-004": 0.75}
     board = score(
-        chosen,
+        selected,
         lambda case: Prediction(step_time_s=times[case.id], peak_bytes=64e9, low_s=0.7, high_s=1.1),
     )
-    found = json.loads(json.dumps(document(board, compare_peers(board)), allow_nan=False))
-    assert rounded(found) == json.loads(GOLDEN.read_text(encoding="utf-8"))
+    result = json.loads(json.dumps(document(board, compare_peers(board)), allow_nan=False))
+    assert rounded(result) == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 def rounded(value):

@@ -47,15 +47,15 @@ def test_prediction_is_the_projection():
 
 def test_a_fit_finds_the_factor_that_made_the_runs():
     runs = [run(layout, calibration=slower(0.5)) for layout in LAYOUTS]
-    found = fit(runs, BASE, PARAMETERS, scale=0.01)
-    assert found.calibration.devices[ARCHITECTURE].wide == pytest.approx(0.5, rel=0.02)
-    np.testing.assert_allclose(found.linear.predicted, measured_of(runs), atol=0.01)
+    result = fit(runs, BASE, PARAMETERS, scale=0.01)
+    assert result.calibration.devices[ARCHITECTURE].wide == pytest.approx(0.5, rel=0.02)
+    np.testing.assert_allclose(result.linear.predicted, measured_of(runs), atol=0.01)
 
 
 def test_no_factor_leaves_its_bounds():
     runs = [run(layout, factor=0.1) for layout in LAYOUTS]
-    found = fit(runs, BASE, PARAMETERS, scale=0.01, rounds=8)
-    assert found.calibration.devices[ARCHITECTURE].wide == pytest.approx(1.0)
+    result = fit(runs, BASE, PARAMETERS, scale=0.01, rounds=8)
+    assert result.calibration.devices[ARCHITECTURE].wide == pytest.approx(1.0)
 
 
 def test_what_is_learnt_of_one_number_says_what_another_is():
@@ -91,8 +91,8 @@ def test_a_few_runs_move_a_cluster_and_narrow_its_interval():
     assert abs(left) < 0.5 * np.log(1.25)
     assert result.moves[0].after != result.moves[0].before
     device = cluster(8).device
-    own = result.calibration.spread(device, "bf16", moe=False, novelty="new family")
-    assert own == result.calibration.own[device.name]
+    spread = result.calibration.spread(device, "bf16", moe=False, novelty="new family")
+    assert spread == result.calibration.own[device.name]
 
 
 def test_a_cluster_has_one_device():

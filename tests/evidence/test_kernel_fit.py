@@ -69,23 +69,23 @@ def test_known_parameters_are_found_again_despite_a_constant_per_call():
     noisy = replace(batch, seconds=batch.seconds + 4e-6)
     entry = fit.Entry(section="gemm", keys=("bf16",))
     fixed = replace(batch, table="fixed")
-    found = fit.fit_entry(
+    result = fit.fit_entry(
         read_calibration("generic"), entry, [noisy, fixed], fit.GEMM, roofline, calls=("T",)
     )
-    parameters = found.calibration.gemm["bf16"]
+    parameters = result.calibration.gemm["bf16"]
     for name, value in truth.items():
         assert getattr(parameters, name) == pytest.approx(value, rel=0.05), name
-    assert found.call_s["T"] == pytest.approx(4e-6, rel=0.05)
+    assert result.call_s["T"] == pytest.approx(4e-6, rel=0.05)
 
 
 def test_bounds_hold_against_impossible_rows():
     batch = made_up({"fraction": 0.9})
     impossible = replace(batch, seconds=batch.seconds / 3)
     entry = fit.Entry(section="gemm", keys=("bf16", "fp16"))
-    found = fit.fit_entry(read_calibration("generic"), entry, [impossible], fit.GEMM, roofline)
-    assert found.calibration.gemm["bf16"].fraction <= 1.0
-    assert found.calibration.gemm["fp16"] == replace(
-        found.calibration.gemm["bf16"], fit=found.calibration.gemm["fp16"].fit
+    result = fit.fit_entry(read_calibration("generic"), entry, [impossible], fit.GEMM, roofline)
+    assert result.calibration.gemm["bf16"].fraction <= 1.0
+    assert result.calibration.gemm["fp16"] == replace(
+        result.calibration.gemm["bf16"], fit=result.calibration.gemm["fp16"].fit
     )
 
 
@@ -99,7 +99,7 @@ def test_an_unseen_machine_is_predicted_within_ten_per_cent(rows, train, unseen,
         "attention": (AttentionCore, "attention", "forward", fit.ATTENTION, "AICA"),
     }[family]
     entry = fit.Entry(section=section, keys=(key,))
-    found = fit.fit_entry(
+    result = fit.fit_entry(
         read_calibration("generic"),
         entry,
         select(rows, kind, train, table=table),
@@ -107,7 +107,7 @@ def test_an_unseen_machine_is_predicted_within_ten_per_cent(rows, train, unseen,
         roofline,
         calls=(table,),
     )
-    logs = fit.errors(select(rows, kind, unseen, table=table), found, roofline)
+    logs = fit.errors(select(rows, kind, unseen, table=table), result, roofline)
     assert logs.size >= 10
     assert np.median(np.abs(logs)) <= 0.10
 
@@ -126,8 +126,8 @@ def test_an_unseen_machine_is_predicted_within_ten_per_cent(rows, train, unseen,
 def test_packaged_calibrations_reproduce_published_kernels(rows, kind, machine, table, bound):
     # Serving tables were timed for moments: what boards lose in long loops is none of theirs.
     moments = RunFactors(sustained={"bf16": 1.0} if table == "AICG" else {})
-    found = fit.Fitted(calibration=load_calibration(load_device(machine)).with_run(moments))
-    logs = fit.errors(select(rows, kind, machine, table=table), found, roofline)
+    fitted = fit.Fitted(calibration=load_calibration(load_device(machine)).with_run(moments))
+    logs = fit.errors(select(rows, kind, machine, table=table), fitted, roofline)
     assert logs.size >= 5
     assert np.median(np.abs(logs)) <= bound
 
@@ -169,8 +169,8 @@ def test_reader_turns_conventions_into_operators(rows):
 
 def test_stacking_keeps_every_row_and_its_price(rows):
     calibration = load_calibration(load_device("h100-sxm"))
-    own = [row for row in rows if row.device.name == "h100-sxm"]
-    stacked = batches(own)
+    local = [row for row in rows if row.device.name == "h100-sxm"]
+    stacked = batches(local)
     prices = {
         name: price
         for batch in stacked
@@ -178,8 +178,8 @@ def test_stacking_keeps_every_row_and_its_price(rows):
             batch.ids, fit.predicted(batch, roofline(calibration, batch.device)), strict=True
         )
     }
-    assert len(prices) == len(own)
-    for row in own[::7]:
+    assert len(prices) == len(local)
+    for row in local[::7]:
         one = roofline(calibration, row.device)
         assert prices[row.id] == sum(one.seconds(op) for op in (*row.ops, *row.extra))
 

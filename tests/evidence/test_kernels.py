@@ -62,12 +62,12 @@ def test_efficiencies_that_made_the_times_are_found_again():
         BASE, {"fraction": 0.6, "fill_k": 300.0, "launch_s": 4e-6}
     )
     truth = Entry(section="memory", keys=("norm",)).changed(truth, {"bandwidth": 0.5, "launch_s": 6e-6})
-    found = fitted(timed([*gemms(), *streams()], truth))
-    product, norm = found.calibration.gemm["bf16"], found.calibration.memory["norm"]
+    result = fitted(timed([*gemms(), *streams()], truth))
+    product, norm = result.calibration.gemm["bf16"], result.calibration.memory["norm"]
     assert product.fraction == pytest.approx(0.6, rel=0.03)
     assert product.fill_k == pytest.approx(300.0, rel=0.15)
     assert (norm.bandwidth, norm.launch_s) == pytest.approx((0.5, 6e-6), rel=0.05)
-    report = entry(found, "gemm.bf16")
+    report = entry(result, "gemm.bf16")
     assert report.before.median_abs > 0.2 > 0.02 > report.after.median_abs
     assert report.held_out.median_abs < 0.02
     moved = {move.path: move.after for move in report.moves}
@@ -78,19 +78,27 @@ def test_efficiencies_that_made_the_times_are_found_again():
 
 
 def test_what_no_row_times_stays_as_it_was():
-    found = fitted(timed(streams(), BASE, factor=1.5)).calibration
-    assert (found.gemm, found.attention, found.tile) == (BASE.gemm, BASE.attention, BASE.tile)
-    assert {key for key in BASE.memory if found.memory[key] != BASE.memory[key]} == {"norm"}
+    calibration = fitted(timed(streams(), BASE, factor=1.5)).calibration
+    assert (calibration.gemm, calibration.attention, calibration.tile) == (
+        BASE.gemm,
+        BASE.attention,
+        BASE.tile,
+    )
+    assert {key for key in BASE.memory if calibration.memory[key] != BASE.memory[key]} == {"norm"}
 
 
 def test_times_that_break_the_peak_do_not_make_an_efficiency_above_1():
-    found = fitted(timed([*gemms(), *streams(), *attention()], BASE, factor=0.2))
-    own = found.calibration
-    shares = [own.gemm["bf16"].fraction, own.tile["bf16"].fraction, own.memory["norm"].bandwidth]
-    shares += [own.attention["forward"].fraction, own.tile_attention["forward"].fraction]
+    result = fitted(timed([*gemms(), *streams(), *attention()], BASE, factor=0.2))
+    calibration = result.calibration
+    shares = [
+        calibration.gemm["bf16"].fraction,
+        calibration.tile["bf16"].fraction,
+        calibration.memory["norm"].bandwidth,
+    ]
+    shares += [calibration.attention["forward"].fraction, calibration.tile_attention["forward"].fraction]
     assert max(shares) == pytest.approx(1.0, abs=0.01)
     assert max(shares) <= 1.0
-    assert entry(found, "gemm.bf16").after.bias > 0.5  # and the rest of the error is not hidden
+    assert entry(result, "gemm.bf16").after.bias > 0.5  # and the rest of the error is not hidden
 
 
 def test_few_rows_move_less_than_many():
@@ -101,14 +109,14 @@ def test_few_rows_move_less_than_many():
 
 
 def test_fewer_rows_than_a_fit_needs_are_named_and_left():
-    found = fitted(timed([*gemms()[:2], *streams()], BASE, factor=2.0))
-    assert found.calibration.gemm == BASE.gemm
-    assert [(one.path, one.rows) for one in found.left] == [("kernels.h100-sxm.gemm.bf16", 2)]
+    result = fitted(timed([*gemms()[:2], *streams()], BASE, factor=2.0))
+    assert result.calibration.gemm == BASE.gemm
+    assert [(one.path, one.rows) for one in result.left] == [("kernels.h100-sxm.gemm.bf16", 2)]
 
 
 def test_files_are_predicted_from_each_other():
-    found = fitted(timed(gemms(), BASE), timed(gemms(), BASE, source="other.json", factor=1.5))
-    report = entry(found, "gemm.bf16")
+    result = fitted(timed(gemms(), BASE), timed(gemms(), BASE, source="other.json", factor=1.5))
+    report = entry(result, "gemm.bf16")
     assert report.held_out.source == "each file predicted from the others"
     assert report.held_out.median_abs > 2 * report.after.median_abs > 0.1
 
@@ -122,19 +130,23 @@ def test_a_constant_per_call_is_fitted_and_dropped():
 
 
 def test_measured_attention_is_that_of_older_software_too():
-    found = fitted(timed(attention(), BASE, factor=2.0)).calibration
+    calibration = fitted(timed(attention(), BASE, factor=2.0)).calibration
     assert "forward flash-2" in BASE.attention
-    assert found.attention["forward flash-2"] == found.attention["forward"] != BASE.attention["forward"]
-    assert found.attention["backward flash-2"] == BASE.attention["backward flash-2"]
+    assert (
+        calibration.attention["forward flash-2"]
+        == calibration.attention["forward"]
+        != BASE.attention["forward"]
+    )
+    assert calibration.attention["backward flash-2"] == BASE.attention["backward flash-2"]
 
 
 def test_other_devices_and_types_that_it_lacks_are_refused():
     with pytest.raises(SpecError, match="was measured on b200; the fit is of h100-sxm"):
         rows_of([Measurements(source="x", device="b200")], H100)
     narrow = [replace(op, dtype="nvfp4") for op in gemms()]
-    given = Measurements(source="x", kernels=tuple((op, 1e-3) for op in narrow))
+    measurements = Measurements(source="x", kernels=tuple((op, 1e-3) for op in narrow))
     with pytest.raises(SpecError, match="no matrix rate for nvfp4"):
-        fitted(given)
+        fitted(measurements)
     with pytest.raises(SpecError, match="no timed kernels"):
         fitted()
 
@@ -142,17 +154,17 @@ def test_other_devices_and_types_that_it_lacks_are_refused():
 def test_a_document_gives_back_what_was_fitted(tmp_path):
     import json
 
-    found = fitted(timed(gemms(), BASE, factor=1.5)).calibration
+    calibration = fitted(timed(gemms(), BASE, factor=1.5)).calibration
     path = tmp_path / "own.json"
-    path.write_text(json.dumps(Calibrations(kernels={"h100-sxm": found}).to_json()), encoding="utf-8")
+    path.write_text(json.dumps(Calibrations(kernels={"h100-sxm": calibration}).to_json()), encoding="utf-8")
     again = read_calibrations(path)
-    assert again.kernels == {"h100-sxm": found}
+    assert again.kernels == {"h100-sxm": calibration}
     assert again.runs is None
     costs = Costs(kernels=again.kernels)
-    assert costs.kernel_calibration(H100) == found
+    assert costs.kernel_calibration(H100) == calibration
     assert costs.kernel_calibration(load_device("h200-sxm")) == BASE
-    generation = Costs(kernels={"hopper": found})
-    assert generation.kernel_calibration(load_device("h200-sxm")) == found
+    generation = Costs(kernels={"hopper": calibration})
+    assert generation.kernel_calibration(load_device("h200-sxm")) == calibration
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_least_squares_call_neither_blas_nor_lapack(monkeypatch):
 
     monkeypatch.setattr(np.linalg, "solve", refused)
     random = np.random.default_rng(1)
-    matrix, wanted = random.normal(size=(40, 5)), random.normal(size=5)
-    found = bounded_least_squares(matrix, matrix @ wanted, np.full(5, -9.0), np.full(5, 9.0))
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    matrix, normal = random.normal(size=(40, 5)), random.normal(size=5)
+    result = bounded_least_squares(matrix, matrix @ normal, np.full(5, -9.0), np.full(5, 9.0))
+    np.testing.assert_allclose(result, normal, rtol=1e-12)
 
 
 def made_up(seed):
@@ -59,15 +59,15 @@ def test_robust_least_squares_agrees_with_scipy(seed, high):
 
 def test_what_no_residual_feels_stays_and_outliers_do_not_decide():
     rows = made_up(1)
-    found = robust_least_squares(
+    result = robust_least_squares(
         lambda place: rows(place[:3]),
         np.array([0.5, 1.5, 0.9, 0.25]),
         np.zeros(4),
         np.full(4, 2.0),
         scale=0.05,
     )
-    assert found[3] == 0.25
-    np.testing.assert_allclose(found[:3], (1.3, 0.7, 0.2), atol=0.08)
+    assert result[3] == 0.25
+    np.testing.assert_allclose(result[:3], (1.3, 0.7, 0.2), atol=0.08)
     assert robust_least_squares(
-        lambda place: np.zeros(3), found, np.zeros(4), np.full(4, 2.0), scale=1.0
-    ) == (pytest.approx(found))
+        lambda place: np.zeros(3), result, np.zeros(4), np.full(4, 2.0), scale=1.0
+    ) == (pytest.approx(result))

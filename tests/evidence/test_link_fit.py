@@ -46,29 +46,29 @@ def test_it_finds_the_parameters_that_made_the_rows():
     start = with_parameters(
         TRUTH, {"LL.launch": 2e-5, "LL.efficiency": 0.3, "Simple.launch": 3e-5, "Simple.efficiency": 0.6}
     )
-    found = fit_link([synthetic()], place, start, NAMES)
-    assert parameters_of(found, NAMES) == pytest.approx(parameters_of(TRUTH, NAMES), rel=0.02)
+    link = fit_link([synthetic()], place, start, NAMES)
+    assert parameters_of(link, NAMES) == pytest.approx(parameters_of(TRUTH, NAMES), rel=0.02)
 
 
 def test_it_stays_within_physical_bounds():
     batch = synthetic()
     batch.seconds[:] /= 10.0
-    found = fit_link([batch], place, TRUTH, NAMES)
-    assert max(prepare.efficiency for prepare in found.protocols) <= BOUNDS["efficiency"][1] == 1.0
+    link = fit_link([batch], place, TRUTH, NAMES)
+    assert max(prepare.efficiency for prepare in link.protocols) <= BOUNDS["efficiency"][1] == 1.0
 
 
 def test_a_pull_holds_what_the_rows_do_not_tell():
     start = with_parameters(TRUTH, {"LL.hop_factor": 1.0})
-    found = fit_link([synthetic()], place, start, ["peer_latency"], pull=0.1)
-    assert found.peer_latency == pytest.approx(max(start.peer_latency, BOUNDS["peer_latency"][0]), rel=1e-3)
+    link = fit_link([synthetic()], place, start, ["peer_latency"], pull=0.1)
+    assert link.peer_latency == pytest.approx(max(start.peer_latency, BOUNDS["peer_latency"][0]), rel=1e-3)
 
 
 def test_residuals_are_of_logarithms():
     batch = synthetic()
     batch.seconds[:] *= np.e
     values = errors(batch, AlphaBeta(cluster=batch.cluster, calibration=place(batch, TRUTH)))
-    found = residual(values, source="x")
-    assert (found.bias, found.median_abs, found.rows) == (-1.0, 1.0, 72)
+    result = residual(values, source="x")
+    assert (result.bias, result.median_abs, result.rows) == (-1.0, 1.0, 72)
 
 
 def test_nodes_are_placed_as_measured():

@@ -30,9 +30,9 @@ def test_a_dense_run_takes_about_its_flops_at_that_share_of_the_peak(cases):
         and case.question.layout.recompute.granularity == "none"
         and case.question.layout.cp == case.question.layout.pp == 1
     )
-    model, cluster, strategy, workload = case.question.parts
+    model, cluster, layout, workload = case.question.parts
     flops = model_flops(model, workload.seq_len).full * workload.global_batch_size
-    ideal = flops / strategy.num_devices / (EFFICIENCY * cluster.device.matrix_flops.bf16)
+    ideal = flops / layout.num_devices / (EFFICIENCY * cluster.device.matrix_flops.bf16)
     assert 0.8 * ideal < llm_analysis_step(case) < 2.0 * ideal
     narrow = replace(case, workload=replace(workload, precision=replace(workload.precision, compute="fp8")))
     with pytest.raises(InexpressibleError):

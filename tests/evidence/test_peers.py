@@ -41,12 +41,12 @@ def test_rows_without_a_citation_have_no_peer(cases):
 
 
 def test_a_tool_that_is_asked_counts_where_it_answers(cases):
-    chosen = [remarked(cases[name], "") for name in ("SMX-001", "SMX-002")]
+    remarkeds = [remarked(cases[name], "") for name in ("SMX-001", "SMX-002")]
 
     def ask(case):
         if case.id == "SMX-002":
             raise InexpressibleError("no words for it")
         return 2.0 * case.measured.step_time_s
 
-    (group,) = compare_peers(score(chosen, exact), {"twice": ask})
+    (group,) = compare_peers(score(remarkeds, exact), {"twice": ask})
     assert (group.peer, group.time.count, group.time.bias) == ("twice", 1, 1.0)

@@ -19,11 +19,11 @@ BAND = 0.3
 def test_errors_of_published_runs_stay():
     board = sample()
     assert [outcome.skipped for outcome in board.skipped] == []
-    found = pins(board)
-    assert found.keys() == PINNED.keys()
+    result = pins(board)
+    assert result.keys() == PINNED.keys()
     moved = {
         f"{group}: {figure}": f"{PINNED[group][figure]} is now {now}"
-        for group, figures in found.items()
+        for group, figures in result.items()
         for figure, now in figures.items()
         if now != pytest.approx(PINNED[group][figure], abs=BAND)
     }

@@ -38,9 +38,9 @@ def test_a_printed_step_time_is_taken_as_it_is(row):
 
 
 def test_tokens_per_second_become_a_step_time(row):
-    found = measured(row(**NONE, measured_tokens_per_s_per_gpu=4096))
-    assert found.step_time_s == pytest.approx(64 * 4096 / 16 / 4096)
-    assert found.step_time_from == "tokens/s"
+    result = measured(row(**NONE, measured_tokens_per_s_per_gpu=4096))
+    assert result.step_time_s == pytest.approx(64 * 4096 / 16 / 4096)
+    assert result.step_time_from == "tokens/s"
 
 
 def test_tflops_become_a_step_time_by_the_rows_convention(row):

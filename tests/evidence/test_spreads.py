@@ -38,11 +38,11 @@ def test_large_groups_of_two_families_have_a_spread_of_their_own():
 def test_rows_that_leave_something_open_have_an_interval_of_their_own():
     """Core rows lie within 0.1, others within 0.3: each is judged by its like, sizes of errors are of all."""
     errors = np.concatenate([np.linspace(-0.1, 0.1, 40), np.linspace(-0.3, 0.3, 40)])
-    found = spreads(rows(errors, core=np.arange(80) < 40))
-    assert found["all"].p90 == found["core"].p90 == pytest.approx(0.08, abs=0.004)
-    assert found["all, open"].p90 == pytest.approx(0.24, abs=0.012)
-    assert (found["all"].rows, found["core"].rows, found["all, open"].rows) == (80, 40, 40)
-    assert found["all"].coverage == pytest.approx(0.8, abs=0.05)
+    result = spreads(rows(errors, core=np.arange(80) < 40))
+    assert result["all"].p90 == result["core"].p90 == pytest.approx(0.08, abs=0.004)
+    assert result["all, open"].p90 == pytest.approx(0.24, abs=0.012)
+    assert (result["all"].rows, result["core"].rows, result["all, open"].rows) == (80, 40, 40)
+    assert result["all"].coverage == pytest.approx(0.8, abs=0.05)
 
 
 def test_few_core_rows_have_the_interval_of_all_rows_of_their_group_few_open_ones_that_of_a_wider_group():
@@ -51,33 +51,33 @@ def test_few_core_rows_have_the_interval_of_all_rows_of_their_group_few_open_one
     others = ("ampere/16/dense", "ampere/16", "dense", "all")
     errors = np.concatenate([np.full(30, 0.01), np.full(4, 0.5), np.full(30, 0.3)])
     known = np.concatenate([np.ones(30), np.zeros(34)]) > 0
-    found = spreads(rows(errors, core=known, groups=[GROUPS] * 34 + [others] * 30))
-    assert found["hopper/16"].p90 == pytest.approx(0.01)
-    assert "hopper/16, open" not in found
-    assert found["dense, open"].p90 == pytest.approx(0.3)
+    result = spreads(rows(errors, core=known, groups=[GROUPS] * 34 + [others] * 30))
+    assert result["hopper/16"].p90 == pytest.approx(0.01)
+    assert "hopper/16, open" not in result
+    assert result["dense, open"].p90 == pytest.approx(0.3)
 
 
 def test_a_family_with_many_runs_weighs_less_for_each():
     """80 runs within 0.1 and 20 within 0.4: of 100 alike 80 in 100 lie within 0.1, but the next family may be as B."""
     errors = np.concatenate([np.linspace(0.0, 0.1, 80), np.linspace(0.0, 0.4, 20)])
     alike = np.quantile(errors, 0.8)
-    found = spreads(rows(errors, ["A"] * 80 + ["B"] * 20))
+    result = spreads(rows(errors, ["A"] * 80 + ["B"] * 20))
     weights = np.array([1 / 95] * 80 + [1 / 35] * 20)
-    within = weights[errors <= found["all"].p90].sum() / weights.sum()
+    within = weights[errors <= result["all"].p90].sum() / weights.sum()
     assert within == pytest.approx(0.8, abs=0.02)
-    assert found["all"].p90 > 1.5 * alike
+    assert result["all"].p90 > 1.5 * alike
 
 
 def test_time_that_devices_wait_for_the_host_errs_by_itself():
     """Half of the runs wait half of their time, whose seconds err by 0.4 beyond the 0.03 of all others."""
     share = np.where(np.arange(80) < 40, 0.5, 0.0)
     errors = np.where(share > 0.0, np.hypot(0.03, 0.5 * 0.4), 0.03)
-    found = widths(rows(errors, waits=share), np.ones(80, dtype=bool))
-    assert found.waiting == pytest.approx(0.4)
-    assert found.core["all"] == pytest.approx(0.03)
+    result = widths(rows(errors, waits=share), np.ones(80, dtype=bool))
+    assert result.waiting == pytest.approx(0.4)
+    assert result.core["all"] == pytest.approx(0.03)
     every = rows(errors, waits=share)
-    assert found.of(every, 0) == pytest.approx(errors[0])
-    assert found.of(every, 79) == pytest.approx(0.03)
+    assert result.of(every, 0) == pytest.approx(errors[0])
+    assert result.of(every, 79) == pytest.approx(0.03)
     shown = spreads(every)[WAITING]
     assert (shown.rows, shown.p90, shown.coverage) == (40, pytest.approx(0.4), 1.0)
     assert WAITING not in spreads(rows(errors, waits=MUCH_WAITING / 2.0))
@@ -86,5 +86,5 @@ def test_time_that_devices_wait_for_the_host_errs_by_itself():
 
 def test_an_interval_is_judged_by_the_other_families():
     """A's errors are 0.1 and B's 0.2: each lies outside or inside of what the other says."""
-    found = spreads(rows(np.tile([0.1, 0.2], 20)))
-    assert found["all"].coverage == pytest.approx(0.5)
+    result = spreads(rows(np.tile([0.1, 0.2], 20)))
+    assert result["all"].coverage == pytest.approx(0.5)

@@ -17,20 +17,20 @@ def sweep(row, **cells):
 
 
 def test_three_layouts_of_one_question_are_a_sweep(row):
-    (found,) = sweeps_of(express(sweep(row)), {"S-0": 1.0, "S-1": 2.0, "S-2": 3.0})
-    assert found.num_layouts == 3
-    assert found.spearman == pytest.approx(0.5)
-    assert found.regret == pytest.approx(0.25)
-    assert (found.picked, found.best) == ("S-0", "S-1")
-    assert mean_spearman([found]) == pytest.approx(0.5)
-    assert mean_regret([found]) == pytest.approx(0.25)
+    (result,) = sweeps_of(express(sweep(row)), {"S-0": 1.0, "S-1": 2.0, "S-2": 3.0})
+    assert result.num_layouts == 3
+    assert result.spearman == pytest.approx(0.5)
+    assert result.regret == pytest.approx(0.25)
+    assert (result.picked, result.best) == ("S-0", "S-1")
+    assert mean_spearman([result]) == pytest.approx(0.5)
+    assert mean_regret([result]) == pytest.approx(0.25)
 
 
 def test_time_per_token_makes_batches_comparable(row):
     rows = sweep(row)
     rows[2] = row(id="S-2", measured_step_s=6.0, global_batch=128, **LAYOUTS[2])
-    (found,) = sweeps_of(express(rows), {"S-0": 3.0, "S-1": 2.0, "S-2": 2.2})
-    assert found.best == found.picked == "S-2"
+    (result,) = sweeps_of(express(rows), {"S-0": 3.0, "S-1": 2.0, "S-2": 2.2})
+    assert result.best == result.picked == "S-2"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_two_layouts_measured_thrice_are_no_sweep(row):
 
 def test_runs_that_repeat_a_layout_are_one_of_their_median_time(row):
     rows = [*sweep(row), *(row(id=f"S-{index}", measured_step_s=9.0, **LAYOUTS[1]) for index in (3, 4))]
-    (found,) = sweeps_of(express(rows), {r.id: float(index) for index, r in enumerate(rows, start=1)})
-    assert (len(found.cases), found.num_layouts, found.best) == (5, 3, "S-0")
-    assert found.spearman == pytest.approx(0.5)
+    (result,) = sweeps_of(express(rows), {r.id: float(index) for index, r in enumerate(rows, start=1)})
+    assert (len(result.cases), result.num_layouts, result.best) == (5, 3, "S-0")
+    assert result.spearman == pytest.approx(0.5)
 
 
 def test_rows_without_prediction_or_measurement_do_not_count(row):

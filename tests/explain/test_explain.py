@@ -172,9 +172,9 @@ def test_sources_are_the_formulas_sources():
 
 
 def test_sources_name_the_calibrations_behind_durations():
-    found = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time").sources
-    assert any("calibration hopper" in source for source in found)
-    assert any("nccl-tests" in source for source in found)
+    sources = explain(asked(dense(), cluster(16), CASES[1][1], workload()), "step_time").sources
+    assert any("calibration hopper" in source for source in sources)
+    assert any("nccl-tests" in source for source in sources)
 
 
 def test_the_document_is_cut_at_the_depth_asked_for():
@@ -202,11 +202,11 @@ def test_an_illegal_layout_is_refused():
 
 def test_a_collective_says_what_whole_runs_reach_of_its_rate():
     explainer = Explainer.from_question(asked(dense(), cluster(16), Layout(dp_shard=16), workload()))
-    found = [
+    nodes = [
         node for node in explainer.node("step_time.data_comm").walk() if "rate_share" in dict(node.inputs)
     ]
-    assert found
-    assert all(node.unit == "s" and "whole runs" in node.text for node in found)
+    assert nodes
+    assert all(node.unit == "s" and "whole runs" in node.text for node in nodes)
 
 
 @pytest.mark.parametrize("count", ["total", "active", "trained"])
@@ -214,16 +214,16 @@ def test_a_collective_says_what_whole_runs_reach_of_its_rate():
 def test_a_count_of_parameters_is_the_weights_of_its_blocks(model, count):
     work = replace(workload(), trainable=Trainable(frozen=("norm",)))
     question = asked(model, cluster(16), Layout(dp_shard=16), work)
-    found = explain(question, f"params.{count}")
-    assert math.fsum(block.value for _, block in found.inputs) == found.value
-    for _, block in found.inputs:
+    result = explain(question, f"params.{count}")
+    assert math.fsum(block.value for _, block in result.inputs) == result.value
+    for _, block in result.inputs:
         parts = dict(block.inputs)
-        each = parts.get("each", block)
-        assert block.value == parts["blocks"].value * each.value if "blocks" in parts else each is block
-        assert math.fsum(weight.value for _, weight in each.inputs) == each.value
-        assert all(weight.text for _, weight in each.inputs)
-    assert "mtp" not in dict(found.inputs)
-    frozen = {"attention.norm.weight"} & {node.name for node in found.walk()}
+        item = parts.get("each", block)
+        assert block.value == parts["blocks"].value * item.value if "blocks" in parts else item is block
+        assert math.fsum(weight.value for _, weight in item.inputs) == item.value
+        assert all(weight.text for _, weight in item.inputs)
+    assert "mtp" not in dict(result.inputs)
+    frozen = {"attention.norm.weight"} & {node.name for node in result.walk()}
     assert frozen == (set() if count == "trained" else {"attention.norm.weight"})
 
 
@@ -240,13 +240,13 @@ ACCOUNTS = {"primus": {}, "korthikanti2022": {}, "playbook": {}, "almodel": {"ze
 def test_under_a_preset_it_is_the_account_s_number(preset, words):
     plain = asked(dense(), cluster(16), Layout(dp_shard=16, **words), workload())
     question = replace(plain, preset=preset)
-    told = project_as(question)
+    explicit = project_as(question)
     peak = explain(question, "memory.peak")
-    assert peak.value == told.memory.peak_bytes
+    assert peak.value == explicit.memory.peak_bytes
     assert math.fsum(part.value for _, part in peak.inputs) == pytest.approx(peak.value)
     assert peak.source == load_preset(preset).source
-    assert explain(question, "params.total").value == told.params.total
-    if not told.step_time.expected:
+    assert explain(question, "params.total").value == explicit.params.total
+    if not explicit.step_time.expected:
         with pytest.raises(UnknownNameError, match=f"quantity of preset {preset} 'step_time'"):
             explain(question, "step_time")
 
@@ -265,8 +265,8 @@ def test_an_account_says_what_its_formulas_made_of_what(preset, words):
     question = replace(asked(dense(), cluster(16), layout, workload()), preset=preset)
     peak = explain(question, "memory.peak")
     assert peak.value == project_as(question).memory.peak_bytes
-    found = {label for node in peak.walk() for label, _ in node.inputs} | {node.name for node in peak.walk()}
-    assert found >= set(words)
+    labels = {label for node in peak.walk() for label, _ in node.inputs} | {node.name for node in peak.walk()}
+    assert labels >= set(words)
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_an_account_says_what_its_formulas_made_of_what(preset, words):
 def test_a_step_of_an_account_says_what_its_formulas_made_of_what(preset, model, layout, words):
     sizes = {"devices": 16, "seq_len": 2048, "global_batch_size": 64, "pp": 2}
     question = ask(model, "h100-sxm", preset=preset, **sizes, **layout)
-    told, step = project_as(question), explain(question, "step_time")
-    assert step.value == told.step_time.expected
+    explicit, step = project_as(question), explain(question, "step_time")
+    assert step.value == explicit.step_time.expected
     for part, node in step.inputs:
-        assert node.value == told.time_s[part]
+        assert node.value == explicit.time_s[part]
         assert node.inputs, f"{part} says nothing of what it is made of"
-    found = {label for node in step.walk() for label, _ in node.inputs} | {node.name for node in step.walk()}
-    assert found >= set(words)
+    labels = {label for node in step.walk() for label, _ in node.inputs} | {node.name for node in step.walk()}
+    assert labels >= set(words)
     assert all(node.source for node in step.walk() if node.name in words and node.inputs)
 
 
@@ -294,22 +294,22 @@ def test_a_replayed_layer_of_an_account_is_its_input():
     layout = Layout(dp_shard=8, pp=2, recompute=Recompute(granularity="full"))
     question = replace(asked(dense(), cluster(16), layout, workload()), preset="korthikanti2022")
     node = next(
-        each
-        for each in explain(question, "memory.activations").walk()
-        if each.name == "korthikanti_replayed_layer"
+        item
+        for item in explain(question, "memory.activations").walk()
+        if item.name == "korthikanti_replayed_layer"
     )
-    given = {label: part.value for label, part in node.inputs}
-    assert node.value == 2.0 * given["seq_len"] * given["micro_batch_size"] * given["hidden_size"]
+    inputs = {label: part.value for label, part in node.inputs}
+    assert node.value == 2.0 * inputs["seq_len"] * inputs["micro_batch_size"] * inputs["hidden_size"]
 
 
 def test_a_step_of_an_account_is_its_parts():
     question = replace(asked(dense(), cluster(16), Layout(dp_shard=16, zero=3), workload()), preset="almodel")
-    told = project_as(question)
+    explicit = project_as(question)
     mfu = explain(question, "mfu")
     step = dict(mfu.inputs)["step_time"]
-    assert (mfu.value, step.value) == (told.mfu, told.step_time.expected)
+    assert (mfu.value, step.value) == (explicit.mfu, explicit.step_time.expected)
     assert {name: part.value for name, part in step.inputs} == pytest.approx(
-        {name: value for name, value in told.time_s.items() if value > 1e-12}
+        {name: value for name, value in explicit.time_s.items() if value > 1e-12}
     )
     with pytest.raises(SpecError, match="a stage goes with memory"):
         explain(question, "mfu", stage=0)

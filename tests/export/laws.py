@@ -33,7 +33,7 @@ def without_comments(text: str) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def check_writer(asked: Sequence[Question], *, unsaid: Sequence[str] = ()) -> list[Export]:
+def check_writer(questions: Sequence[Question], *, unsaid: Sequence[str] = ()) -> list[Export]:
     """Assert of each plan that what is written reads back to the bit but for the words that may be unsaid.
 
     Returns
@@ -41,29 +41,29 @@ def check_writer(asked: Sequence[Question], *, unsaid: Sequence[str] = ()) -> li
     list of Export
         What was written, for a test to look into.
     """
-    return [_checked(question, set(unsaid)) for question in asked]
+    return [_checked(question, set(unsaid)) for question in questions]
 
 
 def _checked(question: Question, unsaid: set[str]) -> Export:
     assert question.framework is not None
     result = export(question)
-    said = {each.word for each in result.unsaid}
-    assert said <= unsaid, f"{said - unsaid} could not be said of {question.layout}"
+    message = {item.word for item in result.unsaid}
+    assert message <= unsaid, f"{message - unsaid} could not be said of {question.layout}"
     writer = writer_of(question.framework)
     files = writer.write(question)
-    own = [end for start, end in writer.endings.items() if question.framework.release.startswith(start)]
-    assert own == [PurePath(files.main).suffix] if own else len(files.texts) > 1, (
+    ends = [end for start, end in writer.endings.items() if question.framework.release.startswith(start)]
+    assert ends == [PurePath(files.main).suffix] if ends else len(files.texts) > 1, (
         "a search refuses other names"
     )
     assert writer.several or len(files.texts) == 1, "a search refuses folders"
     main = result.texts[files.main]
     assert reader_of(main, "") is reader_of(files.texts[files.main], ""), "its head makes it another format"
     stripped = replace(files, texts={name: _bare(files, name, text) for name, text in result.texts.items()})
-    read, told = read_back(stripped, question), result.read_back
-    alike = read.parts == (told.model, told.cluster, told.strategy, told.workload)
-    again = told if alike else project(read)
-    assert figures(again) == figures(told), "comments say nothing"
-    if not said:
+    read, explicit = read_back(stripped, question), result.read_back
+    alike = read.parts == (explicit.model, explicit.cluster, explicit.strategy, explicit.workload)
+    again = explicit if alike else project(read)
+    assert figures(again) == figures(explicit), "comments say nothing"
+    if not message:
         assert figures(again) == figures(result.projection), "what is said is said to the bit"
     return result
 

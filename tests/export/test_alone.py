@@ -37,15 +37,15 @@ def written(model: str, layout: dict, framework: str) -> Export | str:
         return str(error)
 
 
-def alone(found: Export, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+def alone(result: Export, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict:
     """What the command line projects the files alone to do."""
-    place(found, folder)
-    file = folder / found.main if folder.is_dir() else folder
-    words = ["project", str(file), "--cluster", "h100-sxm", "--devices", "8", *found.options, "--json"]
-    code = run(words)
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    return json.loads(said.out)
+    place(result, folder)
+    file = folder / result.main if folder.is_dir() else folder
+    options = ["project", str(file), "--cluster", "h100-sxm", "--devices", "8", *result.options, "--json"]
+    code = run(options)
+    readouterr = capsys.readouterr()
+    assert code == 0, readouterr.err
+    return json.loads(readouterr.out)
 
 
 def figures(document: dict) -> tuple[float, ...]:
@@ -57,42 +57,48 @@ def figures(document: dict) -> tuple[float, ...]:
 def test_files_alone_are_projected_as_the_export_says(framework, tmp_path, capsys):
     done = 0
     for index, (model, layout) in enumerate(QUESTIONS):
-        found = written(model, layout, framework)
-        if isinstance(found, str):
-            assert framework.partition("@")[0] in found.lower().replace(" ", "-"), found
+        result = written(model, layout, framework)
+        if isinstance(result, str):
+            assert framework.partition("@")[0] in result.lower().replace(" ", "-"), result
             continue
         (tmp_path / str(index)).mkdir()
-        read = figures(alone(found, tmp_path / str(index) / "out", capsys))
-        told = (found.read_back.step_time_s, *(stage.peak_bytes for stage in found.read_back.memory.stages))
-        assert read == pytest.approx(told, rel=LARGEST), (model, layout)
-        if not found.unsaid:
-            asked = found.projection
-            assert told == (asked.step_time_s, *(stage.peak_bytes for stage in asked.memory.stages))
+        read = figures(alone(result, tmp_path / str(index) / "out", capsys))
+        peak_byteses = (
+            result.read_back.step_time_s,
+            *(stage.peak_bytes for stage in result.read_back.memory.stages),
+        )
+        assert read == pytest.approx(peak_byteses, rel=LARGEST), (model, layout)
+        if not result.unsaid:
+            projection = result.projection
+            assert peak_byteses == (
+                projection.step_time_s,
+                *(stage.peak_bytes for stage in projection.memory.stages),
+            )
         done += 1
     assert done, "at least one of the questions is written"
 
 
 def test_a_folder_with_training_arguments_is_read_as_such(tmp_path, capsys):
-    found = written("llama-3.2-1b", {"zero": 3, "recompute": "full"}, "deepspeed-zero")
-    assert isinstance(found, Export)
-    place(found, tmp_path / "out")
+    result = written("llama-3.2-1b", {"zero": 3, "recompute": "full"}, "deepspeed-zero")
+    assert isinstance(result, Export)
+    place(result, tmp_path / "out")
     assert run(["project", str(tmp_path / "out"), "--cluster", "h100-sxm", "--devices", "8", "--json"]) == 0
     read = json.loads(capsys.readouterr().out)
     assert (read["strategy"]["zero"], read["strategy"]["recompute"]["granularity"]) == (3, "full")
-    assert read["step_time_s"] == found.projection.step_time_s
+    assert read["step_time_s"] == result.projection.step_time_s
     (tmp_path / "out" / "other.yaml").write_text("output_dir: x\n")
     with pytest.raises(ReaderError, match=r"several configurations of training, other\.yaml, training\.json"):
         training_file(tmp_path / "out")
 
 
 def test_the_head_begins_with_the_figures_of_what_is_written():
-    found = written("llama-3.2-1b", {"recompute": "none"}, "maxtext")
-    assert isinstance(found, Export)
-    lines = found.texts[found.main].splitlines()
+    result = written("llama-3.2-1b", {"recompute": "none"}, "maxtext")
+    assert isinstance(result, Export)
+    lines = result.texts[result.main].splitlines()
     projected = next(line for line in lines if line.startswith("# projected:"))
-    asked = next(line for line in lines if line.startswith("# as asked:"))
-    assert f"step {found.read_back.step_time_s:.3f} s" in projected
-    assert f"step {found.projection.step_time_s:.3f} s" in asked
+    question = next(line for line in lines if line.startswith("# as asked:"))
+    assert f"step {result.read_back.step_time_s:.3f} s" in projected
+    assert f"step {result.projection.step_time_s:.3f} s" in question
 
 
 def test_what_a_framework_cannot_replay_is_refused_to_it():

@@ -32,22 +32,22 @@ def trained(reading) -> Trainable:
 @pytest.mark.parametrize("framework", ["bridge", "maxtext", "torchtitan"])
 @pytest.mark.parametrize("targets", [ALL_LINEAR, ("q_proj", "k_proj", "v_proj"), ("o_proj", "down_proj")])
 def test_what_is_written_is_read_back(framework, targets, tmp_path):
-    found = export(
+    result = export(
         "llama-3.1-8b",
         **RUN,
         to=framework,
         trainable={"lora_rank": 16, "lora_targets": targets, "lora_experts": "own"},
     )
-    for name, text in found.texts.items():
+    for name, text in result.texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    read = trained(read_file(tmp_path / next(iter(found.texts)), OPTIONS))
+    read = trained(read_file(tmp_path / next(iter(result.texts)), OPTIONS))
     assert read.lora_rank == 16
     assert set(read.lora_targets) == set(targets)
 
 
 def test_fused_adapters_of_bridge(tmp_path):
-    found = export("llama-3.1-8b", **RUN, to="bridge", trainable={"lora_rank": 8, "lora_targets": FUSED})
-    text = next(iter(found.texts.values()))
+    result = export("llama-3.1-8b", **RUN, to="bridge", trainable={"lora_rank": 8, "lora_targets": FUSED})
+    text = next(iter(result.texts.values()))
     names = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
     assert f"cfg.peft = LoRA(target_modules={names}, dim=8, share_expert_adapters=False)" in text
     place = tmp_path / "recipe.py"
@@ -57,17 +57,17 @@ def test_fused_adapters_of_bridge(tmp_path):
     place.write_text(bare, encoding="utf-8")
     usual = trained(read_file(place, OPTIONS))
     assert usual == Trainable(lora_rank=32, lora_targets=FUSED, lora_experts="shared")
-    for wrong, said in (("DoRA()", "LoRA and CanonicalLoRA can"), ("LoRA(dimm=8)", "dimm")):
+    for wrong, message in (("DoRA()", "LoRA and CanonicalLoRA can"), ("LoRA(dimm=8)", "dimm")):
         place.write_text(bare.replace("LoRA()", wrong), encoding="utf-8")
-        with pytest.raises(ForescaleError, match=said):
+        with pytest.raises(ForescaleError, match=message):
             read_file(place, OPTIONS)
 
 
 def test_adapters_of_recurrent_layers_of_bridge(tmp_path):
     targets = ("qkv_proj", "o_proj", "in_proj", "out_proj")
-    asked = {"lora_rank": 8, "lora_targets": targets}
-    found = export("qwen3-next-80b-a3b", **RUN, to="bridge", trainable=asked, ep=8)
-    text = next(iter(found.texts.values()))
+    question = {"lora_rank": 8, "lora_targets": targets}
+    result = export("qwen3-next-80b-a3b", **RUN, to="bridge", trainable=question, ep=8)
+    text = next(iter(result.texts.values()))
     assert "target_modules=['linear_qkv', 'linear_proj', 'in_proj', 'out_proj']" in text
     place = tmp_path / "recipe.py"
     place.write_text(text, encoding="utf-8")
@@ -87,10 +87,10 @@ ADAPTER = {
 def test_peft(tmp_path):
     place = tmp_path / "adapter_config.json"
     place.write_text(json.dumps(ADAPTER), encoding="utf-8")
-    found = read_file(place, OPTIONS)
-    assert found.model is not None
-    assert found.model.name == "llama-3.1-8b"
-    assert trained(found) == Trainable(
+    file = read_file(place, OPTIONS)
+    assert file.model is not None
+    assert file.model.name == "llama-3.1-8b"
+    assert trained(file) == Trainable(
         lora_rank=16, lora_targets=("q_proj", "v_proj"), lora_dropout=True, whole=("embedding", "head")
     )
 
@@ -130,15 +130,15 @@ use_bnb_nested_quant: true
 def test_trl(tmp_path):
     place = tmp_path / "sft.yaml"
     place.write_text(TRL, encoding="utf-8")
-    found = read_file(place, OPTIONS)
-    assert trained(found) == Trainable(lora_rank=64, lora_targets=(*ALL_LINEAR, *RECURRENT))
-    assert found.workload_values["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
+    file = read_file(place, OPTIONS)
+    assert trained(file) == Trainable(lora_rank=64, lora_targets=(*ALL_LINEAR, *RECURRENT))
+    assert file.workload_values["precision"] == {"compute": "bf16", "frozen": "nf4_double"}
 
 
 def test_quantised_weights_of_maxtext(tmp_path):
     trainable, precision = {"lora_rank": 8}, {"frozen": "nf4"}
-    found = export("llama-3.1-8b", **RUN, to="maxtext", trainable=trainable, precision=precision)
-    text = next(iter(found.texts.values()))
+    result = export("llama-3.1-8b", **RUN, to="maxtext", trainable=trainable, precision=precision)
+    text = next(iter(result.texts.values()))
     place = tmp_path / "run.yml"
     place.write_text(text, encoding="utf-8")
     values = read_file(place, OPTIONS).workload_values

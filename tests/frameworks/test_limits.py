@@ -24,34 +24,34 @@ WORKLOAD = Workload(seq_len=4096, global_batch_size=32)
 def layouts(name):
     """Return every layout that a framework can be told: a tuple, as several tests look at it."""
     space = searched(load_framework(name), Space(), limited=True)
-    found = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, space)
-    return tuple(found.strategy(variant, row) for variant, row in zip(*found.legal.nonzero(), strict=True))
+    result = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, space)
+    return tuple(result.strategy(variant, row) for variant, row in zip(*result.legal.nonzero(), strict=True))
 
 
 @pytest.mark.parametrize("framework", LIMITED, ids=lambda framework: framework.name)
 def test_every_layout_is_one_that_the_framework_knows(framework):
     everything = enumerate_layouts(small.dense(), small.cluster(16), WORKLOAD, Space())
-    found = layouts(framework.name)
-    assert found
-    assert len(found) < len(everything) or framework.name == "maxtext"
-    for strategy in found:
+    result = layouts(framework.name)
+    assert result
+    assert len(result) < len(everything) or framework.name == "maxtext"
+    for layout in result:
         for dimension, values in framework.limits.values.items():
-            if dimension == "sp" and strategy.tp == 1:
+            if dimension == "sp" and layout.tp == 1:
                 continue
             if dimension == "placement":
                 assert values == ("orders",)
-                assert strategy.placement is None
+                assert layout.placement is None
                 continue
             unchanged = (getattr(Layout(), dimension),) if None in values else ()
-            assert getattr(strategy, dimension) in (*values, *unchanged)
+            assert getattr(layout, dimension) in (*values, *unchanged)
 
 
 def test_megatron_and_deepspeed_keep_stages_2_and_3_without_pipeline():
     for name in ("megatron-core", "deepspeed-zero"):
-        found = layouts(name)
-        assert not [strategy for strategy in found if strategy.zero >= 2 and strategy.pp > 1]
-        assert [strategy for strategy in found if strategy.zero == 1 and strategy.pp > 1]
-        assert [strategy for strategy in found if strategy.zero == 3]
+        result = layouts(name)
+        assert not [layout for layout in result if layout.zero >= 2 and layout.pp > 1]
+        assert [layout for layout in result if layout.zero == 1 and layout.pp > 1]
+        assert [layout for layout in result if layout.zero == 3]
 
 
 def test_nemo_shards_weights_in_fp8():
@@ -59,21 +59,21 @@ def test_nemo_shards_weights_in_fp8():
     space = searched(load_framework("nemo"), Space(zero=(0, 1)), limited=True)
     stages = []
     for run in (workload, WORKLOAD):
-        found = enumerate_layouts(small.dense(), small.cluster(16), run, space)
-        rows = [found.strategy(0, row) for row in found.legal[0].nonzero()[0].tolist()]
-        stages.append({strategy.zero for strategy in rows})
+        result = enumerate_layouts(small.dense(), small.cluster(16), run, space)
+        rows = [result.strategy(0, row) for row in result.legal[0].nonzero()[0].tolist()]
+        stages.append({layout.zero for layout in rows})
     assert stages == [{1}, {0, 1}]
 
 
 def test_deepspeed_has_no_replicas_of_shards_and_stage_3_without_tensor_parallelism():
-    found = layouts("deepspeed-zero")
-    assert not [s for s in found if s.zero == 3 and s.tp > 1]
-    assert not [s for s in found if s.zero > 0 and s.dp_replicate > 1]
-    assert [s for s in found if s.zero == 3]
+    result = layouts("deepspeed-zero")
+    assert not [s for s in result if s.zero == 3 and s.tp > 1]
+    assert not [s for s in result if s.zero > 0 and s.dp_replicate > 1]
+    assert [s for s in result if s.zero == 3]
 
 
 def test_maxtext_has_equal_stages():
-    assert all(8 % (strategy.pp * strategy.vpp) == 0 for strategy in layouts("maxtext"))
+    assert all(8 % (layout.pp * layout.vpp) == 0 for layout in layouts("maxtext"))
 
 
 def test_best_of_a_framework_is_the_best_of_what_it_can_be_told():
@@ -95,5 +95,5 @@ def test_what_it_does_not_know_is_named():
 
 def test_nanotron_divides_key_value_heads_and_has_no_expert_parallelism():
     heads = small.dense().layers[0].attention.num_kv_heads
-    assert all(heads % strategy.tp == 0 and strategy.ep == 1 for strategy in layouts("nanotron"))
-    assert not [strategy for strategy in layouts("nanotron") if strategy.zero > 1]
+    assert all(heads % layout.tp == 0 and layout.ep == 1 for layout in layouts("nanotron"))
+    assert not [layout for layout in layouts("nanotron") if layout.zero > 1]

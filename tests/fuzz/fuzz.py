@@ -229,39 +229,39 @@ def broken(seed: int, projection: str) -> Broken:
     chance = random.Random(seed)
     arguments, name, text = EXAMPLES[seed % len(EXAMPLES)]
     content = (projection if text == "PROJECTION" else text).encode()
-    words = list(arguments)
+    parts = list(arguments)
     if not name or chance.random() < 0.3:
-        words = _mutated_words(words, chance)
+        parts = _mutated_words(parts, chance)
     if name:
         for _ in range(chance.choice((1, 1, 1, 2, 4))):
             content = chance.choice(MUTATIONS)(content, chance)
-    return Broken(arguments=words, name=name, content=content)
+    return Broken(arguments=parts, name=name, content=content)
 
 
-def _mutated_words(words: list[str], chance: random.Random) -> list[str]:
-    words = list(words)
+def _mutated_words(names: list[str], chance: random.Random) -> list[str]:
+    names = list(names)
     for _ in range(chance.choice((1, 1, 2))):
-        at = chance.randrange(1, len(words))
+        at = chance.randrange(1, len(names))
         match chance.randrange(6):
             case 0:
-                del words[at]
+                del names[at]
             case 1:
-                words.insert(at, chance.choice(words))
+                names.insert(at, chance.choice(names))
             case 2:
-                words[at] = words[at][::-1]
+                names[at] = names[at][::-1]
             case _:
-                values = [place for place in range(1, len(words)) if not words[place].startswith("--")]
-                words[chance.choice(values or [at])] = chance.choice(WORDS).replace("\0", "")
-        if len(words) < 2:
+                values = [place for place in range(1, len(names)) if not names[place].startswith("--")]
+                names[chance.choice(values or [at])] = chance.choice(WORDS).replace("\0", "")
+        if len(names) < 2:
             break
-    return words
+    return names
 
 
 def _flipped(content: bytes, chance: random.Random) -> bytes:
-    found = bytearray(content or b" ")
+    result = bytearray(content or b" ")
     for _ in range(chance.randrange(1, 4)):
-        found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
-    return bytes(found)
+        result[chance.randrange(len(result))] ^= 1 << chance.randrange(8)
+    return bytes(result)
 
 
 def _cut(content: bytes, chance: random.Random) -> bytes:
@@ -272,21 +272,21 @@ def _cut(content: bytes, chance: random.Random) -> bytes:
 
 def _numbered(content: bytes, chance: random.Random) -> bytes:
     text = content.decode("utf-8", errors="replace")
-    found = list(NUMBER.finditer(text))
-    if not found:
+    result = list(NUMBER.finditer(text))
+    if not result:
         return content
-    match = chance.choice(found)
+    match = chance.choice(result)
     word = chance.choice(WORDS)
     return f"{text[: match.start()]}{word}{text[match.end() :]}".encode()
 
 
 def _reworded(content: bytes, chance: random.Random) -> bytes:
     text = content.decode("utf-8", errors="replace")
-    found = list(re.finditer(r"\w+", text))
-    if not found:
+    result = list(re.finditer(r"\w+", text))
+    if not result:
         return content
-    match = chance.choice(found)
-    word = chance.choice((*WORDS, match[0] * 2, match[0][:-1], chance.choice(found)[0]))
+    match = chance.choice(result)
+    word = chance.choice((*WORDS, match[0] * 2, match[0][:-1], chance.choice(result)[0]))
     return f"{text[: match.start()]}{word}{text[match.end() :]}".encode()
 
 
@@ -334,23 +334,23 @@ def ask(question: Broken, folder: Path) -> Broken:
         "OUT.json": str(folder / "out.json"),
         "OUT.md": str(folder / "out.md"),
     }
-    given = [places.get(word, word) for word in question.arguments]
+    arguments = [places.get(word, word) for word in question.arguments]
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     code: int | None = None
     caught = warnings.catch_warnings(record=True)
     with chdir(folder), redirect_stdout(out), redirect_stderr(err), caught as heard:
         warnings.simplefilter("always")
         try:
-            code = run(given)
+            code = run(arguments)
         except Late:
             question.problems.append("took too long")
         except BaseException:  # whatever it is, it is what is looked for
             question.problems.append(traceback.format_exc(limit=-4))
-    answer, said = (_text(stream) for stream in (out, err))
+    answer, message = (_text(stream) for stream in (out, err))
     if heard:
         question.problems.append(f"warning: {heard[0].message}")
     if code is not None:
-        question.problems += _wrong(question, code, answer, said)
+        question.problems += _wrong(question, code, answer, message)
     question.problems += [f"left {path.name}" for path in folder.glob("**/*.part")]
     return question
 
@@ -360,19 +360,19 @@ def _text(stream: io.TextIOWrapper) -> str:
     return stream.buffer.getvalue().decode("utf-8", errors="replace")  # type: ignore[attr-defined]
 
 
-def _wrong(question: Broken, code: int, answer: str, said: str) -> list[str]:
+def _wrong(question: Broken, code: int, answer: str, text: str) -> list[str]:
     checks = question.arguments[:2] == ["pipeline", "check"]
     if code not in ((0, 1, 2) if checks else (0, 2)):
-        return [f"exit code {code}: {said[:200]}"]
-    if code == 2 and not said.startswith("error: "):
-        return [f"no sentence: {said[:200]!r}"]
-    if code == 2 and "Traceback" in said:
-        return [said[:300]]
-    given = " ".join(question.arguments) + "\n" + question.content.decode("utf-8", errors="replace")
-    found = ENDLESS.search(answer) if code == 0 and not ENDLESS.search(given) else None
+        return [f"exit code {code}: {text[:200]}"]
+    if code == 2 and not text.startswith("error: "):
+        return [f"no sentence: {text[:200]!r}"]
+    if code == 2 and "Traceback" in text:
+        return [text[:300]]
+    value = " ".join(question.arguments) + "\n" + question.content.decode("utf-8", errors="replace")
+    result = ENDLESS.search(answer) if code == 0 and not ENDLESS.search(value) else None
     return (
-        [f"an answer with {found[0]}: …{answer[max(0, found.start() - 60) : found.end() + 20]!r}"]
-        if found
+        [f"an answer with {result[0]}: …{answer[max(0, result.start() - 60) : result.end() + 20]!r}"]
+        if result
         else []
     )
 
@@ -391,25 +391,25 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=60)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     document, wrong = projection_document(), 0
 
     def late(*_: object) -> None:
         raise Late
 
     signal.signal(signal.SIGALRM, late)
-    for seed in range(asked.first, asked.first + asked.count):
+    for seed in range(args.first, args.first + args.count):
         folder = Path(tempfile.mkdtemp())
-        signal.alarm(asked.seconds)
-        found = ask(broken(seed, document), folder)
+        signal.alarm(args.seconds)
+        result = ask(broken(seed, document), folder)
         signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
-        if found.problems:
+        if result.problems:
             wrong += 1
-            shown = " ".join(word[:60] for word in found.arguments)
-            sys.stdout.write(f"seed {seed}: {shown}\n{found.content[:0]!r} {found.problems[0]}\n\n")
+            shown = " ".join(word[:60] for word in result.arguments)
+            sys.stdout.write(f"seed {seed}: {shown}\n{result.content[:0]!r} {result.problems[0]}\n\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{asked.count} broken questions, {wrong} that ended wrongly\n")
+    sys.stdout.write(f"{args.count} broken questions, {wrong} that ended wrongly\n")
     return 1 if wrong else 0
 
 

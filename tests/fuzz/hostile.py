@@ -160,26 +160,26 @@ def problems(seed: int, folder: Path) -> list[str]:
     """Return what is wrong with how the command of a seed ends."""
     command, name, content = hostile(seed)
     (folder / name).write_bytes(content)
-    given = [{"F": str(folder / name), "O": str(folder / "out.json")}.get(word, word) for word in command]
+    value = [{"F": str(folder / name), "O": str(folder / "out.json")}.get(word, word) for word in command]
     out, err = io.StringIO(), io.StringIO()
     try:
         with chdir(folder), redirect_stdout(out), redirect_stderr(err):
-            code = run(given)
+            code = run(value)
     except TimeoutError:
         return ["took too long"]
     except BaseException:  # whatever it is, it is what is looked for
         return [traceback.format_exc(limit=-4)]
-    answer, said = out.getvalue(), err.getvalue()
+    answer, getvalue = out.getvalue(), err.getvalue()
     if code == 2:
         return (
             []
-            if said.startswith("error: ") and len(said.splitlines()) == 1
-            else [f"no sentence: {said[:300]!r}"]
+            if getvalue.startswith("error: ") and len(getvalue.splitlines()) == 1
+            else [f"no sentence: {getvalue[:300]!r}"]
         )
     if code:
-        return [f"exit code {code}: {said[:200]}"]
-    found = list(impossible(json.loads(answer), "")) if "--json" in command else []
-    return found + [f"an answer with {each[0]}" for each in ENDLESS.finditer(answer)][:1]
+        return [f"exit code {code}: {getvalue[:200]}"]
+    result = list(impossible(json.loads(answer), "")) if "--json" in command else []
+    return result + [f"an answer with {item[0]}" for item in ENDLESS.finditer(answer)][:1]
 
 
 LIMITS = {"mfu": 1.0, "hfu": 1.0, "step_time_s": 1e12, "peak_bytes": 1e17, "peak_high_bytes": 1e17}
@@ -206,24 +206,24 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=20)
-    asked = parser.parse_args()
+    args = parser.parse_args()
 
     def late(*_: object) -> None:
         raise TimeoutError
 
     signal.signal(signal.SIGALRM, late)
     wrong = 0
-    for seed in range(asked.first, asked.first + asked.count):
+    for seed in range(args.first, args.first + args.count):
         folder = Path(tempfile.mkdtemp())
-        signal.alarm(asked.seconds)
-        found = problems(seed, folder)
+        signal.alarm(args.seconds)
+        result = problems(seed, folder)
         signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
-        if found:
+        if result:
             wrong += 1
-            sys.stdout.write(f"seed {seed}: {' '.join(hostile(seed)[0])}\n{found[0][-1200:]}\n\n")
+            sys.stdout.write(f"seed {seed}: {' '.join(hostile(seed)[0])}\n{result[0][-1200:]}\n\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{asked.count} hostile files, {wrong} that ended wrongly\n")
+    sys.stdout.write(f"{args.count} hostile files, {wrong} that ended wrongly\n")
     return 1 if wrong else 0
 
 

@@ -135,12 +135,14 @@ def commands() -> dict[str, Any]:
 
 
 def _tree(command: Any) -> dict[str, Any]:
-    found = {
+    result = {
         "parameters": sorted(
             "/".join(sorted([*parameter.opts, *parameter.secondary_opts])) for parameter in command.params
         )
     }
     below = getattr(command, "commands", None)
     return (
-        {**found, "commands": {name: _tree(item) for name, item in sorted(below.items())}} if below else found
+        {**result, "commands": {name: _tree(item) for name, item in sorted(below.items())}}
+        if below
+        else result
     )

@@ -35,19 +35,19 @@ def sample() -> Scoreboard:
 def pins(board: Scoreboard) -> dict[str, dict[str, Any]]:
     """Return rows, median |error| and mean error of step time and memory of every group."""
     done = [outcome for outcome in board.outcomes if outcome.skipped is None]
-    found: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = {}
     for dimension, label in GROUPS.items():
         members: dict[str, list[Any]] = {}
         for outcome in done:
             members.setdefault(label(outcome.case), []).append(outcome)
         for name, outcomes in sorted(members.items()):
             group = group_of(dimension, name, outcomes)
-            found[f"{dimension}: {name}"] = {"time": _pin(group.time), "memory": _pin(group.memory)}
-    return found
+            values[f"{dimension}: {name}"] = {"time": _pin(group.time), "memory": _pin(group.memory)}
+    return values
 
 
 def _pin(errors: ErrorSummary) -> list[float | None]:
     return [
         errors.count,
-        *(None if each is None else round(100.0 * each, 2) for each in (errors.median_abs, errors.bias)),
+        *(None if item is None else round(100.0 * item, 2) for item in (errors.median_abs, errors.bias)),
     ]

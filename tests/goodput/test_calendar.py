@@ -32,13 +32,13 @@ def projected(devices=1024, **more):
 
 
 def test_a_projection_says_calendar_days():
-    found = projected()
-    calendar_days = found.calendar.days
-    assert found.training_days < calendar_days.expected
+    result = projected()
+    calendar_days = result.calendar.days
+    assert result.training_days < calendar_days.expected
     assert calendar_days.low < calendar_days.expected < calendar_days.high
-    assert sum(found.calendar.parts_days.values()) == pytest.approx(calendar_days.expected)
-    assert found.calendar.parts_days["goodput"] == pytest.approx(found.training_days)
-    assert found.to_json()["calendar"]["days"]["expected"] == calendar_days.expected
+    assert sum(result.calendar.parts_days.values()) == pytest.approx(calendar_days.expected)
+    assert result.calendar.parts_days["goodput"] == pytest.approx(result.training_days)
+    assert result.to_json()["calendar"]["days"]["expected"] == calendar_days.expected
 
 
 def test_no_tokens_no_calendar():
@@ -46,24 +46,24 @@ def test_no_tokens_no_calendar():
 
 
 def test_the_calendar_agrees_with_the_whole_run():
-    found = projected(devices=8192, global_batch_size=8192)
+    result = projected(devices=8192, global_batch_size=8192)
     operations = Operations(failures=load_failures("llama-3"))
-    run = project_run([Phase(name="1", projection=found, tokens=15e12)], operations)
-    assert found.calendar.days.expected == pytest.approx(run.days.expected, rel=0.02)
-    assert found.calendar.days.low == pytest.approx(run.days.low, rel=0.04)
-    assert found.calendar.days.high == pytest.approx(run.days.high, rel=0.04)
-    assert found.calendar.checkpoint_interval_s == run.interval_s
+    run = project_run([Phase(name="1", projection=result, tokens=15e12)], operations)
+    assert result.calendar.days.expected == pytest.approx(run.days.expected, rel=0.02)
+    assert result.calendar.days.low == pytest.approx(run.days.low, rel=0.04)
+    assert result.calendar.days.high == pytest.approx(run.days.high, rel=0.04)
+    assert result.calendar.checkpoint_interval_s == run.interval_s
 
 
 @pytest.mark.parametrize("rate", [1e6, 3.0])
 def test_a_run_that_never_ends_has_no_calendar_but_a_reason(rate):
     failing = Operations(failures=Failures(per_device_day={"all": rate}))
-    found = projected(operations=failing)
-    assert found.calendar is None
-    assert "something fails every" in found.endless
+    result = projected(operations=failing)
+    assert result.calendar is None
+    assert "something fails every" in result.endless
     with pytest.raises(SpecError) as error:
-        calendar(found.params.total, found.cluster, found.workload, found.step_time, failing)
-    assert str(error.value) == found.endless
+        calendar(result.params.total, result.cluster, result.workload, result.step_time, failing)
+    assert str(error.value) == result.endless
 
 
 def test_what_is_given_is_counted():
@@ -120,10 +120,10 @@ def test_restarts_are_published():
 )
 def test_rates_are_as_sure_as_what_they_were_counted_over(name, nodes, used, rate):
     """Kokolis et al. 2024: 11 months of 16,000 and 8,000 A100, used to 83 and 85 %, half by jobs that are counted."""
-    found = load_failures(name)
-    assert found.observed == pytest.approx(nodes * used * 334 / 2 * rate, rel=0.01)
-    _, rates = drawn(found, 4000, np.random.default_rng(0))
-    assert rates.std() == pytest.approx(found.observed**-0.5, rel=0.05)
+    failures = load_failures(name)
+    assert failures.observed == pytest.approx(nodes * used * 334 / 2 * rate, rel=0.01)
+    _, rates = drawn(failures, 4000, np.random.default_rng(0))
+    assert rates.std() == pytest.approx(failures.observed**-0.5, rel=0.05)
 
 
 def saved(blocking, written):
@@ -141,9 +141,9 @@ def test_the_best_interval_by_hand():
 def test_what_explains_a_spread_by_hand():
     values = np.array([1.0, 2.0, 3.0, 4.0])
     causes = {"some": np.array([1.0, 3.0, 2.0, 4.0]), "none": np.ones(4), "all": -2.0 * values}
-    found = spread(values, causes)
-    assert list(found) == ["all", "some", "none"]
-    assert found == pytest.approx({"all": 1.0, "some": 0.64, "none": 0.0})
+    result = spread(values, causes)
+    assert list(result) == ["all", "some", "none"]
+    assert result == pytest.approx({"all": 1.0, "some": 0.64, "none": 0.0})
     assert spread(np.ones(4), causes) == {}
 
 
@@ -169,13 +169,13 @@ def operated(**more):
     return Operations(failures=failures, **more)
 
 
-def cased(told, parameters=100 / 14, seconds=800.0):
-    found = projected(devices=64)
+def cased(explicit, parameters=100 / 14, seconds=800.0):
+    result = projected(devices=64)
     return case_of(
-        told,
+        explicit,
         parameters=parameters,
-        precision=found.workload.precision,
-        cluster=found.cluster.sized(16),
+        precision=result.workload.precision,
+        cluster=result.cluster.sized(16),
         seconds=seconds,
     )
 
@@ -232,38 +232,38 @@ def test_checkpoints_that_are_never_written(mttf, restart, sentence):
 
 def test_a_run_that_takes_a_hundred_times_as_long_never_ends():
     """Intervals as long as the time to failure: e^(restart / 1000 s) × (e - 1) times as long, 98.9 and 101.0."""
-    found = projected(devices=64)
-    told = Checkpointing(interval=1000.0, stall=0.0, storage_bandwidth=1e18)
+    result = projected(devices=64)
+    checkpointing = Checkpointing(interval=1000.0, stall=0.0, storage_bandwidth=1e18)
 
     def days(restart):
         counted = Operations(
-            failures=Failures(per_device_day={"all": 5.4}), restart=restart, checkpointing=told
+            failures=Failures(per_device_day={"all": 5.4}), restart=restart, checkpointing=checkpointing
         )
-        return calendar(1.0, found.cluster.sized(16), found.workload, STEP, counted)
+        return calendar(1.0, result.cluster.sized(16), result.workload, STEP, counted)
 
-    ideal = 10.0 * found.workload.tokens / found.workload.tokens_per_step / 86400
+    ideal = 10.0 * result.workload.tokens / result.workload.tokens_per_step / 86400
     assert days(4053.0).days.expected == pytest.approx(ideal * np.exp(4.053) * np.expm1(1.0), rel=1e-4)
     with pytest.raises(SpecError, match="it never ends: something fails every 1e\\+03 s"):
         days(4074.0)
 
 
 def test_a_run_that_evaluates_most_of_its_time_ends():
-    found = projected(devices=64)
+    result = projected(devices=64)
 
     def days(share):
-        told = Operations(failures=0.0, evaluation=share)
-        return calendar(1.0, found.cluster, found.workload, STEP, told).days.expected
+        operations = Operations(failures=0.0, evaluation=share)
+        return calendar(1.0, result.cluster, result.workload, STEP, operations).days.expected
 
     assert days(0.99) == pytest.approx(50 * days(0.5), rel=1e-6)
 
 
 def test_a_calendar_by_hand():
     """86,400 steps of 10 s, saved every 100 s for 1 s: ten days and a tenth; nothing fails."""
-    found = projected(devices=64)
-    work = replace(found.workload, tokens=86_400.0 * found.workload.tokens_per_step)
+    result = projected(devices=64)
+    work = replace(result.workload, tokens=86_400.0 * result.workload.tokens_per_step)
     saving = Checkpointing(interval=100.0, stall=1.0, storage_bandwidth=1e18)
-    told = Operations(failures=0.0, checkpointing=saving)
-    got = calendar(1.0, found.cluster, work, STEP, told)
+    operations = Operations(failures=0.0, checkpointing=saving)
+    got = calendar(1.0, result.cluster, work, STEP, operations)
     assert got.days.expected == pytest.approx(10.1)
     assert got.parts_days["goodput"] == pytest.approx(10.0)
     assert got.parts_days["unproductive_checkpoint_save_time"] == pytest.approx(0.1)

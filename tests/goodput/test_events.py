@@ -24,7 +24,7 @@ CASE = Case(work=4e5, interval=1000.0, blocking=10.0, written=10.0, restart=100.
 
 def simulated(case, runs=30):
     outcomes = [simulate(case, np.random.default_rng(seed)) for seed in range(runs)]
-    return sum(each.parts["goodput"] for each in outcomes) / sum(each.wall for each in outcomes)
+    return sum(outcome.parts["goodput"] for outcome in outcomes) / sum(outcome.wall for outcome in outcomes)
 
 
 def test_intervals_by_hand():
@@ -70,18 +70,18 @@ def test_of_runs_that_nearly_never_end_a_part_is_simulated_and_stands_for_all(mo
 
     case = Case(work=4e8, interval=30.0, blocking=1.0, written=5.0, restart=300.0, mttf=400.0, **more)
     rng = FailureCounts()
-    found, told = simulate(case, rng), expected(case)
+    result, explicit = simulate(case, rng), expected(case)
     assert rng.asked < 20_000
-    assert found.wall == pytest.approx(float(sum(told.values())), rel=0.1)
-    assert found.parts["goodput"] == pytest.approx(case.work)
-    assert found.failures > 500_000
+    assert result.wall == pytest.approx(float(sum(explicit.values())), rel=0.1)
+    assert result.parts["goodput"] == pytest.approx(case.work)
+    assert result.failures > 500_000
 
 
 def test_dalys_interval_loses_least():
     best = float(daly_interval(blocking=60.0, mttf=6480.0))
-    told = {"blocking": 60.0, "restart": 300.0, "mttf": 6480.0}
-    assert daly_goodput(interval=best, **told) > daly_goodput(interval=0.8 * best, **told)
-    assert daly_goodput(interval=best, **told) > daly_goodput(interval=1.25 * best, **told)
+    explicit = {"blocking": 60.0, "restart": 300.0, "mttf": 6480.0}
+    assert daly_goodput(interval=best, **explicit) > daly_goodput(interval=0.8 * best, **explicit)
+    assert daly_goodput(interval=best, **explicit) > daly_goodput(interval=1.25 * best, **explicit)
 
 
 @pytest.mark.parametrize(("blocking", "mttf"), [(0.6, 11_000.0), (10.0, 5000.0), (60.0, 6480.0)])
@@ -220,12 +220,12 @@ def test_spares_spare_the_wait_and_elastic_runs_shorten_it():
 @pytest.mark.parametrize(("spares", "repair"), [(0, 4000.0), (1, 15_000.0)])
 def test_without_a_replica_everything_takes_as_much_longer_as_the_mean_speed_is_less(spares, repair):
     """Nodes away at a time are Poisson distributed about fatal x repair / mttf."""
-    told = {"fatal": 0.5, "repair": repair, "replica_share": 0.25, "replica_nodes": 1}
+    explicit = {"fatal": 0.5, "repair": repair, "replica_share": 0.25, "replica_nodes": 1}
     load = 0.5 * repair / CASE.mttf
     chance = [math.exp(-load) * load**away / math.factorial(away) for away in range(60)]
-    speed = sum(each * max(0.0, 1.0 - 0.25 * max(0, away - spares)) for away, each in enumerate(chance))
+    speed = sum(item * max(0.0, 1.0 - 0.25 * max(0, away - spares)) for away, item in enumerate(chance))
     plain = sum(expected(CASE).values())
-    assert sum(expected(replace(CASE, spares=spares, **told)).values()) == pytest.approx(plain / speed)
+    assert sum(expected(replace(CASE, spares=spares, **explicit)).values()) == pytest.approx(plain / speed)
 
 
 def test_a_checkpoint_counts_when_it_is_written():
@@ -254,13 +254,13 @@ def test_the_slowest_of_many():
 )
 def test_the_closed_form_agrees_with_events(more):
     case = replace(CASE, work=8e6 if "repair" in more else 4e5, **more)
-    found = [
+    parts = [
         simulate(case, np.random.default_rng(seed)).parts for seed in range(10 if "repair" in more else 60)
     ]
-    wall = sum(sum(each.values()) for each in found)
+    wall = sum(sum(item.values()) for item in parts)
     total = sum(expected(case).values())
     for name in PARTS:
-        share = sum(each[name] for each in found) / wall
+        share = sum(item[name] for item in parts) / wall
         assert expected(case)[name] / total == pytest.approx(share, abs=0.012), name
 
 
@@ -269,8 +269,8 @@ def test_many_runs_at_once_are_each_alone():
     many = expected(replace(CASE, work=work, mttf=mttf, spares=1, fatal=0.5, repair=1e4))
     for at in range(2):
         alone = expected(replace(CASE, work=work[at], mttf=mttf[at], spares=1, fatal=0.5, repair=1e4))
-        assert {name: float(each) for name, each in alone.items()} == {
-            name: float(np.broadcast_to(each, 2)[at]) for name, each in many.items()
+        assert {name: float(item) for name, item in alone.items()} == {
+            name: float(np.broadcast_to(item, 2)[at]) for name, item in many.items()
         }
 
 

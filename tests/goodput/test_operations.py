@@ -22,14 +22,16 @@ USUAL = Precision()
 
 def fabric(network: float) -> Cluster:
     """Return devices whose host link carries `HOST`, and whose nodes `network` byte/s each."""
-    own = cluster(DEVICES)
+    local = cluster(DEVICES)
     outer = Tier(name="outer", size=0, bandwidth=network, latency=1e-6)
-    return replace(own, device=replace(own.device, host_bandwidth=HOST), tiers=(own.tiers[0], outer))
+    return replace(local, device=replace(local.device, host_bandwidth=HOST), tiers=(local.tiers[0], outer))
 
 
 def saved(mode, network=4e9, precision=USUAL, **more):
-    told = Operations(checkpointing=Checkpointing(mode=mode, stall=STALL, storage_bandwidth=STORAGE, **more))
-    return saving(told, PARAMETERS, precision, fabric(network))
+    operations = Operations(
+        checkpointing=Checkpointing(mode=mode, stall=STALL, storage_bandwidth=STORAGE, **more)
+    )
+    return saving(operations, PARAMETERS, precision, fabric(network))
 
 
 def test_a_checkpoint_holds_weights_master_copies_and_moments():
@@ -63,7 +65,7 @@ def test_checkpoints_are_not_started_before_the_last_is_written():
 
 def test_failures_of_all_devices_come_together():
     assert mean_time_to_failure(num_devices=16.0, per_device_day=0.5) == 86400.0 / 8
-    told = Operations(
+    operations = Operations(
         failures=Failures(per_device_day={"gpu": 0.001, "link": 0.003}, planned_per_device_day=0.002, restart=77.0),
         checkpointing=Checkpointing(mode="peer", stall=STALL, interval=900.0),
         stragglers=0.1,
@@ -74,7 +76,7 @@ def test_failures_of_all_devices_come_together():
         fatal=0.25,
     )  # fmt: skip
     case, one = case_of(
-        told, parameters=PARAMETERS, precision=Precision(), cluster=fabric(4e9), seconds=1000.0
+        operations, parameters=PARAMETERS, precision=Precision(), cluster=fabric(4e9), seconds=1000.0
     )
     assert (case.mttf, case.planned_mttf) == (86400 / (16 * 0.004), 86400 / (16 * 0.002))
     assert (case.blocking, case.written, case.reload) == (one.blocking, one.written, one.reload)

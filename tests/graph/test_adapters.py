@@ -38,16 +38,16 @@ def lora(rank, **more):
     ],
 )
 def test_published_numbers_of_trained_parameters(model, trainable, published):
-    found = count_trained(load_model(model), trainable)
-    assert found == pytest.approx(published, rel=0.01 if isinstance(published, float) else 0.0)
+    result = count_trained(load_model(model), trainable)
+    assert result == pytest.approx(published, rel=0.01 if isinstance(published, float) else 0.0)
 
 
 def test_fused_targets_have_one_adapter():
     model = load_model("llama-3.1-8b")
     h, kv, ffn, rank = 4096, 1024, 14336, 32
     fused = lora(rank, lora_targets=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))
-    each = (h + h + 2 * kv) + (h + h) + (h + 2 * ffn) + (ffn + h)
-    assert count_trained(model, fused) == 32 * rank * each
+    item = (h + h + 2 * kv) + (h + h) + (h + 2 * ffn) + (ffn + h)
+    assert count_trained(model, fused) == 32 * rank * item
 
 
 def test_recurrent_layers_have_one_adapter_where_they_begin_and_one_where_they_end():
@@ -56,36 +56,36 @@ def test_recurrent_layers_have_one_adapter_where_they_begin_and_one_where_they_e
     mamba = sum(isinstance(layer.attention, LinearAttention) for layer in model.layers)
     h, inner, groups, states, heads = 2688, 4096, 8, 128, 64
     into, out = h + 2 * inner + 2 * groups * states + heads, inner + h
-    for targets, each in ((("in_proj",), into), (("out_proj",), out), (("in_proj", "out_proj"), into + out)):
-        assert count_trained(model, lora(rank, lora_targets=targets)) == mamba * rank * each
+    for targets, item in ((("in_proj",), into), (("out_proj",), out), (("in_proj", "out_proj"), into + out)):
+        assert count_trained(model, lora(rank, lora_targets=targets)) == mamba * rank * item
     # Megatron's linear_qkv and linear_proj are of attention: 32 heads of 128, two of keys and values
     attention = sum(isinstance(layer.attention, FullAttention) for layer in model.layers)
-    each = (h + 4096 + 2 * 256) + (4096 + h)
-    assert count_trained(model, lora(rank, lora_targets=("qkv_proj", "o_proj"))) == attention * rank * each
+    item = (h + 4096 + 2 * 256) + (4096 + h)
+    assert count_trained(model, lora(rank, lora_targets=("qkv_proj", "o_proj"))) == attention * rank * item
 
 
 def test_adapters_of_recurrent_layers_are_refused_where_there_are_none():
-    asked = {"cluster": "h100-sxm", "devices": 8, "seq_len": 2048, "global_batch_size": 8}
+    question = {"cluster": "h100-sxm", "devices": 8, "seq_len": 2048, "global_batch_size": 8}
     trainable = {"lora_rank": 8, "lora_targets": ("q_proj", "out_proj")}
     with pytest.raises(
         SpecError, match=r"lora_targets has out_proj, .* the output of its attention is o_proj"
     ):
-        project("opt-13b", **asked, trainable=trainable)
+        project("opt-13b", **question, trainable=trainable)
     whole = {"lora_rank": 8, "lora_targets": (*ALL_LINEAR, "in_proj", "out_proj")}
-    plain = project("opt-13b", **asked, trainable={"lora_rank": 8})
-    assert project("opt-13b", **asked, trainable=whole).step_time_s == plain.step_time_s
+    plain = project("opt-13b", **question, trainable={"lora_rank": 8})
+    assert project("opt-13b", **question, trainable=whole).step_time_s == plain.step_time_s
 
 
 def test_experts_have_their_own_adapters_or_share_one_or_have_none():
     model = moe()
     spec = model.moe
     assert spec is not None
-    own, shared, none = (
+    local, shared, none = (
         count_trained(model, lora(4, lora_experts=kind)) for kind in ("own", "shared", "none")
     )
     one = 4 * (3 * (model.hidden_size + spec.ffn_hidden_size))
     num_layers = sum(layer.ffn == spec for layer in model.layers)
-    assert own - none == num_layers * spec.num_experts * one
+    assert local - none == num_layers * spec.num_experts * one
     assert shared - none == num_layers * one
 
 
@@ -100,20 +100,20 @@ def test_everything_is_trained_unless_frozen():
     assert count_trained(model, EVERYTHING) == count_parameters(model).total
     halves = (("embedding", "attention", "norm"), ("ffn", "moe", "head"))
     assert (
-        sum(count_trained(model, Trainable(frozen=each)) for each in halves) == count_parameters(model).total
+        sum(count_trained(model, Trainable(frozen=half)) for half in halves) == count_parameters(model).total
     )
 
 
 def test_flops_of_frozen_weights_are_two_thirds():
     """Megatron-Bridge, training/utils/flop_utils.py: 2/3 of the products by frozen weights, all of attention."""
     model = load_model("llama-3.1-8b")
-    whole, some = (
-        model_flops(model, 1024, trainable=each)
-        for each in (EVERYTHING, Trainable(frozen=("attention", "ffn", "norm", "embedding")))
+    whole, subset = (
+        model_flops(model, 1024, trainable=trainable)
+        for trainable in (EVERYTHING, Trainable(frozen=("attention", "ffn", "norm", "embedding")))
     )
     head = 6.0 * 1024 * model.hidden_size * model.vocab_size
-    assert some.full - head == pytest.approx(2 / 3 * (whole.full - head), rel=0.03)
-    assert whole.full - some.full == pytest.approx(
+    assert subset.full - head == pytest.approx(2 / 3 * (whole.full - head), rel=0.03)
+    assert whole.full - subset.full == pytest.approx(
         2.0 * 1024 * (count_parameters(model).total - count_parameters(model).embedding), rel=1e-3
     )
 
@@ -121,8 +121,10 @@ def test_flops_of_frozen_weights_are_two_thirds():
 def block_of(model: Model, trainable: Trainable, precision: Precision | None = None, **layout):
     degrees, choices = split_layout(Layout(**layout))
     types = precision or Precision()
-    lay = ShardingRules(degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=trainable)
-    return layer_block(model, model.layers[-1], lay)
+    sharding = ShardingRules(
+        degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=trainable
+    )
+    return layer_block(model, model.layers[-1], sharding)
 
 
 def test_adapters_send_what_megatron_bridge_sends():
@@ -130,7 +132,7 @@ def test_adapters_send_what_megatron_bridge_sends():
     block = block_of(dense(), lora(8, lora_targets=("q_proj", "down_proj")), tp=2)
     sent = {
         operator.name: [
-            [(each.kind, float(each.num_bytes)) for each in work if isinstance(each, Collective)]
+            [(item.kind, float(item.num_bytes)) for item in work if isinstance(item, Collective)]
             for work in (operator.forward, operator.backward_input)
         ]
         for operator in block.operators
@@ -148,11 +150,15 @@ def test_adapters_send_what_megatron_bridge_sends():
 
 def test_frozen_experts_multiply_twice_and_keep_nothing():
     model = moe()
-    operators = {each.name: each for each in block_of(model, Trainable(frozen=("moe",))).operators}
+    operators = {
+        operator.name: operator for operator in block_of(model, Trainable(frozen=("moe",))).operators
+    }
     for name in ("moe.up", "moe.down"):
         assert operators[name].saves == ()
         assert operators[name].backward_weight == ()
-        products = [each for each in operators[name].primitives if isinstance(each, Gemm | GroupedGemm)]
+        products = [
+            primitive for primitive in operators[name].primitives if isinstance(primitive, Gemm | GroupedGemm)
+        ]
         assert len(products) == 2
 
 
@@ -176,11 +182,11 @@ def test_products_of_adapters_on_two_tensor_ranks():
     scaled, and that of the input added to the other's.
     """
     block = block_of(dense(), lora(8, lora_targets=("q_proj", "down_proj")), tp=2, sp=True)
-    operators = {each.name: each for each in block.operators}
+    operators = {operator.name: operator for operator in block.operators}
     h, ffn, rows, rank = 1024, 4096, 256, 8
     for name, inputs, low in (("attention.qkv.q_proj", h, rank / 2), ("ffn.down.lora", ffn / 2, rank)):
         one = operators[name]
-        sizes = [[(e.m, e.n, e.k) for e in getattr(one, each) if isinstance(e, Gemm)] for each in PASSES]
+        sizes = [[(e.m, e.n, e.k) for e in getattr(one, item) if isinstance(e, Gemm)] for item in PASSES]
         assert sizes == [
             [(rows, low, inputs), (rows, h / 2, rank)],
             [(rows, rank, h / 2), (rows, inputs, low)],
@@ -189,11 +195,11 @@ def test_products_of_adapters_on_two_tensor_ranks():
         moved = [(e.bytes_moved, e.kernels) for e in one.primitives if isinstance(e, Elementwise)]
         added = rows * h / 2
         assert moved == [(2 * 5 * added, 2), (2 * (2 * added + 3 * rows * inputs), 2)]
-        local = {each.name: each.local_elements for each in block.parameters}
+        local = {parameter.name: parameter.local_elements for parameter in block.parameters}
         assert (local[f"{name}.down"], local[f"{name}.up"]) == (inputs * low, rank * h / 2)
     assert not block.tensors["attention.input.beside"].differentiable  # of the input there is one gradient
-    kept = [block.tensors[each] for each in operators["attention.qkv.q_proj"].saves]
-    assert sum(each.elements * each.element_bytes for each in kept) == 2 * rows * (h + rank)
+    kept = [block.tensors[save] for save in operators["attention.qkv.q_proj"].saves]
+    assert sum(item.elements * item.element_bytes for item in kept) == 2 * rows * (h + rank)
 
 
 def test_quantised_weights_are_read_narrow_and_written_wide_before_each_product():
@@ -209,9 +215,9 @@ def test_quantised_weights_are_read_narrow_and_written_wide_before_each_product(
         (model, "moe.down", spec.num_experts * h * spec.ffn_hidden_size),
     ):
         block = block_of(of, lora(8, lora_experts="none"), precision=Precision(frozen="nf4"))
-        operator = next(each for each in block.operators if each.name == name)
+        operator = next(operator for operator in block.operators if operator.name == name)
         casts = [
-            [e.bytes_moved for e in getattr(operator, each) if isinstance(e, Elementwise)] for each in PASSES
+            [e.bytes_moved for e in getattr(operator, item) if isinstance(e, Elementwise)] for item in PASSES
         ]
         assert casts == [[made * weights], [made * weights], []]
         wide = block.tensors[f"{name}.wide_weight"]
@@ -223,16 +229,16 @@ def test_matrices_alone_are_quantised_and_no_adapter():
     model = replace(dense(), norm="layer")
     for frozen, expected in (("nf4", {"query", "key", "value", "output", "up", "down"}), (None, set())):
         block = block_of(model, lora(8), precision=Precision(frozen=frozen))
-        found = {each.name for each in block.parameters if each.quantised}
-        assert {name.split(".")[1] for name in found} == expected
-        assert not any(part in name for name in found for part in ("norm", "proj", "lora"))
+        names = {parameter.name for parameter in block.parameters if parameter.quantised}
+        assert {name.split(".")[1] for name in names} == expected
+        assert not any(part in name for name in names for part in ("norm", "proj", "lora"))
         degrees, choices = split_layout(Layout())
         types = Precision(frozen=frozen)
         layout = ShardingRules(
             degrees=degrees, choices=choices, precision=types, seq_len=256.0, trainable=lora(8)
         )
         for end in (embedding_block, head_block):
-            assert not any(each.quantised for each in end(model, layout).parameters)
+            assert not any(parameter.quantised for parameter in end(model, layout).parameters)
 
 
 def test_adapters_of_experts_that_are_split_take_a_rank_s_columns_and_inputs():
@@ -243,20 +249,20 @@ def test_adapters_of_experts_that_are_split_take_a_rank_s_columns_and_inputs():
         "moe.up.up_proj": (h, half), "moe.up.gate_proj": (h, half), "moe.down.lora": (half, h)
     }.items():  # fmt: skip
         down, up = products_of(block, name)
-        assert [(each.m, each.n, each.k) for each in (down, up)] == [(rows, 8, inputs), (rows, outputs, 8)]
+        assert [(item.m, item.n, item.k) for item in (down, up)] == [(rows, 8, inputs), (rows, outputs, 8)]
 
 
 def products_of(block, name):
-    (operator,) = [each for each in block.operators if each.name == name]
-    return [each for each in operator.forward if isinstance(each, Gemm | GroupedGemm)]
+    (operator,) = [operator for operator in block.operators if operator.name == name]
+    return [item for item in operator.forward if isinstance(item, Gemm | GroupedGemm)]
 
 
 @pytest.mark.parametrize("kernels", ["one", "each"])
 def test_adapters_of_experts_on_four_ranks(kernels):
     """16 experts over ep 4: four local ones, each with h x 8 and 8 x 2f; every rank gets as many rows as it sends."""
-    given = lora(8, lora_targets=("gate_up_proj",))
+    value = lora(8, lora_targets=("gate_up_proj",))
     layout = {"ep": 4, "dp_shard": 4, "kernels": Kernels(expert_kernels=kernels)}
-    block = block_of(moe(), given, **layout)
+    block = block_of(moe(), value, **layout)
     rows = 256 * 4
     for product, extents in zip(
         products_of(block, "moe.up.lora"), ((rows, 8, 1024), (rows, 2 * 512, 8)), strict=True
@@ -264,30 +270,32 @@ def test_adapters_of_experts_on_four_ranks(kernels):
         assert isinstance(product, GroupedGemm)
         assert (product.m, product.n, product.k) == extents
         assert (product.groups, product.together) == (4, kernels == "one")
-    (operator,) = [each for each in block.operators if each.name == "moe.up.lora"]
+    (operator,) = [operator for operator in block.operators if operator.name == "moe.up.lora"]
     along = {
-        each: [e.contract for e in getattr(operator, each) if isinstance(e, GroupedGemm)] for each in PASSES
+        item: [e.contract for e in getattr(operator, item) if isinstance(e, GroupedGemm)] for item in PASSES
     }
     assert along == dict(
         zip(PASSES, (["k", "k"], ["k", "k"], ["m", "m"]), strict=True)
     )  # weights' sum over rows
     sums = {
-        each: [e.accumulate_bytes for e in getattr(operator, each) if isinstance(e, GroupedGemm)]
-        for each in PASSES
+        item: [e.accumulate_bytes for e in getattr(operator, item) if isinstance(e, GroupedGemm)]
+        for item in PASSES
     }
     assert sums == dict(
         zip(PASSES, ([0, 0], [0, 0], [2 * 4 - 2] * 2), strict=True)
     )  # fp32, beside a 16-bit result
-    local = {each.name: each.local_elements for each in block.parameters}
-    assert {each.group for each in block.parameters if each.name.startswith("moe.up.lora")} == {"expert"}
+    local = {parameter.name: parameter.local_elements for parameter in block.parameters}
+    assert {
+        parameter.group for parameter in block.parameters if parameter.name.startswith("moe.up.lora")
+    } == {"expert"}
     assert local["moe.up.lora.down"] == 4 * 1024 * 8
     assert local["moe.up.lora.up"] == 4 * 8 * 2 * 512
-    one = block_of(moe(), replace(given, lora_experts="shared"), **layout)
-    assert {each.group for each in one.parameters if each.name.startswith("moe.up.lora")} == {"dense"}, (
-        "all ranks hold it"
-    )
+    one = block_of(moe(), replace(value, lora_experts="shared"), **layout)
+    assert {parameter.group for parameter in one.parameters if parameter.name.startswith("moe.up.lora")} == {
+        "dense"
+    }, "all ranks hold it"
     shared = products_of(one, "moe.up.lora")
-    assert [(each.m, each.n, each.k) for each in shared if isinstance(each, Gemm)] == [
+    assert [(item.m, item.n, item.k) for item in shared if isinstance(item, Gemm)] == [
         (rows, 8, 1024),
         (rows, 1024, 8),
     ]
@@ -300,7 +308,7 @@ def test_one_adapter_of_queries_keys_and_values_on_two_ranks():
     copied = products_of(
         block_of(dense(), lora(8, lora_targets=("qkv_proj",)), tp=8), "attention.qkv.qkv_proj"
     )
-    assert [each.n for each in copied] == [1, 1024 / 8 + 2 * 64]  # of 4 key heads one whole
+    assert [item.n for item in copied] == [1, 1024 / 8 + 2 * 64]  # of 4 key heads one whole
     result = block.tensors["attention.qkv.qkv_proj.result"]
     assert result.elements == 2 * 256 * up.n, "what is added stands beside what it is scaled from"
     assert not result.differentiable
@@ -315,8 +323,8 @@ def test_keys_that_ranks_hold_copies_of_have_adapters_as_wide():
 
 def test_dropout_before_an_adapter_keeps_what_is_left_and_a_mask_of_bytes():
     block = block_of(dense(), lora(8, lora_targets=("q_proj",), lora_dropout=True))
-    (operator,) = [each for each in block.operators if each.name == "attention.qkv.q_proj"]
-    kept = {each: block.tensors[each] for each in operator.saves}
+    (operator,) = [operator for operator in block.operators if operator.name == "attention.qkv.q_proj"]
+    kept = {save: block.tensors[save] for save in operator.saves}
     assert kept["attention.qkv.q_proj.dropped"].num_bytes == 2 * 256 * 1024
     mask = kept["attention.qkv.q_proj.mask"]
     assert (mask.num_bytes, mask.differentiable) == (256 * 1024, False)

@@ -20,29 +20,31 @@ KV = 2 * SEQ * 4 * 64 * BF16
 """Bytes of all keys and values of one sequence: 4 heads of 64."""
 
 
-def sent(strategy, model=None, *, head=False, precision=None, kind=0):
+def sent(layout, model=None, *, head=False, precision=None, kind=0):
     """Return (pass, collective, axis, bytes) of one block, all passes in order."""
     model = model or dense()
-    degrees, choices = split_layout(strategy)
-    lay = ShardingRules(degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=SEQ)
-    block = head_block(model, lay) if head else layer_block(model, model.layer_kinds[kind], lay)
-    found = []
+    degrees, choices = split_layout(layout)
+    sharding = ShardingRules(
+        degrees=degrees, choices=choices, precision=precision or Precision(), seq_len=SEQ
+    )
+    block = head_block(model, sharding) if head else layer_block(model, model.layer_kinds[kind], sharding)
+    result = []
     for operator in block.operators:
         for name in ("forward", "backward_input", "backward_weight"):
             for primitive in getattr(operator, name):
                 if isinstance(primitive, Collective):
                     size = float(primitive.num_bytes)
-                    found.append((operator.name, name, primitive.kind, primitive.axis, size))
-    return found
+                    result.append((operator.name, name, primitive.kind, primitive.axis, size))
+    return result
 
 
-def only(found, axis):
-    return [(name, kind, size) for _, name, kind, on, size in found if on == axis]
+def only(result, axis):
+    return [(name, kind, size) for _, name, kind, on, size in result if on == axis]
 
 
 def test_tensor_parallel_sums_each_half_twice_without_sequence_parallelism():
-    found = only(sent(Layout(tp=4, sp=False)), "tp")
-    assert found == [
+    result = only(sent(Layout(tp=4, sp=False)), "tp")
+    assert result == [
         ("backward_input", "all_reduce", ALL), ("forward", "all_reduce", ALL),
         ("backward_input", "all_reduce", ALL), ("forward", "all_reduce", ALL),
     ]  # fmt: skip
@@ -58,14 +60,14 @@ def test_sequence_parallelism_gathers_and_scatters_and_gathers_again_for_the_wei
 
 
 def test_inputs_of_8_bit_products_are_gathered_in_8_bits():
-    found = only(sent(Layout(tp=4), precision=Precision(compute="fp8")), "tp")
-    gathers = [size for name, kind, size in found if kind == "all_gather" and name != "backward_input"]
+    result = only(sent(Layout(tp=4), precision=Precision(compute="fp8")), "tp")
+    gathers = [size for name, kind, size in result if kind == "all_gather" and name != "backward_input"]
     assert gathers == [ALL / 2] * 4
 
 
 def test_the_vocabulary_parallel_loss_sums_three_numbers_per_token():
-    found = sent(Layout(tp=4), head=True)
-    assert ("head.cross_entropy", "forward", "all_reduce", "tp", 3 * SEQ * FP32) in found
+    result = sent(Layout(tp=4), head=True)
+    assert ("head.cross_entropy", "forward", "all_reduce", "tp", 3 * SEQ * FP32) in result
 
 
 @pytest.mark.parametrize(
@@ -82,39 +84,39 @@ def test_context_parallel_sends_keys_and_values_and_their_gradients(kind, expect
 
 
 def test_ulysses_exchanges_queries_keys_values_and_output_there_and_back():
-    found = only(sent(Layout(cp=4, cp_kind="ulysses")), "cp")
+    result = only(sent(Layout(cp=4, cp_kind="ulysses")), "cp")
     queries, keys = SEQ / 4 * 16 * 64 * BF16, SEQ / 4 * 4 * 64 * BF16
-    forward = [size for name, kind, size in found if (name, kind) == ("forward", "all_to_all")]
+    forward = [size for name, kind, size in result if (name, kind) == ("forward", "all_to_all")]
     assert forward == [queries, keys, keys, queries]
-    assert [size for name, _, size in found if name == "backward_input"] == forward
+    assert [size for name, _, size in result if name == "backward_input"] == forward
 
 
 @pytest.mark.parametrize("inner", [2, 4])
 def test_hierarchical_exchanges_heads_inside_and_passes_keys_and_values_around_the_groups(inner):
     cp = 8
-    strategy = Layout(cp=cp, cp_kind="hierarchical", cp_inner=inner)
+    layout = Layout(cp=cp, cp_kind="hierarchical", cp_inner=inner)
     queries, keys = SEQ / cp * 16 * 64 * BF16, SEQ / cp * 4 * 64 * BF16
-    near = only(sent(strategy), "cp_inner")
+    near = only(sent(layout), "cp_inner")
     assert [size for name, _, size in near if name == "forward"] == [queries, keys, keys, queries]
     assert {kind for _, kind, _ in near} == {"all_to_all"}
     assert [size for name, _, size in near if name == "backward_input"] == [queries, keys, keys, queries]
     around = 2 * keys * cp / inner
-    assert only(sent(strategy), "cp_outer") == [
+    assert only(sent(layout), "cp_outer") == [
         ("forward", "all_gather", around), ("backward_input", "all_gather", around),
         ("backward_input", "all_gather", around),
     ]  # fmt: skip
-    assert not only(sent(strategy), "cp")
+    assert not only(sent(layout), "cp")
 
 
 def test_one_group_is_ulysses_and_groups_of_one_are_a_ring():
     def moved(**chosen):
         degrees, choices = split_layout(Layout(cp=8, **chosen))
-        lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
-        block = layer_block(dense(), dense().layer_kinds[0], lay)
+        sharding = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=SEQ)
+        block = layer_block(dense(), dense().layer_kinds[0], sharding)
         (core,) = [op for op in block.operators if op.name == "attention.core"]
-        found = sent(Layout(cp=8, **chosen))
-        ranks = {"cp": 8.0, "cp_inner": lay.degree("cp_inner"), "cp_outer": lay.degree("cp_outer")}
-        return core.forward[0], [each[2:3] + each[4:] for each in found if ranks.get(each[3], 1.0) > 1.0]
+        result = sent(Layout(cp=8, **chosen))
+        ranks = {"cp": 8.0, "cp_inner": sharding.degree("cp_inner"), "cp_outer": sharding.degree("cp_outer")}
+        return core.forward[0], [item[2:3] + item[4:] for item in result if ranks.get(item[3], 1.0) > 1.0]
 
     assert moved(cp_kind="hierarchical", cp_inner=8) == moved(cp_kind="ulysses")
     assert moved(cp_kind="hierarchical", cp_inner=1) == moved(cp_kind="ring")
@@ -125,8 +127,8 @@ ROWS = SEQ * 4 * HIDDEN * BF16
 
 
 def test_tokens_travel_to_experts_and_back_with_their_counts_first():
-    found = [each for each in sent(Layout(ep=8, dp_shard=8), moe(), kind=1) if each[3] == "ep"]
-    assert found == [
+    result = [item for item in sent(Layout(ep=8, dp_shard=8), moe(), kind=1) if item[3] == "ep"]
+    assert result == [
         ("moe.count", "forward", "all_gather", "ep", 16 * 8.0 * 8),
         ("moe.dispatch", "forward", "all_to_all", "ep", ROWS),
         ("moe.dispatch", "backward_input", "all_to_all", "ep", ROWS),
@@ -136,19 +138,19 @@ def test_tokens_travel_to_experts_and_back_with_their_counts_first():
 
 
 def test_in_fp8_tokens_go_and_gradients_of_results_return_in_half():
-    strategy = Layout(ep=8, dp_shard=8, routing=Routing(dispatch="fp8"))
+    layout = Layout(ep=8, dp_shard=8, routing=Routing(dispatch="fp8"))
     narrow = ROWS / 2 * (1 + 4 / 128)
-    found = {each[:2]: each[4] for each in sent(strategy, moe(), kind=1) if each[3] == "ep"}
-    assert found["moe.dispatch", "forward"] == narrow
-    assert found["moe.dispatch", "backward_input"] == ROWS
-    assert found["moe.combine", "forward"] == ROWS
-    assert found["moe.combine", "backward_input"] == narrow
+    result = {item[:2]: item[4] for item in sent(layout, moe(), kind=1) if item[3] == "ep"}
+    assert result["moe.dispatch", "forward"] == narrow
+    assert result["moe.dispatch", "backward_input"] == ROWS
+    assert result["moe.combine", "forward"] == ROWS
+    assert result["moe.combine", "backward_input"] == narrow
 
 
 def test_experts_split_over_tensor_parallel_ranks_gather_their_rows_and_scatter_their_sums():
-    found = only(sent(Layout(tp=2, ep=4, etp=2, dp_shard=4), moe(), kind=1), "etp")
+    result = only(sent(Layout(tp=2, ep=4, etp=2, dp_shard=4), moe(), kind=1), "etp")
     rows = ROWS  # half of the tokens per rank, gathered over 2
-    assert found == [
+    assert result == [
         ("forward", "all_gather", rows), ("backward_input", "reduce_scatter", rows),
         ("forward", "reduce_scatter", rows), ("backward_input", "all_gather", rows),
     ]  # fmt: skip
@@ -157,7 +159,7 @@ def test_experts_split_over_tensor_parallel_ranks_gather_their_rows_and_scatter_
 def test_capacity_bounds_what_travels():
     free = Layout(ep=8, dp_shard=8)
     tight = replace(free, routing=Routing(capacity_factor=0.5))
-    volume = [sum(each[4] for each in sent(s, moe(), kind=1) if each[0] == "moe.dispatch") for s in (free, tight)]  # fmt: skip
+    volume = [sum(item[4] for item in sent(s, moe(), kind=1) if item[0] == "moe.dispatch") for s in (free, tight)]  # fmt: skip
     assert volume[1] == volume[0] / 2
 
 

@@ -20,11 +20,11 @@ SEQ = 256
 @pytest.mark.parametrize(("convention", "pairs"), [("full", SEQ * SEQ), ("masked", SEQ * (SEQ + 1) / 2)])
 def test_backward_of_a_block_has_two_products_for_one_and_five_for_two_in_attention(convention, pairs):
     """As PyTorch counts (torch/utils/flop_counter.py): mm by its extents, flash attention's backward 5 products of 2."""
-    found = block_flops(layer_block(dense(), DENSE_LAYER, toy.layout(Layout(), SEQ)), convention)
+    result = block_flops(layer_block(dense(), DENSE_LAYER, toy.layout(Layout(), SEQ)), convention)
     linear = 2 * SEQ * (1024 * (1024 + 2 * 256) + 1024 * 1024 + 3 * 1024 * 4096)
     attention = 2 * 2 * pairs * 16 * 64
-    assert found.forward == linear + attention
-    assert found.backward == 2 * linear + 2.5 * attention
+    assert result.forward == linear + attention
+    assert result.backward == 2 * linear + 2.5 * attention
 
 
 def test_tokens_that_are_dropped_are_not_multiplied_by_experts():

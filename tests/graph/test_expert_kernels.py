@@ -27,14 +27,14 @@ def block(precision: Precision = FP8, **kernels: object) -> Block:
 
 
 def operator(one: Block, name: str):
-    return next(each for each in one.operators if each.name == name)
+    return next(item for item in one.operators if item.name == name)
 
 
 def products(one: Block) -> list[GroupedGemm]:
     return [
         op
-        for each in one.operators
-        for op in (*each.forward, *each.backward_input, *each.backward_weight)
+        for item in one.operators
+        for op in (*item.forward, *item.backward_input, *item.backward_weight)
         if isinstance(op, GroupedGemm)
     ]
 
@@ -65,11 +65,11 @@ def test_experts_of_16_bit_models_are_the_same_either_way():
 
 
 def test_one_kernel_for_all_experts_is_launched_once():
-    each, one = (products(block(expert_kernels=kind)) for kind in ("each", "one"))
-    assert [float(op.kernels) for op in one] == [1.0] * len(each)
-    assert all(calls_of(op, {}) > 1.0 for op in each)
+    item, one = (products(block(expert_kernels=kind)) for kind in ("each", "one"))
+    assert [float(op.kernels) for op in one] == [1.0] * len(item)
+    assert all(calls_of(op, {}) > 1.0 for op in item)
     assert {calls_of(op, {}) for op in one} == {1.0}
-    assert [op.flops for op in one] == [op.flops for op in each]
+    assert [op.flops for op in one] == [op.flops for op in item]
     assert [op.kernels for op in casts(block(expert_kernels="one"), "moe.up")] == [1.0]
 
 
@@ -79,8 +79,8 @@ def test_fused_rotary_embedding_touches_only_the_rotary_part_of_queries():
     width, whole = spec.qk_nope_head_dim + spec.qk_rope_head_dim, block(Precision())
     fused = block(Precision(), fused_rotary=True)
     queries = whole.tensors["attention.query"].num_bytes
-    (plain,), (own,) = (operator(one, "attention.rotary").forward for one in (whole, fused))
-    assert own.bytes_moved == pytest.approx(2.0 * queries * spec.qk_rope_head_dim / width)
+    (plain,), (local,) = (operator(one, "attention.rotary").forward for one in (whole, fused))
+    assert local.bytes_moved == pytest.approx(2.0 * queries * spec.qk_rope_head_dim / width)
     assert plain.bytes_moved > 2.0 * queries
     assert operator(fused, "attention.split_kv").forward == operator(whole, "attention.split_kv").forward
 
@@ -125,7 +125,7 @@ def test_one_kernel_adds_the_biases_of_all_experts():
 
 
 def test_experts_without_biases_add_none():
-    assert "moe.bias" not in {each.name for each in block().operators}
+    assert "moe.bias" not in {item.name for item in block().operators}
 
 
 def test_products_that_do_not_accumulate_make_the_gradients_of_all_experts_or_of_one():
@@ -154,7 +154,7 @@ def test_limited_activations_are_clamped_and_joined_before_the_fused_kernel():
 
 def test_activations_without_a_limit_or_with_it_in_their_kernel_are_one_step():
     for one in (with_experts({"limited": True}), block(Precision(), limits_within=False)):
-        assert "moe.limit" not in {each.name for each in one.operators}
+        assert "moe.limit" not in {item.name for item in one.operators}
 
 
 def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
@@ -165,8 +165,8 @@ def test_a_rotary_embedding_with_a_factor_goes_step_by_step():
         degrees, choices = split_layout(Layout(sp=False, kernels=Kernels(**kernels)))
         layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
         layer = Layer(attention=spec, ffn=small.MOE_LAYER.ffn)
-        own = operator(layer_block(small.moe(), layer, layout), "attention.rotary")
-        return [(each.bytes_moved, each.kernels) for each in (*own.forward, *own.backward_input)]
+        local = operator(layer_block(small.moe(), layer, layout), "attention.rotary")
+        return [(item.bytes_moved, item.kernels) for item in (*local.forward, *local.backward_input)]
 
     tensors = 2.0 * TOKENS * (16 + 4) * 64
     assert steps(scaled, scales_rotary=False) == [(12 * tensors, 12.0), (14 * tensors, 12.0)]

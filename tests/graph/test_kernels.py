@@ -53,11 +53,11 @@ def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, 
     flash = {"flash_attention": False} | kernels
     strategy = Layout(sp=False, flash_attention=flash.pop("flash_attention"), kernels=Kernels(**flash))
     degrees, choices = split_layout(strategy)
-    lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    sharding = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
     core = next(
-        each
-        for each in layer_block(small.dense(), small.dense().layer_kinds[0], lay).operators
-        if each.name == "attention.core"
+        operator
+        for operator in layer_block(small.dense(), small.dense().layer_kinds[0], sharding).operators
+        if operator.name == "attention.core"
     )
     assert tuple(work[0].score_bytes for work in (core.forward, core.backward_input)) == expected
 
@@ -66,9 +66,9 @@ def test_fused_kernels_pass_over_scores_once_and_once_more_for_dropout(kernels, 
 def test_an_older_kernel_of_attention_is_one_of_flash_attention(flash, kernel):
     strategy = Layout(flash_attention=flash, kernels=Kernels(attention_kernel="flash-1"))
     degrees, choices = split_layout(strategy)
-    lay = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
-    block = layer_block(small.dense(), small.DENSE_LAYER, lay)
-    (core,) = [each for each in block.operators if each.name == "attention.core"]
+    sharding = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(TOKENS))
+    block = layer_block(small.dense(), small.DENSE_LAYER, sharding)
+    (core,) = [operator for operator in block.operators if operator.name == "attention.core"]
     assert (core.forward[0].kernel, core.backward_input[0].kernel) == (kernel, kernel)
 
 
@@ -87,7 +87,7 @@ def test_a_logged_loss_is_an_eager_one_more():
 
     def loss(**kernels: object) -> Operator:
         block = head_block(small.dense(), layout(cross_entropy="fused", **kernels))
-        return next(each for each in block.operators if each.name == "head.cross_entropy")
+        return next(operator for operator in block.operators if operator.name == "head.cross_entropy")
 
     assert step(logged_losses=2) - step() == 2 * 18 * TOKENS * VOCAB
     assert loss(logged_losses=2).backward_input == loss().backward_input
@@ -112,8 +112,13 @@ def test_gradients_of_a_flat_parameter_are_joined_and_divided():
 
     def moved(**kernels: object) -> float:
         block = layer_block(small.dense(), small.DENSE_LAYER, layout(**kernels))
-        each = (one for own in block.operators for one in own.backward_weight if isinstance(one, Elementwise))
-        return sum(one.bytes_moved for one in each)
+        operators = (
+            one
+            for operator in block.operators
+            for one in operator.backward_weight
+            if isinstance(one, Elementwise)
+        )
+        return sum(one.bytes_moved for one in operators)
 
     weights = small.dense().hidden_size * (
         3 * small.DENSE_LAYER.ffn.ffn_hidden_size
@@ -126,11 +131,16 @@ def test_gradients_of_a_flat_parameter_are_joined_and_divided():
 def test_gradients_of_experts_in_a_flat_parameter_are_joined_and_divided_too():
     def moved(**kernels: object) -> float:
         block = layer_block(small.moe(), small.MOE_LAYER, layout(**kernels))
-        each = (one for own in block.operators for one in own.backward_weight if isinstance(one, Elementwise))
-        return sum(one.bytes_moved for one in each)
+        operators = (
+            one
+            for operator in block.operators
+            for one in operator.backward_weight
+            if isinstance(one, Elementwise)
+        )
+        return sum(one.bytes_moved for one in operators)
 
     block = layer_block(small.moe(), small.MOE_LAYER, layout())
-    weights = sum(each.local_elements for each in block.parameters if each.matrix)
+    weights = sum(parameter.local_elements for parameter in block.parameters if parameter.matrix)
     assert moved(flat_parameters=True) - moved() == pytest.approx(8 * weights)
 
 
@@ -139,11 +149,11 @@ def test_attention_on_padded_batches_copies_its_operands():
 
     def copies(name: str, **kernels: object) -> list[Elementwise]:
         block = layer_block(small.dense(), small.DENSE_LAYER, layout(**kernels))
-        core = next(each for each in block.operators if each.name == "attention.core")
-        return [each for each in getattr(core, name) if isinstance(each, Elementwise)]
+        core = next(operator for operator in block.operators if operator.name == "attention.core")
+        return [item for item in getattr(core, name) if isinstance(item, Elementwise)]
 
     def moved(name: str, **kernels: object) -> float:
-        return sum(each.bytes_moved for each in copies(name, **kernels))
+        return sum(item.bytes_moved for item in copies(name, **kernels))
 
     shape = small.DENSE_LAYER.attention
     inputs = 2 * TOKENS * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
@@ -152,7 +162,7 @@ def test_attention_on_padded_batches_copies_its_operands():
     assert moved("forward", unpads_attention=True) == 2 * inputs + 3 * result
     assert moved("backward_input", unpads_attention=True) == 3 * inputs + 2 * result
     for name in ("forward", "backward_input"):  # one each for queries, keys, values and the result
-        assert [each.kernels for each in copies(name, unpads_attention=True)] == [4]
+        assert [item.kernels for item in copies(name, unpads_attention=True)] == [4]
 
 
 @pytest.mark.parametrize(("kv_heads", "copies"), [(16, 2), (4, 0)])
@@ -170,8 +180,8 @@ def test_queries_hold_the_keys_and_values_that_were_copied(kv_heads, copies):
 
 def test_losses_by_what_they_hold():
     kinds = ("fused", "compiled", "vocab_parallel", "native", "eager")
-    held = {kind: peaks(kind)[0] for kind in kinds}
-    assert held["fused"] == held["compiled"] < held["vocab_parallel"] < held["native"] <= held["eager"]
+    kept = {kind: peaks(kind)[0] for kind in kinds}
+    assert kept["fused"] == kept["compiled"] < kept["vocab_parallel"] < kept["native"] <= kept["eager"]
 
 
 def test_eager_gates_keep_both_factors():
@@ -252,10 +262,10 @@ def test_the_join_of_multi_token_prediction_is_split_by_columns():
         block = mtp_block(
             small.moe(), ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
         )
-        return next(each for each in block.parameters if each.name == "mtp.join.weight"), block
+        return next(parameter for parameter in block.parameters if parameter.name == "mtp.join.weight"), block
 
     (whole, _), (split, block) = join(1), join(4)
     assert whole.elements == split.elements == 2 * 1024 * 1024
     assert split.local_elements == whole.local_elements / 4
     gathers = next(operator for operator in block.operators if operator.name == "mtp.gather_columns")
-    assert [each.num_bytes for each in gathers.forward] == [512.0 * 1024 * 2]
+    assert [item.num_bytes for item in gathers.forward] == [512.0 * 1024 * 2]

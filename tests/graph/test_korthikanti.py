@@ -54,15 +54,17 @@ CASES = [(False, SMALL, True), (True, SMALL, True), (True, SELECTIVE, False), (F
 @pytest.mark.parametrize(("sp", "recompute", "scores"), CASES)
 @pytest.mark.parametrize("tp", [1.0, 2.0, 8.0])
 def test_equal_to_the_paper(sp: bool, recompute: Recompute, scores: bool, tp: float) -> None:
-    found = total(kept(2048.0, 4.0, tp, sp=sp, recompute=recompute))
-    assert found == pytest.approx(equation(2048.0, 4.0, tp, sp=sp, scores=scores), rel=1e-12)
+    result = total(kept(2048.0, 4.0, tp, sp=sp, recompute=recompute))
+    assert result == pytest.approx(equation(2048.0, 4.0, tp, sp=sp, scores=scores), rel=1e-12)
 
 
 @pytest.mark.parametrize(("sp", "recompute", "scores"), CASES)
 def test_equal_in_symbols(sp: bool, recompute: Recompute, scores: bool) -> None:
     s, b = sympy.symbols("s b", positive=True)
-    found = total(kept(s, b, 8.0, sp=sp, recompute=recompute))
-    difference = sympy.nsimplify(sympy.expand(found - equation(s, b, 8, sp=sp, scores=scores)), rational=True)
+    result = total(kept(s, b, 8.0, sp=sp, recompute=recompute))
+    difference = sympy.nsimplify(
+        sympy.expand(result - equation(s, b, 8, sp=sp, scores=scores)), rational=True
+    )
     assert sympy.simplify(difference) == 0
 
 

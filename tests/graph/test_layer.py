@@ -22,17 +22,17 @@ def tensors(layer=DENSE_LAYER, **layout):
 @pytest.mark.parametrize(("parallel", "num_norms", "size"), [(False, 2, 1.0), (True, 2, 1.0), (True, 1, 2.0)])
 def test_a_norm_is_narrow_where_one_product_reads_it(parallel, num_norms, size):
     """Falcon-7B and GPT-J: one norm feeds attention and feed-forward, each of which casts for itself."""
-    found = tensors(replace(DENSE_LAYER, parallel=parallel, num_norms=num_norms))
-    assert found["attention.input"].element_bytes == size
-    assert ("attention.qkv.input" in found) == ("ffn.up.input" in found) == (size == 2.0)
+    result = tensors(replace(DENSE_LAYER, parallel=parallel, num_norms=num_norms))
+    assert result["attention.input"].element_bytes == size
+    assert ("attention.qkv.input" in result) == ("ffn.up.input" in result) == (size == 2.0)
 
 
 def test_a_norm_behind_a_half_feeds_the_stream_and_stays_wide():
     """Gemma 2 and 3: norms of results, which no product reads."""
-    found = tensors(replace(DENSE_LAYER, num_norms=4))
+    result = tensors(replace(DENSE_LAYER, num_norms=4))
     for half in ("attention", "ffn"):
-        assert found[f"{half}.input"].element_bytes == 1.0
-        assert found[f"{half}.normed_result"].element_bytes == 2.0
+        assert result[f"{half}.input"].element_bytes == 1.0
+        assert result[f"{half}.normed_result"].element_bytes == 2.0
 
 
 def test_norms_before_tokens_are_joined_with_their_stream_stay_wide():
@@ -44,34 +44,34 @@ def test_norms_before_tokens_are_joined_with_their_stream_stay_wide():
 
 
 def test_masks_of_dropout_have_no_gradient():
-    found = tensors(kernels=Kernels(dropout=True))
+    result = tensors(kernels=Kernels(dropout=True))
     for half in ("attention", "ffn"):
-        mask = found[f"{half}.dropout_mask"]
+        mask = result[f"{half}.dropout_mask"]
         assert (mask.elements, mask.element_bytes, mask.differentiable) == (256 * 1024, 1.0, False)
 
 
 def test_additions_hand_their_gradient_on_as_it_is():
     """Of a mixture with a shared expert both results are added, and their sum to the stream."""
     block = layer_block(moe(), moe().layers[-1], toy.layout(Layout(), 256.0))
-    shared = [each.name for each in block.operators if each.shares_gradient]
+    shared = [operator.name for operator in block.operators if operator.shares_gradient]
     assert shared == ["attention.add", "moe.add_shared", "ffn.add"]
     dropped = toy.layout(Layout(kernels=Kernels(dropout=True)), 256.0)
     block = layer_block(dense(), DENSE_LAYER, dropped)  # each masks it for its half
-    assert not any(each.shares_gradient for each in block.operators)
+    assert not any(operator.shares_gradient for operator in block.operators)
 
 
 def test_sums_without_sequence_parallelism_hand_their_gradient_on_as_it_is():
     """Megatron-LM's g: all-reduce forward, nothing backward; a gather of the split gradient makes a new one."""
-    for sp, own in ((False, {"attention.scatter", "ffn.scatter"}), (True, set())):
+    for sp, local in ((False, {"attention.scatter", "ffn.scatter"}), (True, set())):
         block = layer_block(dense(), DENSE_LAYER, toy.layout(Layout(tp=2, sp=sp), 256.0))
-        shared = {each.name for each in block.operators if each.shares_gradient}
-        assert shared == own | {"attention.add", "ffn.add"}
+        shared = {operator.name for operator in block.operators if operator.shares_gradient}
+        assert shared == local | {"attention.add", "ffn.add"}
 
 
 def test_routed_and_shared_experts_have_a_result_each():
     block = layer_block(moe(), moe().layers[-1], toy.layout(Layout(), 256.0))
     makers = {
-        name: [each.name for each in block.operators if name in each.writes]
+        name: [operator.name for operator in block.operators if name in operator.writes]
         for name in ("moe.routed", "shared.result")
     }
     assert makers == {"moe.routed": ["moe.unpermute"], "shared.result": ["shared.scatter"]}
@@ -98,9 +98,9 @@ def test_learned_factors_of_a_half_s_result():
     stream = 2 * 256 * 1024
     for half in ("attention", "ffn"):
         assert toy.counted(block, toy.BYTES)[f"{half}.scale"] == (2 * stream, 3 * stream, 0)
-        (weight,) = [each for each in block.parameters if each.name == f"{half}.scale.weight"]
+        (weight,) = [parameter for parameter in block.parameters if parameter.name == f"{half}.scale.weight"]
         assert (weight.elements, weight.shape) == (1024, (1024,))
-        (operator,) = [each for each in block.operators if each.name == f"{half}.scale"]
+        (operator,) = [operator for operator in block.operators if operator.name == f"{half}.scale"]
         assert operator.saves == (f"{half}.result",)
 
 
@@ -108,7 +108,7 @@ def test_under_summa_rows_of_the_table_turn_into_tokens():
     """All tokens of a column are looked up in a part of the hidden size, which cp ranks then exchange for their own."""
     layout = toy.layout(Layout(tp=2, cp=4, tp_kind="summa"), 256.0)
     sent = toy.messages(build_blocks(dense(), layout).embedding, layout)
-    turned = [each for each in sent if each[0] == "embedding.turn"]
+    turned = [item for item in sent if item[0] == "embedding.turn"]
     assert turned == [
         ("embedding.turn", "forward", "all_to_all", "cp", 2 * 256 / 4 * 1024 / 2),
         ("embedding.turn", "backward_input", "all_to_all", "cp", 2 * 256 / 4 * 1024 / 2),

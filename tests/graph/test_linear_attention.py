@@ -36,19 +36,19 @@ def kept(spec: LinearAttention) -> dict[str, float]:
 
 def test_the_combined_kernel_of_mamba_keeps_what_goes_in_and_its_output():
     """mamba_ssm ssd_combined.py saves zxbcdt and out_x; Megatron-LM's norm its input, the projection its own."""
-    found = kept(MAMBA)
+    result = kept(MAMBA)
     fed = ("attention.value", "attention.gate", "attention.query", "attention.key", "attention.decay")
-    assert sum(found.pop(name) for name in fed) == 2 * INNER + 2 * STATE + 32
+    assert sum(result.pop(name) for name in fed) == 2 * INNER + 2 * STATE + 32
     inside = {"attention.core_output", "attention.gated", "attention.normed"}
-    assert {name: size for name, size in found.items() if name in inside} == dict.fromkeys(inside, INNER)
-    assert set(found) - inside == {"input", "attention.input", "attention.input.statistics"}
+    assert {name: size for name, size in result.items() if name in inside} == dict.fromkeys(inside, INNER)
+    assert set(result) - inside == {"input", "attention.input", "attention.input.statistics"}
 
 
 def test_separate_kernels_keep_the_convolved_inputs_too():
     """flash-linear-attention: the convolution keeps its input, the recurrence queries, keys and values."""
-    found = kept(replace(MAMBA, fused_scan=False))
-    assert found["attention.value.mixed"] == found["attention.value"] == INNER
-    assert "attention.gated" not in found
+    result = kept(replace(MAMBA, fused_scan=False))
+    assert result["attention.value.mixed"] == result["attention.value"] == INNER
+    assert "attention.gated" not in result
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,13 @@ def test_the_output_s_norm_reads_the_gate_where_there_is_one(gated, norm, read):
     block = layer_block(
         small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Layout(), TOKENS)
     )
-    found = [(each.reads, each.saves) for each in block.operators if each.name == "attention.gated_norm"]
+    operators = [
+        (operator.reads, operator.saves)
+        for operator in block.operators
+        if operator.name == "attention.gated_norm"
+    ]
     names = tuple(f"attention.{name}" for name in read or ())
-    assert found == ([(names, names)] if read else [])
+    assert operators == ([(names, names)] if read else [])
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -87,8 +91,8 @@ def test_a_fused_recurrence_moves_more_in_backward():
     block = layer_block(
         small.dense(), Layer(attention=spec, ffn=None, num_norms=1), toy.layout(Layout(), 8192.0)
     )
-    (core,) = [each for each in block.operators if each.name == "attention.core"]
-    moved = sum(each.bytes_moved for each in core.backward_input if isinstance(each, Elementwise))
+    (core,) = [operator for operator in block.operators if operator.name == "attention.core"]
+    moved = sum(item.bytes_moved for item in core.backward_input if isinstance(item, Elementwise))
     assert 0.5 < moved / (0.29e-3 * 3.35e12) < 1.0, "a kernel reaches more than half of the memory's rate"
 
 

@@ -40,8 +40,8 @@ def ends(builder, **layout):
     return by_hand(toy.messages(builder(MODEL, rules), rules))
 
 
-def by_hand(found):
-    return [(*each[:4], pytest.approx(each[4], rel=1e-12)) for each in found]
+def by_hand(result):
+    return [(*item[:4], pytest.approx(item[4], rel=1e-12)) for item in result]
 
 
 def region(half, size, feeds=None, again=None):
@@ -72,16 +72,16 @@ def test_tensor_parallel_without_its_sequence():
 
 
 def test_a_gathered_input_that_is_kept_is_not_gathered_again():
-    found = sent(DENSE, tp=2, kernels=Kernels(regathers_inputs=False))
-    assert [each[1] for each in found].count(WEIGHT) == 0
-    assert len(found) == 8
+    result = sent(DENSE, tp=2, kernels=Kernels(regathers_inputs=False))
+    assert [item[1] for item in result].count(WEIGHT) == 0
+    assert len(result) == 8
 
 
 def test_narrow_inputs_are_gathered_narrow_and_gradients_wide():
     """fp8 with a scale of 4 bytes per 128."""
     stream, small = 2 * TOKENS * HIDDEN, (1 + 4 / 128) * TOKENS * HIDDEN
-    found = sent(DENSE, tp=2, precision=Precision(compute="fp8", recipe="blockwise"))
-    assert found == region("attention", stream, small, small) + region("ffn", stream, small, small)
+    result = sent(DENSE, tp=2, precision=Precision(compute="fp8", recipe="blockwise"))
+    assert result == region("attention", stream, small, small) + region("ffn", stream, small, small)
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "ring"])
@@ -107,12 +107,12 @@ def exchanged(axis, ranks):
     queries, keys = 2 * TOKENS / ranks * HEADS * SIZE, 2 * TOKENS / ranks * KV * SIZE
     there = [("query", queries), ("key", keys), ("value", keys)]
     before = [
-        (f"attention.{name}.exchange", each, "all_to_all", axis, size)
+        (f"attention.{name}.exchange", item, "all_to_all", axis, size)
         for name, size in there
-        for each in (FORWARD, INPUT)
+        for item in (FORWARD, INPUT)
     ]
     return before, [
-        ("attention.core_output.exchange", each, "all_to_all", axis, queries) for each in (FORWARD, INPUT)
+        ("attention.core_output.exchange", item, "all_to_all", axis, queries) for item in (FORWARD, INPUT)
     ]
 
 
@@ -138,12 +138,12 @@ def test_latent_attention_gathers_what_is_narrow():
     latent = LatentAttention(
         num_heads=6, q_lora_rank=74, kv_lora_rank=58, qk_nope_head_dim=22, qk_rope_head_dim=10, v_head_dim=26
     )
-    found = sent(Layer(attention=latent, ffn=None, num_norms=1), tp=2)
+    result = sent(Layer(attention=latent, ffn=None, num_norms=1), tp=2)
     stream, queries, keys = 2 * TOKENS * HIDDEN, 2 * TOKENS * 74, 2 * TOKENS * 68
     three = ((FORWARD, "all_gather"), (INPUT, "reduce_scatter"), (WEIGHT, "all_gather"))
-    assert found == [
-        *(("attention.gather_query", each, kind, "tp", queries) for each, kind in three),
-        *(("attention.gather_kv_latent", each, kind, "tp", keys) for each, kind in three),
+    assert result == [
+        *(("attention.gather_query", item, kind, "tp", queries) for item, kind in three),
+        *(("attention.gather_kv_latent", item, kind, "tp", keys) for item, kind in three),
         ("attention.scatter", FORWARD, "reduce_scatter", "tp", stream),
         ("attention.scatter", INPUT, "all_gather", "tp", stream),
     ]
@@ -171,8 +171,8 @@ def test_expert_parallel_sends_every_copy_of_a_token():
 
 def test_rows_in_8_bits_go_there_and_their_gradients_come_back_wide():
     rows = 6 * TOKENS * HIDDEN
-    found = sent(ROUTED, ep=5, dp_shard=5, routing=Routing(dispatch="fp8"))
-    assert found == routed((1 + 4 / 128) * rows, 2 * rows)
+    result = sent(ROUTED, ep=5, dp_shard=5, routing=Routing(dispatch="fp8"))
+    assert result == routed((1 + 4 / 128) * rows, 2 * rows)
 
 
 def test_an_exchange_waits_for_the_fullest_rank():
@@ -183,22 +183,22 @@ def test_an_exchange_waits_for_the_fullest_rank():
 
 def test_expert_tensor_parallel_gathers_rows_inside():
     """tp 2, ep 5, etp 2: half of the tokens on each rank; both gather each other's rows."""
-    own = 2 * 6 * TOKENS / 2 * HIDDEN
-    count, dispatch, dispatched, combine, combined = routed(own, own)
+    local = 2 * 6 * TOKENS / 2 * HIDDEN
+    count, dispatch, dispatched, combine, combined = routed(local, local)
     assert sent(ROUTED, tp=2, ep=5, etp=2, dp_shard=5) == [
         COUNTS, count, dispatch, dispatched,
-        ("moe.dispatch_etp", FORWARD, "all_gather", "etp", 2 * own),
-        ("moe.dispatch_etp", INPUT, "reduce_scatter", "etp", 2 * own),
-        ("moe.combine_etp", FORWARD, "reduce_scatter", "etp", 2 * own),
-        ("moe.combine_etp", INPUT, "all_gather", "etp", 2 * own),
+        ("moe.dispatch_etp", FORWARD, "all_gather", "etp", 2 * local),
+        ("moe.dispatch_etp", INPUT, "reduce_scatter", "etp", 2 * local),
+        ("moe.combine_etp", FORWARD, "reduce_scatter", "etp", 2 * local),
+        ("moe.combine_etp", INPUT, "all_gather", "etp", 2 * local),
         combine, combined,
     ]  # fmt: skip
 
 
 def test_a_shared_expert_has_a_region_of_its_own():
     layer = replace(ROUTED, ffn=replace(ROUTED.ffn, shared_ffn_hidden_size=58))
-    found = [each for each in sent(layer, tp=2, ep=5, dp_shard=5) if each[3] == "tp"]
-    assert found == region("shared", 2 * TOKENS * HIDDEN)
+    result = [item for item in sent(layer, tp=2, ep=5, dp_shard=5) if item[3] == "tp"]
+    assert result == region("shared", 2 * TOKENS * HIDDEN)
 
 
 def test_ends():
@@ -213,8 +213,8 @@ def test_ends():
 
 def test_multi_token_prediction_gathers_two_streams_and_its_columns():
     stream = 2 * TOKENS * HIDDEN
-    found = ends(mtp_block, tp=2)[:5]
-    assert found == [
+    result = ends(mtp_block, tp=2)[:5]
+    assert result == [
         *region("mtp", 2 * stream)[:3],
         ("mtp.gather_columns", FORWARD, "all_gather", "tp", stream),
         ("mtp.gather_columns", INPUT, "all_gather", "tp", stream),

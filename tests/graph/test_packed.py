@@ -19,11 +19,11 @@ def question(**words):
     return ask("llama-3.1-8b", "h100-sxm", **(usual | words))
 
 
-def cores(asked):
-    layout = ShardingRules.from_workload(asked.workload, *split_layout(asked.layout))
-    block = build_blocks(asked.model, layout).layers[0]
+def cores(request):
+    layout = ShardingRules.from_workload(request.workload, *split_layout(request.layout))
+    block = build_blocks(request.model, layout).layers[0]
     return [
-        each for operator in block.operators for each in operator.forward if isinstance(each, AttentionCore)
+        item for operator in block.operators for item in operator.forward if isinstance(item, AttentionCore)
     ]
 
 

@@ -70,13 +70,13 @@ def test_direct_queries_are_dropped_with_keys_and_values_and_made_again(sp):
     model = load_model("moonlight-16b-a3b")
     degrees, choices = split_layout(Layout(tp=2, sp=sp))
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=4096.0)
-    found = [keep(layer_block(model, each, layout), selective("mla_up_proj")) for each in model.layers]
+    keeps = [keep(layer_block(model, layer, layout), selective("mla_up_proj")) for layer in model.layers]
     dropped = {f"attention.{name}" for name in ("query", "key", "value", "kv_latent", "kv_latent.statistics")}
-    assert all(names(each.dropped) == dropped for each in found)
-    assert sum(tensor.num_bytes for each in found for tensor in each.dropped) > 0.71e9
-    for each in found:
-        assert "attention.query" in {operator.name for operator in each.replayed}
-        assert {"attention.input", "attention.kv_compressed"} <= names(each.tensors)
+    assert all(names(item.dropped) == dropped for item in keeps)
+    assert sum(tensor.num_bytes for item in keeps for tensor in item.dropped) > 0.71e9
+    for item in keeps:
+        assert "attention.query" in {operator.name for operator in item.replayed}
+        assert {"attention.input", "attention.kv_compressed"} <= names(item.tensors)
 
 
 def test_full_keeps_the_input_and_replays_everything():
@@ -97,7 +97,7 @@ def test_policies_keep_what_they_list(policy):
 def test_what_no_operator_writes_is_made_by_the_one_that_keeps_it():
     whole = block(dense())
     made = {
-        name: [each.name for each in makers(whole, name)] for name in ("ffn.input", "ffn.input.statistics")
+        name: [maker.name for maker in makers(whole, name)] for name in ("ffn.input", "ffn.input.statistics")
     }
     assert made == {"ffn.input": ["ffn.norm"], "ffn.input.statistics": ["ffn.norm"]}
 

@@ -34,11 +34,11 @@ def rows(of, name: str) -> float:
 
 def exchanged(of, name: str) -> float:
     work = next(operator for operator in of.operators if operator.name == name).forward
-    return next(each.num_bytes for each in work if isinstance(each, Collective)) / HIDDEN / 2
+    return next(item.num_bytes for item in work if isinstance(item, Collective)) / HIDDEN / 2
 
 
 def products(of) -> set[float]:
-    return {each.m for operator in of.operators for each in operator.forward if isinstance(each, GroupedGemm)}
+    return {item.m for operator in of.operators for item in operator.forward if isinstance(item, GroupedGemm)}
 
 
 def test_balanced_and_dropless_every_copy_travels_and_as_many_arrive():
@@ -94,15 +94,15 @@ def test_flops_and_kept_bytes_of_experts_follow_the_rows():
     ffn = small.MOE_LAYER.ffn
     expert_flops = 2.0 * 3 * ffn.ffn_hidden_size * HIDDEN * TOKENS * TOP_K
     assert block_flops(more).forward - block_flops(plain).forward == pytest.approx(expert_flops)
-    kept = [keep(each, Recompute()).num_bytes for each in (plain, more)]
+    kept = [keep(item, Recompute()).num_bytes for item in (plain, more)]
     of_experts = 2.0 * TOKENS * TOP_K * (HIDDEN + 3 * ffn.ffn_hidden_size)
     assert kept[1] - kept[0] == pytest.approx(of_experts)
 
 
 def test_a_step_with_uneven_experts_is_longer_and_larger():
-    strategy = Layout(ep=8, dp_shard=8, graphs="full")
+    layout = Layout(ep=8, dp_shard=8, graphs="full")
     even, uneven = (
-        project(small.moe(), small.cluster(8), replace(strategy, routing=routing), small.workload())
+        project(small.moe(), small.cluster(8), replace(layout, routing=routing), small.workload())
         for routing in (Routing(), Routing(imbalance=2.0))
     )
     assert uneven.step_time_s > even.step_time_s

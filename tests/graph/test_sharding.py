@@ -23,12 +23,12 @@ def test_without_its_sequence_tensor_parallelism_has_nothing_to_run_beside(sp):
 def test_blocks_depend_on_nothing_that_their_layout_leaves_out():
     strategy = Layout(tp=2, cp=2, pp=4, vpp=2, dp_replicate=2, dp_shard=4, zero=3, micro_batch_size=3)
     layout = toy.layout(strategy, 512.0)
-    own = layout.of_blocks
-    assert own is not None
-    assert own.degrees == replace(
+    of_blocks = layout.of_blocks
+    assert of_blocks is not None
+    assert of_blocks.degrees == replace(
         layout.degrees, **dict.fromkeys(("pp", "vpp", "dp_replicate", "dp_shard", "zero"), 1.0)
     )
-    assert build_blocks(dense(), own) == build_blocks(dense(), layout)
+    assert build_blocks(dense(), of_blocks) == build_blocks(dense(), layout)
 
 
 @pytest.mark.parametrize(

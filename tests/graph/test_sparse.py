@@ -39,19 +39,19 @@ def block(spec=SPEC, seq_len=SEQ, **layout):
 
 
 def operators(*args, **layout):
-    return {each.name: each for each in block(*args, **layout).operators}
+    return {operator.name: operator for operator in block(*args, **layout).operators}
 
 
 def messages(operator, kind="forward"):
     return [
-        (each.kind, each.axis, each.num_bytes)
-        for each in getattr(operator, kind)
-        if isinstance(each, Collective)
+        (item.kind, item.axis, item.num_bytes)
+        for item in getattr(operator, kind)
+        if isinstance(item, Collective)
     ]
 
 
 def test_all_heads_read_one_latent_of_each_key_picked():
-    (core,) = (each for each in operators()["attention.core"].forward if isinstance(each, AttentionCore))
+    (core,) = (item for item in operators()["attention.core"].forward if isinstance(item, AttentionCore))
     assert (core.heads, core.kv_heads, core.qk_dim, core.v_dim) == (HEADS, 1.0, LATENT, 32)
     assert (core.q_len, core.kv_len, core.pairs) == (SEQ, 64, SEQ * 64)
     filled = 64 * SEQ - 64 * 63 / 2
@@ -62,18 +62,18 @@ def test_all_heads_read_one_latent_of_each_key_picked():
 
 def test_short_sequences_have_no_more_places_than_keys():
     (core,) = (
-        each for each in operators(seq_len=48)["attention.core"].forward if isinstance(each, AttentionCore)
+        item for item in operators(seq_len=48)["attention.core"].forward if isinstance(item, AttentionCore)
     )
     assert core.pairs == 48 * 48
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_queries_are_made_wide_and_results_narrow_by_each_head(tp):
-    found = operators(tp=tp, sp=tp > 1)
+    result = operators(tp=tp, sp=tp > 1)
     for name, k, n in (("absorb", 24, 32), ("expand", 32, 20)):
         forward, back, weight = (
-            getattr(found[f"attention.{name}"], each)[0]
-            for each in ("forward", "backward_input", "backward_weight")
+            getattr(result[f"attention.{name}"], item)[0]
+            for item in ("forward", "backward_input", "backward_weight")
         )
         assert (forward.m, forward.k, forward.n, forward.batch) == (SEQ, k, n, HEADS / tp)
         assert (back.m, back.k, back.n) == (SEQ, n, k)
@@ -82,7 +82,9 @@ def test_queries_are_made_wide_and_results_narrow_by_each_head(tp):
 
 def test_the_projection_up_is_one_weight_as_in_dense_attention():
     dense = replace(SPEC, top_k=None, indexer=None)
-    ours, theirs = ({each.name: each.elements for each in block(spec).parameters} for spec in (SPEC, dense))
+    ours, theirs = (
+        {parameter.name: parameter.elements for parameter in block(spec).parameters} for spec in (SPEC, dense)
+    )
     assert {name: size for name, size in ours.items() if "index" not in name} == theirs
     indexer = {name: size for name, size in ours.items() if "index" in name}
     assert indexer == {
@@ -95,42 +97,42 @@ def test_the_projection_up_is_one_weight_as_in_dense_attention():
 
 
 def test_the_indexer_is_whole_on_every_rank_and_gathers_what_it_reads():
-    found = operators(tp=4, sp=True)
-    (gather,) = messages(found["attention.index_gather"])
+    result = operators(tp=4, sp=True)
+    (gather,) = messages(result["attention.index_gather"])
     assert gather == ("all_gather", "tp", SEQ * (HIDDEN + 48) * 2)
-    (query,) = (each for each in found["attention.index_query"].forward if isinstance(each, Gemm))
+    (query,) = (item for item in result["attention.index_query"].forward if isinstance(item, Gemm))
     assert (query.m, query.k, query.n) == (SEQ, 48, 4 * 16)
-    assert found["attention.index_query"].backward_input == ()
+    assert result["attention.index_query"].backward_input == ()
     assert "attention.index_gather" not in operators(tp=4, sp=False)
-    whole = {each.name: each.local_elements for each in block(tp=4, sp=True).parameters}
+    whole = {parameter.name: parameter.local_elements for parameter in block(tp=4, sp=True).parameters}
     assert whole["attention.index_query.weight"] == 48 * 4 * 16
 
 
 def test_scores_meet_all_keys_and_only_those_picked_learn():
-    found = operators(tp=2, sp=True)
-    (scores,) = (each for each in found["attention.index_scores"].forward if isinstance(each, Gemm))
+    result = operators(tp=2, sp=True)
+    (scores,) = (item for item in result["attention.index_scores"].forward if isinstance(item, Gemm))
     assert scores.flops == pytest.approx(2 * 4 * 16 * SEQ * (SEQ + 1) / 2)
     filled = 64 * SEQ - 64 * 63 / 2
-    (target,) = (each for each in found["attention.index_target"].forward if isinstance(each, Gemm))
+    (target,) = (item for item in result["attention.index_target"].forward if isinstance(item, Gemm))
     assert target.flops == pytest.approx(2 * HEADS / 2 * LATENT * filled)
-    assert messages(found["attention.index_target"]) == [("all_reduce", "tp", SEQ * 64 * 4)]
-    (gradient,) = found["attention.index_loss"].backward_input
+    assert messages(result["attention.index_target"]) == [("all_reduce", "tp", SEQ * 64 * 4)]
+    (gradient,) = result["attention.index_loss"].backward_input
     assert gradient.flops == pytest.approx(3 * 2 * 4 * 16 * filled)
 
 
 def test_an_indexer_that_is_not_trained_has_no_backward_and_keeps_what_it_picked():
     still = replace(SPEC, indexer=Indexer(num_heads=4, head_dim=16, trained=False))
-    found = operators(still)
-    assert not {"attention.index_target", "attention.index_loss"} & set(found)
+    result = operators(still)
+    assert not {"attention.index_target", "attention.index_loss"} & set(result)
     for name in ("query", "key", "weights"):
-        assert found[f"attention.index_{name}"].backward_weight == ()
-    kept = {each.name: each.num_bytes for each in keep(block(still), Recompute()).tensors}
+        assert result[f"attention.index_{name}"].backward_weight == ()
+    kept = {tensor.name: tensor.num_bytes for tensor in keep(block(still), Recompute()).tensors}
     assert {name for name in kept if "index" in name} == set()
     assert kept["attention.picked"] == SEQ * 64 * 4
 
 
 def test_what_is_kept():
-    kept = {each.name: each.num_bytes for each in keep(block(), Recompute()).tensors}
+    kept = {tensor.name: tensor.num_bytes for tensor in keep(block(), Recompute()).tensors}
     ours = {
         name: size for name, size in kept.items() if name.startswith("attention.") and "index" not in name
     }
@@ -164,6 +166,6 @@ def test_layers_that_share_pick_nothing():
 
 
 def test_latents_and_keys_of_the_indexer_are_gathered_over_cp():
-    found = operators(cp=4, cp_kind="all_gather")
-    assert messages(found["attention.gather_kv"]) == [("all_gather", "cp", SEQ * LATENT * 2)]
-    assert messages(found["attention.index_scores"]) == [("all_gather", "cp", SEQ * 16 * 2)]
+    result = operators(cp=4, cp_kind="all_gather")
+    assert messages(result["attention.gather_kv"]) == [("all_gather", "cp", SEQ * LATENT * 2)]
+    assert messages(result["attention.index_scores"]) == [("all_gather", "cp", SEQ * 16 * 2)]

@@ -72,9 +72,9 @@ PARTS = PerBlock(
 def test_ends_stand_on_the_first_and_the_last_stage():
     """Layers of two kinds on two stages; the tower of 1 + 5 + 1 blocks before them, two tokens more behind them."""
     plan = replace(PLAN, counts=np.array([[1.0, 2.0], [3.0, 4.0]]))
-    found = over_stages(plan, PARTS, lambda each: each, num_mtp=2)
-    assert np.asarray(found).tolist() == [10 + (2 + 9) + (100 + 5000 + 10000), 20 + (4 + 12) + 2 * 7]
-    ends = over_stages(plan, PARTS, lambda each: each, num_mtp=2, layers=False)
+    result = over_stages(plan, PARTS, lambda item: item, num_mtp=2)
+    assert np.asarray(result).tolist() == [10 + (2 + 9) + (100 + 5000 + 10000), 20 + (4 + 12) + 2 * 7]
+    ends = over_stages(plan, PARTS, lambda item: item, num_mtp=2, layers=False)
     assert np.asarray(ends).tolist() == [10 + 15100, 20 + 14]
 
 
@@ -82,22 +82,22 @@ def test_two_things_of_every_block_make_one():
     def added(one, other):
         return one + other
 
-    assert PARTS.zipped(PARTS, added) == PARTS.map(lambda each: 2 * each)
+    assert PARTS.zipped(PARTS, added) == PARTS.map(lambda item: 2 * item)
     without = replace(PARTS, mtp=None)
     assert PARTS.zipped(without, added).mtp is without.zipped(PARTS, added).mtp is None
 
 
 def test_a_tower_has_an_end_on_either_side_of_its_layers():
-    found = PARTS.map_vision(layer=lambda each: f"layer {each:g}", end=lambda each: f"end {each:g}")
-    assert found == ((1, "end 100"), (5, "layer 1000"), (1, "end 10000"))
+    map_vision = PARTS.map_vision(layer=lambda item: f"layer {item:g}", end=lambda item: f"end {item:g}")
+    assert map_vision == ((1, "end 100"), (5, "layer 1000"), (1, "end 10000"))
 
 
 def test_moments_that_no_other_exceeds():
     """Of equal moments the first; a rank with fewer than others repeats its first."""
     first = [[1.0, 2.0], [2.0, 1.0], [1.0, 1.0], [2.0, 1.0]]
     second = [[1.0, 1.0], [1.0, 2.0], [3.0, 3.0], [3.0, 2.0]]
-    held = np.stack([first, second], axis=1)
-    assert greatest(held).tolist() == [[0, 2], [1, 2]]
+    stack = np.stack([first, second], axis=1)
+    assert greatest(stack).tolist() == [[0, 2], [1, 2]]
 
 
 def with_moments_of(*sizes):
@@ -124,8 +124,8 @@ def test_a_stage_that_stands_for_none_sets_no_pace():
 def test_plans_with_fewer_moments_repeat_their_last():
     stages = stack_plans([with_moments_of(3.0, 5.0, 4.0), with_moments_of(7.0)])
     for moments in (stages.moments, stages.waiting):
-        assert [each.counts[0].tolist() for each in moments] == [[[3.0, 7.0]], [[5.0, 7.0]], [[4.0, 7.0]]]
-    assert [[each.tolist() for each in moment] for moment in stages.active] == [
+        assert [moment.counts[0].tolist() for moment in moments] == [[[3.0, 7.0]], [[5.0, 7.0]], [[4.0, 7.0]]]
+    assert [[item.tolist() for item in moment] for moment in stages.active] == [
         [[[1, 1]], [[0, 0]], [[0, 0]]]
     ] * 3
 
@@ -133,9 +133,9 @@ def test_plans_with_fewer_moments_repeat_their_last():
 def test_plans_without_moments_hold_their_layers_and_nothing_waits():
     """Beside passes that wait, a plan of which none does has any pass at work."""
     stages = stack_plans([with_moments_of(3.0, 5.0), PLAN.taken(np.array([1]))])
-    assert [each.counts[0].tolist() for each in stages.moments] == [[[3.0, 2.0]], [[5.0, 2.0]]]
-    assert [each.counts[0].tolist() for each in stages.waiting] == [[[3.0, 0.0]], [[5.0, 0.0]]]
-    assert [[each.tolist() for each in moment] for moment in stages.active] == [
+    assert [moment.counts[0].tolist() for moment in stages.moments] == [[[3.0, 2.0]], [[5.0, 2.0]]]
+    assert [item.counts[0].tolist() for item in stages.waiting] == [[[3.0, 0.0]], [[5.0, 0.0]]]
+    assert [[item.tolist() for item in moment] for moment in stages.active] == [
         [[[1, 1]], [[0, 1]], [[0, 1]]]
     ] * 2
     assert stack_plans([PLAN, PLAN]).moments == stack_plans([PLAN, PLAN]).waiting == ()
@@ -176,8 +176,8 @@ def test_moments_of_layers_that_are_replayed_do_not_stand_for_others():
     chunks = replace(chunks_of(1.0, 1.0), replayed=np.array([[1.0], [0.0]]), heads=np.array([[1.0], [0.0]]))
     live = np.array([[[[2.0, 0.0]], [[0.0, 1.0]]]])
     plan = with_moments(PLAN.taken(np.array([0])), chunks, np.array([[0, 1]]), live)
-    assert [each.counts.tolist() for each in plan.moments] == [[[2.0]], [[1.0]]]
-    assert [each.replayed.tolist() for each in plan.moments] == [[[2.0]], [[0.0]]]
+    assert [moment.counts.tolist() for moment in plan.moments] == [[[2.0]], [[1.0]]]
+    assert [moment.replayed.tolist() for moment in plan.moments] == [[[2.0]], [[0.0]]]
 
 
 def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():
@@ -193,7 +193,7 @@ def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
                    head=RecomputeSplit(taken=6.0, left=6.0), mtp=None)  # fmt: skip
     one, two, four = (
         StageSums(model=dense(), recompute=Recompute(), stages=PLAN.alone, copies=copies).total(
-            blocks, lambda each: each
+            blocks, lambda item: item
         )
         for copies in (1, 2, 4)
     )
@@ -212,4 +212,4 @@ def test_prediction_that_is_not_replayed_stands_on_the_last_stage():
         recompute=Recompute(granularity="full", layer_ids=(2,)),
         stages=plan.alone,
     )
-    assert sums.total(blocks, lambda each: each).tolist() == [[100.0 + 1], [100 + 1 + 100 + 1]]
+    assert sums.total(blocks, lambda item: item).tolist() == [[100.0 + 1], [100 + 1 + 100 + 1]]

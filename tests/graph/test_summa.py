@@ -39,20 +39,20 @@ def block(tp, cp, **options):
 
 def sent(operator, *passes):
     """Bytes by kind and axis, over all steps."""
-    found = defaultdict(float)
+    result = defaultdict(float)
     for name in passes:
         for work in getattr(operator, name):
             if isinstance(work, Collective):
                 times = 1.0 if operator.panels is None else operator.panels
-                found[work.kind, work.axis] += times * work.num_bytes
-    return dict(found)
+                result[work.kind, work.axis] += times * work.num_bytes
+    return dict(result)
 
 
 def stated(work):
-    found = defaultdict(float)
+    result = defaultdict(float)
     for message in work.messages:
-        found[message.kind, {"tp1": "tp", "tp2": "cp"}[message.axis]] += message.num_bytes
-    return dict(found)
+        result[message.kind, {"tp1": "tp", "tp2": "cp"}[message.axis]] += message.num_bytes
+    return dict(result)
 
 
 def table_a2(tp, cp, batch):
@@ -65,7 +65,7 @@ def table_a2(tp, cp, batch):
 @pytest.mark.parametrize("panels", [1, 5])
 def test_volumes_of_products_are_those_of_table_a2(tp, cp, panels):
     paper = table_a2(tp, cp, 4)
-    ours = {each.name: each for each in block(tp, cp, panels=panels, batch=4).operators}
+    ours = {operator.name: operator for operator in block(tp, cp, panels=panels, batch=4).operators}
     for name, stated_name in OURS.items():
         operation = paper[stated_name]
         assert sent(ours[name], "forward") == pytest.approx(stated(operation.forward))
@@ -75,45 +75,51 @@ def test_volumes_of_products_are_those_of_table_a2(tp, cp, panels):
 
 @pytest.mark.parametrize(("tp", "cp"), GRIDS)
 def test_keys_and_values_travel_as_in_table_a2(tp, cp):
-    (gather,) = [each for each in block(tp, cp, batch=2).operators if each.name == "attention.gather_kv"]
+    (gather,) = [
+        operator for operator in block(tp, cp, batch=2).operators if operator.name == "attention.gather_kv"
+    ]
     core = table_a2(tp, cp, 2)["fused attention"]
     assert sent(gather, "forward") == pytest.approx(stated(core.forward))
     assert sent(gather, "backward_input") == pytest.approx(stated(core.backward))
 
 
 def test_norms_exchange_two_sums_per_token():
-    norms = [each for each in block(8, 4, batch=2).operators if each.name.endswith("norm")]
+    norms = [operator for operator in block(8, 4, batch=2).operators if operator.name.endswith("norm")]
     assert len(norms) == 2
-    for each in norms:
+    for norm in norms:
         for name in ("forward", "backward_input"):
-            assert sent(each, name) == {("all_reduce", "tp"): 2.0 * 4.0 * 2 * 2048 / 4}
+            assert sent(norm, name) == {("all_reduce", "tp"): 2.0 * 4.0 * 2 * 2048 / 4}
 
 
 @pytest.mark.parametrize(("tp", "cp"), GRIDS)
 def test_weights_of_one_device_are_those_of_table_a2(tp, cp):
-    paper, held = table_a2(tp, cp, 1), block(tp, cp).parameters
-    matrices = sum(each.local_elements for each in held if each.matrix)
+    paper, parameters = table_a2(tp, cp, 1), block(tp, cp).parameters
+    matrices = sum(item.local_elements for item in parameters if item.matrix)
     assert matrices == pytest.approx(sum(paper[name].parameters for name in OURS.values()))
 
 
 @pytest.mark.parametrize("model", [GPT3_1T, dense()], ids=lambda m: m.name)
 @pytest.mark.parametrize(("tp", "cp"), [(4, 2), (2, 4), (1, 8)])
 def test_matrices_of_all_devices_are_the_model_once(model, tp, cp):
-    lay = layout(tp, cp)
-    blocks = (layer_block(model, model.layers[0], lay), embedding_block(model, lay), head_block(model, lay))
-    for each in [parameter for made in blocks for parameter in made.parameters]:
-        whole = each.elements if each.matrix else each.elements * cp  # biases and norms are whole along cp
-        if each.name in ("embedding.weight", "head.logits.weight"):
+    sharding = layout(tp, cp)
+    blocks = (
+        layer_block(model, model.layers[0], sharding),
+        embedding_block(model, sharding),
+        head_block(model, sharding),
+    )
+    for item in [parameter for made in blocks for parameter in made.parameters]:
+        whole = item.elements if item.matrix else item.elements * cp  # biases and norms are whole along cp
+        if item.name in ("embedding.weight", "head.logits.weight"):
             vocab, multiple = float(model.vocab_size), float(model.vocab_multiple)
             whole *= padded_vocab(vocab_size=vocab, multiple=multiple, tp=float(tp)) / vocab
-        assert each.local_elements * tp * cp == pytest.approx(whole)
+        assert item.local_elements * tp * cp == pytest.approx(whole)
 
 
 def flops(made):
     return sum(
-        (1.0 if each.panels is None else each.panels) * getattr(work, "flops", 0.0)
-        for each in made.operators
-        for work in (*each.forward, *each.backward_input, *each.backward_weight)
+        (1.0 if operator.panels is None else operator.panels) * getattr(work, "flops", 0.0)
+        for operator in made.operators
+        for work in (*operator.forward, *operator.backward_input, *operator.backward_weight)
     )
 
 
@@ -126,16 +132,20 @@ def test_the_same_work_as_in_1d(tp, cp):
 def test_one_row_of_the_grid_holds_and_sends_what_1d_does():
     """n2 = 1: weights stay where they are, and of activations each product moves what 1D's gather or scatter does."""
     one, grid = block(8, 1, kind="1d"), block(8, 1)
-    assert sum(each.local_elements for each in grid.parameters if each.matrix) == pytest.approx(
-        sum(each.local_elements for each in one.parameters if each.matrix)
-    )
-    forward = [sent(each, "forward") for each in grid.operators if each.panels is not None]
-    weights = [each.pop(("broadcast", "cp")) for each in forward]
+    assert sum(
+        parameter.local_elements for parameter in grid.parameters if parameter.matrix
+    ) == pytest.approx(sum(parameter.local_elements for parameter in one.parameters if parameter.matrix))
+    forward = [sent(operator, "forward") for operator in grid.operators if operator.panels is not None]
+    weights = [item.pop(("broadcast", "cp")) for item in forward]
     assert all(weight > 0 for weight in weights)  # to itself: a group of one takes no time
-    gathers = [sent(each, "forward") for each in one.operators if each.name.endswith((".gather", ".scatter"))]
+    gathers = [
+        sent(operator, "forward")
+        for operator in one.operators
+        if operator.name.endswith((".gather", ".scatter"))
+    ]
     hidden = 2.0 * 2048 * GPT3_1T.hidden_size
-    assert [sum(each.values()) for each in gathers] == [hidden] * 4
-    assert [sum(each.values()) for each in forward] == [hidden, hidden, hidden, 4.0 * hidden]
+    assert [sum(gather.values()) for gather in gathers] == [hidden] * 4
+    assert [sum(item.values()) for item in forward] == [hidden, hidden, hidden, 4.0 * hidden]
 
 
 def test_activations_between_blocks_are_those_of_sequence_parallelism():
@@ -157,18 +167,20 @@ def test_steps_are_those_of_both_sides_of_the_grid():
 
 
 def test_the_loss_fused_with_the_head_is_refused():
-    lay = layout(2, 2)
-    kernels = replace(lay.choices.kernels, cross_entropy="fused_linear")
+    sharding = layout(2, 2)
+    kernels = replace(sharding.choices.kernels, cross_entropy="fused_linear")
     with pytest.raises(SpecError, match="fused_linear needs the head's matrix whole"):
-        head_block(dense(), replace(lay, choices=replace(lay.choices, kernels=kernels)))
+        head_block(dense(), replace(sharding, choices=replace(sharding.choices, kernels=kernels)))
 
 
 def test_every_step_of_a_product_by_hand():
     """tp 2 x cp 3, two panels: 12 steps. Sums in 2 bytes, of weights accumulated in fp32 on one of three ranks."""
     layer = replace(dense().layers[0], attention=None, num_norms=1)
-    given = layout(2, 3, panels=2, batch=2, seq_len=1536)
-    given = replace(given, precision=Precision(compute="fp8", recipe="delayed"))
-    (up,) = [each for each in layer_block(dense(), layer, given).operators if each.name == "ffn.up"]
+    value = layout(2, 3, panels=2, batch=2, seq_len=1536)
+    value = replace(value, precision=Precision(compute="fp8", recipe="delayed"))
+    (up,) = [
+        operator for operator in layer_block(dense(), layer, value).operators if operator.name == "ffn.up"
+    ]
     rows, k, n, steps = 2 * 1536 / 3, 1024, 2 * 4096 / 2, 12
     assert up.panels == steps
     width = k / steps
@@ -188,6 +200,8 @@ def test_every_step_of_a_product_by_hand():
     assert (summed.kind, summed.axis, summed.num_bytes) == ("reduce", "cp", pytest.approx(2 * width * n))
     assert added.bytes_moved == pytest.approx(width * n / 3 * (2 + 2 * 4))  # read; the sum read and written
     assert added.kernels == pytest.approx(1 / 3)
-    wide = replace(given, precision=Precision())
-    (up,) = [each for each in layer_block(dense(), layer, wide).operators if each.name == "ffn.up"]
+    wide = replace(value, precision=Precision())
+    (up,) = [
+        operator for operator in layer_block(dense(), layer, wide).operators if operator.name == "ffn.up"
+    ]
     assert up.forward[0].num_bytes == pytest.approx(2 * rows * width)

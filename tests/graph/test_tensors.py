@@ -50,12 +50,14 @@ def block_of(attention, ffn, **layout):
 
 def check(block, tensors, weights=None, own=()):
     """Compare elements of all tensors but those of `own` blocks, and of weights whole and on one device."""
-    found = {name: each.elements for name, each in block.tensors.items() if not name.startswith(own)}
-    assert found == pytest.approx(tensors)
+    result = {name: tensor.elements for name, tensor in block.tensors.items() if not name.startswith(own)}
+    assert result == pytest.approx(tensors)
     if weights is not None:
-        held = {each.name: (each.elements, each.local_elements) for each in block.parameters}
-        assert set(held) == set(weights)
-        for name, pair in held.items():
+        parameters = {
+            parameter.name: (parameter.elements, parameter.local_elements) for parameter in block.parameters
+        }
+        assert set(parameters) == set(weights)
+        for name, pair in parameters.items():
             assert pair == pytest.approx(weights[name]), name
 
 
@@ -106,7 +108,7 @@ DENSE_WEIGHTS = {
 def test_dense_layer():
     block = block_of(ATTENTION, FFN, tp=2)
     check(block, ATTENDS | FEEDS | DENSE, DENSE_WEIGHTS)
-    sizes = {name: each.element_bytes for name, each in block.tensors.items()}
+    sizes = {name: tensor.element_bytes for name, tensor in block.tensors.items()}
     wide = {name for name, size in sizes.items() if size == 4.0}
     assert wide == {"attention.input.statistics", "ffn.input.statistics", "attention.softmax_statistics"}
     assert set(sizes.values()) == {2.0, 4.0}
@@ -151,7 +153,7 @@ def test_dense_layer_with_everything_that_eager_kernels_keep():
         "ffn.down.bias": (HIDDEN, HIDDEN),
     }
     check(block, ATTENDS | FEEDS | plain | scores | norms | more, weights)
-    sizes = {name: each.element_bytes for name, each in block.tensors.items()}
+    sizes = {name: tensor.element_bytes for name, tensor in block.tensors.items()}
     assert (sizes["attention.probability_mask"], sizes["ffn.dropout_mask"]) == (1, 1)
     assert (sizes["attention.dropped"], sizes["ffn.input.fp32"], sizes["ffn.input.normalised"]) == (2, 4, 2)
 
@@ -161,8 +163,8 @@ def test_norms_of_heads_have_a_statistic_per_head():
     assert block.tensors["attention.query.statistics"].elements == TOKENS * 6
     assert block.tensors["attention.query.statistics"].element_bytes == 4.0
     assert block.tensors["attention.key.statistics"].elements == TOKENS * 2
-    held = {each.name: each.local_elements for each in block.parameters}
-    assert held["attention.query_norm.weight"] == held["attention.key_norm.weight"] == SIZE
+    parameters = {parameter.name: parameter.local_elements for parameter in block.parameters}
+    assert parameters["attention.query_norm.weight"] == parameters["attention.key_norm.weight"] == SIZE
 
 
 def test_key_heads_that_are_copied():
@@ -170,9 +172,9 @@ def test_key_heads_that_are_copied():
     block = block_of(ATTENTION, None, tp=6)
     for name in ("key", "value"):
         assert block.tensors[f"attention.{name}"].elements == pytest.approx(TOKENS * SIZE)
-    held = {each.name: each.local_elements for each in block.parameters}
-    assert held["attention.key.weight"] == pytest.approx(HIDDEN * SIZE)
-    assert held["attention.query.weight"] == pytest.approx(HIDDEN * 2 * SIZE)
+    parameters = {parameter.name: parameter.local_elements for parameter in block.parameters}
+    assert parameters["attention.key.weight"] == pytest.approx(HIDDEN * SIZE)
+    assert parameters["attention.query.weight"] == pytest.approx(HIDDEN * 2 * SIZE)
 
 
 def test_latent_attention():
@@ -252,12 +254,12 @@ def test_linear_attention():
     }
     block = block_of(linear, None, tp=2)
     check(block, tensors, weights)
-    (core,) = [each for each in block.operators if each.name == "attention.core"]
+    (core,) = [operator for operator in block.operators if operator.name == "attention.core"]
     mixed = ("attention.query.mixed", "attention.key.mixed", "attention.value.mixed")
     assert core.backward_temporaries == ("attention.states", *mixed)  # both are made again
     assert core.reads == (*mixed, "attention.decay", "attention.decay_up")
     apart = block_of(replace(linear, fused_scan=False), None).operators
-    assert [each.backward_temporaries for each in apart if each.name == core.name] == [("attention.states",)]
+    assert [item.backward_temporaries for item in apart if item.name == core.name] == [("attention.states",)]
     scores, state = core.forward
     assert (scores.batch, scores.heads, scores.kv_heads) == (TOKENS / 66, 5, 5)
     assert (scores.q_len, scores.kv_len, scores.pairs) == (66, 66, 66 * 66)
@@ -311,7 +313,7 @@ def test_experts_over_ep_and_etp():
     }
     block = block_of(None, ffn, tp=2, ep=5, etp=2, dp_shard=5)
     check(block, tensors, weights)
-    sizes = {name: each.element_bytes for name, each in block.tensors.items()}
+    sizes = {name: tensor.element_bytes for name, tensor in block.tensors.items()}
     wide = {
         "ffn.input.statistics",
         "moe.logits",
@@ -322,10 +324,12 @@ def test_experts_over_ep_and_etp():
     }
     assert {name for name, size in sizes.items() if size == 4} == wide
     assert set(sizes.values()) == {2, 4}
-    experts = {each.name for each in block.parameters if each.group == "expert"}
+    experts = {parameter.name for parameter in block.parameters if parameter.group == "expert"}
     assert experts == {"moe.up.weight", "moe.up.bias", "moe.down.weight", "moe.down.bias"}
-    assert {each.active_fraction for each in block.parameters} == {1.0, 6 / 20}
-    assert [name for name, each in block.tensors.items() if not each.differentiable] == ["moe.permute.rows"]
+    assert {parameter.active_fraction for parameter in block.parameters} == {1.0, 6 / 20}
+    assert [name for name, tensor in block.tensors.items() if not tensor.differentiable] == [
+        "moe.permute.rows"
+    ]
 
 
 def test_one_rank_copies_rows_once_and_sums_nothing():
@@ -333,7 +337,7 @@ def test_one_rank_copies_rows_once_and_sums_nothing():
     block = block_of(ATTENTION, replace(ROUTED, shared_ffn_hidden_size=0))
     empty = {"moe.permuted", "moe.arrived", "moe.unsorted", "moe.reduced"}
     more = {"attention.gather.result", "attention.output.partial", "attention.gathered_kv"}
-    assert {name for name, each in block.tensors.items() if not each.elements} == empty | more
+    assert {name for name, tensor in block.tensors.items() if not tensor.elements} == empty | more
     assert block.tensors["moe.dispatched"].elements == 6 * WHOLE
     split = block_of(None, replace(ROUTED, shared_ffn_hidden_size=0), tp=2, etp=2)
     rows = {
@@ -415,7 +419,7 @@ def test_embedding():
     tensors = {"token_ids": TOKENS, "embedding.result": STREAM, "embedding.partial": WHOLE}
     check(block, tensors, {"embedding.weight": (VOCAB * HIDDEN, VOCAB / 2 * HIDDEN)})
     assert block.tensors["token_ids"].element_bytes == 8.0
-    assert [name for name, each in block.tensors.items() if not each.differentiable] == ["token_ids"]
+    assert [name for name, tensor in block.tensors.items() if not tensor.differentiable] == ["token_ids"]
     assert block.tensors["token_ids"].gradient_bytes == 0.0
     assert block.tensors["embedding.result"].gradient_bytes == 2 * STREAM
     model = replace(MODEL, embedding_size=62, learned_positions=512, embedding_norm=True, norm="layer")
@@ -440,7 +444,7 @@ def test_embedding_of_patches():
     weights = {"embedding.patch.weight": (48 * HIDDEN,) * 2, "embedding.patch.bias": (HIDDEN,) * 2}
     tensors = {"token_ids": TOKENS, "patches": TOKENS * 48, "embedding.result": STREAM}
     check(block, tensors, weights)
-    assert {name for name, each in block.tensors.items() if not each.differentiable} == {
+    assert {name for name, tensor in block.tensors.items() if not tensor.differentiable} == {
         "token_ids",
         "patches",
     }
@@ -511,7 +515,7 @@ def test_a_loss_in_chunks():
         "head.logits.bias": (VOCAB, 475),
     }
     check(block, tensors | more, weights)
-    made = [name for name, each in block.tensors.items() if not each.differentiable]
+    made = [name for name, tensor in block.tensors.items() if not tensor.differentiable]
     assert made == ["head.input_gradient", "head.weight_gradient"]
     loss = block.operators[-1]
     products, scalars = loss.forward[:3], loss.forward[-1]
@@ -520,7 +524,7 @@ def test_a_loss_in_chunks():
         3 * TOKENS * 4,
     )  # maximum, target's, sum of each token
     assert (loss.forward[3].bytes_moved, loss.gradient_in_saved) == (6 * TOKENS * 475, True)
-    assert [(each.m, each.n, each.k) for each in products] == [
+    assert [(product.m, product.n, product.k) for product in products] == [
         (TOKENS, 475, HIDDEN), (TOKENS, HIDDEN, 475), (475, HIDDEN, TOKENS)
     ]  # fmt: skip
 
@@ -619,7 +623,7 @@ def test_gradients_of_activations_have_16_bits_at_least():
     """What is kept in fp8 gets gradients in bf16, routing logits in fp32 get theirs in fp32."""
     layout = toy.layout(Layout(), 462.0, Precision(compute="fp8"))
     layer = Layer(attention=None, ffn=ROUTED, num_norms=1)
-    found = layer_block(replace(MODEL, layers=(layer,)), layer, layout).tensors
+    tensors = layer_block(replace(MODEL, layers=(layer,)), layer, layout).tensors
     dense = layer_block(MODEL, MODEL.layers[0], layout).tensors["ffn.gather.result"]
     assert dense.element_bytes == 1.0  # what a narrow product takes
     head = head_block(MODEL, layout).tensors
@@ -627,7 +631,7 @@ def test_gradients_of_activations_have_16_bits_at_least():
         head["head.input"].element_bytes == head["head.gather.result"].element_bytes == 2.0
     )  # and a wide one
     for name, kept, gradient in (("moe.dispatched", 1, 2), ("moe.up", 2, 2), ("moe.logits", 4, 4)):
-        tensor = found[name]
+        tensor = tensors[name]
         assert tensor.num_bytes == kept * tensor.elements
         assert tensor.gradient_bytes == gradient * tensor.elements
 
@@ -638,13 +642,13 @@ def test_heads_exchanged_for_tokens(kind, groups):
     cp = 2 * groups
     block = block_of(ATTENTION, None, cp=cp, cp_kind=kind, cp_inner=2 if groups > 1 else None)
     queries, keys = TOKENS / cp * HEADS * SIZE, TOKENS / cp * KV * SIZE
-    found = {name.removeprefix("attention."): each.elements for name, each in block.tensors.items()}
+    tensors = {name.removeprefix("attention."): tensor.elements for name, tensor in block.tensors.items()}
     for name, size in (("query", queries), ("key", keys), ("value", keys), ("core_output", queries)):
-        assert found[name] == found[f"{name}.exchanged"] == pytest.approx(size)
-    (core,) = [each for each in block.operators if each.name == "attention.core"]
+        assert tensors[name] == tensors[f"{name}.exchanged"] == pytest.approx(size)
+    (core,) = [operator for operator in block.operators if operator.name == "attention.core"]
     assert core.reads == tuple(f"attention.{name}.exchanged" for name in ("query", "key", "value"))
-    assert found["softmax_statistics"] == TOKENS / cp * HEADS
-    assert found.get("gathered_kv") == ((groups - 1) * 2 * keys if groups > 1 else None)
+    assert tensors["softmax_statistics"] == TOKENS / cp * HEADS
+    assert tensors.get("gathered_kv") == ((groups - 1) * 2 * keys if groups > 1 else None)
 
 
 def test_one_rank_exchanges_no_result():
@@ -656,8 +660,8 @@ def norms_of(layer):
     """Return what reads what: the norms of a layer, and the inputs of its first products."""
     block = layer_block(replace(MODEL, layers=(layer,)), layer, rules())
     products = {"attention.qkv", "ffn.up"}
-    norms = [each.name for each in block.operators if each.name.endswith("norm")]
-    feeds = {each.name: each.saves[0] for each in block.operators if each.name in products}
+    norms = [operator.name for operator in block.operators if operator.name.endswith("norm")]
+    feeds = {operator.name: operator.saves[0] for operator in block.operators if operator.name in products}
     return norms, feeds
 
 
@@ -689,7 +693,11 @@ def test_what_backward_of_a_product_needs_beside_what_it_kept():
 
     def temporaries(**kernels):
         block = block_of(None, FFN, tp=2, kernels=Kernels(**kernels))
-        return {each.name: each.backward_temporaries for each in block.operators if each.backward_weight}
+        return {
+            operator.name: operator.backward_temporaries
+            for operator in block.operators
+            if operator.backward_weight
+        }
 
     usual = temporaries()
     assert (usual["ffn.up"], usual["ffn.down"]) == (("ffn.gather.result",), ())
@@ -737,11 +745,12 @@ def test_experts_in_8_bits_narrow_rows_both_ways():
     layer = Layer(attention=None, ffn=replace(ROUTED, shared_ffn_hidden_size=0), num_norms=1)
     for kernels, calls in ((Kernels(), 20), (Kernels(expert_kernels="one"), 1)):
         layout = toy.layout(Layout(micro_batch_size=5, kernels=kernels), 462.0, precision)
-        found = {
-            each.name: each for each in layer_block(replace(MODEL, layers=(layer,)), layer, layout).operators
+        operators = {
+            operator.name: operator
+            for operator in layer_block(replace(MODEL, layers=(layer,)), layer, layout).operators
         }
         for name, (k, n) in {"moe.up": (HIDDEN, 68), "moe.down": (34, HIDDEN)}.items():
-            there, back = found[name].forward[0], found[name].backward_input[0]
+            there, back = operators[name].forward[0], operators[name].backward_input[0]
             assert (there.bytes_moved, back.bytes_moved) == (3 * 6 * TOKENS * k, 3 * 6 * TOKENS * n)
             assert there.kernels == back.kernels == calls
 

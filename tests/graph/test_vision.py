@@ -37,7 +37,7 @@ def tower(strategy: Layout, trainable: Trainable | None = None, images: Images |
 def up(blocks):
     """Return the first product of a layer's feed-forward, in forward."""
     ((_, layer),) = blocks[1:-1]
-    (product,) = next(each.forward for each in layer.operators if each.name == "ffn.up")
+    (product,) = next(operator.forward for operator in layer.operators if operator.name == "ffn.up")
     assert isinstance(product, Gemm)
     return product
 
@@ -75,19 +75,19 @@ def test_kernels_that_cut_towers_cut_them_over_tp_alone():
     blocks = tower(Layout(tp=4, cp=2, kernels=CUT))
     product = up(blocks)
     assert (product.m, product.n) == (4096, 4304 / 4)
-    axes = {each.axis for _, block in blocks for own in block.operators for each in own.primitives
-            if isinstance(each, Collective)}  # fmt: skip
+    axes = {primitive.axis for _, block in blocks for operator in block.operators for primitive in operator.primitives
+            if isinstance(primitive, Collective)}  # fmt: skip
     assert "tp" in axes
 
 
 def test_a_whole_tower_on_every_rank_sends_nothing():
     blocks = tower(Layout(tp=4, cp=2))
-    assert not any(isinstance(each, Collective) for _, block in blocks for own in block.operators
-                   for each in own.primitives)  # fmt: skip
+    assert not any(isinstance(primitive, Collective) for _, block in blocks for operator in block.operators
+                   for primitive in operator.primitives)  # fmt: skip
 
 
 def test_all_of_it_is_one_part_of_the_time():
-    assert {own.part for _, block in tower(Layout()) for own in block.operators} == {"vision"}
+    assert {operator.part for _, block in tower(Layout()) for operator in block.operators} == {"vision"}
 
 
 def test_a_frozen_tower_has_no_backward_and_keeps_nothing():
@@ -95,18 +95,18 @@ def test_a_frozen_tower_has_no_backward_and_keeps_nothing():
     for _, block in below:
         assert not keep(block, Recompute()).tensors
         assert not keep(block, Recompute(granularity="full")).tensors
-        assert not any(own.backward_input or own.backward_weight for own in block.operators)
-    product = next(own for own in projector.operators if own.name == "projector.0")
+        assert not any(operator.backward_input or operator.backward_weight for operator in block.operators)
+    product = next(operator for operator in projector.operators if operator.name == "projector.0")
     assert product.backward_weight
     assert keep(projector, Recompute()).tensors
 
 
 def test_a_trained_tower_behind_a_frozen_projector_has_gradients():
     (_, embedding), *_, (_, projector) = tower(Layout(), Trainable(frozen=("projector",)))
-    product = next(own for own in projector.operators if own.name == "projector.0")
+    product = next(operator for operator in projector.operators if operator.name == "projector.0")
     assert product.backward_input
     assert not product.backward_weight
-    (patch,) = [own for own in embedding.operators if own.name == "embedding.patch"]
+    (patch,) = [operator for operator in embedding.operators if operator.name == "embedding.patch"]
     assert patch.backward_weight
     assert not patch.backward_input  # pixels have no gradient
 
@@ -134,10 +134,10 @@ def test_flops_of_a_tower(frozen, passes):
 
 def test_a_trained_tower_makes_the_gradients_of_its_weights():
     ((_, layer),) = tower(Layout(kernels=Kernels(gradient_sum="after_product")))[1:-1]
-    made = {each.name: each.backward_temporaries for each in layer.operators}
+    made = {operator.name: operator.backward_temporaries for operator in layer.operators}
     assert made["ffn.up"] == ("ffn.up.weight_gradient",)
     (_, start), *_ = tower(Layout(kernels=Kernels(gradient_sum="after_product")))
-    (patch,) = [each for each in start.operators if each.name == "embedding.patch"]
+    (patch,) = [operator for operator in start.operators if operator.name == "embedding.patch"]
     assert (patch.backward_input, patch.backward_temporaries) == ((), ("embedding.patch.weight_gradient",))
 
 
@@ -157,12 +157,18 @@ def projector(vision: Vision, **layout):
     An image is 32 x 32 patches of 512, which 256 tokens of 4 x 512 or of 512 are made from.
     """
     degrees, choices = split_layout(Layout(**layout))
-    given = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
-    block = build_blocks(replace(SMALL, vision=vision), given).vision[-1][1]
-    work = [(own.name.removeprefix("projector."), each) for own in block.operators for each in own.forward]
-    products = {name: (each.m, each.k, each.n) for name, each in work if isinstance(each, Gemm)}
-    passes = {name: each.bytes_moved for name, each in work if isinstance(each, Elementwise)}
-    weights = {each.name.removeprefix("projector."): each.local_elements for each in block.parameters}
+    sharding_rules = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0)
+    block = build_blocks(replace(SMALL, vision=vision), sharding_rules).vision[-1][1]
+    work = [
+        (operator.name.removeprefix("projector."), item)
+        for operator in block.operators
+        for item in operator.forward
+    ]
+    products = {name: (item.m, item.k, item.n) for name, item in work if isinstance(item, Gemm)}
+    passes = {name: item.bytes_moved for name, item in work if isinstance(item, Elementwise)}
+    weights = {
+        parameter.name.removeprefix("projector."): parameter.local_elements for parameter in block.parameters
+    }
     return products, passes, weights, block
 
 
@@ -192,9 +198,11 @@ def test_of_two_layers_in_a_row_one_is_cut_by_outputs_and_the_next_by_inputs():
     made = [block.tensors[f"projector.{place}.result"].elements for place in (0, 1)]
     assert made == [256 * 1024, 256 * 1024]  # half of 2,048 columns, and all of 1,024 that are summed
     sent = {
-        (own.name, each): [(e.kind, e.num_bytes) for e in getattr(own, each) if isinstance(e, Collective)]
-        for own in block.operators
-        for each in ("forward", "backward_input")
+        (operator.name, name): [
+            (e.kind, e.num_bytes) for e in getattr(operator, name) if isinstance(e, Collective)
+        ]
+        for operator in block.operators
+        for name in ("forward", "backward_input")
     }
     assert {where: what for where, what in sent.items() if what} == {
         ("projector.1.scatter", "forward"): [("all_reduce", 2 * 256 * 1024)],
@@ -275,8 +283,8 @@ def test_a_gated_network_behind_a_projector():
     products, passes, weights, _ = projector(vision)
     assert list(products.values()) == [(256, 2048, 1024), (256, 1024, 6000), (256, 3000, 1024)]
     assert passes["activation"] == 2 * 2 * 256 * 1024
-    own = {name: size for name, size in weights.items() if not name.startswith("vision.")}
-    assert sum(own.values()) == 2048 * 1024 + 2 * 1024 + 3 * 1024 * 3000
+    local = {name: size for name, size in weights.items() if not name.startswith("vision.")}
+    assert sum(local.values()) == 2048 * 1024 + 2 * 1024 + 3 * 1024 * 3000
     tensors = projector(vision, kernels=Kernels(fused=False))[3].tensors
     assert [name for name in tensors if name.endswith(".gate")] == ["projector.ffn.activation.gate"]
     plain = projector(SMALL.vision, kernels=Kernels(fused=False))[3].tensors
@@ -292,8 +300,8 @@ def test_a_trained_norm_of_what_has_no_gradient_has_its_own():
         degrees=degrees, choices=choices, precision=Precision(), seq_len=256.0, trainable=frozen
     )
     operators = {
-        each.name: each
-        for each in build_blocks(replace(SMALL, vision=vision), layout).vision[-1][1].operators
+        operator.name: operator
+        for operator in build_blocks(replace(SMALL, vision=vision), layout).vision[-1][1].operators
     }
     assert operators["projector.norm"].backward_input
     assert "vision.result" in operators["projector.norm"].saves

@@ -67,9 +67,9 @@ def product_bytes(rows, k, n):
 def check(block, flops, num_bytes):
     """Compare both, operator by operator; one that is not listed, or does what is not listed, fails."""
     for currency, expected in ((toy.FLOPS, flops), (toy.BYTES, num_bytes)):
-        found = toy.counted(block, currency)
-        assert set(found) == set(num_bytes)
-        for name, passes in found.items():
+        counted = toy.counted(block, currency)
+        assert set(counted) == set(num_bytes)
+        for name, passes in counted.items():
             assert passes == pytest.approx(expected.get(name, NOTHING), rel=1e-12), name
 
 
@@ -143,11 +143,11 @@ def test_ungated_layer_without_tensor_parallelism(norm):
 
 
 def core(attention=ATTENTION, **layout):
-    found = block_of(attention, None, **layout)
-    (operator,) = [each for each in found.operators if each.name == "attention.core"]
+    block = block_of(attention, None, **layout)
+    (operator,) = [operator for operator in block.operators if operator.name == "attention.core"]
     return (
-        toy.counted(found, toy.FLOPS)["attention.core"],
-        toy.counted(found, toy.BYTES)["attention.core"],
+        toy.counted(block, toy.FLOPS)["attention.core"],
+        toy.counted(block, toy.BYTES)["attention.core"],
         operator,
     )
 
@@ -209,9 +209,9 @@ def test_attention_without_flash_makes_scores_once():
     assert flops == (5 * HEADS * 462**2 * 4 * SIZE, 5 * HEADS * 462**2 * 8 * SIZE, 0)
     pairs = sum(range(1, 463))
     assert operator.backward_input[0].flops == 5 * HEADS * pairs * 8 * SIZE
-    each = 2 * 5 * HEADS * (2 * 462 * SIZE + 462**2)  # operands and result of one of them
+    item = 2 * 5 * HEADS * (2 * 462 * SIZE + 462**2)  # operands and result of one of them
     scores = 5 * HEADS * 462**2
-    assert num_bytes == (2 * each + 4 * scores, 4 * each + 6 * scores, 0)
+    assert num_bytes == (2 * item + 4 * scores, 4 * item + 6 * scores, 0)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_attention_without_flash_makes_scores_once():
 def test_context_parallel_ranks_share_queries_or_heads(kind, queries, heads):
     """A rank has a third of the queries and all keys, or a third of the heads and everything of those."""
     flops, _, operator = core(cp=3, cp_kind=kind)
-    (work,) = [each for each in operator.forward if hasattr(each, "pairs")]
+    (work,) = [item for item in operator.forward if hasattr(item, "pairs")]
     pairs = sum(range(1, 463))
     assert (work.q_len, work.kv_len, work.heads, work.kv_heads) == (462 / queries, 462, 12 / heads, 4 / heads)
     assert work.flops == pytest.approx(5 * HEADS / 3 * pairs * 4 * SIZE)
@@ -244,7 +244,7 @@ def test_a_ring_merges_the_partial_results_of_its_steps():
 
 def test_whole_runs_wait_for_the_rank_with_the_last_queries():
     _, _, operator = core(cp=3, cp_balanced=False)
-    (work,) = [each for each in operator.forward if hasattr(each, "pairs")]
+    (work,) = [item for item in operator.forward if hasattr(item, "pairs")]
     last = sum(range(2 * 154 + 1, 462 + 1))
     assert work.pairs == pytest.approx(last)
     assert work.flops == pytest.approx(
@@ -268,7 +268,7 @@ def test_unfused_attention_computes_the_pairs_that_its_mask_hides(attention):
 def test_every_rank_of_unfused_context_parallelism_computes_all_keys():
     """Whole runs of the sequence leave ranks with unequal masks, but unfused kernels compute them all the same."""
     _, _, operator = core(cp=3, cp_balanced=False, cp_kind="all_gather", flash_attention=False)
-    (work,) = [each for each in operator.forward if hasattr(each, "pairs")]
+    (work,) = [item for item in operator.forward if hasattr(item, "pairs")]
     assert work.busy < 1.0
     assert work.executed_flops == pytest.approx(5 * HEADS * 462 / 3 * 462 * 4 * SIZE)
 
@@ -288,11 +288,11 @@ def test_key_heads_are_copied_where_there_are_fewer_than_ranks():
 
 def test_norms_of_heads_and_a_gate_of_the_output():
     block = block_of(replace(ATTENTION, qk_norm="head", output_gate=True), None)
-    found = toy.counted(block, toy.BYTES)
+    counted = toy.counted(block, toy.BYTES)
     queries, keys = 2 * TOKENS * HEADS * SIZE, 2 * TOKENS * KV * SIZE
-    assert found["attention.query_norm"] == (2 * queries, 3 * queries, 0)
-    assert found["attention.key_norm"] == (2 * keys, 3 * keys, 0)
-    assert found["attention.output_gate"] == pytest.approx((3 * queries, 5 * queries, 0))
+    assert counted["attention.query_norm"] == (2 * queries, 3 * queries, 0)
+    assert counted["attention.key_norm"] == (2 * keys, 3 * keys, 0)
+    assert counted["attention.output_gate"] == pytest.approx((3 * queries, 5 * queries, 0))
     width = (2 * HEADS + 2 * KV) * SIZE  # queries twice: their projection makes the gate too
     assert toy.counted(block, toy.FLOPS)["attention.qkv"] == product_flops(TOKENS, HIDDEN, width)
 
@@ -372,7 +372,7 @@ def test_linear_attention_with_its_convolution():
         "attention.add": (3 * stream, stream, 0),
     }
     check(block, flops, num_bytes)
-    (core,) = (each for each in block.operators if each.name == "attention.core")
+    (core,) = (operator for operator in block.operators if operator.name == "attention.core")
     assert not core.forward[0].grows  # a chunk late in the sequence is no more work than an early one
 
 
@@ -419,16 +419,19 @@ def test_experts():
     assert {launches[name] for name in ("moe.permute", "moe.sort", "moe.unsort", "moe.unpermute")} == {
         (2, 2, 0)
     }
-    assert (block.operators[[each.name for each in block.operators].index("moe.up")]).forward[0].kernels == 4
+    assert (
+        (block.operators[[operator.name for operator in block.operators].index("moe.up")]).forward[0].kernels
+        == 4
+    )
 
 
 def test_experts_that_are_split_themselves():
     """etp 2: both ranks gather each other's rows, and multiply all of them by half of each expert."""
     block = block_of(None, replace(ROUTED, shared_ffn_hidden_size=0), tp=2, ep=5, etp=2, dp_shard=5)
     rows = 2 * 6 * TOKENS / 2
-    found = toy.counted(block, toy.FLOPS)
-    assert found["moe.up"] == product_flops(rows, HIDDEN, 34)
-    assert found["moe.down"] == product_flops(rows, 17, HIDDEN)
+    counted = toy.counted(block, toy.FLOPS)
+    assert counted["moe.up"] == product_flops(rows, HIDDEN, 34)
+    assert counted["moe.down"] == product_flops(rows, 17, HIDDEN)
     traffic = toy.counted(block, toy.BYTES)
     assert traffic["moe.up"] == grouped_bytes(rows, 4, HIDDEN, 34)
     assert traffic["moe.permute"][0] == 2 * 2 * 6 * TOKENS / 2 * HIDDEN  # own rows alone
@@ -436,10 +439,10 @@ def test_experts_that_are_split_themselves():
 
 
 def test_experts_on_one_rank_move_rows_once_there_and_once_back():
-    found = toy.counted(block_of(None, ROUTED), toy.BYTES)
+    counted = toy.counted(block_of(None, ROUTED), toy.BYTES)
     moved = 2 * 6 * TOKENS * HIDDEN
-    assert (found["moe.permute"][0], found["moe.unpermute"][0]) == (2 * moved, 2 * moved)
-    assert (found["moe.sort"], found["moe.unsort"]) == (NOTHING, NOTHING)
+    assert (counted["moe.permute"][0], counted["moe.unpermute"][0]) == (2 * moved, 2 * moved)
+    assert (counted["moe.sort"], counted["moe.unsort"]) == (NOTHING, NOTHING)
 
 
 def test_rows_of_the_fullest_rank_and_of_a_capacity():
@@ -466,9 +469,9 @@ def test_tokens_that_travel_once_are_copied_on_the_way():
 def test_hybridep_sorts_within_its_own_calls(dispatcher, called):
     """Megatron-LM, moe/fused_a2a.py: dispatch_with_permute and combine_with_unpermute."""
     block = block_of(None, ROUTED, ep=5, dp_shard=5, dispatcher=dispatcher)
-    work = {each.name: (*each.forward, *each.backward_input) for each in block.operators}
+    work = {operator.name: (*operator.forward, *operator.backward_input) for operator in block.operators}
     for name in ("moe.sort", "moe.unsort"):
-        assert {each.called for each in work[name]} == {called}
+        assert {item.called for item in work[name]} == {called}
 
 
 def test_experts_weighed_and_with_biases():
@@ -476,18 +479,18 @@ def test_experts_weighed_and_with_biases():
     apart = block_of(
         None, replace(ROUTED, bias=True), ep=5, dp_shard=5, kernels=Kernels(weighted_activation=False)
     )
-    found, rows = toy.counted(apart, toy.BYTES), 6 * TOKENS
-    assert found["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
+    counted, rows = toy.counted(apart, toy.BYTES), 6 * TOKENS
+    assert counted["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
     assert toy.counted(apart, toy.LAUNCHES)["moe.weigh"] == (2, 5, 0)
     eager = block_of(None, ROUTED, ep=5, dp_shard=5, kernels=Kernels(weighted_activation=False, fused=False))
     assert toy.counted(eager, toy.BYTES)["moe.weigh"] == (2 * 2 * rows * 34, 2 * 2 * rows * 34, 0)
     assert toy.counted(eager, toy.LAUNCHES)["moe.weigh"] == (1, 1, 0)
     ungated = block_of(None, replace(ROUTED, gated=False), ep=5, dp_shard=5)
     assert toy.counted(ungated, toy.BYTES)["moe.weigh"] == (12 * rows * 34, 34 * rows * 34, 0)
-    told = Kernels(weighted_ungated=True)
-    one = block_of(None, replace(ROUTED, gated=False), ep=5, dp_shard=5, kernels=told)
+    kernels = Kernels(weighted_ungated=True)
+    one = block_of(None, replace(ROUTED, gated=False), ep=5, dp_shard=5, kernels=kernels)
     assert "moe.weigh" not in toy.counted(one, toy.BYTES)
-    assert found["moe.bias"] == (28 * rows * HIDDEN, 40 * rows * HIDDEN, 0)
+    assert counted["moe.bias"] == (28 * rows * HIDDEN, 40 * rows * HIDDEN, 0)
     assert toy.counted(apart, toy.LAUNCHES)["moe.bias"] == (2 * 4, 6 * 4, 0)
     one = block_of(None, replace(ROUTED, bias=True), ep=5, dp_shard=5, kernels=Kernels(expert_kernels="one"))
     assert toy.counted(one, toy.BYTES)["moe.bias"] == (4 * rows * HIDDEN, 4 * rows * HIDDEN, 0)
@@ -519,9 +522,9 @@ def test_embedding():
 def test_a_head_of_a_narrower_width_projects_the_stream_to_it():
     """OPT-350M: project_out, then the tied matrix."""
     block = ends(head_block, replace(MODEL, embedding_size=62))
-    found = toy.counted(block, toy.FLOPS)
-    assert found["head.project"] == product_flops(TOKENS, HIDDEN, 62)
-    assert found["head.logits"] == product_flops(TOKENS, 62, VOCAB)
+    counted = toy.counted(block, toy.FLOPS)
+    assert counted["head.project"] == product_flops(TOKENS, HIDDEN, 62)
+    assert counted["head.logits"] == product_flops(TOKENS, 62, VOCAB)
     assert block.tensors["head.narrow"].elements == TOKENS * 62
     assert "head.project" not in toy.counted(
         ends(head_block, replace(MODEL, embedding_size=HIDDEN)), toy.FLOPS
@@ -601,16 +604,16 @@ def test_multi_token_prediction_joins_two_streams():
     """Two norms, both written side by side, projected to half of the columns; then a layer and the head."""
     model = replace(MODEL, layers=(Layer(attention=ATTENTION, ffn=FFN),), num_mtp_layers=1)
     layout = toy.layout(Layout(micro_batch_size=5, tp=2), SEQ)
-    found = toy.counted(mtp_block(model, layout), toy.BYTES)
+    counted = toy.counted(mtp_block(model, layout), toy.BYTES)
     stream = 2 * TOKENS / 2 * HIDDEN
-    assert found["mtp.stream_norm"] == found["mtp.embedding_norm"] == (2 * stream, 3 * stream, 0)
-    assert found["mtp.concatenate"] == (2 * 2 * stream, 2 * stream, 0)
-    assert found["mtp.join"] == product_bytes(TOKENS, 2 * HIDDEN, HIDDEN / 2)
+    assert counted["mtp.stream_norm"] == counted["mtp.embedding_norm"] == (2 * stream, 3 * stream, 0)
+    assert counted["mtp.concatenate"] == (2 * 2 * stream, 2 * stream, 0)
+    assert counted["mtp.join"] == product_bytes(TOKENS, 2 * HIDDEN, HIDDEN / 2)
     parts = (
         toy.counted(layer_block(model, model.layers[0], layout), toy.BYTES),
         toy.counted(head_block(model, layout), toy.BYTES),
     )
-    assert {name: found[name] for part in parts for name in part} == parts[0] | parts[1]
+    assert {name: counted[name] for part in parts for name in part} == parts[0] | parts[1]
 
 
 CASTS = {
@@ -652,10 +655,13 @@ def test_narrow_products_cast_what_they_read_and_run_faster(compute, recipe):
 def test_an_activation_s_input_that_is_kept_narrow_is_cast_forward_alone():
     """Read in 2 bytes, written in 1 and its part of a scale; the gradient is that of the wide one."""
     kernels = Kernels(narrow_activation_inputs=True)
-    found = toy.counted(block_of(None, FFN, precision=Precision(compute="fp8"), kernels=kernels), toy.BYTES)
-    assert found["ffn.up.cast"] == (TOKENS * 2 * WIDTH * (2 + 1 + 4 / 128), 0, 0)
+    counted = toy.counted(block_of(None, FFN, precision=Precision(compute="fp8"), kernels=kernels), toy.BYTES)
+    assert counted["ffn.up.cast"] == (TOKENS * 2 * WIDTH * (2 + 1 + 4 / 128), 0, 0)
     block = block_of(None, FFN, precision=Precision(compute="fp8"), kernels=kernels)
-    assert [each.name for each in block.operators if each.shares_gradient] == ["ffn.up.cast", "ffn.add"]
+    assert [operator.name for operator in block.operators if operator.shares_gradient] == [
+        "ffn.up.cast",
+        "ffn.add",
+    ]
 
 
 @pytest.mark.parametrize(("recipe", "dtype"), [("current", "fp8"), ("blockwise", "fp8_blockwise")])
@@ -663,18 +669,22 @@ def test_products_with_scales_of_blocks_are_kernels_of_their_own(recipe, dtype):
     precision = Precision(compute="fp8", recipe=recipe)
     for block, name in ((FFN, "ffn.up"), (ROUTED, "moe.up")):
         (operator,) = (
-            each for each in block_of(None, block, precision=precision).operators if each.name == name
+            operator
+            for operator in block_of(None, block, precision=precision).operators
+            if operator.name == name
         )
         passes = (operator.forward, operator.backward_input, operator.backward_weight)
-        found = [each.dtype for work in passes for each in work if isinstance(each, Gemm | GroupedGemm)]
-        assert found == [dtype] * 3
+        dtypes = [item.dtype for work in passes for item in work if isinstance(item, Gemm | GroupedGemm)]
+        assert dtypes == [dtype] * 3
 
 
 def test_what_stays_wide_under_narrow_recipes():
     precision = Precision(compute="fp8", recipe="delayed")
     flops = toy.counted(block_of(None, ROUTED, precision=precision, ep=5, dp_shard=5), toy.FLOPS)
     assert flops["moe.router"] == product_flops(TOKENS, HIDDEN, 20)
-    assert flops["moe.up"] == tuple(each / 2 for each in product_flops(6 * TOKENS, HIDDEN, 68))
+    assert flops["moe.up"] == tuple(
+        product_flop / 2 for product_flop in product_flops(6 * TOKENS, HIDDEN, 68)
+    )
     head = toy.counted(ends(head_block, precision=precision), toy.FLOPS)
     assert head["head.logits"] == product_flops(TOKENS, HIDDEN, VOCAB)
     wide = block_of(None, ROUTED, precision=precision, kernels=Kernels(narrow_experts=False))
@@ -694,8 +704,8 @@ def test_what_stays_wide_under_narrow_recipes():
 def test_weight_gradients_are_read_and_written_where_they_are_summed(precision, summed):
     rows, k, n = TOKENS, HIDDEN, 2 * WIDTH
     operand = 4 if precision.compute == "fp32" else 2
-    found = toy.counted(block_of(None, FFN, precision=precision), toy.BYTES)["ffn.up"]
-    assert found[2] == operand * rows * (k + n) + summed * k * n
-    assert found[0] == operand * (rows * k + k * n + rows * n)
+    ffn_up = toy.counted(block_of(None, FFN, precision=precision), toy.BYTES)["ffn.up"]
+    assert ffn_up[2] == operand * rows * (k + n) + summed * k * n
+    assert ffn_up[0] == operand * (rows * k + k * n + rows * n)
     experts = toy.counted(block_of(None, ROUTED, precision=precision), toy.BYTES)["moe.up"]
     assert experts[2] == operand * 6 * rows * (k + 68) + summed * 20 * k * 68

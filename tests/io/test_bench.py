@@ -168,10 +168,10 @@ def test_no_flipped_bit_of_an_artifact_changes_a_number_unnoticed(tmp_path, bit)
     for place in range(bit, len(content), 7):
         path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
         try:
-            found = read_bench(path)
+            bench = read_bench(path)
         except ForescaleError:
             continue
-        assert replace(found, unchecked=False) == WHOLE
+        assert replace(bench, unchecked=False) == WHOLE
 
 
 def test_an_artifact_without_a_checksum_is_read_and_says_so(tmp_path):
@@ -184,10 +184,10 @@ def test_an_artifact_without_a_checksum_is_read_and_says_so(tmp_path):
         read_bench(path)
     del changed["checksum"]
     path.write_text(json.dumps(changed), encoding="utf-8")
-    found = read_bench(path)
-    assert (found.unchecked, found.steps[0].seconds) == (True, 0.2)
-    assert of_artifact(found, path).notes == (f"bench.json: {NO_CHECKSUM}",)
-    assert "unchecked" not in bench_values(found)
+    bench = read_bench(path)
+    assert (bench.unchecked, bench.steps[0].seconds) == (True, 0.2)
+    assert of_artifact(bench, path).notes == (f"bench.json: {NO_CHECKSUM}",)
+    assert "unchecked" not in bench_values(bench)
 
 
 def test_nothing_measured_is_not_written(tmp_path):
@@ -213,26 +213,26 @@ def test_equal_rows_of_several_files_become_one_and_others_stay():
         steps=(slow, replace(slow, num_microbatches=8)),
         kernels=(replace(WHOLE.kernels[0], m=4.0),),
     )
-    found = merged({"a.json": WHOLE, "b.json": other})
-    assert found.steps == (
+    result = merged({"a.json": WHOLE, "b.json": other})
+    assert result.steps == (
         StepTiming(num_microbatches=4, seconds=0.4, p10_s=0.3, p90_s=0.6, repeats=12),
         replace(slow, num_microbatches=8),
     )
-    assert found.kernels == (*WHOLE.kernels, *other.kernels)
-    assert found.blocks[0].seconds == 2e-3
-    assert found.blocks[0].repeats == 128
-    assert found.ranks == other.ranks
-    assert found.layers == (LayerMeasurement(kind="attention+dense", activation_bytes=2e9),)
-    assert found.conditions.clocks_mhz == (1980.0, 1755.0, 1700.0)
-    assert (found.conditions.date, found.conditions.num_devices) == ("2026-09-01", 8)
-    assert (found.config, found.given_up) == (CONFIG, WHOLE.given_up)
+    assert result.kernels == (*WHOLE.kernels, *other.kernels)
+    assert result.blocks[0].seconds == 2e-3
+    assert result.blocks[0].repeats == 128
+    assert result.ranks == other.ranks
+    assert result.layers == (LayerMeasurement(kind="attention+dense", activation_bytes=2e9),)
+    assert result.conditions.clocks_mhz == (1980.0, 1755.0, 1700.0)
+    assert (result.conditions.date, result.conditions.num_devices) == ("2026-09-01", 8)
+    assert (result.config, result.given_up) == (CONFIG, WHOLE.given_up)
 
 
 def test_timed_kernels_go_with_a_run_of_their_device():
     suite = BenchArtifact(kernels=WHOLE.kernels[1:], conditions=Conditions(device="h100-sxm"))
-    found = merged({"suite.json": suite, "run.json": replace(WHOLE, kernels=WHOLE.kernels[:1])})
-    assert found.config == CONFIG
-    assert set(found.kernels) == set(WHOLE.kernels)
+    result = merged({"suite.json": suite, "run.json": replace(WHOLE, kernels=WHOLE.kernels[:1])})
+    assert result.config == CONFIG
+    assert set(result.kernels) == set(WHOLE.kernels)
 
 
 @pytest.mark.parametrize(

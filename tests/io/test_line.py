@@ -28,8 +28,8 @@ def test_what_no_formula_reads_is_not_said(words, said):
 
 def test_a_model_without_its_tower_is_named_with_no_images():
     question = ask("llama-4-scout", **ONE, images={"count": 0}, ep=16, tp=2)
-    words = shlex.split(project_line(question))
-    assert words[0] == "llama-4-scout"
-    assert "workload.images.count=0" in words
+    parts = shlex.split(project_line(question))
+    assert parts[0] == "llama-4-scout"
+    assert "workload.images.count=0" in parts
     seeing = ask("llama-4-scout", **ONE, ep=16, tp=2)
     assert "images" not in project_line(seeing)

@@ -99,17 +99,17 @@ def on_base(folder, base, node):
     ],
 )
 def test_tiers_inside_a_node_follow_its_size(tmp_path, base, node, sizes):
-    found, known = on_base(tmp_path, base, node), load_cluster(base, 1)
-    assert [tier.size for tier in found.tiers] == sizes
-    assert found.devices_per_node == node
-    assert {tier.name for tier in found.tiers} <= {tier.name for tier in known.tiers}
+    result, known = on_base(tmp_path, base, node), load_cluster(base, 1)
+    assert [tier.size for tier in result.tiers] == sizes
+    assert result.devices_per_node == node
+    assert {tier.name for tier in result.tiers} <= {tier.name for tier in known.tiers}
 
 
 @pytest.mark.parametrize("base", ["h100-pcie", "mi300x", "gb200-nvl72", "gh200", "tpu-v4"])
 def test_the_size_of_the_base_s_own_nodes_changes_nothing(tmp_path, base):
     known = load_cluster(base, 1)
-    found = on_base(tmp_path, base, known.devices_per_node)
-    assert found == known.sized(found.num_devices)
+    result = on_base(tmp_path, base, known.devices_per_node)
+    assert result == known.sized(result.num_devices)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_a_domain_of_several_nodes_is_no_contradiction():
     ],
 )
 def test_what_is_noted_of_a_cluster(given, said):
-    found = [note.text for note in cluster_notes(given, "test")]
-    assert bool(found) == bool(said)
-    assert all(text.startswith(said) for text in found)
+    texts = [note.text for note in cluster_notes(given, "test")]
+    assert bool(texts) == bool(said)
+    assert all(text.startswith(said) for text in texts)
 
 
 @pytest.mark.parametrize("name", ["cluster.toml", "device.toml"])

@@ -32,22 +32,22 @@ def write(tmp_path, name="bench.json", **changes):
 
 
 def test_an_artifact_of_kernels_alone_needs_no_run(tmp_path):
-    found = read_measurements(write(tmp_path), H100)
-    assert (found.source, found.device) == ("bench.json (torch 2.8, 2026-08-01)", "h100-sxm")
-    ops = [op for op, _ in found.kernels]
+    measurements = read_measurements(write(tmp_path), H100)
+    assert (measurements.source, measurements.device) == ("bench.json (torch 2.8, 2026-08-01)", "h100-sxm")
+    ops = [op for op, _ in measurements.kernels]
     assert ops[0] == Gemm(m=4096.0, n=8192.0, k=1024.0, dtype="fp8")
     assert ops[1].accumulate_bytes == 4.0
     assert ops[2] == GroupedGemm(groups=8.0, m=8192.0, n=2048.0, k=4096.0, contract="m")
     assert isinstance(ops[3], AttentionCore)
     assert (ops[3].pairs, ops[3].backward) == (4096.0 * 4096.0 / 2, True)
     assert ops[4] == Elementwise(bytes_moved=6e7, family="norm")
-    assert [seconds for _, seconds in found.kernels] == [1e-4, 3e-4, 2e-4, 9e-4, 3e-5]
-    assert found.collectives[0].kind == "all_gather"
+    assert [seconds for _, seconds in measurements.kernels] == [1e-4, 3e-4, 2e-4, 9e-4, 3e-5]
+    assert measurements.collectives[0].kind == "all_gather"
 
 
 def test_an_artifact_with_a_run_is_of_its_device(tmp_path):
-    found = read_measurements(write(tmp_path, config={"cluster": "mi300x"}), H100)
-    assert found.device == "mi300x"
+    measurements = read_measurements(write(tmp_path, config={"cluster": "mi300x"}), H100)
+    assert measurements.device == "mi300x"
     with pytest.raises(
         SpecError, match=r"bench.json, line \d+, config: cluster must be a name, a file or a table"
     ):
@@ -87,9 +87,9 @@ TABLE = HEADER + (
 def test_a_kernel_table_gives_the_rows_of_the_device(tmp_path):
     path = tmp_path / "kernels.csv"
     path.write_text(TABLE, encoding="utf-8")
-    found = read_measurements(path, H100)
-    assert found.kernels == ((Gemm(m=4096.0, n=4096.0, k=4096.0), 250e-6),)
-    assert [row.num_bytes for row in found.collectives] == [1e8]
+    measurements = read_measurements(path, H100)
+    assert measurements.kernels == ((Gemm(m=4096.0, n=4096.0, k=4096.0), 250e-6),)
+    assert [row.num_bytes for row in measurements.collectives] == [1e8]
     with pytest.raises(ReaderError, match="no rows of mi300x; its hardware: B200, H100 SXM"):
         read_measurements(path, load_device("mi300x"))
 
@@ -201,13 +201,13 @@ def test_what_is_missing_or_contradicts_is_an_error(tmp_path):
     ],
 )
 def test_wrong_rows_are_left_out_and_rows_without_a_time_refused(tmp_path, number, word, text):
-    given = (DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")
+    value = (DATA / "mi300x_1_node_all_reduce.txt").read_text(encoding="utf-8")
     whole = read_nccl_tests(DATA / "mi300x_1_node_all_reduce.txt")
-    rows = [line for line in given.splitlines() if line.split()[:1] == [f"{whole.rows[-1].num_bytes:.0f}"]]
-    words = rows[0].split()
-    changed = " ".join([*words[:number], word, *words[number + 1 :]] if word else words[:number])
+    rows = [line for line in value.splitlines() if line.split()[:1] == [f"{whole.rows[-1].num_bytes:.0f}"]]
+    parts = rows[0].split()
+    changed = " ".join([*parts[:number], word, *parts[number + 1 :]] if word else parts[:number])
     path = tmp_path / "log.txt"
-    path.write_text(given.replace(rows[0], changed), encoding="utf-8")
+    path.write_text(value.replace(rows[0], changed), encoding="utf-8")
     if text is None:
         assert len(read_nccl_tests(path).rows) == len(whole.rows) - 1
     else:

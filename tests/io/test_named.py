@@ -70,10 +70,10 @@ LLAMA_1B = {
 
 
 def test_a_table_of_hugging_face_s_keys_is_a_model():
-    found = model_given({**LLAMA_1B, "_name_or_path": "meta-llama/Llama-3.2-1B"}, "test")
+    result = model_given({**LLAMA_1B, "_name_or_path": "meta-llama/Llama-3.2-1B"}, "test")
     known = load_model("llama-3.2-1b")
-    assert found.name == "Llama-3.2-1B"
-    assert count_parameters(found) == count_parameters(known)
+    assert result.name == "Llama-3.2-1B"
+    assert count_parameters(result) == count_parameters(known)
     assert model_given(LLAMA_1B, "test").name == "llama"
     with pytest.raises(ReaderError, match="num_attention_heads"):
         model_given({"model_type": "llama", "hidden_size": 2048}, "test")
@@ -81,9 +81,9 @@ def test_a_table_of_hugging_face_s_keys_is_a_model():
 
 def test_addresses():
     assert model_of("https://huggingface.co/meta-llama/Llama-3.2-1B") == load_model("llama-3.2-1b")
-    for given in (model_of, cluster_of):
+    for item in (model_of, cluster_of):
         with pytest.raises(SpecError, match="does not use the network; download the file"):
-            given("https://github.com/org/name/raw/config.json")
+            item("https://github.com/org/name/raw/config.json")
 
 
 def test_what_is_neither():
@@ -248,7 +248,7 @@ def test_no_file(tmp_path):
 
 
 def test_a_tier_s_own_collectives(tmp_path):
-    own = """
+    local = """
 base = "h100-sxm"
 [[tiers]]
 name = "nvlink"
@@ -263,15 +263,15 @@ latency = "5 us"
 parameters = { efficiency = 0.6, launch = "80 us", algorithms = ["ring", "tree", "p2p"] }
 """
     path = tmp_path / "site.toml"
-    path.write_text(own, encoding="utf-8")
+    path.write_text(local, encoding="utf-8")
     links = AlphaBeta.from_cluster(read_cluster_file(path, 16)).calibration.links
     assert links[1].protocols[-1].efficiency == pytest.approx(0.6)
     assert links[1].protocols[-1].launch == pytest.approx(80e-6)
     assert links[1].algorithms == ("ring", "tree", "p2p")
     assert links[0] == AlphaBeta.from_cluster(load_cluster("h100-sxm", 16)).calibration.links[0]
-    path.write_text(own.replace('"tree"', '"trees"'), encoding="utf-8")
+    path.write_text(local.replace('"tree"', '"trees"'), encoding="utf-8")
     with pytest.raises(UnknownNameError, match="unknown collective algorithm 'trees'; did you mean tree"):
         AlphaBeta.from_cluster(read_cluster_file(path, 16))
-    path.write_text(own.replace("0.6", "1.6"), encoding="utf-8")
+    path.write_text(local.replace("0.6", "1.6"), encoding="utf-8")
     with pytest.raises(SpecError, match="efficiency"):
         read_cluster_file(path, 16)

@@ -105,8 +105,8 @@ def values(file, **more):
 def test_a_trace_has_shapes_messages_steps_and_peaks(tmp_path, name):
     file = written(tmp_path / name)
     assert is_profile(file)
-    found = read_profile(file, devices_per_node=8)
-    assert dict(found.kernels) == {
+    profile = read_profile(file, devices_per_node=8)
+    assert dict(profile.kernels) == {
         Gemm(m=4096.0, n=14336.0, k=4096.0, dtype="bf16"): pytest.approx(330e-6),
         Gemm(m=8.0, n=64.0, k=32.0, dtype="fp32"): pytest.approx(5e-6),
         Gemm(m=8.0, n=64.0, k=32.0, batch=16.0, dtype="fp16"): pytest.approx(7e-6),
@@ -119,7 +119,7 @@ def test_a_trace_has_shapes_messages_steps_and_peaks(tmp_path, name):
             v_dim=128.0, causal=False, backward=True,
         ): pytest.approx(2000e-6),
     }  # fmt: skip
-    reduce, gather = found.collectives
+    reduce, gather = profile.collectives
     assert (reduce.kind, reduce.num_bytes, reduce.num_ranks, reduce.ranks_per_node) == (
         "all_reduce",
         2000.0,
@@ -128,26 +128,26 @@ def test_a_trace_has_shapes_messages_steps_and_peaks(tmp_path, name):
     )
     assert reduce.seconds == pytest.approx(500e-6)
     assert (gather.kind, gather.num_bytes, gather.ranks_per_node) == ("all_gather", 160.0, 4)
-    assert (found.step_s, found.update_s) == (pytest.approx(0.81), pytest.approx(0.012))
-    (peak,) = found.ranks
+    assert (profile.step_s, profile.update_s) == (pytest.approx(0.81), pytest.approx(0.012))
+    (peak,) = profile.ranks
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes) == (24 << 30, 32 << 30)
 
 
 def test_without_kernels_of_a_device_the_call_is_what_took_time(tmp_path):
     events = [op("aten::mm", [[4, 8], [8, 16]], ["float", "float"], 1, dur=70.0)]
-    found = read_profile(written(tmp_path / "cpu.json", events), devices_per_node=1)
-    assert found.kernels == ((Gemm(m=4.0, n=16.0, k=8.0, dtype="fp32"), pytest.approx(70e-6)),)
+    profile = read_profile(written(tmp_path / "cpu.json", events), devices_per_node=1)
+    assert profile.kernels == ((Gemm(m=4.0, n=16.0, k=8.0, dtype="fp32"), pytest.approx(70e-6)),)
 
 
 def test_a_trace_is_looked_up_as_measurements_are(tmp_path):
-    found = read_measurements(written(tmp_path / "trace.json"), QUESTION.cluster.device)
-    assert len(found.kernels) == 5
-    assert len(found.collectives) == 2
+    measurements = read_measurements(written(tmp_path / "trace.json"), QUESTION.cluster.device)
+    assert len(measurements.kernels) == 5
+    assert len(measurements.collectives) == 2
 
 
 def test_a_run_is_restored_to_what_its_trace_says(tmp_path):
-    asked = build_question(values(written(tmp_path / "trace.json")), where="test")
-    result = project(asked)
+    question = build_question(values(written(tmp_path / "trace.json")), where="test")
+    result = project(question)
     assert result.step_time_s == pytest.approx(0.81)
     assert {row.block for row in result.costs.restored} == {"update", "step"}
     stage = result.memory.stages[0]
@@ -164,10 +164,10 @@ ON_HOST = [op("aten::mm", [[4096, 4096], [4096, 7168]], BF16[:2], 1), step(1, 90
 )
 def test_a_trace_is_of_the_device_that_it_names(tmp_path, devices, noted):
     file = written(tmp_path / "trace.json", devices=devices)
-    asked = build_question(values(file), where="test")
+    question = build_question(values(file), where="test")
     looked_up = read_measurements(file, QUESTION.cluster.device)
-    assert [*asked.costs.anchor.notes] == [*looked_up.notes] == noted
-    notes = [note.text for note in project(asked).notes]
+    assert [*question.costs.anchor.notes] == [*looked_up.notes] == noted
+    notes = [note.text for note in project(question).notes]
     assert [text for text in notes if "name its device" in text] == noted
 
 
@@ -215,10 +215,10 @@ def test_a_step_that_no_device_can_do_so_fast_is_refused(tmp_path):
 
 
 def test_a_trace_is_of_one_layout(tmp_path):
-    told = values(written(tmp_path / "trace.json"))
-    del told["strategy"]
+    explicit = values(written(tmp_path / "trace.json"))
+    del explicit["strategy"]
     with pytest.raises(SpecError, match="does not say of which layout it is, and a search has none"):
-        build_question(told, where="test")
+        build_question(explicit, where="test")
 
 
 def test_a_snapshot_has_the_peak_of_every_device(tmp_path):

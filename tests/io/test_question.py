@@ -19,8 +19,8 @@ from forescale.cost.select import Costs
 from forescale.errors import ReaderError, SpecError, UnknownKeyError, UnknownNameError
 from forescale.io.bench import BenchArtifact
 from forescale.io.question import (
-    build_question,
     build_layout,
+    build_question,
     is_plan,
     measured_question,
     question_values,
@@ -73,9 +73,9 @@ def spaces(draw):
 
 @st.composite
 def operations(draw):
-    own = Failures(name="own", per_device_day={"faulty GPU": 1e-4, "NIC": 3e-5}, observed=120.0)
+    failures = Failures(name="own", per_device_day={"faulty GPU": 1e-4, "NIC": 3e-5}, observed=120.0)
     return Operations(
-        failures=draw(st.sampled_from(["llama-3", "meta-rsc-2", 0.007, own])),
+        failures=draw(st.sampled_from(["llama-3", "meta-rsc-2", 0.007, failures])),
         failure_factor=draw(st.just(0.0) | st.floats(1e-3, 10.0)),
         checkpointing=Checkpointing(
             mode=draw(st.sampled_from(["sync", "async", "peer"])),
@@ -89,7 +89,7 @@ def operations(draw):
 @st.composite
 def questions(draw):
     devices = draw(st.sampled_from([cluster(8), load_cluster("h100-sxm", 8), cluster(8, hbm_gb=0.1 + 0.2)]))
-    asked = Question(
+    question = Question(
         model=draw(st.sampled_from(models())),
         cluster=devices,
         workload=replace(
@@ -123,16 +123,19 @@ def questions(draw):
         outer = draw(
             st.none() | st.builds(Outer, every=st.integers(1, 50), bits=st.sampled_from([4.0, 16.0]))
         )
-        layout = asked.strategy and replace(
-            asked.strategy, dp_replicate=2, dp_shard=asked.strategy.dp_shard // 2
+        layout = question.strategy and replace(
+            question.strategy, dp_replicate=2, dp_shard=question.strategy.dp_shard // 2
         )
         if layout is None or layout.dp_shard:
-            work = replace(asked.workload, outer=outer, global_batch_size=8)
-            asked = replace(
-                asked, cluster=devices.over_sites(link, devices.num_devices), workload=work, strategy=layout
+            work = replace(question.workload, outer=outer, global_batch_size=8)
+            question = replace(
+                question,
+                cluster=devices.over_sites(link, devices.num_devices),
+                workload=work,
+                strategy=layout,
             )
     label = draw(st.none() | st.sampled_from(frameworks()))
-    return asked if label is None else trained(asked, load_framework(label))
+    return question if label is None else trained(question, load_framework(label))
 
 
 @cache
@@ -140,15 +143,15 @@ def frameworks():
     return [f"{name}@{release}" for name in framework_names() for release in release_names(name)]
 
 
-def trained(asked, framework):
+def trained(question, framework):
     """Return a question with the words of a framework where it is silent: in its layout, or in its space."""
-    parts = (asked.strategy or asked.space.base, asked.workload, asked.model, asked.cluster)
+    parts = (question.strategy or question.space.base, question.workload, question.model, question.cluster)
     layout, run = framework.applied(*parts)
-    changed = replace(asked, framework=framework, workload=run)
-    if asked.strategy is not None:
+    changed = replace(question, framework=framework, workload=run)
+    if question.strategy is not None:
         return replace(changed, strategy=layout)
-    space = searched(framework, replace(asked.space, base=layout), limited=False)
-    return replace(changed, space=replayed(framework, space, asked.model))
+    space = searched(framework, replace(question.space, base=layout), limited=False)
+    return replace(changed, space=replayed(framework, space, question.model))
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,9 +162,9 @@ def test_a_question_is_read_back_equal_and_answered_alike(asked, tmp_path_factor
     again = read_question(path)
     assert again == asked
     if asked.strategy is not None:
-        first, second = (project(each).to_json() for each in (asked, again))
-        inferred = [each for each in second["notes"] if each not in first["notes"]]  # read from the file anew
-        assert all("inferred from" in each["text"] for each in inferred)
+        first, second = (project(item).to_json() for item in (asked, again))
+        inferred = [note for note in second["notes"] if note not in first["notes"]]  # read from the file anew
+        assert all("inferred from" in item["text"] for item in inferred)
         assert second | {"notes": first["notes"]} == first
 
 
@@ -169,25 +172,27 @@ def test_rules_of_a_framework_are_named(tmp_path):
     space = searched(load_framework("torchtitan"), Space(), limited=True)
     for name in ("torchtitan", "megatron", "maxtext"):
         space = searched(load_framework(name), space, limited=True)
-    asked = Question(model=dense(4), cluster=cluster(8), workload=workload(), space=space)
-    write_question(asked, tmp_path / "asked.toml")
-    assert read_question(tmp_path / "asked.toml") == asked
+    question = Question(model=dense(4), cluster=cluster(8), workload=workload(), space=space)
+    write_question(question, tmp_path / "asked.toml")
+    assert read_question(tmp_path / "asked.toml") == question
     assert space.rules
 
 
 @pytest.mark.parametrize("name", ["asked.json", "asked", "asked.yaml"])
 def test_a_plan_is_not_written_where_it_is_not_read(tmp_path, name):
-    asked = Question(model=dense(4), cluster=cluster(8), workload=workload())
+    question = Question(model=dense(4), cluster=cluster(8), workload=workload())
     with pytest.raises(SpecError, match=r"a plan is written in TOML: give a name that ends in \.toml; got"):
-        write_question(asked, tmp_path / name)
+        write_question(question, tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
 def test_what_has_no_form_in_a_file_is_refused(tmp_path):
-    own = replace(load_run_calibration(), name="mine")
-    asked = Question(model=dense(4), cluster=cluster(8), workload=workload(), costs=Costs(calibration=own))
+    run_calibration = replace(load_run_calibration(), name="mine")
+    question = Question(
+        model=dense(4), cluster=cluster(8), workload=workload(), costs=Costs(calibration=run_calibration)
+    )
     with pytest.raises(SpecError, match="cannot be written so that it is read back equal"):
-        write_question(asked, tmp_path / "asked.toml")
+        write_question(question, tmp_path / "asked.toml")
     assert not (tmp_path / "asked.toml").exists()
 
 
@@ -243,19 +248,19 @@ def edited(plan: Path, old: str, new: str) -> Path:
 
 
 def test_reads_every_section(plan):
-    found = read_question(plan)
-    assert found.model == load_model("llama-3.1-70b")
-    assert found.cluster == load_cluster("h100-sxm", 256)
-    assert found.workload == Workload(
+    question = read_question(plan)
+    assert question.model == load_model("llama-3.1-70b")
+    assert question.cluster == load_cluster("h100-sxm", 256)
+    assert question.workload == Workload(
         seq_len=8192,
         global_batch_size=1024,
         tokens=15e12,
         precision=Precision(compute="fp8", recipe="delayed"),
     )
-    assert found.strategy == Layout(
+    assert question.strategy == Layout(
         tp=8, pp=4, dp_shard=8, recompute=Recompute(granularity="selective", modules=("core_attn",))
     )
-    assert found.preset == "default"
+    assert question.preset == "default"
 
 
 def test_nodes_instead_of_devices(plan):
@@ -306,11 +311,11 @@ def test_overrides(plan, override, value):
     ],
 )
 def test_flags_of_before_are_read_as_what_says_them_today(flags, today):
-    asked = {"model": "gpt2-xl", "cluster": "a100-sxm-80gb", "devices": 8}
-    asked |= {"workload": {"seq_len": 1024, "global_batch_size": 8}}
+    question = {"model": "gpt2-xl", "cluster": "a100-sxm-80gb", "devices": 8}
+    question |= {"workload": {"seq_len": 1024, "global_batch_size": 8}}
     kernels = {"kernels": {**flags, "dropout": True}}
     plan, search = (
-        build_question({**asked, **more}, where="plan")
+        build_question({**question, **more}, where="plan")
         for more in ({"strategy": kernels}, {"space": {"base": kernels}})
     )
     expected = Kernels(gradient_sum=today, dropout=True)
@@ -407,9 +412,9 @@ def test_a_plan_in_yaml_asks_the_same(plan, tmp_path):
 
 def test_files_named_in_a_plan_are_beside_it(plan, tmp_path):
     (tmp_path / "lab.toml").write_text('base = "h100-sxm"\nsource = "the lab"\n')
-    found = read_question(edited(plan, '"h100-sxm"', '"lab.toml"'))
-    assert found.cluster.source == "the lab"
-    assert found.cluster.tiers == load_cluster("h100-sxm", 8).tiers
+    question = read_question(edited(plan, '"h100-sxm"', '"lab.toml"'))
+    assert question.cluster.source == "the lab"
+    assert question.cluster.tiers == load_cluster("h100-sxm", 8).tiers
     with pytest.raises(ReaderError, match="no such file"):
         read_question(edited(plan, '"llama-3.1-70b"', '"missing/config.json"'))
 
@@ -453,9 +458,9 @@ UNUSUAL = Layout(
     ],
 )
 def test_what_is_written_reads_back_equal(plan, tmp_path, change):
-    wanted = change(read_question(plan))
-    write_question(wanted, tmp_path / "again.toml")
-    assert read_question(tmp_path / "again.toml") == wanted
+    requested = change(read_question(plan))
+    write_question(requested, tmp_path / "again.toml")
+    assert read_question(tmp_path / "again.toml") == requested
 
 
 def test_a_written_plan_is_short(plan, tmp_path):
@@ -516,9 +521,9 @@ def test_a_key_without_a_value_is_refused_with_its_line(tmp_path, key):
 @pytest.mark.parametrize("rules", [3, "megatron-core: experts", {"a": 1}, [1]])
 def test_rules_of_a_space_are_a_list_of_names(rules):
     work = {"seq_len": 4096, "global_batch_size": 64}
-    asked = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "workload": work}
+    question = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "devices": 8, "workload": work}
     with pytest.raises(SpecError, match="plan, space: rules must be a list of names, got"):
-        build_question({**asked, "space": {"rules": rules}}, where="plan")
+        build_question({**question, "space": {"rules": rules}}, where="plan")
 
 
 def test_lengths_of_documents_are_lengths():

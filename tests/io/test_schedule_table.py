@@ -32,9 +32,9 @@ def entry(name="x", kind="Schedule1F1B", vpp=1, more=""):
     ],
 )  # fmt: skip
 def test_schedules_by_their_class(kind, vpp, more, schedule, limit, tmp_path):
-    (found,) = read(tmp_path, HEAD + entry("mine", kind, vpp, more))
-    assert (found.label, found.schedule) == ("mine", schedule)
-    assert found.request == Request(
+    (result,) = read(tmp_path, HEAD + entry("mine", kind, vpp, more))
+    assert (result.label, result.schedule) == ("mine", schedule)
+    assert result.request == Request(
         pp=8, num_microbatches=32, vpp=vpp, forward=10.0, input_grad=12.5, weight_grad=8.0, memory_limit=limit
     )
 

@@ -44,15 +44,15 @@ def test_the_fewest_devices_hold_all_degrees_and_the_experts(layout, devices):
 @pytest.mark.parametrize("layout", [{"ep": 2}, {"ep": 4, "tp": 2, "pp": 2}, {"tp": 2, "dp_replicate": 2}])
 def test_what_the_degrees_give_is_a_legal_layout(layout):
     question = asked(moe(4), strategy=layout)
-    found = fs.project(question)
-    assert found.strategy.num_devices == found.cluster.num_devices == fewest_devices(layout)
-    assert [note for note in found.notes if note.topic == "devices"]
+    project = fs.project(question)
+    assert project.strategy.num_devices == project.cluster.num_devices == fewest_devices(layout)
+    assert [note for note in project.notes if note.topic == "devices"]
 
 
 def test_python_infers_the_devices_that_the_command_line_does():
-    found = fs.ask(moe(4), "h100-sxm", ep=4, **RUN)
-    assert found.cluster.num_devices == 4
-    assert "ep 4" in origins(found)[0]
+    result = fs.ask(moe(4), "h100-sxm", ep=4, **RUN)
+    assert result.cluster.num_devices == 4
+    assert "ep 4" in origins(result)[0]
     assert fs.ask(dense(4), "h100-sxm", **RUN).cluster.num_devices == 1
     with pytest.raises(SpecError):  # a search has no degrees to infer from
         fs.ask_search(dense(4), "h100-sxm", **RUN)
@@ -118,8 +118,8 @@ def test_a_vpp_that_is_given_stays():
 
 def test_a_micro_batch_that_a_framework_sets_is_said():
     question = asked(dense(4), strategy={}, devices=2, framework="maxtext")
-    said = [note.text for note in question.notes if note.text.startswith("micro_batch_size = ")]
+    texts = [note.text for note in question.notes if note.text.startswith("micro_batch_size = ")]
     assert question.layout.micro_batch_size == RUN["global_batch_size"] // 2
-    assert len(said) == 1
-    given = asked(dense(4), strategy={"micro_batch_size": 4}, devices=2, framework="maxtext")
-    assert not [note for note in given.notes if "micro_batch_size" in note.text]
+    assert len(texts) == 1
+    value = asked(dense(4), strategy={"micro_batch_size": 4}, devices=2, framework="maxtext")
+    assert not [note for note in value.notes if "micro_batch_size" in note.text]

@@ -45,11 +45,11 @@ def test_a_file_says_what_is_held_allowed_and_overlapped(tmp_path):
 
 
 def test_words_of_recompute():
-    held = held_space(Space(), {"recompute": ["full:4", "minimal", "selective"]}, MODEL, where="--fix")
-    first, second, *selective = held.recompute
+    kept = held_space(Space(), {"recompute": ["full:4", "minimal", "selective"]}, MODEL, where="--fix")
+    first, second, *selective = kept.recompute
     assert first == Recompute(granularity="full", num_layers=4)
     assert second == Recompute(granularity="policy", policy="minimal")
-    assert selective == [each for each in default_recompute(MODEL) if each.granularity == "selective"]
+    assert selective == [item for item in default_recompute(MODEL) if item.granularity == "selective"]
 
 
 def test_allowed_values_stand_beside_the_usual_ones_once():
@@ -106,13 +106,13 @@ def test_a_framework_refuses_what_it_cannot_be_told():
 
 
 def test_placements_and_what_changes_the_question():
-    given = {
+    value = {
         "placement": ["tp=4,dp=2", "all"],
         "precision": ["fp8:blockwise"],
         "overlap": ["tensor+expert", "none"],
     }
     host = {"optimizer_offload": ["0.5"], "activation_offload": ["2", "all"], "dispatcher": ["deepep"]}
-    wide = wider_space(Space(placement=("orders",)), {**given, **host}, MODEL, where="--allow")
+    wide = wider_space(Space(placement=("orders",)), {**value, **host}, MODEL, where="--allow")
     assert wide.placement == ("orders", (Share(tp=4, dp=2),), "all")
     assert wide.precision == (None, ("fp8", "blockwise"))
     assert wide.overlap == (None, ("tensor", "expert"), ())
@@ -139,8 +139,8 @@ def test_mistakes_in_them_say_what_is_allowed(name, word, said):
 
 
 def test_numbers_of_layers_are_powers_of_two():
-    held = held_space(Space(), {"recompute": ["full:any"]}, MODEL, where="--fix")
-    counts = [each.num_layers for each in held.recompute]
+    kept = held_space(Space(), {"recompute": ["full:any"]}, MODEL, where="--fix")
+    counts = [item.num_layers for item in kept.recompute]
     assert counts == [2**power for power in range(len(counts))]
     assert counts[-1] < MODEL.num_layers <= 2 * counts[-1]
 

@@ -63,8 +63,8 @@ def test_a_replayed_snapshot_peaks_as_the_timeline_does(timeline):
         alive, peak = replay(trace)
         assert peak == pytest.approx(rank.peak.allocated_bytes, rel=1e-6)
         assert sum(alive.values()) == pytest.approx(rank.standing.states + rank.standing.buffers, rel=1e-6)
-        held = {s["address"]: s["total_size"] for s in snapshot["segments"] if s["device"] == rank.rank}
-        assert held == alive
+        segments = {s["address"]: s["total_size"] for s in snapshot["segments"] if s["device"] == rank.rank}
+        assert segments == alive
         times = [event["time_us"] for event in trace]
         assert times == sorted(times)
 

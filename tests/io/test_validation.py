@@ -19,7 +19,7 @@ TIER = {"name": "net", "size": 0, "bandwidth": "50 GB/s", "latency": "5 us"}
 
 
 def test_builds_nested_dataclasses_and_tuples():
-    strategy = build(
+    layout = build(
         Layout,
         {
             "tp": 8,
@@ -28,9 +28,9 @@ def test_builds_nested_dataclasses_and_tuples():
         },
         where="strategy",
     )
-    assert strategy.tp == 8
-    assert strategy.recompute.modules == ("core_attn",)
-    assert strategy.stage_layers == (5, 4)
+    assert layout.tp == 8
+    assert layout.recompute.modules == ("core_attn",)
+    assert layout.stage_layers == (5, 4)
 
 
 def test_quantities_with_units_become_si():

@@ -76,7 +76,9 @@ def test_dense_layer():
 def test_layer_norms_keep_two_statistics():
     model = replace(MODEL, norm="layer")
     block = layer_block(model, DENSE, rules())
-    (statistics,) = [each for each in keep(block, Recompute()).tensors if each.name == "ffn.input.statistics"]
+    (statistics,) = [
+        tensor for tensor in keep(block, Recompute()).tensors if tensor.name == "ffn.input.statistics"
+    ]
     assert statistics.num_bytes == 2 * 4 * RESIDUAL
 
 
@@ -89,8 +91,8 @@ def test_narrow_products_keep_narrow_inputs():
         "ffn.activated": one * TOKENS * 23,
         "attention.output.input": one * TOKENS * 6 * 38,  # its own copy: the core keeps what it wrote, too
     }
-    found = kept(DENSE, precision=Precision(compute="fp8", recipe="blockwise"))
-    assert found == pytest.approx(DENSE_KEEPS | narrow)
+    result = kept(DENSE, precision=Precision(compute="fp8", recipe="blockwise"))
+    assert result == pytest.approx(DENSE_KEEPS | narrow)
 
 
 MOE_KEEPS = {
@@ -126,13 +128,13 @@ def test_latent_attention_with_routed_and_shared_experts():
 
 
 def test_split_experts_keep_the_rows_of_both_ranks_and_half_of_each():
-    found = kept(ROUTED, ep=5, etp=2, dp_shard=5)
+    result = kept(ROUTED, ep=5, etp=2, dp_shard=5)
     changed = {
         "moe.dispatched": 2 * MOE_KEEPS["moe.dispatched"],
         "moe.up": MOE_KEEPS["moe.up"],
         "moe.activated": MOE_KEEPS["moe.activated"],
     }
-    assert found == pytest.approx(MOE_KEEPS | changed)
+    assert result == pytest.approx(MOE_KEEPS | changed)
 
 
 LAYERNORMS = ("attention.input", "ffn.input")
@@ -158,9 +160,9 @@ ENDS = ("", ".statistics")
     ],
 )  # fmt: skip
 def test_what_selective_recompute_drops(modules, dropped):
-    found = kept(ROUTED, Recompute(granularity="selective", modules=modules), ep=5, dp_shard=5)
-    assert set(MOE_KEEPS) - set(found) == set(dropped)
-    assert found == pytest.approx({name: MOE_KEEPS[name] for name in found})
+    result = kept(ROUTED, Recompute(granularity="selective", modules=modules), ep=5, dp_shard=5)
+    assert set(MOE_KEEPS) - set(result) == set(dropped)
+    assert result == pytest.approx({name: MOE_KEEPS[name] for name in result})
 
 
 def test_scores_that_are_not_flash_are_kept():
@@ -180,11 +182,11 @@ def test_the_fullest_moments_of_a_feed_forward_and_of_a_loss():
         toy.layout(Layout(), 462.0),
     )
     block = layer_block(MODEL, layer, layout)
-    found = block_moments(block, keep(block, Recompute()))
+    result = block_moments(block, keep(block, Recompute()))
     saved = 2 * HIDDEN + 2 * HIDDEN + 4 + 2 * 920  # input, norm's result, its statistic, both factors
-    assert found.backward_bytes == 462 * (saved + 2 * HIDDEN + 2 * 460 + 2 * 920)
+    assert result.backward_bytes == 462 * (saved + 2 * HIDDEN + 2 * 460 + 2 * 920)
     # Forward of the activation: what is kept and its result; then the result of down beside it, and the sum.
-    assert found.forward_bytes == 462 * (saved + 2 * 460 + 2 * HIDDEN + 2 * HIDDEN)
+    assert result.forward_bytes == 462 * (saved + 2 * 460 + 2 * HIDDEN + 2 * HIDDEN)
     head = head_block(MODEL, layout)
     loss = block_moments(head, keep(head, Recompute()))
     ends = 2 * HIDDEN + 2 * HIDDEN + 4
@@ -212,7 +214,7 @@ def test_keys_of_other_context_ranks_exist_while_attention_runs(kind, others):
     """Two of three parts of this rank's 2 key heads, beside its own."""
     block = layer_block(MODEL, DENSE, rules(cp=3, cp_kind=kind))
     moments = block_moments(block, keep(block, Recompute()))
-    (core,) = [each for each in moments.backward if each.name == "attention.core"]
+    (core,) = [item for item in moments.backward if item.name == "attention.core"]
     keys = 2 * 2 * TOKENS / 3 * 2 * 38
     assert core.tensors.get("attention.gathered_kv") == (others and pytest.approx(others * keys))
 
@@ -231,17 +233,17 @@ def test_one_tensor_parallel_rank_has_nothing_to_split(layer, kind):
     """Whether it splits its sequence changes nothing: the moments of backward are as full."""
     peaks = []
     for sp in (True, False):
-        given = toy.layout(Layout(micro_batch_size=5, sp=sp, kernels=Kernels(cross_entropy=kind)), 462.0)
-        blocks = (layer_block(replace(MODEL, layers=(layer,)), layer, given), head_block(MODEL, given))
-        found = [block_moments(block, keep(block, Recompute())) for block in blocks]
-        peaks.append([each.backward_bytes for each in found])
+        layout = toy.layout(Layout(micro_batch_size=5, sp=sp, kernels=Kernels(cross_entropy=kind)), 462.0)
+        blocks = (layer_block(replace(MODEL, layers=(layer,)), layer, layout), head_block(MODEL, layout))
+        result = [block_moments(block, keep(block, Recompute())) for block in blocks]
+        peaks.append([item.backward_bytes for item in result])
     assert peaks[0] == peaks[1]
 
 
 def test_the_gradient_of_an_input_that_one_rank_gathers_from_itself():
     """A loss in place: 2 bytes of logits become their gradient; beside it those of the input and of the matrix."""
-    given = toy.layout(Layout(kernels=Kernels(cross_entropy="fused")), 462.0)
-    head = head_block(MODEL, given)
+    layout = toy.layout(Layout(kernels=Kernels(cross_entropy="fused")), 462.0)
+    head = head_block(MODEL, layout)
     ends = 2 * HIDDEN + 2 * HIDDEN + 4
     expected = 462 * (ends + 2 * 950 + 2 * HIDDEN) + 2 * HIDDEN * 950
     assert block_moments(head, keep(head, Recompute())).backward_bytes == expected

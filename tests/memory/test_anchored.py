@@ -50,9 +50,9 @@ def peak(size: float, gap: float = 2 * GIB, **more: float) -> RankPeak:
 
 def found(*ranks: RankPeak, target=TARGET, bench=BENCH, layers=(), margin: float = MARGIN, tracked=False):
     run = Bench(question=bench, source="bench.json", ranks=ranks, layers=layers, is_tracked=tracked)
-    asked = anchored(replace(target, costs=replace(target.costs, safety_margin=margin)), [run])
-    result = project(asked)
-    return result, anchored_memory(result, bench_memory(run, asked.costs), safety_margin=margin)
+    request = anchored(replace(target, costs=replace(target.costs, safety_margin=margin)), [run])
+    result = project(request)
+    return result, anchored_memory(result, bench_memory(run, request.costs), safety_margin=margin)
 
 
 def test_a_run_that_went_as_computed_leaves_the_gap_alone():
@@ -71,10 +71,10 @@ def test_a_run_that_went_as_computed_leaves_the_gap_alone():
 
 
 def test_anchored_on_itself_the_point_estimate_is_the_measured_peak():
-    own = allocated()
-    measured = peak(own + GIB, peak_device_bytes=own + 4 * GIB)
+    local = allocated()
+    measured = peak(local + GIB, peak_device_bytes=local + 4 * GIB)
     result, memory = found(measured, target=BENCH, margin=0.0)
-    assert result.memory.peak_bytes == pytest.approx(own + 4 * GIB)
+    assert result.memory.peak_bytes == pytest.approx(local + 4 * GIB)
     assert memory.worst.outside_bytes == pytest.approx(GIB)
     assert memory.worst.estimate.upper_bytes == memory.worst.estimate.point_bytes
 
@@ -88,14 +88,14 @@ def test_the_fullest_measured_rank_counts_and_is_compared_with_its_own_stage():
 
 
 def test_where_formulas_say_more_they_are_corrected_and_the_upper_end_is_theirs():
-    own = allocated()
-    result, memory = found(peak(own - GIB), target=BENCH)
+    local = allocated()
+    result, memory = found(peak(local - GIB), target=BENCH)
     assert memory.bench.residual.live_tensor_excess_bytes == pytest.approx(-GIB)
     outside = memory.worst.outside_bytes
-    assert result.memory.peak_bytes == pytest.approx(own + GIB + outside)
-    assert result.memory.peak_high_bytes == pytest.approx(own + 1.05 * 2 * GIB + outside)
+    assert result.memory.peak_bytes == pytest.approx(local + GIB + outside)
+    assert result.memory.peak_high_bytes == pytest.approx(local + 1.05 * 2 * GIB + outside)
     primus = replace(BENCH, costs=replace(BENCH.costs, rule="primus"))
-    _, clamped = found(peak(own - GIB), target=primus)
+    _, clamped = found(peak(local - GIB), target=primus)
     assert clamped.bench.residual.live_tensor_excess_bytes == 0.0
 
 
@@ -142,11 +142,11 @@ def test_a_rank_of_a_stage_that_the_bench_does_not_have_is_refused():
 def test_measured_layers_scale_what_is_kept_at_bench_and_target():
     kept = total_bytes(block_loads(BENCH.model, BENCH.layout, BENCH.workload).layers[0].kept)
     result, memory = found(
-        peak(own := allocated()), layers=(LayerMeasurement(kind="dense", activation_bytes=1.1 * kept),)
+        peak(local := allocated()), layers=(LayerMeasurement(kind="dense", activation_bytes=1.1 * kept),)
     )
     (correction,) = memory.bench.corrections
     assert (correction.factor, correction.kind) == (pytest.approx(1.1), "attention+dense")
-    assert memory.bench.analytical_at_bench_bytes == pytest.approx(own + 0.1 * kept * 32)
+    assert memory.bench.analytical_at_bench_bytes == pytest.approx(local + 0.1 * kept * 32)
     more = result.memory.stages[0].activations_bytes - ALONE.memory.stages[0].activations_bytes
     per_layer = total_bytes(block_loads(TARGET.model, TARGET.layout, TARGET.workload).layers[0].kept)
     assert more == pytest.approx(0.1 * per_layer * 16 * 2)

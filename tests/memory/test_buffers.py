@@ -36,10 +36,10 @@ def products(model, strategy):
 def test_fused_weights_count_together():
     layer = dense().layers[0]
     h, width = 1024, layer.ffn.ffn_hidden_size
-    found = products(dense(), Layout(tp=2))
-    assert found["attention.qkv"] == h * (16 + 2 * 4) * 64 / 2
-    assert found["ffn.up"] == 2 * h * width / 2
-    assert found["ffn.down"] == h * width / 2
+    result = products(dense(), Layout(tp=2))
+    assert result["attention.qkv"] == h * (16 + 2 * 4) * 64 / 2
+    assert result["ffn.up"] == 2 * h * width / 2
+    assert result["ffn.down"] == h * width / 2
 
 
 def test_of_experts_one_counts():
@@ -54,8 +54,8 @@ def test_panels_of_summa_are_summed_before_they_are_accumulated():
 
 def test_dummy_gradients_exist_where_a_layer_does_and_gradients_accumulate():
     layers, zero = np.array([0.0, 1.0, 5.0, 5.0]), np.array([1.0, 1.0, 1.0, 3.0])
-    found = dummy_gradient_bytes(elements=10.0, element_bytes=2.0, layers=layers, zero=zero)
-    assert found.tolist() == [0, 20, 20, 0]
+    result = dummy_gradient_bytes(elements=10.0, element_bytes=2.0, layers=layers, zero=zero)
+    assert result.tolist() == [0, 20, 20, 0]
 
 
 def test_gathered_parameters_and_whole_gradients_over_several_shards():
@@ -66,9 +66,9 @@ def test_gathered_parameters_and_whole_gradients_over_several_shards():
     # weights in bf16; of fp32 gradients 7 in 8, as the shards are counted already
     assert whole_parameter_bytes(**shared).tolist() == [0, 35, 0, 55]
     # a quarter trained
-    some = {**shared, "trained": 2.5}
-    assert gathered_parameter_bytes(copies=2.0, **some).tolist() == [0, 15, 0, 55]
-    assert whole_parameter_bytes(**some).tolist() == [0, 8.75, 0, 28.75]
+    subset = {**shared, "trained": 2.5}
+    assert gathered_parameter_bytes(copies=2.0, **subset).tolist() == [0, 15, 0, 55]
+    assert whole_parameter_bytes(**subset).tolist() == [0, 8.75, 0, 28.75]
 
 
 def test_a_buffer_of_scores_stands_where_attention_keeps_them():
@@ -90,8 +90,8 @@ def test_a_buffer_of_scores_stands_where_attention_keeps_them():
 def test_buckets_of_replicas_stand_where_states_are_not_sharded():
     """PyTorch's DDP: a flat tensor of every parameter, of several replicas."""
     zero, dp = np.array([0.0, 0.0, 1.0]), np.array([1.0, 4.0, 4.0])
-    found = replica_bucket_bytes(parameters=10.0, element_bytes=2.0, replicas=dp, zero=zero)
-    assert found.tolist() == [0, 20, 0]
+    result = replica_bucket_bytes(parameters=10.0, element_bytes=2.0, replicas=dp, zero=zero)
+    assert result.tolist() == [0, 20, 0]
     base = Layout(dp_shard=8, zero=0)
     question = {"cluster": cluster(8), "workload": workload()}
     plain, buckets = (
@@ -132,9 +132,9 @@ def test_chunks_of_products_have_workspaces_where_there_is_a_collective_and_the_
     def added(tp, *, fused):
         on, off = (
             project(
-                dense(), device, Layout(tp=tp, sp=tp > 1, dp_shard=2 // tp, overlap=Overlap(tensor=each), kernels=Kernels(fused=fused)), workload()
+                dense(), device, Layout(tp=tp, sp=tp > 1, dp_shard=2 // tp, overlap=Overlap(tensor=item), kernels=Kernels(fused=fused)), workload()
             ).memory.stages[0].buffers_bytes
-            for each in (True, False)
+            for item in (True, False)
         )  # fmt: skip
         return on - off
 
@@ -146,23 +146,23 @@ def test_kinds_of_layers_share_the_dummy_gradients_of_weights_that_both_have():
     """A stage of the dense layer alone and one of experts: attention's weights on either; in 16 bits at least."""
     first, *others = moe().layers
     shared = dense().layers[0].attention
-    layers = tuple(replace(each, attention=shared) for each in (first, *others))
+    layers = tuple(replace(other, attention=shared) for other in (first, *others))
     model = replace(moe(), layers=layers)
     attention = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024
 
     def dummies(**precision):
         work = replace(workload(), precision=Precision(**precision))
         on, off = (
-            project(model, cluster(8), Layout(pp=8, kernels=Kernels(dummy_gradients=each)), work)
-            for each in (True, False)
+            project(model, cluster(8), Layout(pp=8, kernels=Kernels(dummy_gradients=item)), work)
+            for item in (True, False)
         )
         stages = zip(on.memory.stages, off.memory.stages, strict=True)
         return [one.buffers_bytes - other.buffers_bytes for one, other in stages]
 
-    found = dummies()
-    assert found[0] == 2 * (attention + 3 * 1024 * 2048)
-    assert found[1] > 2 * (attention + 3 * 1024 * 512)  # of experts one, a shared one and the router
-    assert dummies(compute="fp8", recipe="blockwise", parameters="fp8") == found
+    result = dummies()
+    assert result[0] == 2 * (attention + 3 * 1024 * 2048)
+    assert result[1] > 2 * (attention + 3 * 1024 * 512)  # of experts one, a shared one and the router
+    assert dummies(compute="fp8", recipe="blockwise", parameters="fp8") == result
 
 
 def test_a_tower_is_on_the_first_stage():
@@ -176,9 +176,9 @@ def test_a_tower_is_on_the_first_stage():
     layout = Layout(pp=2, dp_shard=4, zero=3, reshard="always", micro_batch_size=2)
     for kernels in (Kernels(), Kernels(gathers_aside=True), Kernels(gathers_each_weight=True)):
         for zero in (1, 3):
-            asked = replace(layout, zero=zero, kernels=kernels)
+            question = replace(layout, zero=zero, kernels=kernels)
             (first, last), (plain, other) = (
-                project(model, cluster(8), asked, workload()).memory.stages for model in (seeing, blind)
+                project(model, cluster(8), question, workload()).memory.stages for model in (seeing, blind)
             )
             for name in ("buffers_bytes", "activations_bytes", "overhead_bytes"):
                 assert getattr(last, name) == getattr(other, name)
@@ -187,13 +187,13 @@ def test_a_tower_is_on_the_first_stage():
 
 def test_resharding_by_default_depends_on_stages():
     pp = np.array([1.0, 4.0])
-    found = {
+    names = {
         policy: np.broadcast_to(
             resharded_bytes(always=1.0, never=9.0, whole=kept_whole(pp=pp, reshard=policy)), 2
         ).tolist()
         for policy in ("default", "always", "never")
     }
-    assert found == {"default": [1, 9], "always": [1, 1], "never": [9, 9]}
+    assert names == {"default": [1, 9], "always": [1, 1], "never": [9, 9]}
 
 
 def test_what_the_gathering_stream_receives():

@@ -26,15 +26,15 @@ def test_a_connection_is_what_the_log_of_nccl_allocates():
 def test_all_to_all_within_a_node_of_h100():
     """NVIDIA/nccl issue 1685: memory grows from 1.06 to 4.34 GB with the first all-to-all of 8 H100."""
     hopper = communication_of("NVIDIA", "hopper")
-    found = exchange_bytes(
+    result = exchange_bytes(
         near=7.0,
         far=0.0,
         per_peer=hopper.exchange,
         shared=hopper.exchange_across,
         connection=hopper.connection_bytes,
     )
-    assert found == pytest.approx(3.28e9, rel=0.15)
-    assert found < 3.28e9  # rings of the same communicator come on top
+    assert result == pytest.approx(3.28e9, rel=0.15)
+    assert result < 3.28e9  # rings of the same communicator come on top
 
 
 def test_all_reduce_of_two_a100():
@@ -47,19 +47,19 @@ def test_all_reduce_of_two_a100():
 
 
 def test_rings_stop_growing_beyond_three_ranks():
-    found = ring_bytes(size=np.array([1.0, 2.0, 3.0, 512.0]), channels=16.0, connection=1.0, neighbours=2.0)
-    assert found.tolist() == [0, 16, 32, 32]
+    result = ring_bytes(size=np.array([1.0, 2.0, 3.0, 512.0]), channels=16.0, connection=1.0, neighbours=2.0)
+    assert result.tolist() == [0, 16, 32, 32]
 
 
 def test_channels_over_nodes_are_fewer():
-    found = channels_used(size=np.array([8.0, 16.0]), within=np.array([8.0, 8.0]), inside=24.0, across=16.0)
-    assert found.tolist() == [24, 16]
+    result = channels_used(size=np.array([8.0, 16.0]), within=np.array([8.0, 8.0]), inside=24.0, across=16.0)
+    assert result.tolist() == [24, 16]
 
 
 def test_switches_reduce_for_more_than_two_ranks_that_share_them():
     size, within = np.array([2.0, 8.0, 16.0, 64.0]), np.array([2.0, 8.0, 8.0, 64.0])
-    found = multicast_bytes(size=size, within=within, channels=16.0, rank_bytes=2.0, most_ranks=32.0)
-    assert found.tolist() == [0, 256, 0, 1024]
+    result = multicast_bytes(size=size, within=within, channels=16.0, rank_bytes=2.0, most_ranks=32.0)
+    assert result.tolist() == [0, 256, 0, 1024]
 
 
 def test_exchange_over_nodes_shares_its_buffers():

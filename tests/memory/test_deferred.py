@@ -41,7 +41,9 @@ def test_the_flush_gathers_into_two_buffers_that_stay():
     work = replace(WORK, global_batch_size=6)
     for limit, buffers in ((1, 1), (3, 2)):
         kernels = Kernels(deferred_head_gradients=limit)
-        plain, waits = (stages(replace(layout, kernels=each), work=work) for each in (Kernels(), kernels))
+        plain, waits = (
+            stages(replace(layout, kernels=kernels), work=work) for kernels in (Kernels(), kernels)
+        )
         more = [b - a for a, b in zip(of(plain, "buffers"), of(waits, "buffers"), strict=True)]
         assert more == pytest.approx([0, 0, buffers * 2 * TOKENS * HIDDEN])
 
@@ -64,9 +66,9 @@ def test_what_waits_is_explained_and_found_by_a_search():
     question = Question(model=MODEL, cluster=fabric, workload=WORK, strategy=layout, costs=toy.costs())
     tree = explain(question, "memory.peak")
     assert tree.value == result.memory.peak_bytes
-    found = search(MODEL, fabric, WORK, space=Space(base=layout, zero=(1,)), top=3, costs=toy.costs()).best
-    for each in found:
-        alone = project(MODEL, fabric, each.strategy, WORK, costs=toy.costs())
-        assert (each.step_time_s, each.memory.peak_bytes) == (alone.step_time_s, alone.memory.peak_bytes)
+    best = search(MODEL, fabric, WORK, space=Space(base=layout, zero=(1,)), top=3, costs=toy.costs()).best
+    for item in best:
+        alone = project(MODEL, fabric, item.strategy, WORK, costs=toy.costs())
+        assert (item.step_time_s, item.memory.peak_bytes) == (alone.step_time_s, alone.memory.peak_bytes)
     with pytest.raises(SpecError, match="deferred_head_gradients"):
         memory_timeline(MODEL, fabric, layout, WORK)

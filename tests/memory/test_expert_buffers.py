@@ -25,10 +25,10 @@ def test_one_node_has_nvlink_buffers_only():
 def test_a_part_of_a_node_has_buffers_for_its_own_ranks():
     """get_nvl_buffer_size_hint: min(ranks, 8) peers, and ranks // 8 nodes, one at least."""
     for ranks, peers in ((2, 2), (4, 4), (12, 8)):
-        found = nvlink_buffer_bytes(
+        result = nvlink_buffer_bytes(
             ranks=float(ranks), peers=8.0, channels=10.0, tokens=256.0, token_bytes=float(TOKEN)
         )
-        assert found == aligned(10 * peers * ((2 * 1 + 3) * 4 + 256 * TOKEN))
+        assert result == aligned(10 * peers * ((2 * 1 + 3) * 4 + 256 * TOKEN))
 
 
 def test_eight_nodes_add_rdma_buffers_in_both_directions():
@@ -57,8 +57,8 @@ def test_a_single_rank_has_none_and_arrays_are_their_elements():
 def test_hybridep_holds_what_all_ranks_of_a_node_may_send():
     """8 ranks, 4,096 tokens of 7,168 numbers, 32 experts each: one token buffer for dispatch and combine."""
     tokens = 4096 * 8
-    found = hybrid_buffer_bytes(ranks=8.0, near=8.0, tokens=4096.0, hidden=7168.0, experts=32.0)
-    assert found == tokens * 7168 * 2 + tokens * 32 * 8 * 4 + tokens * 56 * 4
+    result = hybrid_buffer_bytes(ranks=8.0, near=8.0, tokens=4096.0, hidden=7168.0, experts=32.0)
+    assert result == tokens * 7168 * 2 + tokens * 32 * 8 * 4 + tokens * 56 * 4
 
 
 def test_hybridep_between_nodes_has_buffers_for_each_other_node():
@@ -68,8 +68,8 @@ def test_hybridep_between_nodes_has_buffers_for_each_other_node():
     sent = tokens * (7168 * 2 + 16 * 16 * 4 + 56 * 4)
     dispatched = tokens * (7168 * 2 + 16 * 8 * 4 + 56 * 4)
     combined = 2 * tokens * (7168 * 2 + 16 * 8 * 4)
-    found = hybrid_buffer_bytes(ranks=16.0, near=8.0, tokens=4096.0, hidden=7168.0, experts=16.0)
-    assert found == fast + sent + dispatched + combined
+    result = hybrid_buffer_bytes(ranks=16.0, near=8.0, tokens=4096.0, hidden=7168.0, experts=16.0)
+    assert result == fast + sent + dispatched + combined
 
 
 def test_one_rank_needs_no_hybridep():

@@ -138,7 +138,7 @@ def test_every_moment_of_a_gated_feed_forward(gated: Block) -> None:
         "norm": 24 + 20 + 20 + 20,  # what it read has one from the residual too
     }
     assert {name: at(moments.backward, name, "backward") for name in ORDER} == backward
-    assert [each.name for each in moments.backward] == [*reversed(ORDER)]
+    assert [item.name for item in moments.backward] == [*reversed(ORDER)]
     assert moments.backward_bytes == max(backward.values())
     assert moments.forward_bytes == max(forward)
 
@@ -151,7 +151,7 @@ def test_every_moment_of_its_replay(gated: Block) -> None:
     assert forward == [20 + 20, 20 + 20 + 80, 20 + 20 + 160, 20 + 240, 20 + 80 + 20, 20 + 20 + 20]
     # The replay keeps what backward needs, beside the gradient that waits.
     replay = [at(moments.backward, name, "replay") for name in ORDER]
-    assert replay == [20 + each for each in (44, 44 + 80, 44 + 160, 44 + 240, 44 + 260, 44 + 280)]
+    assert replay == [20 + item for item in (44, 44 + 80, 44 + 160, 44 + 240, 44 + 260, 44 + 280)]
     # And its own sum stays until its first operator is done.
     plain = block_moments(gated, keep(gated, Recompute())).backward
     again = {name: at(moments.backward, name, "backward") - at(plain, name, "backward") for name in ORDER}
@@ -175,11 +175,11 @@ def test_every_moment_where_a_module_is_replayed(gated: Block) -> None:
 
 def test_a_gradient_made_in_place_takes_the_saved_tensor_s_memory(gated: Block) -> None:
     operators = tuple(
-        replace(each, gradient_in_saved=True) if each.name == "activation" else each
-        for each in gated.operators
+        replace(operator, gradient_in_saved=True) if operator.name == "activation" else operator
+        for operator in gated.operators
     )
     block = replace(gated, operators=operators)
-    plain, placed = (block_moments(each, keep(each, Recompute())).backward for each in (gated, block))
+    plain, placed = (block_moments(item, keep(item, Recompute())).backward for item in (gated, block))
     assert at(plain, "activation", "backward") - at(placed, "activation", "backward") == 160
     assert at(plain, "gate", "backward") == at(placed, "gate", "backward")
 
@@ -209,8 +209,8 @@ def test_nothing_has_no_moments() -> None:
 
 
 def moment_of(block: Block, name: str) -> Moment:
-    (found,) = [each for each in block_moments(block, keep(block, Recompute())).forward if each.name == name]
-    return found
+    (result,) = [item for item in block_moments(block, keep(block, Recompute())).forward if item.name == name]
+    return result
 
 
 def laid_out(**layout) -> ShardingRules:
@@ -230,7 +230,7 @@ def test_a_mask_that_comes_with_the_batch_is_there_until_the_loss_is_made():
     block = head_block(dense(), laid_out(cp=2, kernels=Kernels(attention_mask=True)))
     assert moment_of(block, "head.cross_entropy").tensors["head.attention_mask"] == 512 * 512 / 2
     backward = block_moments(block, keep(block, Recompute())).backward
-    assert not any("head.attention_mask" in each.tensors for each in backward)
+    assert not any("head.attention_mask" in item.tensors for item in backward)
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -318,15 +318,17 @@ def test_what_a_sum_over_tp_reads_is_freed_when_it_is_asked_for(work, saves, sum
     b.operator("project", reads=("input",), writes=("parts",), saves=("input",))
     b.operator("sum", reads=("parts",), writes=("sum",), saves=saves, forward=(*kernel, message))
     block = b.block("row", "input")
-    found = block_bytes(block, keep(block, Recompute()))
-    assert found.summed == (summed if alone else 0)
+    result = block_bytes(block, keep(block, Recompute()))
+    assert result.summed == (summed if alone else 0)
 
 
 def test_captured_launches_and_experts_have_working_sets_of_their_own(gated: Block) -> None:
     """Beyond the 284 bytes that are kept: 180 at the activation, and 100 at the one product that is an expert's."""
     kept = keep(gated, Recompute())
     assert block_bytes(gated, kept, captured=True).captured == (464 - 284, 0)
-    operators = tuple(replace(each, part="moe") if each.name == "down" else each for each in gated.operators)
+    operators = tuple(
+        replace(operator, part="moe") if operator.name == "down" else operator for operator in gated.operators
+    )
     experts = block_bytes(replace(gated, operators=operators), kept, captured=True)
     assert experts.captured == (464 - 284, 384 - 284)
     assert block_bytes(gated, kept).captured is None

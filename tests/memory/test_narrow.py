@@ -112,9 +112,9 @@ def test_only_narrow_weights_are_stored_in_8_bits():
 
 
 def weights(precision: Precision, zero: int = 1, **kernels: bool) -> float:
-    strategy = Layout(dp_shard=8, zero=zero, kernels=Kernels(**kernels))
+    layout = Layout(dp_shard=8, zero=zero, kernels=Kernels(**kernels))
     workload = replace(small.workload(), precision=precision)
-    return project(small.dense(), small.cluster(8), strategy, workload).memory.stages[0].weights_bytes
+    return project(small.dense(), small.cluster(8), layout, workload).memory.stages[0].weights_bytes
 
 
 def test_weights_of_a_stage():
@@ -131,8 +131,8 @@ def test_weights_of_a_stage():
 
 def test_overlapped_products_have_workspaces_of_their_own():
     def buffers(overlap: Overlap) -> float:
-        strategy = Layout(tp=2, dp_shard=4, overlap=overlap)
-        result = project(small.dense(), load_cluster("h100-sxm", 8), strategy, small.workload())
+        layout = Layout(tp=2, dp_shard=4, overlap=overlap)
+        result = project(small.dense(), load_cluster("h100-sxm", 8), layout, small.workload())
         return result.memory.stages[0].buffers_bytes
 
     assert buffers(Overlap(tensor=True)) - buffers(Overlap()) == 3 * 32 * 2**20

@@ -29,8 +29,8 @@ def test_seconds_that_an_offloaded_optimizer_adds(fraction, added_s):
     parameters = fraction * 1.91e9
     update = host_update_seconds(num_bytes=28.0 * parameters, bandwidth=rates.update_bandwidth)
     copies = 2 * 4.0 * parameters / (64e9 * rates.link_share)
-    found = update + exposed_update_copies(copies=copies, update=update, overlapped=False)
-    assert found == pytest.approx(added_s, rel=0.1)
+    result = update + exposed_update_copies(copies=copies, update=update, overlapped=False)
+    assert result == pytest.approx(added_s, rel=0.1)
 
 
 def test_overlap_hides_copies_behind_the_update():

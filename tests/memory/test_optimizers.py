@@ -34,9 +34,9 @@ def test_parameters_are_as_counted_by_hand():
 @pytest.mark.parametrize(("optimizer", "moments"), [("adamw", 2.0), ("lion", 1.0), ("sgd", 1.0)])
 def test_whole_moments(optimizer, moments):
     for model in (MODEL, dense(), moe()):
-        found = moments_per_parameter(model, optimizer, EVERYTHING)
-        assert found.dense == pytest.approx(moments)
-        assert found.expert == pytest.approx(moments if model.is_moe else 0.0)
+        result = moments_per_parameter(model, optimizer, EVERYTHING)
+        assert result.dense == pytest.approx(moments)
+        assert result.expert == pytest.approx(moments if model.is_moe else 0.0)
 
 
 def test_muon_leaves_embedding_head_and_vectors_to_adamw():

@@ -28,14 +28,14 @@ def nvidia(num_devices):
     return replace(made, device=replace(made.device, vendor="NVIDIA"))
 
 
-def names(model, strategy, devices):
-    node = explain(asked(model, nvidia(devices), strategy, workload(global_batch_size=64)), "memory.overhead")
+def names(model, layout, devices):
+    node = explain(asked(model, nvidia(devices), layout, workload(global_batch_size=64)), "memory.overhead")
     made = dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"]
     return {name for name, _ in made.inputs}
 
 
-def run(strategy, devices=16, model=None):
-    return project(model or dense(), nvidia(devices), strategy, workload(global_batch_size=64))
+def run(layout, devices=16, model=None):
+    return project(model or dense(), nvidia(devices), layout, workload(global_batch_size=64))
 
 
 def test_every_group_of_several_ranks_has_one():
@@ -75,14 +75,14 @@ def test_a_layout_that_only_fragmentation_endangers_says_what_helps():
     work = replace(workload(global_batch_size=64), varied_lengths=True)
     for allocator, verdict, notes in (("segments", "AT RISK", 1), ("expandable_segments", "FITS", 0)):
         layout = Layout(dp_shard=8, micro_batch_size=8, allocator=allocator)
-        found = project(dense(), tight, layout, work)
-        assert found.memory.verdict == verdict
-        assert len([note for note in found.notes if note.topic == "allocator"]) == notes
+        result = project(dense(), tight, layout, work)
+        assert result.memory.verdict == verdict
+        assert len([note for note in result.notes if note.topic == "allocator"]) == notes
 
 
 def test_a_verdict_says_which_end_of_the_interval_fits():
-    strategy, work = Layout(dp_shard=8, micro_batch_size=8), workload(global_batch_size=64)
-    memory = project(dense(), nvidia(8), strategy, work).memory
+    layout, work = Layout(dp_shard=8, micro_batch_size=8), workload(global_batch_size=64)
+    memory = project(dense(), nvidia(8), layout, work).memory
     sizes = {
         "FITS": memory.peak_high_bytes + 1,
         "AT RISK": (memory.peak_low_bytes + memory.peak_high_bytes) / 2,
@@ -91,44 +91,44 @@ def test_a_verdict_says_which_end_of_the_interval_fits():
     edges = (("AT RISK", memory.peak_low_bytes + 1), ("AT RISK", memory.peak_high_bytes - 1))
     for verdict, size in (*sizes.items(), *edges):
         device = replace(nvidia(8).device, hbm_bytes=size)
-        found = project(dense(), replace(nvidia(8), device=device), strategy, work).memory
-        assert found.verdict == verdict
-        assert found.peak_high_bytes == memory.peak_high_bytes
+        result = project(dense(), replace(nvidia(8), device=device), layout, work).memory
+        assert result.verdict == verdict
+        assert result.peak_high_bytes == memory.peak_high_bytes
 
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_an_interval_is_of_independent_deviations(flat):
     """Context, communicators, pieces of what is allocated, and formulas by what is reserved with all that finds no room."""
-    strategy = Layout(dp_shard=8, zero=0, micro_batch_size=4, kernels=Kernels(flat_update=flat))
+    layout = Layout(dp_shard=8, zero=0, micro_batch_size=4, kernels=Kernels(flat_update=flat))
     work = replace(workload(global_batch_size=64), precision=Precision(gradients="bf16"))
-    prepared = prepare(asked(dense(), nvidia(8), strategy, work))
+    prepared = prepare(asked(dense(), nvidia(8), layout, work))
     footprint = evaluate(prepared.setting, prepared.inputs)
-    found = project(dense(), nvidia(8), strategy, work).memory
-    (stage,), held, formulas = found.stages, prepared.setting.overhead, load_residual()
+    memory = project(dense(), nvidia(8), layout, work).memory
+    (stage,), overhead, formulas = memory.stages, prepared.setting.overhead, load_residual()
     outside = footprint.outside
     beside = float(outside.context.expected + outside.communicators.expected)
     reserved = stage.peak_bytes - beside
-    assert (reserved > stage.allocated_bytes * held.fragmentation.expected * 1.01) is flat
+    assert (reserved > stage.allocated_bytes * overhead.fragmentation.expected * 1.01) is flat
     deviations = (
         outside.context.high - outside.context.expected,
         outside.communicators.high - outside.communicators.expected,
-        stage.allocated_bytes * (held.fragmentation.high - held.fragmentation.expected),
+        stage.allocated_bytes * (overhead.fragmentation.high - overhead.fragmentation.expected),
         reserved * (formulas.high - formulas.expected),
     )
-    expected = stage.peak_bytes + sum(each**2 for each in map(float, deviations)) ** 0.5
-    assert found.peak_high_bytes == pytest.approx(expected, rel=1e-12)
-    highest = highest_peak(footprint, held, prepared.inputs.stages)
+    expected = stage.peak_bytes + sum(item**2 for item in map(float, deviations)) ** 0.5
+    assert memory.peak_high_bytes == pytest.approx(expected, rel=1e-12)
+    highest = highest_peak(footprint, overhead, prepared.inputs.stages)
     assert float(np.max(highest)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_under_pressure_the_allocator_returns_what_no_tensor_is_in():
     """DeepSpeed's flat copy of gradients finds no room; the memory that it leaves behind is given back."""
     kernels = Kernels(flat_update=True)
-    strategy = Layout(dp_shard=8, zero=0, micro_batch_size=4, kernels=kernels)
+    layout = Layout(dp_shard=8, zero=0, micro_batch_size=4, kernels=kernels)
     fp16 = Precision(parameters="fp16", gradients="fp16", compute="fp16", activations="fp16")
     work = replace(workload(global_batch_size=64), precision=fp16)
-    flat = project(dense(), nvidia(8), strategy, work).memory
-    plain = project(dense(), nvidia(8), replace(strategy, kernels=Kernels()), work).memory
+    flat = project(dense(), nvidia(8), layout, work).memory
+    plain = project(dense(), nvidia(8), replace(layout, kernels=Kernels()), work).memory
     assert flat.peak_bytes > plain.peak_bytes
     more, more_at_least = (
         getattr(flat, name) - getattr(plain, name) for name in ("peak_bytes", "peak_low_bytes")
@@ -137,11 +137,11 @@ def test_under_pressure_the_allocator_returns_what_no_tensor_is_in():
 
 
 def test_deepep_has_buffers_of_its_own_instead_of_a_communicator():
-    strategy = Layout(ep=8, dp_shard=16, dispatcher="deepep")
-    assert "DeepEP" in names(moe(), strategy, 16)
-    assert "ep" not in names(moe(), strategy, 16)
+    layout = Layout(ep=8, dp_shard=16, dispatcher="deepep")
+    assert "DeepEP" in names(moe(), layout, 16)
+    assert "ep" not in names(moe(), layout, 16)
     size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024)
-    node = explain(asked(moe(), nvidia(16), strategy, workload(global_batch_size=64)), "memory.overhead")
+    node = explain(asked(moe(), nvidia(16), layout, workload(global_batch_size=64)), "memory.overhead")
     made = dict(dict(dict(node.inputs)["outside the allocator"].inputs)["communicators"].inputs)
     assert made["DeepEP"].value == size
 
@@ -154,10 +154,12 @@ def bounds(layout, devices=16, model=None, *, switches=False):
     made = nvidia(devices)
     node = replace(made.tiers[0], in_network_reduction=switches)
     made = replace(made, tiers=(node, *made.tiers[1:]))
-    given, work = model or dense(), workload(global_batch_size=64, seq_len=6144 if layout.cp == 6 else 2048)
-    prepared = prepare(asked(given, made, layout, work))
-    found = evaluate(prepared.setting, prepared.inputs).outside.communicators
-    return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
+    value, work = model or dense(), workload(global_batch_size=64, seq_len=6144 if layout.cp == 6 else 2048)
+    prepared = prepare(asked(value, made, layout, work))
+    communicators = evaluate(prepared.setting, prepared.inputs).outside.communicators
+    return tuple(
+        float(item) / MIB for item in (communicators.low, communicators.expected, communicators.high)
+    )
 
 
 def ring(size, channels):
@@ -197,19 +199,21 @@ def test_stages_send_to_both_neighbours():
     assert bounds(Layout(pp=16), 16, dense(16)) == added(ring(16, 16), near)
 
 
-def least(strategy, places, devices=16):
+def least(layout, places, devices=16):
     """What all ways to shard have at least, in MiB, of communicators that may lie at several places."""
-    setting = prepare(asked(dense(), nvidia(devices), strategy, workload(global_batch_size=64))).setting
-    found = outside_bytes(setting, split_layout(strategy)[0], places, every_sharding=True).communicators
-    return tuple(float(each) / MIB for each in (found.low, found.expected, found.high))
+    setting = prepare(asked(dense(), nvidia(devices), layout, workload(global_batch_size=64))).setting
+    communicators = outside_bytes(setting, split_layout(layout)[0], places, every_sharding=True).communicators
+    return tuple(
+        float(item) / MIB for item in (communicators.low, communicators.expected, communicators.high)
+    )
 
 
 def test_a_bound_takes_each_group_where_it_needs_least_and_none_of_shards():
     """Two ranks of a node have 24 channels, of two nodes 16; shards and copies have groups of any size, or none."""
     alone = Group(size=1.0)
     groups = {"tp": (Group(size=2.0), Group(size=2.0, stride=8.0)), "dp_cp": (Group(size=8.0, stride=2.0),)}
-    found = least(Layout(tp=2, dp_shard=8), lambda axis: groups.get(axis, (alone,)))
-    assert found == added(ring(16, 16), ring(2, 16))
+    result = least(Layout(tp=2, dp_shard=8), lambda axis: groups.get(axis, (alone,)))
+    assert result == added(ring(16, 16), ring(2, 16))
 
 
 def test_experts_exchange_with_everybody():
@@ -252,12 +256,12 @@ def test_buffers_of_dispatchers_are_known_exactly():
     # Tokens that travel to experts in 8 bits come back in 16.
     narrow_tokens = replace(workload(global_batch_size=64), precision=Precision(activations="fp8"))
     prepared = prepare(asked(moe(), nvidia(8), replace(layout, dispatcher="deepep"), narrow_tokens))
-    found = evaluate(prepared.setting, prepared.inputs).outside.communicators
+    communicators = evaluate(prepared.setting, prepared.inputs).outside.communicators
     size_of_two = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 1024) / MIB
-    assert float(found.low) / MIB == pytest.approx(plain[0] + size_of_two)
+    assert float(communicators.low) / MIB == pytest.approx(plain[0] + size_of_two)
     narrow = replace(moe(), layers=tuple(
-        replace(each, ffn=replace(each.ffn, latent_size=256)) if isinstance(each.ffn, MoeFfn) else each
-        for each in moe().layers
+        replace(layer, ffn=replace(layer.ffn, latent_size=256)) if isinstance(layer.ffn, MoeFfn) else layer
+        for layer in moe().layers
     ))  # fmt: skip
     size = expert_buffer_bytes(ranks=8.0, hidden_bytes=2.0 * 256) / MIB
     assert bounds(replace(layout, dispatcher="deepep"), 8, narrow) == pytest.approx(added(plain, (size,) * 3))

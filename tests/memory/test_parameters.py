@@ -40,28 +40,28 @@ def held(**layout):
 
 def test_a_dense_layer():
     """Half of heads and columns over tp 2: biases of queries, keys and values with them, norms whole."""
-    found = held(tp=2).layers[0]
+    layer = held(tp=2).layers[0]
     attention, biases = HIDDEN * (6 + 2 * 2) * 40 + 6 * 40 * HIDDEN, (6 + 2 * 2) * 40
-    assert found.dense == 2 * HIDDEN + attention + biases + 3 * HIDDEN * 23
-    assert found.vectors == 2 * HIDDEN + biases
-    assert found.narrow == attention + 3 * HIDDEN * 23
-    assert found.largest.dense == HIDDEN * 6 * 40  # queries, or the output; gate and up are apart
-    assert (found.expert, found.largest.expert, found.num_experts, found.expert_tensors) == (0, 0, 0, 0)
-    assert (found.tensors, found.score_biases, found.vocabulary) == (2 + 3 + 3 + 1 + 2, 0, 0)
+    assert layer.dense == 2 * HIDDEN + attention + biases + 3 * HIDDEN * 23
+    assert layer.vectors == 2 * HIDDEN + biases
+    assert layer.narrow == attention + 3 * HIDDEN * 23
+    assert layer.largest.dense == HIDDEN * 6 * 40  # queries, or the output; gate and up are apart
+    assert (layer.expert, layer.largest.expert, layer.num_experts, layer.expert_tensors) == (0, 0, 0, 0)
+    assert (layer.tensors, layer.score_biases, layer.vocabulary) == (2 + 3 + 3 + 1 + 2, 0, 0)
 
 
 def test_a_layer_of_experts():
     """4 of 20 experts over ep 5; a router with a bias that selects, and a shared expert."""
-    found = held(ep=5, dp_shard=5).layers[1]
-    router, shared, each = HIDDEN * 20, 3 * HIDDEN * 58, 3 * HIDDEN * 34
-    assert found.dense == HIDDEN + router + 20 + shared
-    assert found.expert == 4 * (each + 2 * 34 + HIDDEN)
-    assert found.vectors == HIDDEN + 20
-    assert found.narrow == shared + 4 * each
-    assert found.largest.expert == 4 * HIDDEN * 34
-    assert found.largest.dense == HIDDEN * 58
-    assert (found.num_experts, found.expert_tensors, found.score_biases) == (20, 4, 20)
-    assert found.tensors == 1 + 2 + 4 + 2
+    layer = held(ep=5, dp_shard=5).layers[1]
+    router, shared, item = HIDDEN * 20, 3 * HIDDEN * 58, 3 * HIDDEN * 34
+    assert layer.dense == HIDDEN + router + 20 + shared
+    assert layer.expert == 4 * (item + 2 * 34 + HIDDEN)
+    assert layer.vectors == HIDDEN + 20
+    assert layer.narrow == shared + 4 * item
+    assert layer.largest.expert == 4 * HIDDEN * 34
+    assert layer.largest.dense == HIDDEN * 58
+    assert (layer.num_experts, layer.expert_tensors, layer.score_biases) == (20, 4, 20)
+    assert layer.tensors == 1 + 2 + 4 + 2
 
 
 @pytest.mark.parametrize(
@@ -82,32 +82,32 @@ def test_what_a_framework_holds_as_one_parameter(joined, dense, vectors, expert)
 
 def test_both_ends_and_prediction():
     """The head's matrix is told apart; prediction has its own norms, its join and the model's last layer."""
-    found = held()
-    assert (found.embedding.dense, found.embedding.tensors) == (VOCAB * HIDDEN, 1)
-    assert (found.head.dense, found.head.vocabulary, found.head.tensors) == (HIDDEN, VOCAB * HIDDEN, 2)
-    layer = found.layers[1]
-    assert found.mtp.dense == layer.dense + 2 * HIDDEN + 2 * HIDDEN * HIDDEN + HIDDEN
-    assert (found.mtp.expert, found.mtp.score_biases) == (layer.expert, 20)
-    assert found.mtp.tensors == layer.tensors + 2 + 1 + 1
+    result = held()
+    assert (result.embedding.dense, result.embedding.tensors) == (VOCAB * HIDDEN, 1)
+    assert (result.head.dense, result.head.vocabulary, result.head.tensors) == (HIDDEN, VOCAB * HIDDEN, 2)
+    layer = result.layers[1]
+    assert result.mtp.dense == layer.dense + 2 * HIDDEN + 2 * HIDDEN * HIDDEN + HIDDEN
+    assert (result.mtp.expert, result.mtp.score_biases) == (layer.expert, 20)
+    assert result.mtp.tensors == layer.tensors + 2 + 1 + 1
 
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_products_by_operator(tp):
-    found = held(tp=tp)
-    assert found.layers[0].products == {
+    result = held(tp=tp)
+    assert result.layers[0].products == {
         "attention.qkv": HIDDEN * 20 * 40 / tp,
         "attention.output": 12 * 40 * HIDDEN / tp,
         "ffn.up": HIDDEN * 2 * 46 / tp,
         "ffn.down": 46 * HIDDEN / tp,
     }
-    own = {name: size for name, size in found.layers[1].products.items() if name.startswith("moe")}
-    assert own == {"moe.router": HIDDEN * 20, "moe.up": HIDDEN * 68, "moe.down": 34 * HIDDEN}
+    products = {name: size for name, size in result.layers[1].products.items() if name.startswith("moe")}
+    assert products == {"moe.router": HIDDEN * 20, "moe.up": HIDDEN * 68, "moe.down": 34 * HIDDEN}
 
 
 def test_ungated_and_without_biases():
     plain = replace(
         MODEL, layers=(replace(DENSE, ffn=DenseFfn(ffn_hidden_size=46, gated=False)),), num_mtp_layers=0
     )
-    found = holdings(build_blocks(plain, toy.layout(Layout(), 462.0)))
-    assert found.layers[0].products["ffn.up"] == HIDDEN * 46
-    assert found.mtp is None
+    result = holdings(build_blocks(plain, toy.layout(Layout(), 462.0)))
+    assert result.layers[0].products["ffn.up"] == HIDDEN * 46
+    assert result.mtp is None

@@ -29,16 +29,16 @@ def stages(layout=PIPELINE, model=MODEL, work=WORK):
     return project(model, toy.cluster(layout.num_devices), layout, work, costs=toy.costs()).memory.stages
 
 
-def of(found, part):
-    return [getattr(stage, f"{part}_bytes") for stage in found]
+def of(result, part):
+    return [getattr(stage, f"{part}_bytes") for stage in result]
 
 
 @pytest.mark.parametrize(("zero", "shards"), [(0, (1, 1, 1)), (1, (1, 1, 5)), (2, (1, 5, 5)), (3, (5, 5, 5))])
 def test_states(zero, shards):
     """Weights in 2 bytes, gradients in 4, master copy and two moments in 12."""
-    found = stages(replace(PIPELINE, zero=zero))
+    result = stages(replace(PIPELINE, zero=zero))
     for part, size, ranks in zip(("weights", "gradients", "optimizer"), (2, 4, 12), shards, strict=True):
-        assert of(found, part) == pytest.approx([size * held / ranks for held in HELD])
+        assert of(result, part) == pytest.approx([size * item / ranks for item in HELD])
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_moments(optimizer, moments):
     """Of matrices inside layers, and of norms and both ends, averaged over the whole model."""
     inside, others = 6 * (PER_LAYER - HIDDEN), 6 * HIDDEN + 2 * HIDDEN * VOCAB + HIDDEN
     mean = (moments[0] * inside + moments[1] * others) / (inside + others)
-    found = stages(replace(PIPELINE, zero=0), work=replace(WORK, optimizer=optimizer))
-    assert of(found, "optimizer") == pytest.approx([(4 + 4 * mean) * held for held in HELD])
+    result = stages(replace(PIPELINE, zero=0), work=replace(WORK, optimizer=optimizer))
+    assert of(result, "optimizer") == pytest.approx([(4 + 4 * mean) * item for item in HELD])
 
 
 def test_states_of_other_types():
     """bf16 gradients and moments, no master copy."""
     precision = Precision(gradients="bf16", moments="bf16", master="none")
-    found = stages(replace(PIPELINE, zero=0), work=replace(WORK, precision=precision))
+    result = stages(replace(PIPELINE, zero=0), work=replace(WORK, precision=precision))
     assert [
-        stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes for stage in found
-    ] == pytest.approx([(2 + 2 + 4) * held for held in HELD])
+        stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes for stage in result
+    ] == pytest.approx([(2 + 2 + 4) * item for item in HELD])
 
 
 KEPT = TOKENS * (2 * HIDDEN + 2 * HIDDEN + 4 + 2 * 2 * WIDTH + 2 * WIDTH)
@@ -94,7 +94,7 @@ def test_of_outputs_that_stay_a_tensor_parallel_rank_may_keep_its_share():
         kept = [one - other for one, other in zip(whole, none, strict=True)]
         assert kept[0] > 0.0
         assert [one - other for one, other in zip(shares, none, strict=True)] == pytest.approx(
-            [each / part for each in kept]
+            [item / part for item in kept]
         )
 
 
@@ -117,10 +117,10 @@ MESSAGES = [2 * TOKENS * HIDDEN * count for count in (1, 2, 1)]
 def test_buffers():
     """Below stage 3 one dummy gradient of each shape in the parameters' type; buckets in that of gradients; messages."""
     shapes = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
-    assert of(stages(), "buffers") == pytest.approx([shapes + each for each in MESSAGES])
+    assert of(stages(), "buffers") == pytest.approx([shapes + item for item in MESSAGES])
     kernels = Kernels(bucket_elements=1e6, gradient_sum="after_product")
     sharded = of(stages(replace(PIPELINE, kernels=kernels)), "buffers")
-    assert sharded == pytest.approx([4e6 + each for each in MESSAGES])
+    assert sharded == pytest.approx([4e6 + item for item in MESSAGES])
     assert of(stages(replace(PIPELINE, zero=0, kernels=kernels)), "buffers") == MESSAGES
     none = replace(PIPELINE, kernels=Kernels(dummy_gradients=False))
     assert of(stages(none), "buffers") == MESSAGES
@@ -131,7 +131,7 @@ def test_gradients_that_are_received_ahead_have_a_buffer_for_every_microbatch():
     kernels = Kernels(dummy_gradients=False, receives_ahead=True)
     message = 2 * TOKENS * HIDDEN
     plain = stages(replace(PIPELINE, kernels=kernels))
-    assert of(plain, "buffers") == [message * each for each in (3, 4, 1)]
+    assert of(plain, "buffers") == [message * item for item in (3, 4, 1)]
     chunks = stages(replace(PIPELINE, vpp=2, kernels=kernels))
     assert of(chunks, "buffers") == [message * (2 * 3 + 1)] * 3
 
@@ -153,17 +153,17 @@ def test_groups_of_micro_batches_hold_all_of_a_chunk_and_the_warm_up():
 def test_what_comes_before_its_chunk_has_its_turn_waits(group, waiting):
     """Outputs of the last of three ranks on the first, and gradients of the first on the last: 6 - 3 of either."""
     layout = replace(IN_TURN, microbatch_group=group, kernels=Kernels(dummy_gradients=False))
-    found = stages(layout, work=replace(WORK, global_batch_size=60))
+    result = stages(layout, work=replace(WORK, global_batch_size=60))
     message = 2 * TOKENS * HIDDEN
-    assert of(found, "buffers") == [message * each for each in (2 + waiting, 2, 2 + waiting)]
+    assert of(result, "buffers") == [message * item for item in (2 + waiting, 2, 2 + waiting)]
 
 
 def test_buffers_of_sharded_parameters():
     """At the loss: the root's weights and the last block's; kept whole: weights, and gradients beyond their shards."""
     alone = Layout(dp_shard=5, zero=3, micro_batch_size=2)
-    (found,) = stages(alone)
+    (result,) = stages(alone)
     head = HIDDEN + HIDDEN * VOCAB
-    assert found.buffers_bytes == pytest.approx(2 * (HIDDEN * VOCAB + head) + 2 * PER_LAYER, rel=1e-12)
+    assert result.buffers_bytes == pytest.approx(2 * (HIDDEN * VOCAB + head) + 2 * PER_LAYER, rel=1e-12)
     (apart,) = stages(replace(alone, kernels=Kernels(gathers_ends_apart=True)))
     assert apart.buffers_bytes == pytest.approx(2 * head, rel=1e-12)
     few = Workload(seq_len=4, global_batch_size=5)
@@ -186,11 +186,11 @@ def test_gradients_in_16_bits_are_copied_to_fp32_where_activations_do_not_leave_
     """
     work = Workload(seq_len=2, global_batch_size=15, precision=Precision(gradients="bf16"))
     layout = Layout(pp=3, dp_shard=5, zero=0)
-    found = stages(layout, work=work)
+    result = stages(layout, work=work)
     standing = 2 * (HIDDEN * 2 * WIDTH + WIDTH * HIDDEN)
-    for stage, held, gradients in zip(found, HELD, (1, 2, 1), strict=True):
+    for stage, item, gradients in zip(result, HELD, (1, 2, 1), strict=True):
         messages = gradients * 2 * 2 * HIDDEN
-        expected = standing + max(messages, 4 * held - stage.activations_bytes)
+        expected = standing + max(messages, 4 * item - stage.activations_bytes)
         assert stage.buffers_bytes == pytest.approx(expected)
 
 
@@ -213,10 +213,10 @@ def test_overhead():
 
 def test_context_ranks_share_states():
     """They hold the same weights: 3 x cp 2 shards."""
-    (found,) = stages(Layout(cp=2, dp_shard=3, zero=2), work=Workload(seq_len=64, global_batch_size=3))
-    held = 6 * PER_LAYER + 2 * HIDDEN * VOCAB + HIDDEN
-    assert found.optimizer_bytes == pytest.approx(12 * held / 6)
-    assert found.gradients_bytes == pytest.approx(4 * held / 6)
+    (result,) = stages(Layout(cp=2, dp_shard=3, zero=2), work=Workload(seq_len=64, global_batch_size=3))
+    kept = 6 * PER_LAYER + 2 * HIDDEN * VOCAB + HIDDEN
+    assert result.optimizer_bytes == pytest.approx(12 * kept / 6)
+    assert result.gradients_bytes == pytest.approx(4 * kept / 6)
 
 
 def test_experts_are_sharded_over_their_own_replicas():
@@ -226,9 +226,9 @@ def test_experts_are_sharded_over_their_own_replicas():
     dense = 2 * (HIDDEN + HIDDEN * 10) + 2 * HIDDEN * VOCAB + HIDDEN
     expert = 2 * 5 * 3 * HIDDEN * WIDTH
     work = Workload(seq_len=64, global_batch_size=8)
-    (found,) = stages(Layout(dp_shard=8, ep=2), model, work)
-    assert found.weights_bytes == 2 * (dense + expert)
-    assert found.optimizer_bytes == pytest.approx(12 * (dense / 8 + expert / 4))
+    (result,) = stages(Layout(dp_shard=8, ep=2), model, work)
+    assert result.weights_bytes == 2 * (dense + expert)
+    assert result.optimizer_bytes == pytest.approx(12 * (dense / 8 + expert / 4))
     # Of two replicas of 4 ranks, each shards its experts over two.
     (hybrid,) = stages(Layout(dp_replicate=2, dp_shard=4, ep=2, zero=2), model, work)
     assert hybrid.optimizer_bytes == pytest.approx(12 * (dense / 4 + expert / 2))
@@ -237,18 +237,18 @@ def test_experts_are_sharded_over_their_own_replicas():
 
 def test_a_tied_matrix_is_held_once_on_one_stage_and_on_both_ends_of_several():
     tied = replace(MODEL, tied_embeddings=True)
-    (found,) = stages(Layout(dp_shard=5, micro_batch_size=2), tied)
-    assert found.weights_bytes == 2 * (6 * PER_LAYER + HIDDEN * VOCAB + HIDDEN)
-    assert of(stages(model=tied), "weights") == pytest.approx([2 * held for held in HELD])
+    (result,) = stages(Layout(dp_shard=5, micro_batch_size=2), tied)
+    assert result.weights_bytes == 2 * (6 * PER_LAYER + HIDDEN * VOCAB + HIDDEN)
+    assert of(stages(model=tied), "weights") == pytest.approx([2 * item for item in HELD])
 
 
 def test_a_small_vocabulary_leaves_the_most_to_gather_to_a_layer():
     """This layer's weights and the next one's, a gradient as made and as reduced, the root's weights, its head's gradient."""
     layout = Layout(dp_shard=5, zero=3, micro_batch_size=2)
-    (found,) = stages(layout, replace(MODEL, vocab_size=8))
+    (result,) = stages(layout, replace(MODEL, vocab_size=8))
     head = HIDDEN + HIDDEN * 8
     root = 2 * (HIDDEN * 8 + head) + 2 * head
-    assert found.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * PER_LAYER + root, rel=1e-12)
+    assert result.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * PER_LAYER + root, rel=1e-12)
     (apart,) = stages(replace(layout, kernels=Kernels(gathers_ends_apart=True)), replace(MODEL, vocab_size=8))
     assert apart.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * PER_LAYER, rel=1e-12)
 
@@ -342,15 +342,15 @@ def test_ranks_of_two_replicas_hold_stages_of_both():
     model = replace(MODEL, layers=(LAYER,) * 4)
     layout = Layout(pp=2, micro_batch_size=2, schedule="dualpipe")
     work = Workload(seq_len=512, global_batch_size=8)
-    found = stages(layout, model, work)
-    held = 4 * PER_LAYER + HIDDEN + 2 * HIDDEN * VOCAB
+    result = stages(layout, model, work)
+    kept = 4 * PER_LAYER + HIDDEN + 2 * HIDDEN * VOCAB
     for part, size in (("weights", 2), ("gradients", 4), ("optimizer", 12)):
-        assert of(found, part) == [size * held] * 2
+        assert of(result, part) == [size * kept] * 2
 
 
 def test_a_matrix_of_more_than_the_tokens_makes_the_head_s_backward_its_fullest_moment():
     """Its product: kept norm, both gradients, and the matrix's own gradient in the parameters' type."""
-    (found,) = stages(
+    (result,) = stages(
         Layout(),
         work=Workload(seq_len=32, global_batch_size=1),
         model=replace(MODEL, layers=(LAYER,)),
@@ -359,23 +359,23 @@ def test_a_matrix_of_more_than_the_tokens_makes_the_head_s_backward_its_fullest_
     ends = 2 * HIDDEN + 2 * HIDDEN + 4
     product = 32 * (ends + 2 * VOCAB + 2 * HIDDEN) + 2 * HIDDEN * VOCAB
     assert product > 32 * (ends + 6 * VOCAB)
-    assert found.activations_bytes == pytest.approx(kept + product)
+    assert result.activations_bytes == pytest.approx(kept + product)
 
 
 def test_buffers_of_weights_gathered_one_by_one():
     """Two of the largest, or the head's one, in 16 bits beside a gradient as its product made it."""
-    each = Layout(dp_shard=5, zero=3, micro_batch_size=2, kernels=Kernels(gathers_each_weight=True))
-    (found,) = stages(each)
-    assert found.buffers_bytes == max((2 * 2 + 2) * HIDDEN * WIDTH, (2 + 2) * HIDDEN * VOCAB)
-    (narrow,) = stages(each, replace(MODEL, vocab_size=8))
+    layout = Layout(dp_shard=5, zero=3, micro_batch_size=2, kernels=Kernels(gathers_each_weight=True))
+    (result,) = stages(layout)
+    assert result.buffers_bytes == max((2 * 2 + 2) * HIDDEN * WIDTH, (2 + 2) * HIDDEN * VOCAB)
+    (narrow,) = stages(layout, replace(MODEL, vocab_size=8))
     assert narrow.buffers_bytes == (2 * 2 + 2) * HIDDEN * WIDTH  # gate and up apart
-    (aside,) = stages(replace(each, kernels=Kernels(gathers_aside=True)))
-    (plain,) = stages(replace(each, kernels=Kernels()))
+    (aside,) = stages(replace(layout, kernels=Kernels(gathers_aside=True)))
+    (plain,) = stages(replace(layout, kernels=Kernels()))
     # Received in memory of another stream: what stands at the root, and the first layer before that is copied out.
     root = HIDDEN * VOCAB + HIDDEN + HIDDEN * VOCAB
     assert aside.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * (PER_LAYER + root))
     apart, plain = (
-        stages(replace(each, kernels=Kernels(gathers_aside=on, gathers_ends_apart=True)))[0]
+        stages(replace(layout, kernels=Kernels(gathers_aside=on, gathers_ends_apart=True)))[0]
         for on in (True, False)
     )
     end = HIDDEN * VOCAB + HIDDEN  # the head with its norm; the embedding is a group of its own
@@ -385,7 +385,7 @@ def test_buffers_of_weights_gathered_one_by_one():
 def test_the_head_is_gathered_and_reduced_where_it_is():
     """Weight by weight on three stages: the last has the head's matrix in whole, the others two of their largest."""
     layout = replace(PIPELINE, zero=3, reshard="always", kernels=Kernels(gathers_each_weight=True))
-    messages = [each * 2 * TOKENS * HIDDEN for each in (1, 2, 1)]
+    messages = [item * 2 * TOKENS * HIDDEN for item in (1, 2, 1)]
     largest = [(2 * 2 + 2) * HIDDEN * WIDTH] * 2 + [(2 + 2) * HIDDEN * VOCAB]
     expected = [a + b for a, b in zip(largest, messages, strict=True)]
     assert of(stages(layout), "buffers") == pytest.approx(expected)
@@ -393,10 +393,10 @@ def test_the_head_is_gathered_and_reduced_where_it_is():
 
 def test_a_tied_matrix_on_one_stage_is_gathered_once():
     layout, tied = Layout(dp_shard=5, zero=3, micro_batch_size=2), replace(MODEL, tied_embeddings=True)
-    (found,), (apart,) = stages(layout, tied), stages(layout)
-    assert apart.buffers_bytes - found.buffers_bytes == pytest.approx(2 * HIDDEN * VOCAB, rel=1e-2)
+    (result,), (apart,) = stages(layout, tied), stages(layout)
+    assert apart.buffers_bytes - result.buffers_bytes == pytest.approx(2 * HIDDEN * VOCAB, rel=1e-2)
     (aside,) = stages(replace(layout, kernels=Kernels(gathers_aside=True)), tied)
-    beside = aside.overhead_bytes - found.overhead_bytes
+    beside = aside.overhead_bytes - result.overhead_bytes
     assert beside == pytest.approx(2 * (PER_LAYER + HIDDEN * VOCAB + HIDDEN))
 
 
@@ -418,8 +418,8 @@ def test_updated_experts_are_received_too():
         stages(Layout(dp_shard=8, ep=2, kernels=Kernels(receives_copies=on)), EXPERTS, work)[0]
         for on in (True, False)
     )
-    held = 2 * (HIDDEN + HIDDEN * 10 + EXPERT) + HIDDEN + 2 * HIDDEN * 8
-    assert received.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * held)
+    kept = 2 * (HIDDEN + HIDDEN * 10 + EXPERT) + HIDDEN + 2 * HIDDEN * 8
+    assert received.overhead_bytes - plain.overhead_bytes == pytest.approx(2 * kept)
 
 
 def test_copies_among_neighbours_stay_beside_the_shards():
@@ -446,36 +446,36 @@ def test_buffers_of_sharded_experts():
     layout = Layout(dp_shard=8, ep=2, zero=3)
     work = Workload(seq_len=64, global_batch_size=8)
     dense = HIDDEN + HIDDEN * 10
-    (found,) = stages(layout, EXPERTS, work)
+    (result,) = stages(layout, EXPERTS, work)
     root = 2 * (HIDDEN + 2 * HIDDEN * 8) + 2 * (HIDDEN + HIDDEN * 8)  # weights, and the head's gradient
-    assert found.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * (dense + EXPERT) + root, rel=1e-12)
-    (each,) = stages(replace(layout, kernels=Kernels(gathers_each_weight=True)), EXPERTS, work)
+    assert result.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * (dense + EXPERT) + root, rel=1e-12)
+    (item,) = stages(replace(layout, kernels=Kernels(gathers_each_weight=True)), EXPERTS, work)
     # The largest weights: the router's, and either half of the first product of all experts of a rank.
-    assert each.buffers_bytes == (2 * 2 + 2) * (HIDDEN * 10 + 5 * HIDDEN * WIDTH)
+    assert item.buffers_bytes == (2 * 2 + 2) * (HIDDEN * 10 + 5 * HIDDEN * WIDTH)
     (whole,) = stages(replace(layout, reshard="never"), EXPERTS, work)
     ends = 2 * HIDDEN * 8 + HIDDEN
     expected = (2 + 4 * 7 / 8) * (2 * dense + ends) + (2 + 4 * 3 / 4) * 2 * EXPERT
     assert whole.buffers_bytes == pytest.approx(expected)
     (near,) = stages(replace(layout, reshard=2), EXPERTS, work)
-    assert near.buffers_bytes - found.buffers_bytes == pytest.approx(2 * (2 * dense + ends + 2 * EXPERT) / 2)
+    assert near.buffers_bytes - result.buffers_bytes == pytest.approx(2 * (2 * dense + ends + 2 * EXPERT) / 2)
     (aside,) = stages(replace(layout, kernels=Kernels(gathers_aside=True)), EXPERTS, work)
-    assert aside.overhead_bytes - found.overhead_bytes == pytest.approx(2 * (dense + EXPERT))
+    assert aside.overhead_bytes - result.overhead_bytes == pytest.approx(2 * (dense + EXPERT))
 
 
 def test_one_expert_rank_per_shard_gathers_nothing_of_experts():
     """ep 8 of dp 8: of experts there is one copy."""
     layout = Layout(dp_shard=5, ep=5, zero=3)
-    (found,) = stages(layout, EXPERTS, Workload(seq_len=64, global_batch_size=5))
+    (result,) = stages(layout, EXPERTS, Workload(seq_len=64, global_batch_size=5))
     root = 2 * (HIDDEN + 2 * HIDDEN * 8) + 2 * (HIDDEN + HIDDEN * 8)
-    assert found.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * (HIDDEN + HIDDEN * 10) + root, rel=1e-12)
+    assert result.buffers_bytes == pytest.approx((2 * 2 + 2 + 4) * (HIDDEN + HIDDEN * 10) + root, rel=1e-12)
 
 
 def test_gradients_as_products_made_them_stay_beside_their_sum():
     """DeepSpeed in bf16: 2 + 4 bytes of each parameter."""
-    found = stages(replace(PIPELINE, zero=0, kernels=Kernels(keeps_product_gradients=True)))
-    assert of(found, "gradients") == pytest.approx([(4 + 2) * held for held in HELD])
+    result = stages(replace(PIPELINE, zero=0, kernels=Kernels(keeps_product_gradients=True)))
+    assert of(result, "gradients") == pytest.approx([(4 + 2) * item for item in HELD])
     sharded = stages(replace(PIPELINE, zero=2, kernels=Kernels(keeps_product_gradients=True)))
-    assert of(sharded, "gradients") == pytest.approx([4 * held / 5 for held in HELD])
+    assert of(sharded, "gradients") == pytest.approx([4 * item / 5 for item in HELD])
 
 
 def test_gradients_of_the_update_that_find_no_room_are_lost():
@@ -484,8 +484,8 @@ def test_gradients_of_the_update_that_find_no_room_are_lost():
     flat, plain = (
         stages(replace(PIPELINE, kernels=Kernels(flat_update=on)), work=work) for on in (True, False)
     )
-    for one, other, held in zip(flat, plain, HELD, strict=True):
-        lost = min(4 * held / 5, other.activations_bytes)
+    for one, other, item in zip(flat, plain, HELD, strict=True):
+        lost = min(4 * item / 5, other.activations_bytes)
         assert one.overhead_bytes - other.overhead_bytes == pytest.approx(lost)
 
 
@@ -515,8 +515,8 @@ def test_updated_parameters_are_received_in_tensors_that_find_no_room(bucket, wa
             )
             for on in (True, False)
         )
-        for one, other, held in zip(received, plain, HELD, strict=True):
-            expected = exists * 2 * held / (max(1.0, held // bucket) if waits else 1.0)
+        for one, other, item in zip(received, plain, HELD, strict=True):
+            expected = exists * 2 * item / (max(1.0, item // bucket) if waits else 1.0)
             assert one.overhead_bytes - other.overhead_bytes == pytest.approx(expected)
 
 
@@ -528,8 +528,8 @@ def test_what_the_update_copies_and_what_it_receives_are_not_there_at_once():
         stages(replace(layout, kernels=Kernels(flat_update=on, receives_copies=on)), work=work)
         for on in (True, False)
     )
-    for one, other, held in zip(both, none, HELD, strict=True):
-        assert one.overhead_bytes - other.overhead_bytes == pytest.approx(max(4 / 5 * held, 2 * held))
+    for one, other, item in zip(both, none, HELD, strict=True):
+        assert one.overhead_bytes - other.overhead_bytes == pytest.approx(max(4 / 5 * item, 2 * item))
 
 
 def test_a_single_replica_receives_nothing():
@@ -547,7 +547,7 @@ def test_a_single_replica_receives_nothing():
 @pytest.mark.parametrize("sp", [False, True])
 def test_what_sums_over_tp_read_stays_reserved_while_the_host_is_ahead(queued, layers, sp):
     """A whole stream of 2 bytes of each layer in the queue, of the two of a stage at most; of one with two chunks."""
-    for tp, vpp, waits, held in (
+    for tp, vpp, waits, kept in (
         (1, 1, False, 0),
         (2, 1, False, layers),
         (2, 2, False, min(layers, 1)),
@@ -559,7 +559,7 @@ def test_what_sums_over_tp_read_stays_reserved_while_the_host_is_ahead(queued, l
             for count in (queued, 0)
         )
         for one, other in zip(ahead, plain, strict=True):
-            assert one.overhead_bytes - other.overhead_bytes == pytest.approx(held * 2 * TOKENS * HIDDEN)
+            assert one.overhead_bytes - other.overhead_bytes == pytest.approx(kept * 2 * TOKENS * HIDDEN)
             assert one.allocated_bytes == other.allocated_bytes
 
 
@@ -567,29 +567,33 @@ def test_layers_that_are_replayed_together_are_there_together():
     """Units of two: inputs of three of six layers, and at work another layer's tensors and one more result."""
     layout = Layout(dp_shard=5, micro_batch_size=2, recompute=Recompute(granularity="full", unit=2))
     one = replace(layout, recompute=Recompute(granularity="full"))
-    (pairs,), (single,) = (stages(each, replace(MODEL, vocab_size=8)) for each in (layout, one))
+    (pairs,), (single,) = (stages(item, replace(MODEL, vocab_size=8)) for item in (layout, one))
     stream = 2 * TOKENS * HIDDEN
     assert pairs.activations_bytes - single.activations_bytes == pytest.approx(KEPT - 3 * stream)
 
 
 def test_only_some_layers_are_replayed():
     """Two of six: the input of each instead of what it keeps; at work as a layer that is replayed."""
-    some, plain, all_of_them = (
-        stages(Layout(dp_shard=5, micro_batch_size=2, recompute=each), replace(MODEL, vocab_size=8))[0]
-        for each in (Recompute(granularity="full", num_layers=2), Recompute(), Recompute(granularity="full"))
+    subset, plain, all_of_them = (
+        stages(Layout(dp_shard=5, micro_batch_size=2, recompute=recompute), replace(MODEL, vocab_size=8))[0]
+        for recompute in (
+            Recompute(granularity="full", num_layers=2),
+            Recompute(),
+            Recompute(granularity="full"),
+        )
     )
     stream = 2 * TOKENS * HIDDEN
-    assert some.activations_bytes - all_of_them.activations_bytes == pytest.approx(4 * (KEPT - stream))
-    assert plain.activations_bytes > some.activations_bytes
+    assert subset.activations_bytes - all_of_them.activations_bytes == pytest.approx(4 * (KEPT - stream))
+    assert plain.activations_bytes > subset.activations_bytes
 
 
 def test_weights_in_8_bits():
     """Kept blockwise along rows and columns with scales of 4 bytes per 128 instead of once; the rest in 16 bits."""
     precision = Precision(compute="fp8", recipe="blockwise", parameters="fp8")
     work = Workload(seq_len=64, global_batch_size=8, precision=precision)
-    (found,) = stages(Layout(dp_shard=8, ep=2), EXPERTS, work)
+    (result,) = stages(Layout(dp_shard=8, ep=2), EXPERTS, work)
     narrow, others = 2 * EXPERT, 2 * (HIDDEN + HIDDEN * 10) + HIDDEN + 2 * HIDDEN * 8
-    assert found.weights_bytes == pytest.approx(2 * (1 + 4 / 128) * narrow + 2 * others)
+    assert result.weights_bytes == pytest.approx(2 * (1 + 4 / 128) * narrow + 2 * others)
     # Stage 3 gathers in 8 bits, and narrows again what it gathered.
     (sharded,) = stages(Layout(dp_shard=8, ep=2, zero=3), EXPERTS, work)
     assert sharded.weights_bytes == pytest.approx(narrow / 4 + 2 * others / 8)

@@ -77,25 +77,25 @@ HELD = StateBytes(
 def test_states_that_the_host_updates_leave_the_device(share, left, master):
     """Ten parameters with 12 bytes of states, of which `left` stay; the host adds fp32 gradients, and weights."""
     offload = Offload(optimizer=share, master=master)
-    found = on_host(HELD, offload, np.array(1.0), left, 99.0)
+    result = on_host(HELD, offload, np.array(1.0), left, 99.0)
     moved = 120.0 - left * 10.0
-    assert (found.weights, found.gradients, found.frozen) == (20.0, 40.0, 6.0)
-    assert found.optimizer == 120.0 - share * moved
-    assert (found.update, found.updated) == (7.0 * (1 - share), 10.0 * (1 - share))
-    assert found.copied == (share * 10.0 if left else 0.0)
-    assert found.host == share * moved + (4.0 if master else 8.0) * share * 10.0
-    assert (found.host_updated, found.host_optimizer) == (share * 10.0, share * 120.0)
-    assert (found.host_weights, found.host_gradients) == (0.0, 0.0)
+    assert (result.weights, result.gradients, result.frozen) == (20.0, 40.0, 6.0)
+    assert result.optimizer == 120.0 - share * moved
+    assert (result.update, result.updated) == (7.0 * (1 - share), 10.0 * (1 - share))
+    assert result.copied == (share * 10.0 if left else 0.0)
+    assert result.host == share * moved + (4.0 if master else 8.0) * share * 10.0
+    assert (result.host_updated, result.host_optimizer) == (share * 10.0, share * 120.0)
+    assert (result.host_weights, result.host_gradients) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("zero", "gone"), [(2.0, 0.0), (3.0, 1.0)])
 def test_offloaded_shards_of_stage_3_leave_the_device_whole(zero, gone):
-    found = on_host(HELD, Offload(parameters=True), np.array(zero), 0.0, 99.0)
+    result = on_host(HELD, Offload(parameters=True), np.array(zero), 0.0, 99.0)
     kept = 1.0 - gone
-    assert (found.weights, found.frozen, found.gradients) == (20.0 * kept, 6.0 * kept, 40.0 * kept)
-    assert (found.optimizer, found.update, found.updated) == (120.0 * kept, 7.0 * kept, 10.0 * kept)
-    assert found.host == gone * (120.0 + 4.0 * 10.0 + 20.0)
-    assert (found.host_weights, found.host_gradients) == (gone * 99.0, gone * 40.0)
+    assert (result.weights, result.frozen, result.gradients) == (20.0 * kept, 6.0 * kept, 40.0 * kept)
+    assert (result.optimizer, result.update, result.updated) == (120.0 * kept, 7.0 * kept, 10.0 * kept)
+    assert result.host == gone * (120.0 + 4.0 * 10.0 + 20.0)
+    assert (result.host_weights, result.host_gradients) == (gone * 99.0, gone * 40.0)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_a_forward_that_crosses_a_backward_stands_beside_it(pp, vpp):
     """The next micro-batch's first layer, whole, while the backward of this one's last layer has freed nothing."""
     alone = Layout(pp=pp, vpp=vpp, dp_shard=16 // pp, ep=4)
     crossed = replace(alone, overlap=replace(alone.overlap, expert=True))
-    whole, both = (project(MOE, CLUSTER, each, WORKLOAD).memory.stages[0] for each in (alone, crossed))
+    whole, both = (project(MOE, CLUSTER, item, WORKLOAD).memory.stages[0] for item in (alone, crossed))
     (layer,) = block_loads(MOE, alone, WORKLOAD).layers
     if pp > 1:  # else the loss is what lasts
         beside = both.activations_bytes - whole.activations_bytes
@@ -148,7 +148,7 @@ def test_a_forward_that_crosses_a_backward_stands_beside_it(pp, vpp):
 def test_one_micro_batch_crosses_no_other():
     alone = Layout(dp_shard=16, ep=4, micro_batch_size=4)
     crossed = replace(alone, overlap=replace(alone.overlap, expert=True))
-    one, other = (project(MOE, CLUSTER, each, WORKLOAD).memory for each in (alone, crossed))
+    one, other = (project(MOE, CLUSTER, item, WORKLOAD).memory for item in (alone, crossed))
     assert one == other
 
 
@@ -263,8 +263,8 @@ def test_gpipe_keeps_the_losses_of_all_microbatches_on_the_last_rank():
         for count in (2, 3)
     )  # fmt: skip
     softmax = [
-        next(tensor.num_bytes for tensor in each.ranks[3].peak.tensors if tensor.name == "head.softmax")
-        for each in (few, many)
+        next(tensor.num_bytes for tensor in item.ranks[3].peak.tensors if tensor.name == "head.softmax")
+        for item in (few, many)
     ]
     assert softmax[1] / softmax[0] == pytest.approx(1.5)
 
@@ -379,7 +379,7 @@ def test_every_moment_of_one_forward_one_backward():
     first, last = timeline.ranks
     assert first.activations.tolist() == [0, 110, 100, 210, 200, 230, 100, 130, 0, 0, 0]
     assert last.activations.tolist() == [0, 220, 207, 240, 0, 220, 207, 240, 0, 0, 0]
-    (f0, b0), (f1, b1) = ((each.forward_s, each.backward_s) for each in result.stage_times)
+    (f0, b0), (f1, b1) = ((stage_time.forward_s, stage_time.backward_s) for stage_time in result.stage_times)
     back = [max(2 * f0, f0 + f1 + b1)]
     back.append(max(back[0] + b0, f0 + 2 * (f1 + b1)))
     ends = [back[1] + b0, back[1] + b0 + result.time_s["optimizer"]]
@@ -388,7 +388,7 @@ def test_every_moment_of_one_forward_one_backward():
     )
     assert timeline.step_time_s == pytest.approx(ends[1])
     assert first.allocated.tolist() == pytest.approx(
-        [each + 15 for each in (0, 110, 100, 210, 200, 230, 100, 130, 0, 50 - 8, 0)]
+        [item + 15 for item in (0, 110, 100, 210, 200, 230, 100, 130, 0, 50 - 8, 0)]
     )
     assert (first.peak.action, first.peak.in_flight, first.peak.allocated_bytes) == ("0B0", 2, 230 + 15)
     assert first.peak.time_s == pytest.approx(back[0])
@@ -426,7 +426,7 @@ def test_a_split_backward_lets_go_with_its_weight_gradients():
     last = timeline.ranks[1]
     # F0 I0 F1 I1 W0 W1
     assert last.activations.tolist() == [0, 220, 207, 240, 80, 300, 287, 320, 160, 160, 80, 80, 0, 0, 0]
-    (f0, _), (f1, b1) = ((each.forward_s, each.backward_s) for each in result.stage_times)
+    (f0, _), (f1, b1) = ((stage_time.forward_s, stage_time.backward_s) for stage_time in result.stage_times)
     begins = last.time_s[1:-2:2].tolist()
     assert begins[:2] == pytest.approx([f0, f0 + f1])
     assert begins[4] - begins[3] == pytest.approx(b1 / 2)

@@ -35,9 +35,9 @@ def asked(model, *, trainable, precision=None, seq_len=512, batch=1, **words):
 def test_qlora_fits_65b_on_48_gb():
     """Dettmers et al. 2023, arXiv:2305.14314, abstract: 65B on one 48 GB GPU, instead of more than 780 GB."""
     paged = {"offload": {"optimizer": 1.0}, "recompute": {"granularity": "full"}}
-    found = asked("llama-65b", trainable={"lora_rank": 64}, precision={"gradients": "bf16"}, **paged)
-    assert found.memory.peak_bytes < 48e9
-    assert found.memory.stages[0].weights_bytes > 33e9
+    result = asked("llama-65b", trainable={"lora_rank": 64}, precision={"gradients": "bf16"}, **paged)
+    assert result.memory.peak_bytes < 48e9
+    assert result.memory.stages[0].weights_bytes > 33e9
     whole = asked("llama-65b", trainable={}, precision={"frozen": None, "parameters": "fp32"}, zero=0)
     states = whole.memory.stages[0]
     assert states.weights_bytes + states.gradients_bytes + states.optimizer_bytes > 780e9
@@ -57,16 +57,16 @@ def test_double_quantisation_saves_three_gigabytes_of_65b():
 def test_lora_of_gpt3_holds_350_gb_of_weights_and_35_mb_of_adapters():
     """Hu et al. 2021, arXiv:2106.09685, section 4.2: 1.2 TB become 350 GB, a checkpoint 35 MB at rank 4."""
     trainable = {"lora_rank": 4, "lora_targets": ("q_proj", "v_proj")}
-    found = asked("gpt3-175b", trainable=trainable, precision={"frozen": "bf16"})
-    stage = found.memory.stages[0]
+    result = asked("gpt3-175b", trainable=trainable, precision={"frozen": "bf16"})
+    stage = result.memory.stages[0]
     assert stage.frozen_bytes == pytest.approx(350e9, rel=0.01)
-    assert 2.0 * found.params.trained == pytest.approx(35 * 2**20, rel=0.05)
+    assert 2.0 * result.params.trained == pytest.approx(35 * 2**20, rel=0.05)
     assert (stage.gradients_bytes + stage.optimizer_bytes) / stage.weights_bytes < 1e-3
 
 
 def test_qlora_of_405b_on_eight_devices():
     """torchtune, README.md: QLoRA of Llama 3.1 405B takes 44.8 GB on each of 8 A100."""
-    found = asked(
+    result = asked(
         "llama-3.1-405b",
         trainable={"lora_rank": 16},
         devices=8,
@@ -75,13 +75,13 @@ def test_qlora_of_405b_on_eight_devices():
         dp_shard=8,
         recompute={"granularity": "full"},
     )
-    assert found.memory.stages[0].weights_bytes == pytest.approx(405.9e9 * 0.516 / 8, rel=0.05)
-    assert found.memory.peak_bytes == pytest.approx(44.8e9, rel=0.15)
+    assert result.memory.stages[0].weights_bytes == pytest.approx(405.9e9 * 0.516 / 8, rel=0.05)
+    assert result.memory.peak_bytes == pytest.approx(44.8e9, rel=0.15)
 
 
 def test_lora_of_8b_on_24_gb():
     """torchtune, README.md: LoRA of Llama 3.1 8B takes 16.2 GiB on an RTX 4090, batch and sequences short."""
-    found = asked(
+    result = asked(
         "llama-3.1-8b",
         trainable={
             "lora_rank": 8,
@@ -91,18 +91,18 @@ def test_lora_of_8b_on_24_gb():
         seq_len=128,
         recompute={"granularity": "full"},
     )
-    assert found.memory.stages[0].allocated_bytes / GIB == pytest.approx(16.2, rel=0.06)
+    assert result.memory.stages[0].allocated_bytes / GIB == pytest.approx(16.2, rel=0.06)
 
 
 @pytest.mark.parametrize("model", [dense(), moe()])
 def test_states_follow_trained_elements(model):
     """Weights are all there, gradients and optimizer states are those of trained elements."""
     run = {"seq_len": 256, "global_batch_size": 8}
-    strategy = Layout(dp_shard=8, ep=2 if model.is_moe else 1)
+    layout = Layout(dp_shard=8, ep=2 if model.is_moe else 1)
 
     def stage(**more):
-        found = project(model, cluster(8), strategy, Workload(**run, **more))
-        return found.memory.stages[0], found.params
+        result = project(model, cluster(8), layout, Workload(**run, **more))
+        return result.memory.stages[0], result.params
 
     whole, _ = stage()
     frozen, params = stage(trainable=Trainable(frozen=("embedding", "head", "norm")))
@@ -119,12 +119,12 @@ def test_states_follow_trained_elements(model):
 
 @pytest.mark.parametrize(("frozen", "numbers"), [("fp32", 30.0), ("bf16", 30.0), ("int8", 20.0)])
 def test_frozen_weights_travel_as_they_are_kept_but_never_wider_than_products_take_them(frozen, numbers):
-    held = Weights(
+    weights = Weights(
         dense=30.0, expert=0.0, trained=Elements(dense=10.0, expert=0.0),
         **{"quantised" if frozen == "int8" else "frozen": Elements(dense=20.0, expert=0.0)},
     )  # fmt: skip
-    assert held.sent(Precision(frozen=frozen)).dense == numbers
-    head = replace(held, **{name: Elements(dense=0.0, expert=0.0, vocabulary=20.0) for name in (
+    assert weights.sent(Precision(frozen=frozen)).dense == numbers
+    head = replace(weights, **{name: Elements(dense=0.0, expert=0.0, vocabulary=20.0) for name in (
         "quantised" if frozen == "int8" else "frozen",
     )})  # fmt: skip
     assert head.sent(Precision(frozen=frozen)).vocabulary == numbers - 10
@@ -132,7 +132,7 @@ def test_frozen_weights_travel_as_they_are_kept_but_never_wider_than_products_ta
 
 def test_a_gather_takes_products_numbers():
     """Of 32-bit products parameters travel in 32 bits: TF32 takes them so, and rounds them itself."""
-    assert [gathered_bytes(Precision(compute=each)) for each in ("fp32", "tf32", "bf16", "fp8")] == [
+    assert [gathered_bytes(Precision(compute=name)) for name in ("fp32", "tf32", "bf16", "fp8")] == [
         4,
         4,
         2,
@@ -155,13 +155,13 @@ def test_weights_kept_in_8_bits_travel_in_8_but_embeddings_and_norms_do_not(type
     for model in (dense(), moe()):
         work = Workload(seq_len=256, global_batch_size=8, precision=precision)
         parts = holdings(build_blocks(model, ShardingRules.from_workload(work, *split_layout(Layout()))))
-        for each in (*parts.layers, parts.embedding, parts.head):
-            of_products = each.narrow_trained
-            sent, size = each.sent(precision), gathered_bytes(precision)
+        for layer in (*parts.layers, parts.embedding, parts.head):
+            of_products = layer.narrow_trained
+            sent, size = layer.sent(precision), gathered_bytes(precision)
             for group in ("dense", "expert"):
-                own, all_of = getattr(of_products, group), getattr(each, group)
-                assert getattr(sent, group) * size == pytest.approx(narrow * own + wide * (all_of - own))
-            assert sent.vocabulary == each.vocabulary
+                local, all_of = getattr(of_products, group), getattr(layer, group)
+                assert getattr(sent, group) * size == pytest.approx(narrow * local + wide * (all_of - local))
+            assert sent.vocabulary == layer.vocabulary
         last = parts.layers[-1]
         assert parts.embedding.narrow_trained.dense == 0.0
         assert 0.0 < last.narrow_trained.dense < last.dense

@@ -32,9 +32,9 @@ def main(folder: str) -> None:
             os.environ.clear()
             os.environ.update(before)
             try:
-                found = config_args.load_config_from_file(str(path))
-                _as_launched(found)
-                answers.append(_understood(found, ParallelismConfig(), FullyShardedDataParallelPlugin()))
+                config = config_args.load_config_from_file(str(path))
+                _as_launched(config)
+                answers.append(_understood(config, ParallelismConfig(), FullyShardedDataParallelPlugin()))
             except Exception as error:
                 answers.append({"refused": f"{type(error).__name__}: {error}"})
     json.dump(answers, sys.stdout)
@@ -52,7 +52,7 @@ def _understood(config: Any, degrees: Any, plugin: Any) -> dict[str, Any]:
     if config.parallelism_config and degrees.total_size != config.num_processes:  # Accelerator asks the same
         msg = f"{degrees.total_size} processes of parallelism_config, {config.num_processes} of the launch"
         raise ValueError(msg)
-    strategy = plugin.sharding_strategy
+    layout = plugin.sharding_strategy
     return {
         "devices": config.num_processes,
         "dp_replicate": degrees.dp_replicate_size,
@@ -61,7 +61,7 @@ def _understood(config: Any, degrees: Any, plugin: Any) -> dict[str, Any]:
         "cp": degrees.cp_size * degrees.sp_size,
         "version": plugin.fsdp_version,
         "reshard": plugin.reshard_after_forward if isinstance(plugin.reshard_after_forward, bool) else None,
-        "sharding": getattr(strategy, "name", None),
+        "sharding": getattr(layout, "name", None),
         "offload": str(plugin.cpu_offload),
         "recompute": plugin.activation_checkpointing,
     }

@@ -31,7 +31,7 @@ USUAL = ("skip_jax_distributed_system=true", "enable_checkpointing=false")
 def main(_: str) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     logging.disable(logging.CRITICAL)
-    asked = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     answers = []
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
         import jax
@@ -39,10 +39,10 @@ def main(_: str) -> None:
         from maxtext.utils import max_utils
 
         path = Path(folder) / "run.yml"
-        for each in asked:
-            jax.devices = lambda *_, number=each["devices"]: [None] * number
-            max_utils.get_num_slices = lambda _, number=each["slices"]: number
-            path.write_text(each["text"])
+        for item in question:
+            jax.devices = lambda *_, number=item["devices"]: [None] * number
+            max_utils.get_num_slices = lambda _, number=item["slices"]: number
+            path.write_text(item["text"])
             try:
                 answers.append(_understood(pyconfig.initialize(["train", str(path), *USUAL])))
             except Exception as error:

@@ -47,30 +47,30 @@ def asked_for(attention, ffn, layout):
         layout["recompute"] = Recompute(
             granularity=again["granularity"], modules=tuple(again.get("modules", ()))
         )
-    asked = tiny.question(getattr(tiny, attention), getattr(tiny, ffn), microbatches=1, **layout)
-    asked = replace(
-        asked, framework=load_framework("megatron-core"), model=replace(asked.model, vocab_multiple=1)
+    question = tiny.question(getattr(tiny, attention), getattr(tiny, ffn), microbatches=1, **layout)
+    question = replace(
+        question, framework=load_framework("megatron-core"), model=replace(question.model, vocab_multiple=1)
     )
-    asked = replace(asked, workload=replace(asked.workload, optimizer="sgd"))
-    assert adapter_of(asked).package == "megatron-core"
-    return replace(asked, strategy=as_run(asked).layout)
+    question = replace(question, workload=replace(question.workload, optimizer="sgd"))
+    assert adapter_of(question).package == "megatron-core"
+    return replace(question, strategy=as_run(question).layout)
 
 
 def one(_rank, attention, ffn, layout):
     """Return what a rank by itself finds."""
-    asked = asked_for(attention, ffn, layout)
-    training = Training(asked, CPU)
-    count = sum(each.numel() for each in training.blocks.parameters())
+    question = asked_for(attention, ffn, layout)
+    training = Training(question, CPU)
+    count = sum(parameter.numel() for parameter in training.blocks.parameters())
     laps = timed_step(training, Watch(CPU))
     loss = training.blocks(training.tokens)
     loss.backward()
-    plain = {name: each.grad.clone() for name, each in training.blocks.named_parameters()}
+    plain = {name: item.grad.clone() for name, item in training.blocks.named_parameters()}
     training.update.buckets[0].clear()
     parts = list(parts_of(training))
     kept = {part.kind: kept_bytes(part, training) for part in parts}
     projected = {
-        each.name: total_bytes(each.kept)
-        for each in block_loads(asked.model, asked.layout, asked.workload).all()
+        item.name: total_bytes(item.kept)
+        for item in block_loads(question.model, question.layout, question.workload).all()
     }
     apart = gradients_apart(training, parts, Watch(CPU))() if not training.blocks.replays else {}
     for bucket in training.update.buckets:
@@ -79,10 +79,10 @@ def one(_rank, attention, ffn, layout):
     if apart:
         training.blocks(training.tokens).backward()
         away = max(
-            float((each.grad - plain[name]).abs().max()) for name, each in training.blocks.named_parameters()
+            float((item.grad - plain[name]).abs().max()) for name, item in training.blocks.named_parameters()
         )
     return {
-        "parameters": count, "counted": int(count_parameters(asked.model).total), "loss": float(loss.detach()), "kept": kept,
+        "parameters": count, "counted": int(count_parameters(question.model).total), "loss": float(loss.detach()), "kept": kept,
         "projected": projected, "blocks": sorted({kind for kind, _ in laps} - {STEP[0]}),
         "apart": sorted({part for _, part in apart}), "away": away,
     }  # fmt: skip
@@ -127,12 +127,12 @@ def split(_rank, attention, ffn, layout):
     single = Training(whole(attention, ffn, layout), CPU, Groups())
     loss = single.blocks(single.tokens)
     (loss / single.share).backward()
-    weights = {name: each.detach().clone() for name, each in single.blocks.named_parameters()}
-    gradients = {name: each.grad.clone() for name, each in single.blocks.named_parameters()}
-    asked = asked_for(attention, ffn, layout)
-    groups = groups_of(asked)
-    cut = Training(asked, CPU, groups)
-    experts = asked.model.moe.num_experts if asked.model.moe else 0
+    weights = {name: item.detach().clone() for name, item in single.blocks.named_parameters()}
+    gradients = {name: item.grad.clone() for name, item in single.blocks.named_parameters()}
+    question = asked_for(attention, ffn, layout)
+    groups = groups_of(question)
+    cut = Training(question, CPU, groups)
+    experts = question.model.moe.num_experts if question.model.moe else 0
     for name, parameter in cut.blocks.named_parameters():
         parameter.data.copy_(part_of(weights[named(name, groups, experts)], parameter, name, groups))
     mine = cut.blocks(cut.tokens) / cut.share
@@ -145,11 +145,11 @@ def split(_rank, attention, ffn, layout):
         dist.all_reduce(mine, group=groups.dp_cp)
     away = [
         float(
-            (part_of(gradients[named(name, groups, experts)], each.grad, name, groups) - each.grad)
+            (part_of(gradients[named(name, groups, experts)], item.grad, name, groups) - item.grad)
             .abs()
             .max()
         )
-        for name, each in cut.blocks.named_parameters()
+        for name, item in cut.blocks.named_parameters()
     ]
     return max(abs(float(mine - loss)), *away)
 
@@ -164,4 +164,4 @@ if __name__ == "__main__":
     asked = json.load(sys.stdin)
     (ranks,) = {ranks for _, _, ranks, _ in asked}
     found = launch(each_of, ranks, asked)
-    json.dump(found[0] if ranks == 1 else [max(each) for each in zip(*found, strict=True)], sys.stdout)
+    json.dump(found[0] if ranks == 1 else [max(item) for item in zip(*found, strict=True)], sys.stdout)

@@ -76,13 +76,13 @@ class _Kernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def main(folder: str) -> None:
     warnings.filterwarnings("ignore")
-    asked = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     answers, log = [], io.StringIO()
     with contextlib.redirect_stdout(log):
         _import(folder)
-        for each in asked:
+        for item in question:
             try:
-                answers.append(_understood(each["arguments"], each["world"], each["variables"]))
+                answers.append(_understood(item["arguments"], item["world"], item["variables"]))
             except (Exception, SystemExit) as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 answers.append({"refused": f"{type(error).__name__}: {error} ({place.name}: {place.line})"})
@@ -111,19 +111,19 @@ def _import(folder: str) -> None:
     arguments.get_device_arch_version = lambda: 9
 
 
-def _understood(words: list[str], world: int, variables: dict[str, str]) -> dict[str, Any]:
+def _understood(names: list[str], world: int, variables: dict[str, str]) -> dict[str, Any]:
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     os.environ.update(variables, WORLD_SIZE=str(world), RANK="0")
     from megatron.training import arguments
 
-    sys.argv = ["pretrain_gpt.py", *words]
+    sys.argv = ["pretrain_gpt.py", *names]
     args = arguments.parse_args()
     arguments.validate_args(args, {})
     config = arguments.core_transformer_config_from_args(args)
-    found = {name: _plain(getattr(args, name, None)) for name in ARGUMENTS}
+    result = {name: _plain(getattr(args, name, None)) for name in ARGUMENTS}
     with _groups(args, world) as groups:
         eps = config.layernorm_epsilon
-        return {**found, **groups, "layers": _layers(args, config), "eps": eps}
+        return {**result, **groups, "layers": _layers(args, config), "eps": eps}
 
 
 def _plain(value: Any) -> Any:
@@ -172,12 +172,12 @@ def _layers(args: Any, config: Any) -> list[int]:
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
 
     pp, vpp = args.pipeline_model_parallel_size, args.virtual_pipeline_model_parallel_size
-    found = []
+    result = []
     for chunk in range(vpp or 1):
         for rank in range(pp):
             parallel_state.set_pipeline_model_parallel_rank(rank)
-            found.append(get_num_layers_to_build(config, vp_stage=chunk if vpp else None, pp_rank=rank))
-    return found
+            result.append(get_num_layers_to_build(config, vp_stage=chunk if vpp else None, pp_rank=rank))
+    return result
 
 
 if __name__ == "__main__":

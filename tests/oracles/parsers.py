@@ -24,13 +24,13 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{name} is not there; ./scripts/oracles fetches it")
 
 
-def asked_of(program: str, name: str, asked: list[Any], timeout: int = 200) -> list[Any]:
+def asked_of(program: str, name: str, values: list[Any], timeout: int = 200) -> list[Any]:
     """What a parser's program beside this file, run by itself, of the package `name`, answers to a list; by its own Python if it has one."""
     folder = ROOT / ".oracles" / name
-    own = folder / "bin" / "python"
+    local = folder / "bin" / "python"
     ran = subprocess.run(
-        [own if own.exists() else sys.executable, Path(__file__).parent / program, folder],
-        input=json.dumps(asked),
+        [local if local.exists() else sys.executable, Path(__file__).parent / program, folder],
+        input=json.dumps(values),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -57,5 +57,5 @@ def launched(script: str, folder: Path) -> tuple[list[str], dict[str, str]]:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    return found["words"], found["variables"]
+    result = json.loads(ran.stdout)
+    return result["words"], result["variables"]

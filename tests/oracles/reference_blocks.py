@@ -209,8 +209,8 @@ class MoeFfn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(0, 1)
         probabilities = torch.softmax(self.router(flat), -1, dtype=torch.float32)
-        chosen = probabilities.topk(self.top_k).indices
-        routed = torch.zeros_like(probabilities, dtype=torch.bool).scatter(1, chosen, value=True)
+        indices = probabilities.topk(self.top_k).indices
+        routed = torch.zeros_like(probabilities, dtype=torch.bool).scatter(1, indices, value=True)
         if self.capacity_factor:  # drop the least likely beyond it, pad with any below it (drop_and_pad)
             capacity = math.ceil(len(flat) * self.top_k / self.experts * self.capacity_factor)
             best = (probabilities * routed).topk(capacity, dim=0).indices

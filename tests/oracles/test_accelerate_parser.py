@@ -24,14 +24,19 @@ def drawn(pick: random.Random) -> dict[str, Any]:
         "distributed_type": "FSDP",
         "mixed_precision": pick.choice(("no", "bf16", "fp16")),
     }
-    own: dict[str, Any] = {
+    values: dict[str, Any] = {
         "fsdp_offload_params": pick.choice((True, False)),
         "fsdp_activation_checkpointing": pick.choice((True, False)),
     }
     if pick.random() < 0.3:
         named = pick.choice(list(SHARDING))
-        own["fsdp_sharding_strategy"] = pick.choice((named, list(SHARDING).index(named) + 1))
-        return {**content, "num_machines": 2, "num_processes": 16, "fsdp_config": {"fsdp_version": 1, **own}}
+        values["fsdp_sharding_strategy"] = pick.choice((named, list(SHARDING).index(named) + 1))
+        return {
+            **content,
+            "num_machines": 2,
+            "num_processes": 16,
+            "fsdp_config": {"fsdp_version": 1, **values},
+        }
     degrees = {name: pick.choice((1, 1, 2, 4)) for name in DEGREES}
     total = 1
     for degree in degrees.values():
@@ -39,7 +44,7 @@ def drawn(pick: random.Random) -> dict[str, Any]:
     content["num_processes"] = total if pick.random() < 0.8 else 2 * total
     content["num_machines"] = 1
     content["fsdp_config"] = {
-        "fsdp_version": 2, "fsdp_reshard_after_forward": pick.choice((True, False)), **own,
+        "fsdp_version": 2, "fsdp_reshard_after_forward": pick.choice((True, False)), **values,
     }  # fmt: skip
     content["parallelism_config"] = {
         f"parallelism_config_{name}_size": size for name, size in degrees.items()
@@ -53,27 +58,27 @@ def ours(text: str, path: Path) -> Layout | str:
     """What our reader makes of a file, or why it refuses it."""
     path.write_text(text)
     try:
-        found = AccelerateReader().read(path, Options()).strategy
+        result = AccelerateReader().read(path, Options()).strategy
     except ForescaleError as error:
         return str(error)
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
-def differs(found: Layout, answer: dict[str, Any]) -> list[str]:
+def differs(layout: Layout, answer: dict[str, Any]) -> list[str]:
     """Where a layout is not what Accelerate understood."""
     pairs: dict[str, tuple[object, object]] = {
-        "devices": (found.num_devices, answer["devices"]),
-        "recompute": (found.recompute.granularity == "full", answer["recompute"]),
-        "offload": (found.offload.parameters, "True" in answer["offload"]),
+        "devices": (layout.num_devices, answer["devices"]),
+        "recompute": (layout.recompute.granularity == "full", answer["recompute"]),
+        "offload": (layout.offload.parameters, "True" in answer["offload"]),
     }
     if answer["version"] == 2:
         pairs |= {
-            name: (getattr(found, name), answer[name]) for name in ("tp", "cp", "dp_replicate", "dp_shard")
+            name: (getattr(layout, name), answer[name]) for name in ("tp", "cp", "dp_replicate", "dp_shard")
         }
-        pairs["reshard"] = (found.zero == 3, answer["reshard"])
+        pairs["reshard"] = (layout.zero == 3, answer["reshard"])
     else:
-        pairs["sharding"] = (found.zero, SHARDING[answer["sharding"].lstrip("_")][0])
+        pairs["sharding"] = (layout.zero, SHARDING[answer["sharding"].lstrip("_")][0])
     return [f"{name}: {one} and {other}" for name, (one, other) in pairs.items() if one != other]
 
 
@@ -84,12 +89,12 @@ def test_launch_files_are_understood_as_accelerate_does(tmp_path: Path) -> None:
     wrong = []
     answers = asked_of("accelerate_parser.py", PACKAGE, texts)
     for text, answer in zip(texts, answers, strict=True):
-        found = ours(text, tmp_path / "launch.yaml")
-        if isinstance(found, str) or "refused" in answer:
-            same = isinstance(found, str) and "refused" in answer
-            wrong += [] if same else [f"{found!s:.200} / {answer}: {text}"]
+        result = ours(text, tmp_path / "launch.yaml")
+        if isinstance(result, str) or "refused" in answer:
+            same = isinstance(result, str) and "refused" in answer
+            wrong += [] if same else [f"{result!s:.200} / {answer}: {text}"]
         else:
-            wrong += [f"{each}: {text}" for each in differs(found, answer)]
+            wrong += [f"{differ}: {text}" for differ in differs(result, answer)]
     assert wrong == [], "\n".join(wrong[:6])
     assert sum("refused" not in answer for answer in answers) >= 40
     assert sum("refused" in answer for answer in answers) >= 10

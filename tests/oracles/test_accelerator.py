@@ -33,8 +33,8 @@ def row(request):
 @pytest.fixture(scope="module")
 def restored(row):
     file = DATA / f"{row['file']}.json"
-    asked = build_question(read_bench(file).asked, where="asked")
-    cut = replace(asked, model=replace(asked.model, layers=asked.model.layers[: int(row["layers"])]))
+    question = build_question(read_bench(file).asked, where="asked")
+    cut = replace(question, model=replace(question.model, layers=question.model.layers[: int(row["layers"])]))
     return project(build_question({**question_values(cut), "cost": {"benchmarks": [str(file)]}}, where="cut"))
 
 
@@ -50,8 +50,8 @@ def test_peak_is_restored(row, restored):
 
 def test_models_alone_are_near(row):
     """Without a bench, of a device and a stack that the catalogue knows."""
-    asked = build_question(read_bench(DATA / f"{row['file']}.json").asked, where="asked")
-    cut = replace(asked, model=replace(asked.model, layers=asked.model.layers[: int(row["layers"])]))
+    question = build_question(read_bench(DATA / f"{row['file']}.json").asked, where="asked")
+    cut = replace(question, model=replace(question.model, layers=question.model.layers[: int(row["layers"])]))
     assert project(cut).memory.peak_bytes / GIB == pytest.approx(float(row["peak_gib"]), rel=0.10)
 
 
@@ -61,10 +61,11 @@ def test_tracked_memory_is_what_the_device_handed_out(name):
     real = read_bench(DATA / f"h100-sxm-{name}.json")
     tracked = track_memory(build_question(real.asked, where="asked"), devices=1)
     peaks = (
-        {each.phase: each.peak_allocated_bytes for each in found.ranks[0].phases} for found in (tracked, real)
+        {phase.phase: phase.peak_allocated_bytes for phase in item.ranks[0].phases}
+        for item in (tracked, real)
     )
     assert next(peaks) == pytest.approx(next(peaks), rel=0.01)
-    kept = ({each.kind: each.activation_bytes for each in found.layers} for found in (tracked, real))
+    kept = ({layer.kind: layer.activation_bytes for layer in item.layers} for item in (tracked, real))
     assert next(kept) == pytest.approx(next(kept), rel=0.03)
 
 
@@ -74,11 +75,11 @@ def test_products_take_what_calibrations_say(device, family, middle, most):
     """The tail are products of 16,384 x 16,384, which the board's power holds back, and some of 20 microseconds."""
     model = select("tile", load_cluster(device, 1).device)
     rows = [
-        each
-        for each in read_bench(DATA / f"{device}-suite.json").kernels
-        if each.op == family and each.seconds > LONG_S
+        kernel
+        for kernel in read_bench(DATA / f"{device}-suite.json").kernels
+        if kernel.op == family and kernel.seconds > LONG_S
     ]
-    off = [abs(float(model.seconds(each.operator)) / each.seconds - 1.0) for each in rows]
+    off = [abs(float(model.seconds(item.operator)) / item.seconds - 1.0) for item in rows]
     assert len(off) > 10
     assert np.median(off) <= middle
     assert np.quantile(off, 0.9) <= most

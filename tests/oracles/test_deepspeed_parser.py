@@ -17,32 +17,32 @@ PACKAGE = "deepspeed-0.19.8"
 
 def meant(question: Question) -> dict[str, Any]:
     """What DeepSpeed must understand of a plan, in its words."""
-    strategy, workload = question.layout, question.workload
+    layout, workload = question.layout, question.workload
     return {
-        "dp": strategy.dp,
+        "dp": layout.dp,
         "train_batch_size": workload.global_batch_size,
-        "micro": strategy.micro_batch_size,
-        "steps": workload.global_batch_size // (strategy.dp * strategy.micro_batch_size),
-        "zero": strategy.zero,
-        "overlap": strategy.overlap.grad_reduce,
+        "micro": layout.micro_batch_size,
+        "steps": workload.global_batch_size // (layout.dp * layout.micro_batch_size),
+        "zero": layout.zero,
+        "overlap": layout.overlap.grad_reduce,
         "bf16": workload.precision.activations == "bf16",
         "gradients": workload.precision.gradients,
-        "offload": "cpu" if strategy.offload.optimizer else None,
-        "tp": strategy.tp if strategy.tp > 1 else 0,
-        "ep": strategy.ep,
+        "offload": "cpu" if layout.offload.optimizer else None,
+        "tp": layout.tp if layout.tp > 1 else 0,
+        "ep": layout.ep,
     }
 
 
 @needs(PACKAGE)
 def test_plans_are_understood_as_they_were_meant() -> None:
-    asked = without_pipeline(48, offload=(Offload(), Offload(optimizer=1.0)))
-    wanted = []
-    for question in asked:
-        strategy = question.layout
+    pipeline = without_pipeline(48, offload=(Offload(), Offload(optimizer=1.0)))
+    requested = []
+    for question in pipeline:
+        layout = question.layout
         config = json.loads(export(question).texts["ds_config.json"])
-        wanted.append({"config": config, "world": strategy.num_devices, "inner": strategy.tp * strategy.cp})
+        requested.append({"config": config, "world": layout.num_devices, "inner": layout.tp * layout.cp})
     wrong = []
-    for question, answer in zip(asked, asked_of("deepspeed_parser.py", PACKAGE, wanted), strict=True):
+    for question, answer in zip(pipeline, asked_of("deepspeed_parser.py", PACKAGE, requested), strict=True):
         if "refused" in answer:
             wrong.append(f"{answer['refused']}: {question.layout}")
             continue
@@ -50,4 +50,4 @@ def test_plans_are_understood_as_they_were_meant() -> None:
             name: (value, answer[name]) for name, value in meant(question).items() if answer[name] != value
         }
         wrong += [f"{differs}: {question.layout}"] if differs else []
-    assert wrong == [], "\n".join(each[:420] for each in wrong[:6])
+    assert wrong == [], "\n".join(item[:420] for item in wrong[:6])

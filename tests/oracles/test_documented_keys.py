@@ -42,13 +42,13 @@ def flat(content: Any, before: str = "") -> Any:
 
 @pytest.fixture(scope="module")
 def nanotron():
-    found = plans(
+    result = plans(
         "nanotron",
         45,
         seed=11,
         kinds=(("llama-3.1-8b", "llama-3.1-70b", "mistral-7b"), ("mixtral-8x7b", "mixtral-8x22b")),
     )
-    return [(question, yaml.safe_load(export(question).texts["run.yaml"])) for question in found]
+    return [(question, yaml.safe_load(export(question).texts["run.yaml"])) for question in result]
 
 
 @pytest.fixture(scope="module")
@@ -67,41 +67,41 @@ def test_every_key_for_nanotron_is_one_of_its_dataclasses(nanotron):
     table = nanotron_keys()
     for _, content in nanotron:
         config = content["model"]["model_config"]
-        own = table["models"][next(key for key in config if key.startswith("is_"))]
-        known = {**table["keys"], **{f"model.model_config.{key}": kind for key, kind in own.items()}}
-        given = dict(flat(content))
-        for key, value in given.items():
+        model = table["models"][next(key for key in config if key.startswith("is_"))]
+        known = {**table["keys"], **{f"model.model_config.{key}": kind for key, kind in model.items()}}
+        values = dict(flat(content))
+        for key, value in values.items():
             assert key in known, f"nanotron has no {key}"
             check_kind(key, known[key], value)
-        present = {key.rpartition(".")[0] for key in given}
+        present = {key.rpartition(".")[0] for key in values}
         missing = [
             key
             for key, kind in table["keys"].items()
-            if kind.endswith("!") and key.rpartition(".")[0] in present and key not in given
+            if kind.endswith("!") and key.rpartition(".")[0] in present and key not in values
         ]
         unions = ("model.init_method.", "data_stages[].data.dataset.")  # one of several dataclasses
-        if given["optimizer.optimizer_factory.name"] == "sgd":
+        if values["optimizer.optimizer_factory.name"] == "sgd":
             unions += ("optimizer.optimizer_factory.",)
         assert not [key for key in missing if not key.startswith(unions)]
 
 
 def test_nanotron_understands_the_same_degrees_and_sizes(nanotron):
     for question, content in nanotron:
-        strategy, workload, model = question.layout, question.workload, question.model
+        layout, workload, model = question.layout, question.workload, question.model
         degrees, tokens, config = content["parallelism"], content["tokens"], content["model"]["model_config"]
         world = prod(degrees[name] for name in ("dp", "pp", "tp", "context_parallel_size"))
         assert world == question.cluster.num_devices
         assert (degrees["tp"], degrees["pp"], degrees["context_parallel_size"]) == (
-            strategy.tp,
-            strategy.pp,
-            strategy.cp,
+            layout.tp,
+            layout.pp,
+            layout.cp,
         )
         batch = tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * degrees["dp"]
         assert (batch, tokens["sequence_length"]) == (workload.global_batch_size, workload.seq_len)
-        assert degrees["recompute_layer"] is (strategy.recompute.granularity == "full")
+        assert degrees["recompute_layer"] is (layout.recompute.granularity == "full")
         assert content["model"]["dtype"] == "bfloat16"
         assert content["optimizer"]["accumulate_grad_in_fp32"] is (workload.precision.gradients == "fp32")
-        assert content["optimizer"]["zero_stage"] == strategy.zero
+        assert content["optimizer"]["zero_stage"] == layout.zero
         assert config["num_attention_heads"] % degrees["tp"] == 0
         sizes = (config["hidden_size"], config["num_hidden_layers"], config["vocab_size"])
         assert sizes == (model.hidden_size, model.num_layers, model.vocab_size)
@@ -117,7 +117,7 @@ def test_every_key_for_maxtext_is_one_of_its_fields(maxtext):
 
 def test_maxtext_understands_the_same_degrees_and_sizes(maxtext):
     for question, content in maxtext:
-        strategy, workload, model = question.layout, question.workload, question.model
+        layout, workload, model = question.layout, question.workload, question.model
         named = presets().get(content.get("model_name", ""), {}).get("keys", {})
         keys = {**base_values(), **named, **content}
 
@@ -129,12 +129,12 @@ def test_maxtext_understands_the_same_degrees_and_sizes(maxtext):
         ]
         assert prod(degree(axis) for axis in axes) == question.cluster.num_devices
         assert (degree("tensor"), degree("pipeline"), degree("context")) == (
-            strategy.tp,
-            strategy.pp,
-            strategy.cp,
+            layout.tp,
+            layout.pp,
+            layout.cp,
         )
-        assert degree("expert") == strategy.ep
-        assert degree("expert") * degree("fsdp") * degree("data") == strategy.dp
+        assert degree("expert") == layout.ep
+        assert degree("expert") * degree("fsdp") * degree("data") == layout.dp
         batch = (
             int(keys["per_device_batch_size"] * question.cluster.num_devices)
             * keys["gradient_accumulation_steps"]
@@ -142,11 +142,11 @@ def test_maxtext_understands_the_same_degrees_and_sizes(maxtext):
         assert (batch, keys["max_target_length"]) == (workload.global_batch_size, workload.seq_len)
         sizes = (keys["base_emb_dim"], keys["base_num_decoder_layers"], keys["vocab_size"])
         assert sizes == (model.hidden_size, model.num_layers, model.vocab_size)
-        policy = strategy.recompute.policy or strategy.recompute.granularity
+        policy = layout.recompute.policy or layout.recompute.granularity
         assert keys["remat_policy"] == policy
         assert (keys["dtype"], keys["weight_dtype"]) == ("bfloat16", "float32")
         assert keys.get("quantization", "") == {"bf16": "", "fp8": "fp8"}[workload.precision.compute]
-        if strategy.pp > 1:
-            stages = keys["num_layers_per_pipeline_stage"] * keys["num_pipeline_repeats"] * strategy.pp
+        if layout.pp > 1:
+            stages = keys["num_layers_per_pipeline_stage"] * keys["num_pipeline_repeats"] * layout.pp
             assert stages == keys["pipeline_parallel_layers"] == model.num_layers
-            assert keys["num_pipeline_microbatches"] % strategy.pp == 0
+            assert keys["num_pipeline_microbatches"] % layout.pp == 0

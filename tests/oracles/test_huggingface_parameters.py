@@ -82,8 +82,8 @@ def class_parameters(config: Mapping[str, Any]) -> tuple[int, list[int]]:
     weights = [(name, tensor.numel()) for name, tensor in (*model.named_parameters(), *biases)]
     layers: Counter[int] = Counter()
     for name, size in weights:
-        if (found := LAYER.search(name)) is not None and not TOWER.search(name):
-            layers[int(found[1])] += size
+        if (result := LAYER.search(name)) is not None and not TOWER.search(name):
+            layers[int(result[1])] += size
     return sum(size for _, size in weights), [layers[i] for i in range(len(layers))]
 
 
@@ -92,18 +92,20 @@ def our_parameters(model: Model) -> tuple[int, list[int]]:
     model = replace(model, num_mtp_layers=0)
     one, two = (count_parameters(replace(model, layers=model.layers[:1] * times)).total for times in (1, 2))
     rest = 2 * one - two
-    each = {kind: count_parameters(replace(model, layers=(kind,))).total - rest for kind in model.layer_kinds}
-    return count_parameters(model).total, [each[layer] for layer in model.layers]
+    layer_kinds = {
+        kind: count_parameters(replace(model, layers=(kind,))).total - rest for kind in model.layer_kinds
+    }
+    return count_parameters(model).total, [layer_kinds[layer] for layer in model.layers]
 
 
 def our_attention(model: Model) -> list[str]:
     """Return the kind of each layer's attention in transformers' words."""
-    found = []
+    result = []
     for layer in model.layers:
         linear = isinstance(layer.attention, LinearAttention)
         local = isinstance(layer.attention, FullAttention) and layer.attention.window is not None
-        found.append("linear_attention" if linear else "window" if local else "full_attention")
-    return found
+        result.append("linear_attention" if linear else "window" if local else "full_attention")
+    return result
 
 
 def test_the_oracle_covers_the_catalogue():
@@ -129,19 +131,19 @@ def test_layers_see_as_far_as_those_of_the_class(name: str):
 
 
 def test_no_default_of_transformers_has_a_key_that_seems_misspelt():
-    told = {}
+    explicit = {}
     kinds = [kind for kind in supported_model_types() if kind in transformers.CONFIG_MAPPING]
     for kind in kinds:
         config = json.loads(json.dumps(transformers.CONFIG_MAPPING[kind]().to_dict(), default=str))
         try:
             read_huggingface(config, name=kind, where="config.json")
         except ForescaleError as error:
-            told[kind] = type(error)
+            explicit[kind] = type(error)
     assert len(kinds) > 45
-    assert UnknownKeyError not in told.values()
+    assert UnknownKeyError not in explicit.values()
     without_width = [
         "glm4_moe",
         "glm4v_moe_text",
         "qwen3_omni_moe_text",
     ]  # heads that do not divide the hidden size
-    assert sorted(told) == sorted(["deepseek_v2", "gemma3", "llama4", *without_width])
+    assert sorted(explicit) == sorted(["deepseek_v2", "gemma3", "llama4", *without_width])

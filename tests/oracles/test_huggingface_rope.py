@@ -26,17 +26,17 @@ TURNED = [
 
 def table_of(config: Any, kind: str = "full_attention") -> dict[str, Any]:
     """Return transformers' own table of a configuration."""
-    found = getattr(config, "rope_parameters", None) or {}
-    return dict(found.get(kind) or found)
+    rope_parameters = getattr(config, "rope_parameters", None) or {}
+    return dict(rope_parameters.get(kind) or rope_parameters)
 
 
 def said(rope: Rope) -> dict[str, Any]:
     """Return positions in transformers' words."""
-    words = {theirs: getattr(rope, ours) for theirs, ours in ROPE_TYPES.get(rope.scaling, {}).items()}
+    parts = {theirs: getattr(rope, ours) for theirs, ours in ROPE_TYPES.get(rope.scaling, {}).items()}
     return {
         "rope_theta": rope.base,
         "rope_type": "default" if rope.scaling == "none" else rope.scaling,
-        **words,
+        **parts,
     }
 
 
@@ -79,10 +79,10 @@ def test_the_factor_of_sines_and_cosines(name):
     "kind", sorted({*CLASSES["theta"], *CLASSES["share"], *CLASSES["eps"], *CLASSES["scaling"]})
 )
 def test_what_a_file_that_says_nothing_has(kind):
-    own = SAME_CLASS.get(kind, kind)
-    if own not in transformers.CONFIG_MAPPING or kind in HERE:
+    local = SAME_CLASS.get(kind, kind)
+    if local not in transformers.CONFIG_MAPPING or kind in HERE:
         pytest.skip("no class of transformers, or none of its text part")
-    config = transformers.CONFIG_MAPPING[own]()
+    config = transformers.CONFIG_MAPPING[local]()
     theirs = table_of(config)
     assert theirs["rope_theta"] == CLASSES["theta"].get(kind, PLAIN_ROPE.base)
     assert theirs.get("partial_rotary_factor", 1.0) == CLASSES["share"].get(kind, 1.0)
@@ -94,11 +94,11 @@ def test_what_a_file_that_says_nothing_has(kind):
 
 @pytest.mark.parametrize("kind", sorted(CLASSES["router"]))
 def test_weights_of_experts_of_a_file_that_says_nothing(kind):
-    own = SAME_CLASS.get(kind, kind)
-    if own not in transformers.CONFIG_MAPPING:
+    local = SAME_CLASS.get(kind, kind)
+    if local not in transformers.CONFIG_MAPPING:
         pytest.skip("no class of transformers")
-    config = transformers.CONFIG_MAPPING[own]()
-    said = CLASSES["router"][kind]
+    config = transformers.CONFIG_MAPPING[local]()
+    message = CLASSES["router"][kind]
     for key in ("norm_topk_prob", "routed_scaling_factor"):
         if hasattr(config, key):
-            assert getattr(config, key) == said[key]
+            assert getattr(config, key) == message[key]

@@ -28,49 +28,49 @@ PLAIN = Overlap()
 
 def understood(scripts: list[str], folder: Path) -> list[dict[str, Any]]:
     """What Megatron makes of each script, which is run with another torchrun."""
-    asked = []
+    question = []
     for at, script in enumerate(scripts):
-        words, variables = launched(script, folder / str(at))
-        program = next(place for place, word in enumerate(words) if word.endswith(".py"))
-        launcher = dict(zip(words[:program:2], words[1:program:2], strict=True))
+        parts, variables = launched(script, folder / str(at))
+        program = next(place for place, word in enumerate(parts) if word.endswith(".py"))
+        launcher = dict(zip(parts[:program:2], parts[1:program:2], strict=True))
         world = int(launcher["--nproc-per-node"]) * int(launcher["--nnodes"])
-        asked.append({"arguments": words[program + 1 :], "world": world, "variables": variables})
-    return asked_of("megatron_parser.py", PACKAGE, asked)
+        question.append({"arguments": parts[program + 1 :], "world": world, "variables": variables})
+    return asked_of("megatron_parser.py", PACKAGE, question)
 
 
 def meant(question: Question) -> dict[str, Any]:
     """What Megatron must understand of a plan, in its words."""
-    strategy, workload, model = question.layout, question.workload, question.model
-    count = strategy.pp * strategy.vpp
+    layout, workload, model = question.layout, question.workload, question.model
+    count = layout.pp * layout.vpp
     chunks = (
-        layers_per_chunk(model.num_layers, count, spare_ends=strategy.vpp > 1)
-        if strategy.stage_layers is None
-        else given_chunks(model, strategy.stage_layers, tuple(range(strategy.pp)) * strategy.vpp)
+        layers_per_chunk(model.num_layers, count, spare_ends=layout.vpp > 1)
+        if layout.stage_layers is None
+        else given_chunks(model, layout.stage_layers, tuple(range(layout.pp)) * layout.vpp)
     )
-    full = strategy.zero > 1
+    full = layout.zero > 1
     return {
-        **{name: getattr(strategy, name) for name in ("tp", "pp", "vpp", "cp", "dp")},
-        "ep": strategy.ep,
-        "etp": strategy.etp if model.is_moe else strategy.tp,
-        "expert_dp": strategy.expert_dp if model.is_moe else strategy.cp * strategy.dp,
+        **{name: getattr(layout, name) for name in ("tp", "pp", "vpp", "cp", "dp")},
+        "ep": layout.ep,
+        "etp": layout.etp if model.is_moe else layout.tp,
+        "expert_dp": layout.expert_dp if model.is_moe else layout.cp * layout.dp,
         "layers": [len(chunk) for chunk in chunks],
-        "data_parallel_size": strategy.dp,
-        "sequence_parallel": strategy.sp and strategy.tp > 1,
-        "cp_comm_type": [CP_KINDS[strategy.cp_kind]],
-        "micro_batch_size": strategy.micro_batch_size,
+        "data_parallel_size": layout.dp,
+        "sequence_parallel": layout.sp and layout.tp > 1,
+        "cp_comm_type": [CP_KINDS[layout.cp_kind]],
+        "micro_batch_size": layout.micro_batch_size,
         "global_batch_size": workload.global_batch_size,
         "seq_length": workload.seq_len,
-        "use_distributed_optimizer": strategy.zero > 0,
-        "num_distributed_optimizer_instances": strategy.dp_replicate if strategy.zero else 1,
+        "use_distributed_optimizer": layout.zero > 0,
+        "num_distributed_optimizer_instances": layout.dp_replicate if layout.zero else 1,
         "use_megatron_fsdp": full,
-        **({"data_parallel_sharding_strategy": STRATEGIES[strategy.zero]} if full else {}),
-        "overlap_grad_reduce": strategy.overlap.grad_reduce,
-        "overlap_param_gather": strategy.overlap.param_gather
-        and strategy.overlap.grad_reduce
-        and strategy.zero > 0,
-        "overlap_p2p_comm": strategy.overlap.pipeline and strategy.vpp > 1,
-        "cpu_offloading_num_layers": strategy.offload.activation_layers,
-        "optimizer_cpu_offload": strategy.offload.optimizer > 0,
+        **({"data_parallel_sharding_strategy": STRATEGIES[layout.zero]} if full else {}),
+        "overlap_grad_reduce": layout.overlap.grad_reduce,
+        "overlap_param_gather": layout.overlap.param_gather
+        and layout.overlap.grad_reduce
+        and layout.zero > 0,
+        "overlap_p2p_comm": layout.overlap.pipeline and layout.vpp > 1,
+        "cpu_offloading_num_layers": layout.offload.activation_layers,
+        "optimizer_cpu_offload": layout.offload.optimizer > 0,
         **_recompute(question),
         **_types(workload.precision),
         **_sizes(question),
@@ -90,11 +90,11 @@ def _recompute(question: Question) -> dict[str, Any]:
         }
     if recompute.granularity == "none":
         return {"recompute_granularity": None}
-    some = recompute.num_layers is not None
+    subset = recompute.num_layers is not None
     return {
         "recompute_granularity": "full",
-        "recompute_method": "block" if some else "uniform",
-        "recompute_num_layers": recompute.num_layers if some else recompute.unit,
+        "recompute_method": "block" if subset else "uniform",
+        "recompute_num_layers": recompute.num_layers if subset else recompute.unit,
     }
 
 
@@ -114,23 +114,23 @@ def _types(precision: Precision) -> dict[str, Any]:
 def _sizes(question: Question) -> dict[str, Any]:
     model, moe = question.model, question.model.moe
     attention = model.layers[-1].attention
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "hidden_size": model.hidden_size,
         "mtp_num_layers": model.num_mtp_layers or None,
         "num_experts": moe and moe.num_experts,
         "multi_latent_attention": isinstance(attention, LatentAttention),
     }
     if isinstance(attention, LatentAttention | FullAttention):
-        found["num_attention_heads"] = attention.num_heads
+        values["num_attention_heads"] = attention.num_heads
     if isinstance(attention, LatentAttention):
-        found["kv_lora_rank"] = attention.kv_lora_rank
+        values["kv_lora_rank"] = attention.kv_lora_rank
     if moe is not None:
-        found |= {
+        values |= {
             "moe_router_topk": moe.top_k,
             "moe_ffn_hidden_size": moe.ffn_hidden_size,
             "moe_token_dispatcher_type": DISPATCHERS[question.layout.dispatcher],
         }
-    return found
+    return values
 
 
 CHOICES: dict[str, Any] = {
@@ -156,18 +156,20 @@ CHOICES: dict[str, Any] = {
 }
 
 
-def differences(asked: list[Question], folder: Path) -> list[str]:
+def differences(questions: list[Question], folder: Path) -> list[str]:
     """Where Megatron understood something else, or refused."""
-    scripts = [result.texts[result.main] for result in map(export, asked)]
-    found = []
-    for question, answer in zip(asked, understood(scripts, folder), strict=True):
+    scripts = [result.texts[result.main] for result in map(export, questions)]
+    results_found = []
+    for question, answer in zip(questions, understood(scripts, folder), strict=True):
         if "refused" in answer:
-            found.append(f"{answer['refused']}: {question.layout}")
+            results_found.append(f"{answer['refused']}: {question.layout}")
         else:
-            wanted = meant(question)
-            wrong = {name: (value, answer[name]) for name, value in wanted.items() if answer[name] != value}
-            found += [f"{wrong}: {question.layout}"] if wrong else []
-    return found
+            requested = meant(question)
+            wrong = {
+                name: (value, answer[name]) for name, value in requested.items() if answer[name] != value
+            }
+            results_found += [f"{wrong}: {question.layout}"] if wrong else []
+    return results_found
 
 
 @needs(PACKAGE)
@@ -198,7 +200,7 @@ def test_what_megatron_refuses_is_refused(tmp_path: Path) -> None:
 @needs(PACKAGE)
 def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) -> None:
     """Values of its config.json on Hugging Face, and the alternation of its windows."""
-    asked = ask(
+    question = ask(
         "gpt-oss-20b",
         "h100-sxm",
         devices=8,
@@ -207,9 +209,9 @@ def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) 
         global_batch_size=64,
         framework="megatron-core",
     )
-    found = export(asked)
-    (answer,) = understood([found.texts[found.main]], tmp_path)
-    wanted = {
+    result = export(question)
+    (answer,) = understood([result.texts[result.main]], tmp_path)
+    requested = {
         "quick_geglu": True,
         "glu_linear_offset": 1.0,
         "activation_func_clamp_value": 7.0,
@@ -222,7 +224,7 @@ def test_gpt_oss_is_understood_with_its_clamp_and_its_positions(tmp_path: Path) 
         "yarn_correction_range_round_to_int": False,
         "num_experts": 32,
     }
-    assert {name: answer.get(name, answer) for name in wanted} == wanted
+    assert {name: answer.get(name, answer) for name in requested} == requested
 
 
 POSITIONS = {
@@ -252,14 +254,14 @@ POSITIONS = {
 
 @needs(PACKAGE)
 def test_positions_of_models_are_understood(tmp_path: Path) -> None:
-    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 64, "framework": "megatron-core"}
-    asked = [export(ask(name, "h100-sxm", **words)) for name in POSITIONS]
-    answers = understood([each.texts[each.main] for each in asked], tmp_path)
-    found = {
+    parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 64, "framework": "megatron-core"}
+    exports = [export(ask(name, "h100-sxm", **parts)) for name in POSITIONS]
+    answers = understood([item.texts[item.main] for item in exports], tmp_path)
+    result = {
         name: {key: answer.get(key, answer) for key in POSITIONS[name]}
         for name, answer in zip(POSITIONS, answers, strict=True)
     }
-    assert found == POSITIONS
+    assert result == POSITIONS
 
 
 LATER = "num_attention_heads"
@@ -273,14 +275,14 @@ def test_what_megatron_refuses_is_not_read(tmp_path: Path) -> None:
     """Of random scripts, which break its laws or not: what it refuses is refused or named, what it takes is read."""
     tried = drawn("megatron", 120, seed=4, **CHOICES)
     scripts = [launch_script(question) for question in tried]
-    slipped, found = [], 0
+    slipped, result = [], 0
     for script, answer in zip(scripts, understood(scripts, tmp_path), strict=True):
-        told, refused = judged(script), answer.get("refused", "")
-        found += "Megatron-LM refuses" in told
-        if bool(told) != bool(refused) and LATER not in refused and AT_WORK not in told:
-            slipped.append(f"{told or 'read'}, {refused or 'taken'}: {script}")
+        explicit, refused = judged(script), answer.get("refused", "")
+        result += "Megatron-LM refuses" in explicit
+        if bool(explicit) != bool(refused) and LATER not in refused and AT_WORK not in explicit:
+            slipped.append(f"{explicit or 'read'}, {refused or 'taken'}: {script}")
     assert slipped == []
-    assert found >= 20
+    assert result >= 20
 
 
 def judged(script: str) -> str:

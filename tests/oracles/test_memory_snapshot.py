@@ -26,6 +26,6 @@ def test_pytorch_reads_a_snapshot():
     text = viz.trace(snapshot)
     assert "Device 0" in text
     assert "Device 1" in text
-    held = sum(segment["total_size"] for segment in snapshot["segments"])
-    assert f"total_reserved: {viz.Bytes(held)}" in viz.segsum(snapshot)
+    total_size = sum(segment["total_size"] for segment in snapshot["segments"])
+    assert f"total_reserved: {viz.Bytes(total_size)}" in viz.segsum(snapshot)
     assert "optimizer" in viz.memory(snapshot, format_flamegraph=lambda text: text)

@@ -42,21 +42,21 @@ def by_highs(layers, stages, in_flight, limit):
             step = {(s, layer): float(s) for s in range(stages)}
             step |= {(s, layer - 1): -float(s) for s in range(stages)}
             add(row(step), 0.0, np.inf)
-    for stage, held in enumerate(in_flight):
+    for stage, item in enumerate(in_flight):
         mine = {(stage, layer): time[layer] for layer in every}
         add(row(mine, {(stage, layer): again[layer] for layer in every}, -1.0), -np.inf, 0.0)
         add(row({(stage, layer): 1.0 for layer in every}), 1.0, count)
-        uses = {(stage, layer): state[layer] + held * kept[layer] for layer in every}
-        add(row(uses, {(stage, layer): -held * freed[layer] for layer in every}), -np.inf, limit)
+        uses = {(stage, layer): state[layer] + item * kept[layer] for layer in every}
+        add(row(uses, {(stage, layer): -item * freed[layer] for layer in every}), -np.inf, limit)
     cost = np.zeros(2 * cells + 1)
     cost[-1] = 1.0
-    found = optimize.milp(
+    milp = optimize.milp(
         cost,
         constraints=optimize.LinearConstraint(np.array(rows), low, high),
         integrality=np.append(np.ones(2 * cells), 0.0),
         bounds=optimize.Bounds(0.0, np.append(np.ones(2 * cells), np.inf)),
     )
-    return found.fun if found.success else np.inf
+    return milp.fun if milp.success else np.inf
 
 
 def ours(layers, stages, in_flight, limit):

@@ -27,12 +27,14 @@ def forward(seq_len: int) -> dict[str, tuple]:
     """What the operators of one layer of GLM-5 do forward on one device."""
     degrees, choices = split_layout(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
-    return {each.name: each.forward for each in layer_block(GLM, GLM.layers[-1], layout).operators}
+    return {
+        operator.name: operator.forward for operator in layer_block(GLM, GLM.layers[-1], layout).operators
+    }
 
 
 def of_kind(work: tuple, kind: type):
-    (found,) = (each for each in work if isinstance(each, kind))
-    return found
+    (result,) = (item for item in work if isinstance(item, kind))
+    return result
 
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: "-".join(row.values()))
@@ -67,7 +69,7 @@ def test_flop_are_those_that_megatron_bridge_counts(name: str, seq_len: int):
     """
     model = load_model(name)
     attention = model.layers[0].attention
-    own, hidden, rank = attention.indexer, model.hidden_size, attention.q_lora_rank
+    local, hidden, rank = attention.indexer, model.hidden_size, attention.q_lora_rank
     nope, rope = attention.qk_nope_head_dim, attention.qk_rope_head_dim
     latent, value, heads = attention.kv_lora_rank, attention.v_head_dim, attention.num_heads
     every = (seq_len + 1) / 2
@@ -77,8 +79,8 @@ def test_flop_are_those_that_megatron_bridge_counts(name: str, seq_len: int):
         rank * (hidden + heads * (nope + rope)) + latent * (hidden + heads * (nope + value)) + hidden * rope
     )
     core = context * heads * (latent + rope + latent)
-    indexer = rank * own.num_heads * own.head_dim + hidden * own.head_dim + hidden * own.num_heads
-    scores = every * own.num_heads * own.head_dim
+    indexer = rank * local.num_heads * local.head_dim + hidden * local.head_dim + hidden * local.num_heads
+    scores = every * local.num_heads * local.head_dim
     target = context * heads * (latent + rope)
     per_token = 6 * (projections + heads * value * hidden + core) + 4 * indexer + 2 * scores + 2 * target
     alone = Model(name="one", hidden_size=hidden, layers=(Layer(attention=attention, ffn=None, num_norms=1),))
@@ -89,7 +91,7 @@ def test_gradients_of_scores_are_made_on_the_keys_picked():
     seq_len = 8192
     degrees, choices = split_layout(Layout())
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=float(seq_len))
-    operators = {each.name: each for each in layer_block(GLM, GLM.layers[-1], layout).operators}
+    operators = {operator.name: operator for operator in layer_block(GLM, GLM.layers[-1], layout).operators}
     pairs = 2048 * seq_len - 2048 * 2047 / 2
     (gradient,) = operators["attention.index_loss"].backward_input
     assert gradient.flops == pytest.approx(3 * 2 * 32 * 128 * pairs)

@@ -161,9 +161,9 @@ def as_trained(module: Any, trainable: Trainable) -> Any:
     parts = {"attention": module.attention, "ffn": module.ffn}
     for name, part in parts.items():
         part.requires_grad_(not trainable.freezes(name))
-    for name, each in module.named_children():
+    for name, item in module.named_children():
         if name not in parts:
-            each.requires_grad_(not trainable.freezes("norm"))
+            item.requires_grad_(not trainable.freezes("norm"))
     places = {"qkv_proj": "attention.qkv", "o_proj": "attention.out"}
     places |= {"gate_up_proj": "ffn.up", "down_proj": "ffn.down"}
     for target in trainable.lora_targets if trainable.lora_rank else ():
@@ -188,7 +188,7 @@ def test_layer_that_is_frozen_or_adapted(name: str) -> None:
     layer = LayerSpec(attention=FULL, ffn=DENSE)
     block = layer_block(model_of(layer), layer, layout(trainable=trainable))
     kept = keep(block, Recompute())
-    masks = sum(float(each.num_bytes) for each in kept.tensors if each.name.endswith(".mask"))
+    masks = sum(float(tensor.num_bytes) for tensor in kept.tensors if tensor.name.endswith(".mask"))
     # The CPU's masks are of the input's type, those of a GPU's dropout are bytes.
     assert float(kept.num_bytes) + masks == pytest.approx(measured, rel=TOLERANCE)
     flops = block_flops(block, "full")

@@ -72,10 +72,10 @@ def one_step(model):
     return size_of(parameters), size_of(parameter.grad for parameter in parameters), size_of(moments)
 
 
-def projected(strategy):
+def projected(layout):
     model = read_huggingface(CONFIG.to_dict(), name="oracle", where="oracle").model
     work = Workload(seq_len=64, global_batch_size=64, precision=PRECISION)
-    (stage,) = project(model, cluster(strategy.num_devices), strategy, work).memory.stages
+    (stage,) = project(model, cluster(layout.num_devices), layout, work).memory.stages
     return stage.weights_bytes, stage.gradients_bytes, stage.optimizer_bytes
 
 

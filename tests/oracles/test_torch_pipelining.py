@@ -98,9 +98,9 @@ def test_interleaved_zero_bubble_is_as_good(pp, vpp, m):
     "name", ["zbv", "v-half", "v-min", "interleaved-1f1b", "zb-h1", "dualpipev", "hanayo"]
 )
 def test_torch_lowers_our_tables(name, tmp_path):
-    each = family(name)
-    vpp = each.fixed_vpp or 2
-    schedule = each.build(Request(pp=4, num_microbatches=8, vpp=vpp))
+    item = family(name)
+    vpp = item.fixed_vpp or 2
+    schedule = item.build(Request(pp=4, num_microbatches=8, vpp=vpp))
     path = tmp_path / "table.csv"
     path.write_text(to_csv(schedule))
     mine = [s for s, rank in enumerate(schedule.placement.rank_of_stage) if rank == 0]
@@ -129,18 +129,18 @@ def loss(output, target):
 
 def everyone():
     """Return schedules of 2 ranks that the CSV can say."""
-    found = []
-    for each in families():
-        vpp = each.fixed_vpp or 2
-        if each.violation(Request(pp=2, num_microbatches=4, vpp=vpp)):
+    result = []
+    for item in families():
+        vpp = item.fixed_vpp or 2
+        if item.violation(Request(pp=2, num_microbatches=4, vpp=vpp)):
             continue
-        schedule = build_schedule(each.name, Request(pp=2, num_microbatches=4), vpp=vpp)
+        schedule = build_schedule(item.name, Request(pp=2, num_microbatches=4), vpp=vpp)
         try:
             to_csv(schedule)
         except ForescaleError:
             continue
-        found.append(schedule)
-    return found
+        result.append(schedule)
+    return result
 
 
 def oracle_layers(count):
@@ -156,21 +156,21 @@ def run_both(rank, tables):
 
     from forescale.runtime import PipelineStep
 
-    found = []
+    result = []
     for path, schedule in tables:
         count = schedule.num_stages
-        inputs, targets = (each.double() for each in data())
-        alone, modules, own = (oracle_layers(count) for _ in range(3))
+        inputs, targets = (item.double() for item in data())
+        alone, modules, local = (oracle_layers(count) for _ in range(3))
         loss(functools.reduce(lambda x, layer: layer(x), alone, inputs), targets).backward()
         mine = [s for s, where in enumerate(schedule.placement.rank_of_stage) if where == rank]
         stages = [PipelineStage(modules[s], s, count, torch.device("cpu")) for s in mine]
         runtime = theirs._PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss)
         runtime._load_csv(path, format="compute_comms")
         runtime.step(*((inputs,) if 0 in mine else ()), target=targets if count - 1 in mine else None)
-        step = PipelineStep(schedule, own, loss)
+        step = PipelineStep(schedule, local, loss)
         step(inputs, targets)
-        found.append([worst(modules, alone, mine), worst(own, alone, mine)])
-    return found
+        result.append([worst(modules, alone, mine), worst(local, alone, mine)])
+    return result
 
 
 def worst(layers, alone, mine):
@@ -187,4 +187,4 @@ def test_torch_and_our_runner_have_the_gradients_of_one_process(tmp_path):
     by_rank = launch(run_both, 2, tables)
     assert len(tables) >= 12
     for place, (_, schedule) in enumerate(tables):
-        assert max(error for found in by_rank for error in found[place]) < 1e-14, schedule.name
+        assert max(error for item in by_rank for error in item[place]) < 1e-14, schedule.name

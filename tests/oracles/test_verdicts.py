@@ -18,9 +18,9 @@ def test_fragmentation_broke_a_fine_tuning_run_and_growing_segments_mended_it():
     precision = Precision(compute="fp8", recipe="current", parameters="fp8", gradients="bf16")
     work = Workload(seq_len=4096, global_batch_size=32, precision=precision, varied_lengths=True)
     model, cluster = load_model("llama-3-70b"), load_cluster("h100-sxm", 32)
-    found = project(model, cluster, layout, work).memory
+    memory = project(model, cluster, layout, work).memory
     mended = project(model, cluster, replace(layout, allocator="expandable_segments"), work).memory
-    assert found.verdict == "AT RISK"
+    assert memory.verdict == "AT RISK"
     assert mended.verdict == "FITS"
 
 

@@ -298,28 +298,28 @@ def pixels(kind: str, images: int) -> dict[str, Any]:
     """Return the input of so many images of 8 x 8 patches."""
     side, patch = 8, patch_of(kind)
     if kind.startswith(PACKED):
-        each = (3, patch, patch) if kind == "kimi_k25" else (3 * 2 * patch**2,)
+        item = (3, patch, patch) if kind == "kimi_k25" else (3 * 2 * patch**2,)
         return {
-            "pixel_values": torch.randn(images * side**2, *each, dtype=torch.bfloat16),
+            "pixel_values": torch.randn(images * side**2, *item, dtype=torch.bfloat16),
             "image_grid_thw": torch.tensor([[1, side, side]] * images),
         }
     if kind in TILED:
         tiles = torch.randn(images, 5, 3, 112, 112, dtype=torch.bfloat16)
         return {"pixel_values": tiles, "image_sizes": torch.tensor([[CUT, CUT]] * images)}
-    found = {"pixel_values": torch.randn(images, 3, 112, 112, dtype=torch.bfloat16)}
+    result = {"pixel_values": torch.randn(images, 3, 112, 112, dtype=torch.bfloat16)}
     if kind == "idefics3":
-        return {"pixel_values": found["pixel_values"][None]}
-    return found | ({"image_sizes": torch.tensor([[112, 112]] * images)} if kind == "mistral3" else {})
+        return {"pixel_values": result["pixel_values"][None]}
+    return result | ({"image_sizes": torch.tensor([[112, 112]] * images)} if kind == "mistral3" else {})
 
 
 def flat(parts: Any) -> list[Any]:
     """Return the tensors of lists in lists."""
     if not isinstance(parts, list | tuple):
         return [parts]
-    return [each for part in parts for each in flat(part)]
+    return [item for part in parts for item in flat(part)]
 
 
-def features(model: Any, kind: str, given: dict[str, Any]) -> Any:
+def features(model: Any, kind: str, values: dict[str, Any]) -> Any:
     """Return what the tower and its projectors make of images, all of it."""
     more: dict[str, Any] = (
         {"vision_feature_select_strategy": "default"}
@@ -328,10 +328,10 @@ def features(model: Any, kind: str, given: dict[str, Any]) -> Any:
     )
     if kind in ("internvl", "llava", "llava_next"):
         more["vision_feature_layer"] = -1  # of the usual -2 the last layer has no backward
-    found = getattr(model, "model", model).get_image_features(**given, **more, return_dict=True)
+    image_features = getattr(model, "model", model).get_image_features(**values, **more, return_dict=True)
     if kind == "llama4":  # its projector follows
-        return model.multi_modal_projector(found.last_hidden_state)
-    parts = flat([found.pooler_output, getattr(found, "deepstack_features", None) or ()])
+        return model.multi_modal_projector(image_features.last_hidden_state)
+    parts = flat([image_features.pooler_output, getattr(image_features, "deepstack_features", None) or ()])
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
@@ -342,16 +342,16 @@ def test_flops_equal_those_that_torch_counts(kind: str):
     model = classes(kind, attn_implementation="sdpa", dtype=torch.bfloat16)
     passes = [counter.FlopCounterMode(display=False, custom_mapping=FLASH) for _ in range(2)]
     with passes[0]:
-        found = features(model, kind, pixels(kind, batch(kind)))
+        result = features(model, kind, pixels(kind, batch(kind)))
     vision = ours(kind).vision
     if kind != "llama4":
-        assert len(found) == batch(kind) * vision.tokens(seen(kind)) * (1 + vision.num_deepstack)
+        assert len(result) == batch(kind) * vision.tokens(seen(kind)) * (1 + vision.num_deepstack)
     with passes[1]:
-        found.float().sum().backward()
+        result.float().sum().backward()
     blocks = whole_blocks(ours(kind), images=seen(kind))
     flops = [(block_flops(block, "masked"), times) for block, times in blocks if block.name.startswith(TOWER)]
-    assert sum(times * each.forward for each, times in flops) == passes[0].get_total_flops()
-    assert sum(times * each.backward for each, times in flops) == passes[1].get_total_flops()
+    assert sum(times * item.forward for item, times in flops) == passes[0].get_total_flops()
+    assert sum(times * item.backward for item, times in flops) == passes[1].get_total_flops()
 
 
 def beside(kind: str) -> float:
@@ -381,9 +381,9 @@ def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart
     for name, parameter in model.named_parameters():
         projects = any(part in name for part in ("projector", "merger", "vision_adapter"))
         parameter.requires_grad = ("projector" if projects else "vision") not in frozen
-    given = pixels(kind, batch(kind))
+    value = pixels(kind, batch(kind))
     if frozen == ("vision", "projector"):
-        assert not features(model, kind, given).requires_grad
+        assert not features(model, kind, value).requires_grad
     strategy = Layout(
         kernels=Kernels(fused=ours(kind).vision.encoder.norm == "layer")
     )  # RMS is in single steps
@@ -401,7 +401,7 @@ def test_bytes_are_those_that_autograd_keeps(kind: str, frozen: tuple[FrozenPart
     if frozen == ("vision", "projector"):
         assert ours_kept == 0
         return
-    theirs = saved_bytes(model, lambda: features(model, kind, given))
+    theirs = saved_bytes(model, lambda: features(model, kind, value))
     assert ours_kept + beside(kind) == pytest.approx(theirs, rel=0.04)
 
 
@@ -411,7 +411,7 @@ def test_tokens_of_any_size_are_those_that_the_processor_counts(kind: str):
     text, vision, _ = TOWERS_OF[kind]
     vision = vision | {"image_size": tile, "patch_size": patch}
     config = {"model_type": kind, "text_config": text, "vision_config": vision}
-    found = read_huggingface(config, name=kind, where="test").model.vision
+    result = read_huggingface(config, name=kind, where="test").model.vision
     classes = {
         "llava_next": transformers.LlavaNextProcessor,
         "llava_onevision": transformers.LlavaOnevisionProcessor,
@@ -422,8 +422,8 @@ def test_tokens_of_any_size_are_those_that_the_processor_counts(kind: str):
     processor.num_additional_image_tokens, processor.num_image_tokens = 0, (tile // patch) ** 2
     processor.image_processor = SimpleNamespace(image_grid_pinpoints=grids)
     for size in range(100, 3000, 97):
-        told = processor._get_number_of_features(size, size, tile, tile)
-        assert found.tokens(Images(size=size)) == told
+        number = processor._get_number_of_features(size, size, tile, tile)
+        assert result.tokens(Images(size=size)) == number
 
 
 def test_tiles_of_internvl_are_those_that_its_processor_cuts():
@@ -442,7 +442,7 @@ def test_tiles_of_internvl_are_those_that_its_processor_cuts():
 def test_internvls_own_file_is_its_file_in_transformers():
     config = configuration("internvl")
     text, vision = config["text_config"], dict(config["vision_config"])
-    own = {"model_type": "intern_vit_6b", "qkv_bias": vision.pop("attention_bias"), **CLIP}
+    local = {"model_type": "intern_vit_6b", "qkv_bias": vision.pop("attention_bias"), **CLIP}
     chat = {"model_type": "internvl_chat", "llm_config": text, "dynamic_image_size": False,
-            "vision_config": own | {"image_size": 112, "patch_size": 14}}  # fmt: skip
+            "vision_config": local | {"image_size": 112, "patch_size": 14}}  # fmt: skip
     assert read_huggingface(chat, name="internvl", where="test").model == ours("internvl")

@@ -40,8 +40,8 @@ def fused(rows, model):
     attention = model.layers[0].attention
     heads = attention.num_heads // attention.num_kv_heads, 1, 1
     parts = []
-    for place, (each, count) in enumerate(zip(rows, heads, strict=True)):
-        split = each.view(attention.num_kv_heads, count, attention.head_dim, -1)
+    for place, (row, count) in enumerate(zip(rows, heads, strict=True)):
+        split = row.view(attention.num_kv_heads, count, attention.head_dim, -1)
         if place < 2:
             split = split.unflatten(2, (2, -1)).transpose(2, 3).flatten(2, 3)
         parts.append(split)
@@ -64,32 +64,32 @@ def paired(titan, theirs, model):
 
 
 def found(recompute):
-    asked = question(microbatches=1, recompute=Recompute(**recompute))
-    asked = as_run(replace(asked, framework=load_framework("torchtitan")))
-    assert adapter_of(asked).package == "torchtitan"
-    titan = Training(asked, CPU)
+    request = question(microbatches=1, recompute=Recompute(**recompute))
+    request = as_run(replace(request, framework=load_framework("torchtitan")))
+    assert adapter_of(request).package == "torchtitan"
+    titan = Training(request, CPU)
     other = Training(question(microbatches=1), CPU)
     for norm in other.blocks.modules():
         if hasattr(norm, "variance_epsilon"):
             norm.variance_epsilon = titan.blocks.norm.eps
-    weights = {name: each.data for name, each in other.blocks.named_parameters()}
-    for parameter, weight in paired(titan.blocks, weights, asked.model):
+    weights = {name: item.data for name, item in other.blocks.named_parameters()}
+    for parameter, weight in paired(titan.blocks, weights, request.model):
         parameter.data.copy_(weight)
     losses = []
-    for each in (titan, other):
-        loss = each.blocks(each.tokens)
+    for item in (titan, other):
+        loss = item.blocks(item.tokens)
         loss.backward()
         losses.append(float(loss.detach()))
-    gradients = {name: each.grad for name, each in other.blocks.named_parameters()}
+    gradients = {name: item.grad for name, item in other.blocks.named_parameters()}
     away = [
-        float((mine.grad - each).abs().max()) for mine, each in paired(titan.blocks, gradients, asked.model)
+        float((mine.grad - item).abs().max()) for mine, item in paired(titan.blocks, gradients, request.model)
     ]
     laps = timed_step(titan, Watch(CPU))
     parts = list(parts_of(titan))
     kept = {part.kind: kept_bytes(part, titan) for part in parts}
     projected = {
-        each.name: total_bytes(each.kept)
-        for each in block_loads(asked.model, asked.layout, asked.workload).all()
+        item.name: total_bytes(item.kept)
+        for item in block_loads(request.model, request.layout, request.workload).all()
     }
     apart = gradients_apart(titan, parts, Watch(CPU))() if not recompute else {}
     return {
@@ -100,4 +100,4 @@ def found(recompute):
 
 if __name__ == "__main__":
     sys.meta_path.append(_Absent())
-    json.dump([found(each) for each in json.load(sys.stdin)], sys.stdout)
+    json.dump([found(item) for item in json.load(sys.stdin)], sys.stdout)

@@ -79,28 +79,28 @@ def main(folder: str) -> None:
 
     sys.meta_path.insert(0, _Absent())
     sys.path[:0] = [folder]
-    asked = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     answers = []
     with contextlib.redirect_stdout(io.StringIO()):
-        for each in asked:
+        for item in question:
             try:
-                answers.append(_understood(each))
+                answers.append(_understood(item))
             except (Exception, SystemExit) as error:
                 answers.append({"refused": f"{type(error).__name__}: {error}"})
     json.dump(answers, sys.stdout, default=str)
 
 
-def _understood(asked: dict[str, Any]) -> dict[str, Any]:
-    os.chdir(asked["folder"])
-    sys.path.insert(0, asked["folder"])
+def _understood(values: dict[str, Any]) -> dict[str, Any]:
+    os.chdir(values["folder"])
+    sys.path.insert(0, values["folder"])
     for name in ("plan", "plan_model"):
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
     try:
-        read = _of_toml if asked["release"] == "0.2" else _of_job
-        return read(asked["arguments"], asked["world"])
+        read = _of_toml if values["release"] == "0.2" else _of_job
+        return read(values["arguments"], values["world"])
     finally:
-        sys.path.remove(asked["folder"])
+        sys.path.remove(values["folder"])
 
 
 def _of_toml(arguments: list[str], world: int) -> dict[str, Any]:
@@ -146,7 +146,9 @@ def _of_job(arguments: list[str], world: int) -> dict[str, Any]:
     dims = ParallelDims.from_config(config.parallelism, world)
     model = config.model_spec.model
     recompute = config.activation_checkpoint
-    kinds = {type(each.attention.wo).__qualname__ for each in model.layers if hasattr(each.attention, "wo")}
+    kinds = {
+        type(layer.attention.wo).__qualname__ for layer in model.layers if hasattr(layer.attention, "wo")
+    }
     return {
         **{name: getattr(dims, name) for name in DEGREES},
         **_common(config, len(model.layers), "lm_head"),

@@ -66,8 +66,8 @@ def test_first_stage_is_that_of_equations_5_and_6():
     workload = Workload(seq_len=2048, global_batch_size=64)
     selective = Recompute(granularity="selective", modules=("core_attn",))
     for recompute, width in ((Recompute(), 34 + 80), (selective, 34)):
-        strategy = Layout(tp=8, pp=8, recompute=recompute, flash_attention=False)
-        account = KORTHIKANTI_2022.account(model, strategy, workload)
+        layout = Layout(tp=8, pp=8, recompute=recompute, flash_attention=False)
+        account = KORTHIKANTI_2022.account(model, layout, workload)
         sbh = 2048 * 12288
         layers = sbh * width / 8 * 96
         embedding = korthikanti_embedding(
@@ -79,8 +79,8 @@ def test_first_stage_is_that_of_equations_5_and_6():
 
 def test_interleaving_holds_more():
     model = load_model("gpt3-175b")
-    strategy = Layout(tp=8, pp=8, vpp=3, flash_attention=False)
-    account = KORTHIKANTI_2022.account(model, strategy, Workload(seq_len=2048, global_batch_size=64))
+    layout = Layout(tp=8, pp=8, vpp=3, flash_attention=False)
+    account = KORTHIKANTI_2022.account(model, layout, Workload(seq_len=2048, global_batch_size=64))
     sbh = 2048 * 12288
     factor = 1 + 7 / (8 * 3)  # section 4.2.3
     expected = sbh * 114 / 8 * 96 * factor + sbh
@@ -90,8 +90,8 @@ def test_interleaving_holds_more():
 def test_extra_of_one_stage():
     """sbh·L/t·(p/L + 4/L·(1 + v/h)) at p = 1, as one term beside the layers."""
     model = load_model("gpt3-175b")
-    strategy = Layout(tp=8, recompute=Recompute(granularity="full"))
-    account = KORTHIKANTI_2022.account(model, strategy, Workload(seq_len=2048, global_batch_size=64))
+    layout = Layout(tp=8, recompute=Recompute(granularity="full"))
+    account = KORTHIKANTI_2022.account(model, layout, Workload(seq_len=2048, global_batch_size=64))
     sbh, ratio = 2048 * 12288, model.vocab_size / 12288
     output = korthikanti_output(
         seq_len=2048.0,

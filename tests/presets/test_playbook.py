@@ -56,8 +56,8 @@ def test_memory_table(billions, plain, accumulated):
 )  # fmt: skip
 def test_states_follow_their_types(precision, weights, gradients, optimizer):
     """The playbook's table of FP8 recipes: 16 bytes in bf16 and under Transformer Engine, 6 in nanotron's FP8."""
-    each = bytes_per_parameter(precision)
-    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (
+    item = bytes_per_parameter(precision)
+    assert (item.weights, item.gradients, item.accumulated, item.optimizer) == (
         weights,
         gradients,
         0,
@@ -67,15 +67,15 @@ def test_states_follow_their_types(precision, weights, gradients, optimizer):
 
 @pytest.mark.parametrize("compute", ["fp32", "tf32"])
 def test_full_precision_takes_16_bytes_by_its_compute_type_alone(compute):
-    each = bytes_per_parameter(Precision(compute=compute))
-    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (4, 4, 0, 8)
+    item = bytes_per_parameter(Precision(compute=compute))
+    assert (item.weights, item.gradients, item.accumulated, item.optimizer) == (4, 4, 0, 8)
 
 
 def test_bytes_of_every_part():
-    each = bytes_per_parameter(ACCUMULATED)
-    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (2, 2, 4, 12)
-    each = bytes_per_parameter(FULL)
-    assert (each.weights, each.gradients, each.accumulated, each.optimizer) == (4, 4, 0, 8)
+    item = bytes_per_parameter(ACCUMULATED)
+    assert (item.weights, item.gradients, item.accumulated, item.optimizer) == (2, 2, 4, 12)
+    item = bytes_per_parameter(FULL)
+    assert (item.weights, item.gradients, item.accumulated, item.optimizer) == (4, 4, 0, 8)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
@@ -86,11 +86,11 @@ def test_zero_stages_of_7_5_billion_parameters_on_64_devices(zero, gigabytes):
 
 
 def test_zero_formulas():
-    each, shards = 1e9, 8.0
+    item, shards = 1e9, 8.0
     formulas = {1: (2 + 2, 12), 2: (2, 2 + 12), 3: (0, 2 + 2 + 12)}
     for zero, (whole, sharded) in formulas.items():
-        states = zero_states(each, bytes_per_parameter(MIXED), Layout(dp_shard=8, zero=zero))
-        expected = playbook_zero_bytes(parameters=each, whole=whole, sharded=sharded, shards=shards)
+        states = zero_states(item, bytes_per_parameter(MIXED), Layout(dp_shard=8, zero=zero))
+        expected = playbook_zero_bytes(parameters=item, whole=whole, sharded=sharded, shards=shards)
         assert sum(states.values()) == pytest.approx(expected)
 
 
@@ -101,9 +101,9 @@ def test_fp32_gradients_follow_the_gradients():
 
 def test_parameter_formula():
     """GPT-3: 96 layers of 12288, vocabulary 50257: 174.6 B without positions."""
-    found = playbook_parameters(hidden_size=12288.0, vocab_size=50257.0, num_layers=96.0)
-    assert found == 12288 * 50257 + 96 * (12 * 12288**2 + 13 * 12288) + 2 * 12288
-    assert found == pytest.approx(174.6e9, rel=1e-3)
+    result = playbook_parameters(hidden_size=12288.0, vocab_size=50257.0, num_layers=96.0)
+    assert result == 12288 * 50257 + 96 * (12 * 12288**2 + 13 * 12288) + 2 * 12288
+    assert result == pytest.approx(174.6e9, rel=1e-3)
 
 
 def test_activation_formula_and_what_selective_recompute_saves():
@@ -175,7 +175,7 @@ def test_ring_ratio_from_its_own_parts():
     tokens, kv_width, hidden = 131072 / 4, 2 * 8 * 128, 4096
     sent = tokens * kv_width / 25e9
     scored = 4 * tokens * tokens * hidden / 989e12
-    found = playbook_cp_ratio(
+    result = playbook_cp_ratio(
         cp=4.0,
         peak=989e12,
         hidden_size=float(hidden),
@@ -183,7 +183,7 @@ def test_ring_ratio_from_its_own_parts():
         seq_len=131072.0,
         bandwidth=25e9,
     )
-    assert found == pytest.approx(sent / scored)
+    assert result == pytest.approx(sent / scored)
 
 
 def test_ratios_take_the_tier_that_holds_the_group():
@@ -191,7 +191,8 @@ def test_ratios_take_the_tier_that_holds_the_group():
     cluster = load_cluster("h100-sxm", 64)
     layout = Layout(tp=4, cp=2, dp_shard=8, zero=3)
     ratios = {
-        each.part: each.value for each in playbook_ratios(model, cluster, layout, workload, num_layers=32)
+        playbook_ratio.part: playbook_ratio.value
+        for playbook_ratio in playbook_ratios(model, cluster, layout, workload, num_layers=32)
     }
     assert set(ratios) == {"tensor_comm", "context_comm", "data_comm"}
     fast, slow = (tier.bandwidth / 2.0 for tier in (cluster.tiers[0], cluster.tiers[-1]))
@@ -210,8 +211,8 @@ def test_groups_of_whole_nodes_take_all_ports():
     peak = cluster.device.matrix_flops.bf16
     assert ratio.value == pytest.approx(511 / 512 * peak / (2 * 8192 * ports))
     assert ratio.value < 1.0
-    own = project(asked(model, cluster, Layout(dp_shard=512), workload))
-    assert own.time_s["data_comm"] < 0.1 * own.step_time_s
+    local = project(asked(model, cluster, Layout(dp_shard=512), workload))
+    assert local.time_s["data_comm"] < 0.1 * local.step_time_s
 
 
 def test_gathers_of_stage_3_over_whole_nodes_hide():

@@ -75,7 +75,7 @@ def networks(draw, devices):
 @st.composite
 def schedules(draw):
     """1F1B; in a quarter of the spaces some schedule of the library beside it or alone."""
-    name = draw(st.sampled_from([each.name for each in families()]))
+    name = draw(st.sampled_from([family.name for family in families()]))
     return draw(st.sampled_from([(None,)] * 6 + [(None, name), (name,)]))
 
 
@@ -123,12 +123,12 @@ def ranked(scores, candidates, fits, objective):
     first, second = (value.reshape(-1) for value in values)
     feasible = np.flatnonzero(fits)
     order = np.lexsort((feasible, second[feasible], first[feasible]))
-    found = {}
+    result = {}
     for index in feasible[order].tolist():
         variant, row = divmod(index, fits.shape[1])
         unplaced = replace(candidates.variants[variant], axis_order=DEFAULT_AXIS_ORDER, placement=None)
-        found.setdefault((row, unplaced, first[index], second[index]), (variant, row))
-    return [(key[2], candidates.strategy(*index)) for key, index in found.items()]
+        result.setdefault((row, unplaced, first[index], second[index]), (variant, row))
+    return [(key[2], candidates.strategy(*index)) for key, index in result.items()]
 
 
 def folded(every, top):
@@ -184,22 +184,24 @@ def a_search_finds_the_best_of_all(question, candidates, scores, data):
             patch.setattr(solve, name, max(data.draw(st.sampled_from([40, 300])), len(candidates) // STEPS))
         patch.setattr(solve, "SAMPLED_FROM", data.draw(st.sampled_from([0, solve.SAMPLED_FROM])))
         every_one = data.draw(st.booleans())
-        asked = replace(question, objective=objective, max_memory=limit)
-        result = search(asked, top=top, all_variants=every_one)
+        request = replace(question, objective=objective, max_memory=limit)
+        result = search(request, top=top, all_variants=every_one)
     limit = min(limit, question.cluster.device.hbm_bytes)
     fits = scores.peak <= limit
     every = ranked(scores, candidates, fits, objective)
     alone = [layout for _, layout in every[:top]]
     layouts, variants = (alone, (0,) * len(alone)) if every_one else folded(every, top)
-    assert [each.strategy for each in result.best] == layouts
+    assert [item.strategy for item in result.best] == layouts
     assert result.variants == variants
     assert result.num_legal == len(candidates)
     assert result.num_evaluated + result.num_over_memory + result.num_beaten == result.num_legal
     assert result.num_feasible <= fits.sum()
     assert result.gap == 0.0
-    fastest = [float(scores.step_time[scores.peak <= each].min()) for each in memory_limits(limit)]
+    fastest = [
+        float(scores.step_time[scores.peak <= memory_limit].min()) for memory_limit in memory_limits(limit)
+    ]
     steps = [step for before, step in pairwise(fastest) if step < before]
-    assert [each.step_time_s for each in result.relaxations] == steps
+    assert [relaxation.step_time_s for relaxation in result.relaxations] == steps
 
 
 def no_layout_is_below_its_bounds(question, space, scores):
@@ -228,14 +230,16 @@ def test_placements_that_are_left_out_are_others_by_another_name(asked):
     question = Question(model=model, cluster=devices, workload=work)
     dp = candidates.columns["dp_replicate"] * candidates.columns["dp_shard"]
     degrees = {**{axis: candidates.columns[axis] for axis in ("tp", "cp", "pp")}, "dp": dp}
-    every = np.stack([allowed(each.rank_order, degrees) for each in candidates.variants])
+    every = np.stack([allowed(variant.rank_order, degrees) for variant in candidates.variants])
     every &= (candidates.columns["cp"] > 1) | np.array(
-        [[each.cp_kind == candidates.variants[0].cp_kind] for each in candidates.variants]
+        [[variant.cp_kind == candidates.variants[0].cp_kind] for variant in candidates.variants]
     )
     scores = score(question, candidates, only=every)
     kept = candidates.legal
-    apart = [replace(each, axis_order=DEFAULT_AXIS_ORDER, placement=None) for each in candidates.variants]
+    apart = [
+        replace(variant, axis_order=DEFAULT_AXIS_ORDER, placement=None) for variant in candidates.variants
+    ]
     for variant, row in zip(*np.nonzero(every & ~kept), strict=True):
         others = [index for index in np.flatnonzero(kept[:, row]) if apart[index] == apart[variant]]
-        own = (scores.step_time[variant, row], scores.peak[variant, row])
-        assert own in {(scores.step_time[index, row], scores.peak[index, row]) for index in others}
+        local = (scores.step_time[variant, row], scores.peak[variant, row])
+        assert local in {(scores.step_time[index, row], scores.peak[index, row]) for index in others}

@@ -72,25 +72,25 @@ def experts(width: int = 2048, num_mtp_layers: int = 0) -> Model:
 
 def swift(num_devices: int) -> Cluster:
     """A network whose messages take next to no time."""
-    given = cluster(num_devices)
-    return replace(given, tiers=tuple(replace(tier, bandwidth=1e15, latency=0.0) for tier in given.tiers))
+    value = cluster(num_devices)
+    return replace(value, tiers=tuple(replace(tier, bandwidth=1e15, latency=0.0) for tier in value.tiers))
 
 
 def nodes(num_devices: int, bandwidth: float = 50e9) -> Cluster:
     """Nodes of 4."""
-    given = cluster(num_devices)
-    node, fabric = given.tiers
+    value = cluster(num_devices)
+    node, fabric = value.tiers
     return replace(
-        given, devices_per_node=4, tiers=(replace(node, size=4), replace(fabric, bandwidth=bandwidth))
+        value, devices_per_node=4, tiers=(replace(node, size=4), replace(fabric, bandwidth=bandwidth))
     )
 
 
 def racks(num_devices: int) -> Cluster:
     """Nodes of 4 in racks of 8."""
-    given = cluster(num_devices)
-    node, fabric = given.tiers
+    value = cluster(num_devices)
+    node, fabric = value.tiers
     tiers = (replace(node, size=4), replace(fabric, name="rack", size=8, bandwidth=150e9), fabric)
-    return replace(given, devices_per_node=4, tiers=tiers)
+    return replace(value, devices_per_node=4, tiers=tiers)
 
 
 def asked(model: Model, devices: Cluster, work: Workload = WORK, clock: float | None = None, **changes):

@@ -160,11 +160,11 @@ def test_a_collective_takes_what_the_way_that_is_picked_takes_alone(data, name, 
     parts = [
         tuple(map(float, (line.fixed, line.seconds_per_byte, line.latency, line.hiding))) for line in lines
     ]
-    each = [
+    fixeds = [
         fixed + num_bytes * beta + (hops * hops / (hops + share * num_bytes * beta) if hops else 0.0)
         for fixed, beta, hops, share in parts
     ]
-    held = [
+    kept = [
         line.held and min(float(line.held.steps), num_bytes * float(line.held.seconds_per_byte))
         for line in lines
     ]
@@ -172,18 +172,18 @@ def test_a_collective_takes_what_the_way_that_is_picked_takes_alone(data, name, 
     slower = [
         line.ramp and _running_in(line.ramp, num_bytes * float(line.seconds_per_byte)) for line in lines
     ]
-    each = [
+    fixeds = [
         seconds + (wait or 0.0) + (more or 0.0) + (late or 0.0)
-        for seconds, wait, more, late in zip(each, held, chunked, slower, strict=True)
+        for seconds, wait, more, late in zip(fixeds, kept, chunked, slower, strict=True)
     ]
     believed = [
         seconds
         if line.guess is None or not line.guess.within
         else float(line.guess.latency) + num_bytes * float(line.guess.seconds_per_byte)
-        for seconds, line in zip(each, lines, strict=True)
+        for seconds, line in zip(fixeds, lines, strict=True)
     ]
     assert min(map(min, parts)) >= 0.0
-    picked = each[believed.index(min(believed))]
+    picked = fixeds[believed.index(min(believed))]
     assert float(model.seconds(kind=kind, num_bytes=num_bytes, group=group)) == pytest.approx(
         picked, rel=1e-12
     )

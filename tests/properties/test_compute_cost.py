@@ -36,8 +36,8 @@ def operators(draw, size=1):
     """An operator with `size` candidates, and its model."""
     model = draw(st.sampled_from(MODELS))
 
-    def array(strategy):
-        return np.array(draw(st.lists(strategy, min_size=size, max_size=size)))
+    def array(layout):
+        return np.array(draw(st.lists(layout, min_size=size, max_size=size)))
 
     dtype = draw(st.sampled_from(types(model)))
     kind = draw(st.sampled_from(["gemm", "grouped", "attention", "memory"]))

@@ -94,8 +94,8 @@ def test_flops_of_all_ranks_are_those_of_one(layer: Layer, degree: int, kind: st
 def test_recompute_never_keeps_more(layer: Layer, names: set[Module], tp: int) -> None:
     strategy = Layout(tp=tp)
     selective = Recompute(granularity="selective", modules=tuple(sorted(names)))
-    least, some, most = (kept_bytes(layer, strategy, policy) for policy in (FULL, selective, NONE))
-    assert least <= some <= most
+    least, subset, most = (kept_bytes(layer, strategy, policy) for policy in (FULL, selective, NONE))
+    assert least <= subset <= most
 
 
 @given(layers, modules)

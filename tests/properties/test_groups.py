@@ -47,10 +47,10 @@ def megatron_order(rank, pp, vpp, group, count):
     """The same, get_pp_rank_microbatches and forward_backward_pipelining_with_interleaving."""
     table = schedule_table(count, vpp, group)
     warmup = min((pp - rank - 1) * 2 + (vpp - 1) * group, len(table))
-    forward = [pack(Kind.F, chunk * pp + rank, each) for each, chunk in table]
-    backward = [pack(Kind.B, (vpp - 1 - chunk) * pp + rank, each) for each, chunk in table]
+    forward = [pack(Kind.F, chunk * pp + rank, item) for item, chunk in table]
+    backward = [pack(Kind.B, (vpp - 1 - chunk) * pp + rank, item) for item, chunk in table]
     turns = zip(forward[warmup:], backward, strict=False)
-    return [*forward[:warmup], *(each for turn in turns for each in turn), *backward[len(table) - warmup :]]
+    return [*forward[:warmup], *(item for turn in turns for item in turn), *backward[len(table) - warmup :]]
 
 
 def built(pp, vpp, group, count):
@@ -69,10 +69,10 @@ def test_ranks_run_what_the_table_of_megatron_says(shape):
 @given(shapes())
 def test_a_rank_holds_what_the_closed_form_says_of_any_last_group(shape):
     pp, vpp, group, count = shape
-    held = in_flight_microbatches(
+    kept = in_flight_microbatches(
         stage=np.arange(float(pp)), pp=pp, vpp=vpp, num_microbatches=count, group=float(group)
     )
-    np.testing.assert_allclose(peak_activations(built(*shape)), held, atol=1e-8)
+    np.testing.assert_allclose(peak_activations(built(*shape)), kept, atol=1e-8)
 
 
 @SETTINGS
@@ -92,8 +92,8 @@ def test_equal_groups_hold_the_chunks_of_the_closed_form_whatever_they_keep(shap
     live = live[:1] if count == group else live[1:]
     saved = np.random.default_rng(seed).integers(0, 5, size=pp * vpp).astype(float)
     of_rank = np.arange(vpp)[None, :] * pp + np.arange(pp)[:, None]
-    held = (live * saved[of_rank]).sum(axis=2).max(axis=0)
-    np.testing.assert_allclose(held, peak_memory(schedule, ActivationSizes(saved=saved)))
+    kept = (live * saved[of_rank]).sum(axis=2).max(axis=0)
+    np.testing.assert_allclose(kept, peak_memory(schedule, ActivationSizes(saved=saved)))
     assert losses_beside(schedule) == (((1.0, 0.0),), 0.0)
 
 
@@ -101,7 +101,7 @@ def test_equal_groups_hold_the_chunks_of_the_closed_form_whatever_they_keep(shap
 @given(shapes())
 def test_whole_groups_beyond_two_hold_nothing_else(shape):
     pp, vpp, group, count = shape
-    whole, fewest = (built(pp, vpp, group, each) for each in (count, fewest_groups(count, group)))
+    whole, fewest = (built(pp, vpp, group, item) for item in (count, fewest_groups(count, group)))
 
     def distinct(schedule):
         (passes, _), _ = live_passes(schedule)
@@ -123,8 +123,8 @@ def test_outputs_of_the_last_rank_that_wait_for_the_first_fill_its_buffers(shape
     codes = [int(code) for order in schedule.orders for code in order]
     starts, ends = (dict(zip(codes, times, strict=True)) for times in (simulation.start, simulation.end))
     events = []
-    for each in range(schedule.num_microbatches):
+    for index in range(schedule.num_microbatches):
         for chunk in range(vpp - 1):
-            events += [(ends[pack(Kind.F, chunk * pp + pp - 1, each)], 1)]
-            events += [(starts[pack(Kind.F, (chunk + 1) * pp, each)] + 1e-6, -1)]
+            events += [(ends[pack(Kind.F, chunk * pp + pp - 1, index)], 1)]
+            events += [(starts[pack(Kind.F, (chunk + 1) * pp, index)] + 1e-6, -1)]
     assert max(np.cumsum([change for _, change in sorted(events)])) == group - pp + 1

@@ -22,10 +22,10 @@ from forescale.spec.layout import Offload, Routing
 SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def projected(asked: Asked):
+def projected(question: Asked):
     """Return the projection, of layouts that are legal and lie in stages of their own making."""
     try:
-        return project(*asked.arguments)
+        return project(*question.arguments)
     except SpecError:
         assume(False)
 
@@ -120,21 +120,21 @@ FOUND = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_layouts_that_broke_a_law_break_none(name):
-    model, network, strategy, workload = FOUND[name]
-    asked = Asked(
-        model=load_model(model), cluster=load_cluster(*network), strategy=strategy, workload=workload
+    model, network, layout, workload = FOUND[name]
+    question = Asked(
+        model=load_model(model), cluster=load_cluster(*network), strategy=layout, workload=workload
     )
-    assert broken(asked) == []
+    assert broken(question) == []
 
 
 def test_stage_1_costs_its_bucket_and_no_more(monkeypatch):
-    model, network, strategy, workload = FOUND["bucket-of-deepspeed"]
-    asked = Asked(
-        model=load_model(model), cluster=load_cluster(*network), strategy=strategy, workload=workload
+    model, network, layout, workload = FOUND["bucket-of-deepspeed"]
+    question = Asked(
+        model=load_model(model), cluster=load_cluster(*network), strategy=layout, workload=workload
     )
-    before, after = (project(*replace(asked, strategy=replace(strategy, zero=z)).arguments) for z in (1, 0))
+    before, after = (project(*replace(question, strategy=replace(layout, zero=z)).arguments) for z in (1, 0))
     assert before.memory.peak_bytes > after.memory.peak_bytes, "else nothing is excused"
     buffers = importlib.import_module("forescale.memory.buffers")
-    own = buffers.bucket_bytes
-    monkeypatch.setattr(buffers, "bucket_bytes", lambda **given: 1.5 * own(**given))
-    assert [name for name, _ in broken(asked)] == ["memory: smaller_zero"]
+    bucket_bytes = buffers.bucket_bytes
+    monkeypatch.setattr(buffers, "bucket_bytes", lambda **given: 1.5 * bucket_bytes(**given))
+    assert [name for name, _ in broken(question)] == ["memory: smaller_zero"]

@@ -85,8 +85,8 @@ def test_shards_of_all_devices_sum_to_the_parameters(question):
     model, layout, seq_len = question
     alone = replace(layout, tp=1, sp=False, ep=min(layout.ep, layout.dp_shard))
     stages = run(model, alone, seq_len).memory.stages
-    held = sum(stage.weights_bytes for stage in stages) * alone.dp_shard
-    assert held == pytest.approx(2.0 * count_parameters(model).total, rel=1e-9)
+    kept = sum(stage.weights_bytes for stage in stages) * alone.dp_shard
+    assert kept == pytest.approx(2.0 * count_parameters(model).total, rel=1e-9)
 
 
 @st.composite
@@ -146,15 +146,15 @@ def test_shards_of_all_ranks_are_the_whole(question, case):
     """
     (model, layout), (name, zero) = question, case
     work = Workload(seq_len=1024, global_batch_size=32 * layout.dp)
-    found = project(model, cluster(layout.num_devices), replace(layout, zero=zero), work).memory.stages
+    stages = project(model, cluster(layout.num_devices), replace(layout, zero=zero), work).memory.stages
     elements, precision = once_over_tp(model, layout), work.precision
     size = {
         "weights": STORAGE_BYTES[precision.parameters],
         "gradients": STORAGE_BYTES[precision.gradients],
         "optimizer": optimizer_element_bytes(precision),
     }[name]
-    held = sum(getattr(stage, f"{name}_bytes") for stage in found) * layout.tp * layout.cp * layout.dp_shard
-    assert held == pytest.approx(size * sum(elements.values()), rel=1e-12)
+    kept = sum(getattr(stage, f"{name}_bytes") for stage in stages) * layout.tp * layout.cp * layout.dp_shard
+    assert kept == pytest.approx(size * sum(elements.values()), rel=1e-12)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -233,7 +233,8 @@ def test_recompute_never_keeps_more_on_any_stage(policy, question, vpp):
     layout = replace(layout, vpp=vpp if layout.pp > 1 else 1)
     placement = schedule_of(layout, 32).placement
     plain, less = (
-        stage_loads(model, replace(layout, recompute=each), work, placement) for each in (Recompute(), policy)
+        stage_loads(model, replace(layout, recompute=recompute), work, placement)
+        for recompute in (Recompute(), policy)
     )
     for before, after in zip(plain, less, strict=True):
         assert total_bytes(after.kept) <= total_bytes(before.kept) * (1 + 1e-12)
@@ -281,15 +282,15 @@ def test_the_tensors_of_an_explanation_are_those_that_live_there(model, layout):
     """Named leaves of what a layer keeps are the tensors that the timeline moves, with the same bytes."""
     work = Workload(seq_len=1024, global_batch_size=4 * layout.dp * layout.pp)
     loads = block_loads(model, layout, work)
-    kept = [{each.name: each.num_bytes for each in load.kept if each.num_bytes} for load in loads.layers]
+    kept = [{item.name: item.num_bytes for item in load.kept if item.num_bytes} for load in loads.layers]
     explained = Explainer.from_question(asked(model, cluster(layout.num_devices), layout, work))
-    found = 0
+    result = 0
     for node in each_once(explained.node("memory.activations", stage=0)):
         if node.name == "kept_bytes" and {label for label, _ in node.inputs} in map(set, kept):
             parts = {label: pytest.approx(part.value, rel=1e-15) for label, part in node.inputs}
             assert parts in kept
-            found += 1
-    assert found
+            result += 1
+    assert result
 
 
 @FEW
@@ -315,9 +316,9 @@ def test_no_stage_of_zero_raises_memory_but_by_the_shards_beside_gathered_weight
     model, tp, pp, shard, reshard
 ):
     layouts = [Layout(tp=tp, pp=pp, dp_shard=shard, zero=zero, reshard=reshard) for zero in (1, 2, 3)]
-    found = [run(model, layout, 1024, batch=64).memory.stages for layout in layouts]
+    stages = [run(model, layout, 1024, batch=64).memory.stages for layout in layouts]
     whole = reshard == "never" or (reshard == "default" and pp > 1)
-    for first, second, third in zip(*found, strict=True):
+    for first, second, third in zip(*stages, strict=True):
         assert second.allocated_bytes <= first.allocated_bytes * (1.0 + 1e-12)
         beside = third.weights_bytes if whole else 0.0
         assert third.allocated_bytes <= (second.allocated_bytes + beside) * (1.0 + 1e-12)

@@ -34,9 +34,9 @@ POLICIES = (
 def test_under_1f1b_the_curve_tops_at_the_projection(pp, tp, zero, policy, batches):
     shards = 16 // pp // tp
     layout = Layout(tp=tp, pp=pp, dp_shard=shards, zero=zero, recompute=policy)
-    asked = replace(workload(), global_batch_size=shards * batches)
-    timeline = memory_timeline(dense(4), cluster(16), layout, asked)
-    projected = project(dense(4), cluster(16), layout, asked).memory.stages
+    question = replace(workload(), global_batch_size=shards * batches)
+    timeline = memory_timeline(dense(4), cluster(16), layout, question)
+    projected = project(dense(4), cluster(16), layout, question).memory.stages
     for rank, stage in zip(timeline.ranks, projected, strict=True):
         assert rank.peak.allocated_bytes == pytest.approx(stage.allocated_bytes, rel=1e-9)
         assert rank.allocated.max() == pytest.approx(rank.peak.allocated_bytes, rel=1e-9)
@@ -57,9 +57,9 @@ def test_so_it_does_where_chunks_differ(vpp, layers, rounds, policy, routed):
         layers += 8
     model = replace(moe(layers), num_mtp_layers=1) if routed else dense(layers)
     layout = Layout(pp=4, vpp=vpp, dp_shard=4, recompute=policy)
-    asked = replace(workload(), global_batch_size=16 * rounds)
-    timeline = memory_timeline(model, cluster(16), layout, asked)
-    projected = project(model, cluster(16), layout, asked).memory.stages
+    question = replace(workload(), global_batch_size=16 * rounds)
+    timeline = memory_timeline(model, cluster(16), layout, question)
+    projected = project(model, cluster(16), layout, question).memory.stages
     for rank, stage in zip(timeline.ranks, projected, strict=True):
         beyond = stage.allocated_bytes / rank.peak.allocated_bytes - 1.0
         # a rank's fullest block is taken to work at the fullest moment, on whichever chunk it stands
@@ -74,9 +74,9 @@ def test_so_it_does_where_chunks_differ(vpp, layers, rounds, policy, routed):
 def test_what_is_named_adds_up_under_any_schedule(schedule, batches):
     vpp = 2 if schedule in ("interleaved-1f1b", "zbv", "v-half", "looped-bfs") else 1
     layout = Layout(pp=4, dp_shard=4, vpp=vpp, schedule=schedule)
-    asked = replace(workload(), global_batch_size=4 * batches)
+    question = replace(workload(), global_batch_size=4 * batches)
     model = moe(8)
-    timeline = memory_timeline(model, cluster(16), layout, asked)
+    timeline = memory_timeline(model, cluster(16), layout, question)
     for rank in timeline.ranks:
         named = sum(tensor.num_bytes for tensor in rank.peak.tensors)
         assert named == pytest.approx(rank.peak.allocated_bytes, rel=1e-9)

@@ -38,19 +38,19 @@ def requests(draw, name):
     )
 
 
-@pytest.mark.parametrize("name", [each.name for each in families()])
+@pytest.mark.parametrize("name", [item.name for item in families()])
 def test_every_request_is_valid_or_refused(name):
-    found = family(name)
+    result = family(name)
 
     @SETTINGS
     @given(request=requests(name), seed=st.integers(0, 2**16))
     def run(request, seed):
-        reason = found.violation(request)
+        reason = result.violation(request)
         if reason:
             with pytest.raises(ScheduleError, match=name):
-                found.build(request)
+                result.build(request)
             return
-        schedule = found.build(request)
+        schedule = result.build(request)
         assert schedule.num_microbatches == request.num_microbatches
         check_schedule(schedule, seed=seed)
 

@@ -19,15 +19,15 @@ MUTATIONS = ("drop", "double", "swap", "wrong rank", "bad stage", "bad micro-bat
 
 @st.composite
 def schedules(draw):
-    found = family(draw(st.sampled_from([f.name for f in families()])))
+    result = family(draw(st.sampled_from([f.name for f in families()])))
     pp = draw(st.integers(2, 5))
-    if found.name in {"dualpipe", "chimera"}:
+    if result.name in {"dualpipe", "chimera"}:
         pp = 4
-    vpp = found.fixed_vpp or 2
+    vpp = result.fixed_vpp or 2
     m = draw(st.integers(2 * pp, 2 * pp + 4))
-    if found.name in {"dualpipe", "chimera"}:
+    if result.name in {"dualpipe", "chimera"}:
         m += m % 2
-    return found.build(Request(pp=pp, num_microbatches=m, vpp=vpp))
+    return result.build(Request(pp=pp, num_microbatches=m, vpp=vpp))
 
 
 def mutated(schedule, mutation, random):
@@ -116,7 +116,7 @@ def test_random_linear_extensions_are_valid(schedule, seed):
         else:
             needed = {Kind.W: Kind.I, Kind.OFFLOAD: Kind.F, Kind.RELOAD: Kind.OFFLOAD}[Kind(kind)]
             before = [(needed, stage, unit)]
-        return all(each in done for each in before)
+        return all(item in done for item in before)
 
     def name(code):
         kind = code & KIND_BITS

@@ -16,10 +16,10 @@ SLACK = {"gb": 0.11, "pflop": 0.15, "percent": 1.0, "s": 0.011}
 
 @pytest.fixture(scope="module")
 def report():
-    found = search_almodel(MODEL, CLUSTER, WORKLOAD)
+    result = search_almodel(MODEL, CLUSTER, WORKLOAD)
     other = Almodel(terms=first_table_terms())
     first = search_almodel(MODEL, CLUSTER, WORKLOAD, preset=other, worst=0, least_mfu=0.2)
-    return almodel_report(found, first)
+    return almodel_report(result, first)
 
 
 def section(report, title):
@@ -94,8 +94,8 @@ def test_summary(report):
 
 
 def test_nothing_asked_for_is_nothing_written():
-    found = search_almodel(MODEL, CLUSTER, WORKLOAD, top=1, worst=0)
-    short = almodel_report(found, num_detailed=0)
+    result = search_almodel(MODEL, CLUSTER, WORKLOAD, top=1, worst=0)
+    short = almodel_report(result, num_detailed=0)
     assert {one.title for one in short.sections} == {
         "Model", "Training", "Hardware", "Layouts by step time", "Column legend", "Summary", "Notes"
     }  # fmt: skip

@@ -10,10 +10,10 @@ from forescale.spec import Layout
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(strategy, devices):
-    root = ElementTree.fromstring(placement(strategy, load_cluster("h100-sxm", devices)))
-    texts = [each.text for each in root.iter(f"{SVG}text")]
-    filled = [each for each in root.iter(f"{SVG}rect") if each.get("fill") != "currentColor"]
+def drawn(layout, devices):
+    root = ElementTree.fromstring(placement(layout, load_cluster("h100-sxm", devices)))
+    texts = [item.text for item in root.iter(f"{SVG}text")]
+    filled = [item for item in root.iter(f"{SVG}rect") if item.get("fill") != "currentColor"]
     return texts, filled
 
 

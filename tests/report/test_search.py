@@ -87,9 +87,9 @@ def test_columns_that_say_nothing_are_left_out(report):
 def test_groups_of_micro_batches_are_a_choice_where_chunks_take_turns(vpp, said):
     """12 micro-batches on 4 ranks."""
     space = Space(pp=(4,), vpp=(vpp,), tp=(1,), micro_batch_size=(1,), base=Layout(microbatch_group=6))
-    asked = Workload(seq_len=4096, global_batch_size=12)
-    found = search(load_model("llama-3.1-8b"), load_cluster("h100-sxm", 4), asked, space=space, top=2)
-    assert all(("groups of 6" in layout(one.strategy)) == bool(said) for one in found.best)
-    shown = table(search_report(found, (), num_detailed=1), "Layouts by")
+    workload = Workload(seq_len=4096, global_batch_size=12)
+    result = search(load_model("llama-3.1-8b"), load_cluster("h100-sxm", 4), workload, space=space, top=2)
+    assert all(("groups of 6" in layout(one.strategy)) == bool(said) for one in result.best)
+    shown = table(search_report(result, (), num_detailed=1), "Layouts by")
     at = {heading.text: index for index, heading in enumerate(shown.headings)}
-    assert [row[at["choices"]] if "choices" in at else "" for row in shown.rows] == [said] * len(found.best)
+    assert [row[at["choices"]] if "choices" in at else "" for row in shown.rows] == [said] * len(result.best)

@@ -32,7 +32,7 @@ class Layer(nn.Module):
     def forward(self, x):
         y = self.norm(x)
         heads = [
-            each(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for each in (self.q, self.k, self.v)
+            item(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for item in (self.q, self.k, self.v)
         ]
         mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
@@ -70,9 +70,9 @@ def worst_of(step, layers):
     for stage, module in step.stages.items():
         expected = dict(layers[stage].named_parameters())
         for name, parameter in module.named_parameters():
-            found = step.runner.store.of(parameter)
-            found = found.full_tensor() if isinstance(found, DTensor) else found
-            worst = max(worst, float((found - expected[name].grad).abs().max()) / largest)
+            full_tensor = step.runner.store.of(parameter)
+            full_tensor = full_tensor.full_tensor() if isinstance(full_tensor, DTensor) else full_tensor
+            worst = max(worst, float((full_tensor - expected[name].grad).abs().max()) / largest)
     return worst
 
 
@@ -88,7 +88,7 @@ def sharded(rank, schedule):
 
     step = PipelineStep(schedule, parallel, squares, pipelines=[[0, 2], [1, 3]], tp=2)
     step(*batches[0])
-    apart = {str(each.action): each for each in step.passes}
+    apart = {str(pass_.action): pass_ for pass_ in step.passes}
     errors.append((worst_of(step, alone(2, batches[:1])), len(apart)))
 
     copies = DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("pp", "dp"))
@@ -125,8 +125,8 @@ def functions(schedule, inputs, targets):
         return nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.float64))
 
     def make(stage):
-        own = weight(stage)
-        return as_stage(lambda x: torch.tanh(linear(x, own)), own)
+        local = weight(stage)
+        return as_stage(lambda x: torch.tanh(linear(x, local)), local)
 
     step = PipelineStep(schedule, make, squares)
     step(inputs, targets)
@@ -170,8 +170,8 @@ class Building(nn.Module):
         self.built += 1
 
         def compute():
-            found = x.flatten(0, -2).T @ grad.flatten(0, -2)
-            self.weight.grad = found if self.weight.grad is None else self.weight.grad + found
+            result = x.flatten(0, -2).T @ grad.flatten(0, -2)
+            self.weight.grad = result if self.weight.grad is None else self.weight.grad + result
 
         return compute
 
@@ -255,14 +255,14 @@ def weights_apart(rank, schedule):
 
 def products_of(step, inputs, targets):
     """Run one step and return the FLOPs of products by kind of action."""
-    found, run = {"I": 0, "W": 0, "F": 0}, step.runner._run
+    result, run = {"I": 0, "W": 0, "F": 0}, step.runner._run
 
     def counted(action, state):
         with Products() as products:
             run(action, state)
-        if action.kind.name in found:
-            found[action.kind.name] += products.flops
+        if action.kind.name in result:
+            result[action.kind.name] += products.flops
 
     step.runner._run = counted
     step(inputs, targets)
-    return found
+    return result

@@ -28,11 +28,11 @@ CLOSE = 1e-12
 
 
 def library(pp):
-    for each in families():
-        count = 2 * pp if each.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
+    for family in families():
+        count = 2 * pp if family.name in ("dualpipe", "dualpipev", "chimera", "zbv") else pp + 2 + pp % 2
         request = Request(pp=pp, num_microbatches=count, num_splits=2)
-        if not each.violation(request):
-            yield build_schedule(each.name, request, vpp=each.fixed_vpp or 2)
+        if not family.violation(request):
+            yield build_schedule(family.name, request, vpp=family.fixed_vpp or 2)
 
 
 def optimised():
@@ -74,14 +74,14 @@ def at_random(count, seed=11):
                 left += [("F", stage, unit), *((kind, stage, unit) for kind in ("IW" if apart else "B"))]
         while left:
             ready = [
-                each
-                for each in left
-                if all(need in done or need[0] == "-" for need in needs(each, stages, done))
+                item
+                for item in left
+                if all(need in done or need[0] == "-" for need in needs(item, stages, done))
             ]
-            kind, stage, unit = chosen = random_.choice(ready)
-            left.remove(chosen)
-            done.add(("B" if kind == "I" else kind, stage, unit) if kind != "W" else chosen)
-            done.add(chosen)
+            kind, stage, unit = choice = random_.choice(ready)
+            left.remove(choice)
+            done.add(("B" if kind == "I" else kind, stage, unit) if kind != "W" else choice)
+            done.add(choice)
             row = rows[homes[stage]]
             if kind in "BI" and Action(Kind.OFFLOAD, stage, unit) in row:
                 row.append(Action(Kind.RELOAD, stage, unit))
@@ -108,8 +108,8 @@ def odd():
         yield messages or schedule
 
 
-def needs(each, stages, done):
-    kind, stage, unit = each
+def needs(item, stages, done):
+    kind, stage, unit = item
     if kind == "F":
         return [("F", stage - 1, unit)] if stage else []
     if kind == "W":
@@ -127,9 +127,9 @@ def test_gradients_are_those_of_one_process(pp, make):
     by_rank = launch(run_all, pp, schedules)
     for place, what in enumerate(schedules):
         schedule = what.schedule if isinstance(what, LoweredSchedule) else what
-        worst = max(found[place][0] for found in by_rank)
+        worst = max(item[place][0] for item in by_rank)
         assert worst < CLOSE, schedule.name
-        assert max(found[place][1] for found in by_rank) < 1e-6, schedule.name
-        peaks = [found[place][2] for found in by_rank]
+        assert max(item[place][1] for item in by_rank) < 1e-6, schedule.name
+        peaks = [item[place][2] for item in by_rank]
         assert np.allclose(peaks, peak_activations(schedule), rtol=0, atol=1e-9), schedule.name
     assert len(schedules) > 20

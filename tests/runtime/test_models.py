@@ -29,8 +29,8 @@ def test_fsdp2_leaves_weight_gradients_to_w():
     for pairs, copies in launch(run_fsdp, 4, ZB):
         assert max(pairs[:2]) < 1e-12
         assert max(copies[:2]) < 1e-5  # products in float32
-        for found in (pairs[2], copies[2]):
-            by_kind = [{flops for each, flops in found if each == kind} for kind in "FIW"]
+        for item in (pairs[2], copies[2]):
+            by_kind = [{flops for item, flops in item if item == kind} for kind in "FIW"]
             assert by_kind[0] == by_kind[1] == by_kind[2] != {0}
 
 
@@ -43,8 +43,8 @@ def test_lists_functions_and_llama_have_the_gradients_of_one_process():
 def test_weight_gradients_of_llama_run_in_w():
     pytest.importorskip("transformers")
     products = launch(weights_apart, 2, ZB)
-    for found in products:
-        assert found["W"] > 0.9 * found["I"] > 0
+    for product in products:
+        assert product["W"] > 0.9 * product["I"] > 0
 
 
 def test_a_model_that_cannot_be_cut_is_refused():
@@ -56,17 +56,17 @@ def test_a_model_that_cannot_be_cut_is_refused():
 
 
 def wrong_counts(_rank):
-    said = []
-    for given in (
+    message = []
+    for item in (
         {"stages": [torch.nn.Linear(2, 2)]},
         {"stages": {0: torch.nn.Linear(2, 2)}, "pipelines": [[0]]},
         {"stages": [torch.nn.Linear(2, 2)] * 2, "tp": 2},
     ):
         try:
-            PipelineStep(ZB, loss=squares, **given)
+            PipelineStep(ZB, loss=squares, **item)
         except RunError as error:
-            said.append(str(error))
-    return said
+            message.append(str(error))
+    return message
 
 
 def test_wrong_counts_are_one_sentence():

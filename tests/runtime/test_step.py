@@ -16,18 +16,18 @@ ZB = build_schedule("zb-h1", Request(pp=2, num_microbatches=4))
 
 
 def test_bf16_with_gradients_in_fp32():
-    found = launch(run_kinds, 2, ZB, [[0, 1]], True, torch.bfloat16)
-    assert max(worst for worst, _ in found) < 0.05
+    result = launch(run_kinds, 2, ZB, [[0, 1]], True, torch.bfloat16)
+    assert max(worst for worst, _ in result) < 0.05
 
 
 def test_data_parallel_pipelines_average():
-    found = launch(run_kinds, 4, ZB, [[0, 1], [2, 3]], False, torch.float64)
-    assert max(worst for worst, _ in found) < 1e-12
+    result = launch(run_kinds, 4, ZB, [[0, 1], [2, 3]], False, torch.float64)
+    assert max(worst for worst, _ in result) < 1e-12
 
 
 def test_checkpointing_gives_the_same_gradients():
-    found = launch(checkpointed, 2, ZB)
-    assert max(worst for worst, _ in found) < 1e-12
+    result = launch(checkpointed, 2, ZB)
+    assert max(worst for worst, _ in result) < 1e-12
 
 
 def test_many_steps_leave_nothing_behind():
@@ -37,14 +37,14 @@ def test_many_steps_leave_nothing_behind():
 
 def test_a_measured_step_is_a_timeline_of_every_pass():
     seconds = [(0.004, 0.004, 0.004), (0.008, 0.006, 0.004)]
-    found = launch(sleep, 2, ZB, seconds, 3)
+    result = launch(sleep, 2, ZB, seconds, 3)
     steps = [
-        together(ZB, [rank[index][0] for rank in found], [rank[index][1] for rank in found])
+        together(ZB, [rank[index][0] for rank in result], [rank[index][1] for rank in result])
         for index in range(3)
     ]
     step = typical(steps)
     assert step.to_json()["simulated_makespan_s"] > 0
-    assert [len([each for each in rank if each.action.kind <= 3]) for rank in step.ranks] == [12, 12]
+    assert [len([item for item in rank if item.action.kind <= 3]) for rank in step.ranks] == [12, 12]
     assert 0.0 < step.idle_share < 0.6
     assert step.times.forward[1] > step.times.forward[0]
 
@@ -62,10 +62,10 @@ def test_products_of_weight_gradients_run_in_w_only():
 
 def test_training_follows_one_process():
     """The example of docs/runtime.md, shortened: losses of four ranks are those of plain autograd."""
-    found = launch(train, 4, "zbv", 6)
-    assert [abs(ours - alone) / alone < 1e-9 for ours, alone in zip(found[0], alone_for(6), strict=True)] == [
-        True
-    ] * 6
+    result = launch(train, 4, "zbv", 6)
+    assert [
+        abs(ours - alone) / alone < 1e-9 for ours, alone in zip(result[0], alone_for(6), strict=True)
+    ] == [True] * 6
 
 
 def alone_for(steps):

@@ -73,14 +73,14 @@ def whole(tensor):
 def run_all(rank, schedules):
     """Run one step of each schedule; return errors and peaks."""
     channels = Channels([range(schedules[0].num_ranks)], torch.device("cpu"))
-    found = []
+    result = []
     for what in schedules:
         schedule = what.schedule if isinstance(what, LoweredSchedule) else what
         make = functools.partial(stage_of, schedule.num_stages, torch.float64)
         step = PipelineStep(what, make, toy_loss, tied=TIED, channels=channels)
         loss = step(*batch_of(schedule.num_microbatches))
-        found.append((*error_of(step, loss), max(each.live for each in step.passes)))
-    return found
+        result.append((*error_of(step, loss), max(pass_.live for pass_ in step.passes)))
+    return result
 
 
 def run_kinds(rank, schedule, pipelines, in_fp32, dtype):
@@ -114,8 +114,8 @@ def run_fsdp(_rank, schedule):
     ):
         stages = functools.partial(make, plan.num_stages, over, policy)
         step = PipelineStep(plan, stages, toy_loss, tied=TIED, pipelines=pipelines)
-        found = counting(step)
-        results.append((*error_of(step, step(*batch_of(plan.num_microbatches))), found))
+        result = counting(step)
+        results.append((*error_of(step, step(*batch_of(plan.num_microbatches))), result))
     return results
 
 
@@ -139,11 +139,11 @@ def sleep(rank, schedule, seconds, steps):
         schedule, lambda stage: SleepingStage(seconds[stage]), lambda y, _: y.sum(), count_bytes=False
     )
     batch = torch.ones(schedule.num_microbatches, 4)
-    found = []
+    result = []
     for _ in range(steps):
         step(batch, batch)
-        found.append((step.passes, step.start_s))
-    return found
+        result.append((step.passes, step.start_s))
+    return result
 
 
 class Breaks(torch.nn.Module):
@@ -227,20 +227,20 @@ def products(_rank, schedule):
     """Run one step and count the FLOPs of products in each action: pairs of kind and FLOPs."""
     make = functools.partial(stage_of, schedule.num_stages, torch.float64)
     step = PipelineStep(schedule, make, toy_loss, tied=TIED)
-    found = counting(step)
+    result = counting(step)
     step(*batch_of(schedule.num_microbatches))
-    return found
+    return result
 
 
 def counting(step):
     """Let a step count the FLOPs of products in each action, in what is returned."""
-    found, run = [], step.runner._run
+    result, run = [], step.runner._run
 
     def counted(action, state):
         with FlopCounterMode(display=False) as counter:
             run(action, state)
         if action.kind <= 3:
-            found.append((action.kind.name, counter.get_total_flops()))
+            result.append((action.kind.name, counter.get_total_flops()))
 
     step.runner._run = counted
-    return found
+    return result

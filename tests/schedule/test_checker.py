@@ -122,9 +122,9 @@ def test_offload_needs_its_reload():
 
 def test_a_copy_goes_out_and_comes_back_once():
     twice = from_actions([["0F0", *("0OFFLOAD0", "0RELOAD0") * 2, "0B0"]], num_microbatches=1)
-    (found,) = check(twice).violations
-    assert found.rule == "complete"
-    assert "0OFFLOAD0 2 times" in found.message
+    (result,) = check(twice).violations
+    assert result.rule == "complete"
+    assert "0OFFLOAD0 2 times" in result.message
 
 
 @pytest.mark.parametrize(
@@ -136,15 +136,15 @@ def test_a_copy_goes_out_and_comes_back_once():
     ],
 )
 def test_what_a_rank_runs_too_early_is_named_with_what_it_needs(row, late, early):
-    (found,) = check(from_actions([row.split()])).violations
-    assert (found.rule, found.message) == ("order", f"{late} comes before {early}, which it needs")
+    (result,) = check(from_actions([row.split()])).violations
+    assert (result.rule, result.message) == ("order", f"{late} comes before {early}, which it needs")
 
 
 def test_a_block_is_of_two_micro_batches_or_stages():
     """Of one micro-batch on one stage the backward would wait for a forward that is not over."""
-    (found,) = check(from_actions([["(0F0;0B0)OVERLAP_F_B"]])).violations
-    assert found.rule == "order"
-    assert "of another micro-batch or stage" in found.message
+    (result,) = check(from_actions([["(0F0;0B0)OVERLAP_F_B"]])).violations
+    assert result.rule == "order"
+    assert "of another micro-batch or stage" in result.message
 
 
 def test_two_ranks_that_both_send_first_need_buffers():
@@ -162,8 +162,8 @@ def test_a_message_that_nothing_needs_is_found():
         ["0F0", "0SEND_F0", "0SEND_F0", "0F1", "0SEND_F1", "0RECV_B0", "0B0", "0RECV_B1", "0B1"],
         ["1RECV_F0", "1RECV_F0", "1F0", "1B0", "1SEND_B0", "1RECV_F1", "1F1", "1B1", "1SEND_B1"],
     ]
-    (found,) = check(two_ranks(), lowered=replace(lower(two_ranks()), orders=issue(rows))).violations
-    assert (found.rule, found.message) == ("fifo", "5 messages are sent; the schedule has 4")
+    (result,) = check(two_ranks(), lowered=replace(lower(two_ranks()), orders=issue(rows))).violations
+    assert (result.rule, result.message) == ("fifo", "5 messages are sent; the schedule has 4")
 
 
 def test_pieces_of_a_sequence_keep_their_order():

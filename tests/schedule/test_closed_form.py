@@ -24,8 +24,8 @@ def test_figures_by_hand():
     assert in_flight_microbatches(stage=0, pp=8, vpp=1, num_microbatches=32) == 8
     assert peak_activations(family("1f1b").build(Request(pp=8, num_microbatches=32))).max() == 8
     # two chunks: p + (p-1)/2 = 11.5, and half the idle time: 7/(64 + 7)
-    found = family("interleaved-1f1b").build(Request(pp=8, num_microbatches=32, vpp=2))
-    assert peak_activations(found).max() == 11.5
+    result = family("interleaved-1f1b").build(Request(pp=8, num_microbatches=32, vpp=2))
+    assert peak_activations(result).max() == 11.5
     assert simulated("interleaved-1f1b", 8, 32, 2, **unit).bubble_rate_makespan == pytest.approx(7 / 71)
 
 

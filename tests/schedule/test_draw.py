@@ -11,8 +11,8 @@ from forescale.schedule.draw import to_html, to_perfetto, to_svg, to_terminal
 
 
 def simulated(name="zbv", pp=4, m=8):
-    each = family(name)
-    return simulate(each.build(Request(pp=pp, num_microbatches=m, vpp=each.fixed_vpp or 2)))
+    item = family(name)
+    return simulate(item.build(Request(pp=pp, num_microbatches=m, vpp=item.fixed_vpp or 2)))
 
 
 def test_terminal_of_1f1b():
@@ -36,7 +36,7 @@ def test_terminal_colours_instead_of_letters():
     assert plain.splitlines()[2].startswith("rank 0 0123456")
 
 
-@pytest.mark.parametrize("name", [each.name for each in families()])
+@pytest.mark.parametrize("name", [item.name for item in families()])
 def test_svg_is_well_formed_and_complete(name):
     simulation = simulated(name)
     root = ElementTree.fromstring(to_svg(simulation.timeline))

@@ -33,11 +33,11 @@ RANK = np.arange(PP)
 )
 def test_most_that_ranks_hold_is_what_is_published(name, more, held):
     """The forms of the catalogue of schedules, rank by rank: warm-up passes of a chunk's share, and one more."""
-    found = peak_activations(family(name).build(Request(pp=PP, num_microbatches=COUNT, **more)))
-    np.testing.assert_allclose(found, held)
+    result = peak_activations(family(name).build(Request(pp=PP, num_microbatches=COUNT, **more)))
+    np.testing.assert_allclose(result, held)
 
 
-@pytest.mark.parametrize("each", families(), ids=lambda each: each.name)
+@pytest.mark.parametrize("each", families(), ids=lambda item: item.name)
 def test_what_is_sure_to_be_held_and_to_wait_is_there_at_one_moment(each):
     for pp, count, vpp in ((1, 3, 2), (2, 5, 3), (3, 2, 2), (4, 6, 2), (4, 7, 2), (5, 8, 2), (4, 12, 2)):
         request = Request(pp=pp, num_microbatches=count, vpp=each.fixed_vpp or vpp)
@@ -45,6 +45,6 @@ def test_what_is_sure_to_be_held_and_to_wait_is_there_at_one_moment(each):
             continue
         schedule = each.build(request)
         shape = RankShape(rank=np.arange(pp, dtype=float), pp=float(pp), num_microbatches=float(count))
-        held, late = (np.broadcast_to(np.asarray(of(shape)), (pp,)) for of in (each.held, each.waits))
+        kept, late = (np.broadcast_to(np.asarray(of(shape)), (pp,)) for of in (each.held, each.waits))
         whole, waiting = live_passes(schedule)[0].sum(axis=3) / schedule.placement.vpp
-        assert np.all(((whole >= held - 1e-9) & (waiting >= late - 1e-9)).any(axis=0))
+        assert np.all(((whole >= kept - 1e-9) & (waiting >= late - 1e-9)).any(axis=0))

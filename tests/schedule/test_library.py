@@ -23,7 +23,7 @@ def order(name, rank, m=8, pp=4, **more):
 
 
 def test_names_are_unique():
-    names = [name for each in families() for name in (each.name, *each.aliases)]
+    names = [name for item in families() for name in (item.name, *item.aliases)]
     assert len(names) == len(set(names))
 
 
@@ -132,7 +132,7 @@ def test_waves_idle_less():
     request = Request(pp=4, num_microbatches=16)
     built = [build_schedule("1f1b", request)]
     built += [build_schedule("hanayo", replace(request, vpp=vpp), vpp=vpp) for vpp in (2, 4, 8)]
-    ends = [simulate(each, from_share(vpp=each.placement.vpp)).makespan for each in built]
+    ends = [simulate(item, from_share(vpp=item.placement.vpp)).makespan for item in built]
     assert ends[0] == 3 * (16 + 3) > max(ends[1:])
 
 
@@ -144,7 +144,7 @@ def test_offload_lowers_the_peak():
     assert offloaded < 0.75 * plain
 
 
-@pytest.mark.parametrize("each", families(), ids=lambda each: each.name)
+@pytest.mark.parametrize("each", families(), ids=lambda item: item.name)
 def test_a_family_says_which_options_shape_it(each):
     vpp = max(2, each.vpp[0]) if each.fixed_vpp is None else each.fixed_vpp
     plain = Request(pp=2, num_microbatches=12, vpp=vpp)

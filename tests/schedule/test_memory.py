@@ -66,8 +66,8 @@ def test_groups_hold_what_all_chunks_but_one_take_of_them():
 
 
 def test_in_flight_takes_arrays():
-    found = in_flight_microbatches(stage=np.arange(4), pp=4, vpp=1, num_microbatches=3)
-    np.testing.assert_array_equal(found, [3, 3, 2, 1])
+    result = in_flight_microbatches(stage=np.arange(4), pp=4, vpp=1, num_microbatches=3)
+    np.testing.assert_array_equal(result, [3, 3, 2, 1])
 
 
 @pytest.mark.parametrize("vpp", [1, 2, 3])
@@ -83,7 +83,7 @@ def test_live_passes_chunk_by_chunk_worked_by_hand():
     # the last of two ranks: F0 F0 | F1 B1 F1 B1 F0 B0 F0 B0 ...: beside the two first, one of chunk 1 or a third
     live = live_chunks(2, 2)[:, 1]
     assert live[0].tolist() == [2, 1]
-    assert {tuple(each) for each in live[1:].tolist()} == {(2, 1), (3, 0)}
+    assert {tuple(item) for item in live[1:].tolist()} == {(2, 1), (3, 0)}
 
 
 @pytest.mark.parametrize(("vpp", "rounds"), [(2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
@@ -115,7 +115,7 @@ def test_what_waits_for_weight_gradients_holds_its_part():
     schedule = family("zb-h1").build(Request(pp=4, num_microbatches=8))
     (whole, waiting), _ = live_passes(schedule)
     for part in (0.0, 0.4, 1.0):
-        held = (whole + part * waiting).sum(axis=2).max(axis=0)
-        np.testing.assert_allclose(held, peak_memory(schedule, ActivationSizes(saved=1.0, weight_part=part)))
+        kept = (whole + part * waiting).sum(axis=2).max(axis=0)
+        np.testing.assert_allclose(kept, peak_memory(schedule, ActivationSizes(saved=1.0, weight_part=part)))
     assert (whole + waiting).sum(axis=2).max(axis=0).tolist() == [4, 4, 4, 4]
     assert whole.sum(axis=2).max(axis=0).tolist() == [4, 3, 2, 1]

@@ -24,12 +24,12 @@ UNIT = StageTimes(forward=10.0, input_grad=10.0, weight_grad=0.0)
 def test_host_time_comes_after_a_pass_and_messages_do_not_wait_for_it():
     """Rank 1: F0 from 10 to 20, then 1 of host; B0 from 21, F1 from 32, B1 from 43 to 53; rank 0 B1 from 53 to 63."""
     times = StageTimes(forward=10.0, input_grad=10.0, weight_grad=0.0, host=1.0)
-    found = simulate(TWO, times)
-    rows = {bar.name: (bar.start, bar.end) for bar in found.timeline.bars}
+    result = simulate(TWO, times)
+    rows = {bar.name: (bar.start, bar.end) for bar in result.timeline.bars}
     assert (rows["1F0"], rows["1B0"]) == ((10.0, 20.0), (21.0, 31.0))
     assert (rows["1F1"], rows["1B1"], rows["0B1"]) == ((32.0, 42.0), (43.0, 53.0), (53.0, 63.0))
-    assert found.timing.busy.tolist() == [40.0, 40.0]
-    assert found.makespan == 64.0  # the last rank is free then
+    assert result.timing.busy.tolist() == [40.0, 40.0]
+    assert result.makespan == 64.0  # the last rank is free then
 
 
 def test_posting_a_message_costs_both_ranks():
@@ -47,9 +47,9 @@ def test_weight_gradients_post_no_messages():
     """
     schedule = from_actions([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]])
     times = StageTimes(forward=1.0, input_grad=1.0, weight_grad=1.0)
-    found = simulate(schedule, times, LinkTimes(latency=3.0, host=2.0))
-    assert found.start.tolist() == [0, 11, 14, 4, 7, 10]
-    assert found.makespan == 15.0
+    result = simulate(schedule, times, LinkTimes(latency=3.0, host=2.0))
+    assert result.start.tolist() == [0, 11, 14, 4, 7, 10]
+    assert result.makespan == 15.0
 
 
 def test_a_block_spends_the_hosts_time_of_both_its_passes():

@@ -24,21 +24,21 @@ from forescale.schedule.simulation import num_messages, only_passes, time_by_rou
 
 UNIT = StageTimes(forward=0.5, input_grad=0.5, weight_grad=0.5)
 BY_ROUNDS = [
-    each.name for each in families() if each.name not in {"seq1f1b", "dualpipe", "dualpipev", "pipeoffload"}
+    item.name for item in families() if item.name not in {"seq1f1b", "dualpipe", "dualpipev", "pipeoffload"}
 ]
 
 
 @pytest.mark.parametrize("name", BY_ROUNDS)
 def test_rounds_and_levels_agree_bit_for_bit(name):
-    found = family(name)
+    result = family(name)
 
     @settings(max_examples=10, deadline=None, derandomize=True)
     @given(pp=st.integers(1, 6), m=st.integers(1, 24), vpp=st.integers(1, 3), seed=st.integers(0, 2**16))
     def run(pp, m, vpp, seed):
-        request = Request(pp=pp, num_microbatches=m, vpp=found.fixed_vpp or max(vpp, found.vpp[0]))
-        if found.violation(request):
+        request = Request(pp=pp, num_microbatches=m, vpp=result.fixed_vpp or max(vpp, result.vpp[0]))
+        if result.violation(request):
             return
-        schedule = found.build(request)
+        schedule = result.build(request)
         random = np.random.default_rng(seed)
         stages = schedule.num_stages
         f, b, w = (random.uniform(0.0, 2.0, stages) for _ in range(3))
@@ -58,16 +58,16 @@ def test_rounds_and_levels_agree_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", ["seq1f1b", "dualpipe", "dualpipev", "pipeoffload"])
 def test_pieces_blocks_and_copies_are_left_to_the_compiler(name):
-    found = family(name)
-    schedule = found.build(Request(pp=4, num_microbatches=8, vpp=found.fixed_vpp or 2))
+    result = family(name)
+    schedule = result.build(Request(pp=4, num_microbatches=8, vpp=result.fixed_vpp or 2))
     assert not only_passes(schedule)
     assert num_messages(schedule) == compile_schedule(schedule).num_messages
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "chimera", "zbv"])
 def test_what_is_not_whole_is_refused(name):
-    found = family(name)
-    schedule = found.build(Request(pp=4, num_microbatches=8, vpp=found.fixed_vpp))
+    result = family(name)
+    schedule = result.build(Request(pp=4, num_microbatches=8, vpp=result.fixed_vpp))
     links = LinkTimes()
     rows = [list(order) for order in schedule.orders]
     broken = [[row * 2 for row in rows]]
@@ -78,16 +78,16 @@ def test_what_is_not_whole_is_refused(name):
             doubled[rank].insert(at, rows[rank][at])
             elsewhere[1].append(elsewhere[rank].pop(at))
             broken += [dropped, doubled, elsewhere]
-    for each in broken:
-        orders = tuple(tuple(order) for order in each)
+    for item in broken:
+        orders = tuple(tuple(order) for order in item)
         assert time_by_rounds(replace(schedule, orders=orders), UNIT, links) is None
 
 
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "zb-h1"])
 @pytest.mark.parametrize("limit", [None, 5.0])
 def test_a_step_in_short_is_the_simulated_one(name, limit, monkeypatch):
-    found = family(name)
-    schedule = found.build(Request(pp=6, num_microbatches=12, vpp=found.fixed_vpp or 2))
+    result = family(name)
+    schedule = result.build(Request(pp=6, num_microbatches=12, vpp=result.fixed_vpp or 2))
     full = simulate(schedule, UNIT, LinkTimes(transfer=0.1), memory_limit=limit)
     monkeypatch.setattr(simulation_module, "MANY_ACTIONS", 0)
     short = time_step(schedule, UNIT, LinkTimes(transfer=0.1), memory_limit=limit)

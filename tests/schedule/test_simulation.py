@@ -28,9 +28,9 @@ def test_a_rank_gathers_its_stages_one_after_the_other_in_the_order_in_which_it_
     """
     schedule = family("chimera").build(Request(pp=2, num_microbatches=2))
     costs = StepCosts(param_gather=np.array([1.0, 5.0]), overlap=overlap)
-    found = simulate(schedule, UNIT, step=costs)
-    assert {name: starts(found)[name] for name in expected} == expected
-    assert found.makespan == makespan
+    result = simulate(schedule, UNIT, step=costs)
+    assert {name: starts(result)[name] for name in expected} == expected
+    assert result.makespan == makespan
 
 
 def test_a_stage_is_reduced_after_its_last_backward_and_the_one_before_it():
@@ -42,9 +42,9 @@ def test_a_stage_is_reduced_after_its_last_backward_and_the_one_before_it():
         ["0F0", "2F0", "2B0", "0B0", "0F1", "2F1", "2B1", "0B1"],
         ["1F0", "3F0", "3B0", "1B0", "1F1", "3F1", "3B1", "1B1"],
     ]
-    found = simulate(from_actions(rows), UNIT, step=StepCosts(grad_reduce=np.array([1.0, 0.0, 5.0, 0.0])))
-    assert found.makespan == 2 * (4 + 8)
-    assert found.step_time == 20 + 5 + 1
+    result = simulate(from_actions(rows), UNIT, step=StepCosts(grad_reduce=np.array([1.0, 0.0, 5.0, 0.0])))
+    assert result.makespan == 2 * (4 + 8)
+    assert result.step_time == 20 + 5 + 1
 
 
 def test_an_overlapped_block_is_shared_by_the_times_of_its_parts():

@@ -30,7 +30,7 @@ def timing(schedule, request):
 )
 def test_idle_share_of_v_schedules_at_unequal_durations(name, at_equal, at_most):
     request = Request(pp=4, num_microbatches=32, vpp=2, forward=1.0, input_grad=1.4, weight_grad=0.8)
-    built, equal = (family(name).build(each) for each in (request, at_equal_times(request)))
+    built, equal = (family(name).build(item) for item in (request, at_equal_times(request)))
     assert timing(equal, request).bubble_rate_makespan == pytest.approx(at_equal, abs=1e-3)
     assert timing(built, request).bubble_rate_makespan <= at_most
     assert peak_activations(built).max() <= peak_activations(equal).max()
@@ -51,14 +51,14 @@ requests = st.builds(
 
 @pytest.mark.parametrize("name", ["v-half", "v-min", "v-zb", "zb-1p", "zb-2p", "hanayo"])
 def test_no_slower_than_what_is_built_for_equal_durations(name):
-    found = family(name)
+    result = family(name)
 
     @settings(max_examples=6, deadline=None, derandomize=True)
     @given(request=requests)
     def run(request):
-        asked = request if found.fixed_vpp != 1 else Request(**{**_fields(request), "vpp": 1})
-        built, equal = (found.build(each) for each in (asked, at_equal_times(asked)))
-        assert timing(built, asked).makespan <= timing(equal, asked).makespan
+        question = request if result.fixed_vpp != 1 else Request(**{**_fields(request), "vpp": 1})
+        built, equal = (result.build(item) for item in (question, at_equal_times(question)))
+        assert timing(built, question).makespan <= timing(equal, question).makespan
         limit = peak_activations(equal).max() if name.startswith("v-") else None
         check_schedule(built, memory_limit=limit)
 
@@ -86,7 +86,7 @@ def test_the_first_of_equals_is_taken():
     part=st.floats(0.0, 1.0),
 )
 def test_copied_rounds_of_the_heuristic_are_those_it_would_run(request, more, factor, part):
-    asked = Request(
+    question = Request(
         **{
             **_fields(request),
             "vpp": 1,
@@ -96,14 +96,14 @@ def test_copied_rounds_of_the_heuristic_are_those_it_would_run(request, more, fa
     )
     best = None
     for setting in product((True, False), (True, False), (True, False)):
-        quick, plain = (zb_auto._Builder(asked, factor * asked.pp, setting) for _ in range(2))
+        quick, plain = (zb_auto._Builder(question, factor * question.pp, setting) for _ in range(2))
         plain._jump = lambda *_: 0
         quick.build()
         plain.build()
         assert quick.kinds == plain.kinds
         assert (quick.end, quick.first, quick.bubble) == (plain.end, plain.first, plain.bubble)
         best = plain if best is None or plain.span() < best.span() else best
-    assert zb_auto.orders_within(asked, factor * asked.pp) == best.orders()
+    assert zb_auto.orders_within(question, factor * question.pp) == best.orders()
 
 
 def test_large_pipelines_of_the_heuristic():
@@ -130,10 +130,10 @@ def test_the_heuristic_s_own_clock_is_the_simulation_s(limit, setting):
 @pytest.mark.parametrize("slack", [0.0, 0.5, 1.0])
 def test_weight_gradients_are_placed_by_the_simulation_s_clock(slack):
     request = Request(pp=4, num_microbatches=8, vpp=2, **APART)
-    given = family("zbv").build(request)
-    makespan, orders = WeightsByTime(request, 8, slack).run(given.orders)
+    value = family("zbv").build(request)
+    makespan, orders = WeightsByTime(request, 8, slack).run(value.orders)
     built = Schedule(
-        name="built", placement=given.placement, num_microbatches=8, orders=tuple(map(tuple, orders))
+        name="built", placement=value.placement, num_microbatches=8, orders=tuple(map(tuple, orders))
     )
     assert timing(built, request).makespan == pytest.approx(makespan, rel=1e-12)
 
@@ -142,6 +142,6 @@ def test_messages_count_where_the_fastest_is_chosen():
     """Forwards ahead of a slow message: one behind the other takes longer, which free messages do not tell."""
     request = Request(pp=2, num_microbatches=4, comm=3.0)
     slow, quick = (family(name).build(replace(request, comm=0.0)).orders for name in ("1f1b", "eager-1f1b"))
-    free, paid = (fastest((slow, quick), each, loop(2)) for each in (replace(request, comm=0.0), request))
+    free, paid = (fastest((slow, quick), item, loop(2)) for item in (replace(request, comm=0.0), request))
     assert free == slow
     assert paid == quick

@@ -39,8 +39,8 @@ def test_what_ranks_idle_is_a_mean_over_ranks_that_work_unequally():
 
     Rank 0 begins at 0 and ends at 12, rank 1 is there from 1 to 10.
     """
-    each = np.array([1.0, 3.0])
-    times = StageTimes(forward=each, input_grad=each, weight_grad=each)
+    item = np.array([1.0, 3.0])
+    times = StageTimes(forward=item, input_grad=item, weight_grad=item)
     timing = compile_schedule(from_actions([["0F0", "0B0"], ["1F0", "1B0"]])).time(times)
     assert (timing.makespan, timing.longest_span) == (12.0, 12.0)
     assert timing.first_start.tolist() == [0, 1]
@@ -148,9 +148,9 @@ def test_a_block_of_two_stages_hides_half_of_what_each_hides():
     schedule = from_actions([["0F0", "1F0", "0F1", "1B0", "(1F1;0B0)OVERLAP_F_B", "1B1", "0B1"]])
     whole, hidden = (
         compile_schedule(schedule).time(
-            StageTimes(forward=np.array([5.0, 7.0]), input_grad=4.0, weight_grad=4.0, hidden=each)
+            StageTimes(forward=np.array([5.0, 7.0]), input_grad=4.0, weight_grad=4.0, hidden=item)
         )
-        for each in (0.0, np.array([1.0, 3.0]))
+        for item in (0.0, np.array([1.0, 3.0]))
     )
     assert whole.makespan - hidden.makespan == pytest.approx(0.5 * (1.0 + 3.0))
 
@@ -209,11 +209,11 @@ def test_one_candidate_alone_or_among_others_gives_the_same_bits(each, comm):
 
 def test_blocking_is_never_faster_than_queueing_than_overlap():
     schedule = family("interleaved-1f1b").build(Request(pp=4, num_microbatches=8, vpp=2))
-    found = [
+    makespans = [
         compile_schedule(schedule, comm=comm).time(UNIT, LinkTimes(transfer=0.4)).makespan
         for comm in ("overlapped", "serial", "blocking")
     ]
-    assert found == sorted(found)
+    assert makespans == sorted(makespans)
 
 
 def test_many_candidates_are_timed_in_chunks():
@@ -252,8 +252,8 @@ def test_step_costs_around_the_pipeline():
 def test_a_second_chunk_waits_for_its_own_gather():
     schedule = family("interleaved-1f1b").build(Request(pp=2, num_microbatches=4, vpp=2))
     gathers = np.array([0.0, 0.0, 0.0, 100.0])
-    found = simulate(schedule, UNIT, step=StepCosts(param_gather=gathers))
-    assert found.makespan >= 100.0 + 4 * 3  # of the chunk's forwards and backwards none began before
+    result = simulate(schedule, UNIT, step=StepCosts(param_gather=gathers))
+    assert result.makespan >= 100.0 + 4 * 3  # of the chunk's forwards and backwards none began before
 
 
 def test_reductions_overlap_the_tail():

@@ -9,8 +9,8 @@ EXPRESSIBLE = [
 
 
 def built(name):
-    each = family(name)
-    return each.build(Request(pp=4, num_microbatches=8, vpp=each.fixed_vpp or 2))
+    item = family(name)
+    return item.build(Request(pp=4, num_microbatches=8, vpp=item.fixed_vpp or 2))
 
 
 @pytest.mark.parametrize("name", EXPRESSIBLE)

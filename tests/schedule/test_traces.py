@@ -77,7 +77,7 @@ def test_what_is_written_is_read_back(name, tmp_path):
     assert again.schedule.name == step.schedule.name
     assert again.makespan_s == pytest.approx(step.makespan_s, rel=1e-12)
     assert again.idle_share == pytest.approx(step.idle_share, rel=1e-9)
-    assert {each.live for rank in again.ranks for each in rank} == {0.5}
+    assert {item.live for rank in again.ranks for item in rank} == {0.5}
     assert again.simulated().makespan == pytest.approx(step.simulated().makespan, rel=1e-9)
 
 
@@ -125,7 +125,7 @@ def test_what_explains_the_difference_is_found():
     """A late message, a long pass and a pause, each put into a step that else runs as simulated."""
     plain = simulated_as_measured("1f1b", 2, 4)
     base = plain.simulated()
-    for cause, action, said in (
+    for cause, action, message in (
         ("message", "1F0", "messages"),
         ("host", "1B0", "pauses of the host"),
         ("pass", "1B1", "passes"),
@@ -136,8 +136,8 @@ def test_what_explains_the_difference_is_found():
         assert (worst.cause, worst.action, worst.rank) == (cause, action, 1)
         assert worst.excess == pytest.approx(5.0)
         assert sum(part.measured for part in difference.parts) == pytest.approx(1e3 * step.makespan_s)
-        assert any(said in line and f"{action} +5.00" in line for line in difference.sentences)
-        lost = {each.action: (each.lost_before, each.lost_within) for each in difference.passes}
+        assert any(message in line and f"{action} +5.00" in line for line in difference.sentences)
+        lost = {pass_.action: (pass_.lost_before, pass_.lost_within) for pass_ in difference.passes}
         assert lost[action] == pytest.approx((0.0, 5.0) if cause == "pass" else (5.0, 0.0))
     twice = delayed(delayed(plain, "1B0", within=False), "1B1", within=False)
     assert any(
@@ -147,14 +147,14 @@ def test_what_explains_the_difference_is_found():
 
 def delayed(step, action, *, within):
     """Return the step with 5 ms more before an action, or within it, and everything after it later."""
-    at = next(each.start_s for rank in step.ranks for each in rank if str(each.action) == action)
+    at = next(item.start_s for rank in step.ranks for item in rank if str(item.action) == action)
 
-    def moved(each):
-        if each.start_s < at - 1e-9 and str(each.action) != action:
-            return each
-        mine = str(each.action) == action
+    def moved(item):
+        if item.start_s < at - 1e-9 and str(item.action) != action:
+            return item
+        mine = str(item.action) == action
         return replace(
-            each, start_s=each.start_s + (0.0 if mine and within else 5e-3), end_s=each.end_s + 5e-3
+            item, start_s=item.start_s + (0.0 if mine and within else 5e-3), end_s=item.end_s + 5e-3
         )
 
     return replace(step, ranks=tuple(tuple(map(moved, rank)) for rank in step.ranks))
@@ -209,14 +209,14 @@ def test_malformed_files_are_refused(tmp_path, content, said):
 
 def test_a_config_that_contradicts_is_refused(tmp_path):
     (tmp_path / "pp_rank_0.json").write_text(json.dumps({"3": WHOLE}))
-    for config, said in (
+    for config, message in (
         ({"pp_size": 2}, "pp_size 2, but there are 1 rank file"),
         ({"num_mbs": 0}, "num_mbs must be a whole number"),
         ({"rank_of_stage": [0, 1]}, "rank_of_stage must list"),
         ({"num_mbs": 2}, "is no whole step"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ReaderError, match=said):
+        with pytest.raises(ReaderError, match=message):
             read_run(tmp_path)
 
 
@@ -232,7 +232,7 @@ def test_chunks_of_an_interleaved_run(tmp_path):
             json.dumps({"1": {"total": 9.0, "memory": 1.0, **times}})
         )
     step = read_run(tmp_path).steps[0]
-    forward = [str(each.action) for each in step.ranks[0] if each.action.kind is Kind.F]
-    backward = [str(each.action) for each in step.ranks[1] if each.action.kind is Kind.B]
+    forward = [str(item.action) for item in step.ranks[0] if item.action.kind is Kind.F]
+    backward = [str(item.action) for item in step.ranks[1] if item.action.kind is Kind.B]
     assert forward == ["0F0", "0F1", "2F0", "2F1"]
     assert backward == ["3B0", "3B1", "1B0", "1B1"]

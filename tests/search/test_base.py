@@ -17,19 +17,19 @@ from forescale.spec.space import Space
 @pytest.mark.parametrize("base", [Layout(reshard="never"), Layout(kernels=Kernels(fused=False))])
 def test_what_is_not_searched_holds_in_ranking_and_result(base):
     space = Space(base=base, tp=(1,), pp=(1,), zero=(3,))
-    found = search(dense(), cluster(8), workload(), space=space, top=3)
+    result = search(dense(), cluster(8), workload(), space=space, top=3)
     plain = search(dense(), cluster(8), workload(), space=Space(tp=(1,), pp=(1,), zero=(3,)), top=3)
-    assert all(one.strategy.reshard == base.reshard for one in found.best)
-    assert all(one.strategy.kernels == base.kernels for one in found.best)
-    assert found.best[0].memory.peak_bytes > plain.best[0].memory.peak_bytes
-    assert [one.step_time_s for one in found.best] == sorted(one.step_time_s for one in found.best)
+    assert all(one.strategy.reshard == base.reshard for one in result.best)
+    assert all(one.strategy.kernels == base.kernels for one in result.best)
+    assert result.best[0].memory.peak_bytes > plain.best[0].memory.peak_bytes
+    assert [one.step_time_s for one in result.best] == sorted(one.step_time_s for one in result.best)
 
 
 @pytest.mark.parametrize(("count", "shards"), [(3, set()), (8, {16}), (16, {16})])
 def test_what_is_found_shares_weights_over_a_part_of_its_ranks(count, shards):
     space = Space(tp=(1, 16), cp=(1,), pp=(1,), zero=(0, 3), base=Layout(reshard=count))
-    found = [one.strategy for one in search(dense(), cluster(16), workload(), top=1000, space=space).best]
-    assert {one.dp_shard for one in found if one.zero == 3} - {1} == shards
+    best = [one.strategy for one in search(dense(), cluster(16), workload(), top=1000, space=space).best]
+    assert {one.dp_shard for one in best if one.zero == 3} - {1} == shards
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_what_is_found_takes_micro_batches_in_the_groups_of_its_base(group, vpp)
     space = Space(tp=(1,), cp=(1,), pp=(4,), vpp=(1, 2), micro_batch_size=(1,), zero=(1,), sp=(True,))
     for batch in (12, 10):
         work = replace(workload(), global_batch_size=batch)
-        own = replace(space, base=Layout(microbatch_group=group))
-        found = search(dense(8), cluster(4), work, space=own, top=1000)
+        local = replace(space, base=Layout(microbatch_group=group))
+        result = search(dense(8), cluster(4), work, space=local, top=1000)
         if batch == 12:
-            assert {one.strategy.vpp for one in found.best} == vpp
+            assert {one.strategy.vpp for one in result.best} == vpp
         else:
-            assert {one.strategy.vpp for one in found.best} == ({1, 2} if group == 6 else {1})
-        assert {one.strategy.microbatch_group for one in found.best} == {group}
-        for one in found.best:
+            assert {one.strategy.vpp for one in result.best} == ({1, 2} if group == 6 else {1})
+        assert {one.strategy.microbatch_group for one in result.best} == {group}
+        for one in result.best:
             alone = project(dense(8), cluster(4), one.strategy, work)
             assert (alone.step_time_s, alone.memory.peak_bytes) == (one.step_time_s, one.memory.peak_bytes)
 
@@ -55,15 +55,13 @@ def test_what_is_found_takes_micro_batches_in_the_groups_of_its_base(group, vpp)
 def test_groups_leave_named_schedules_of_several_chunks_out():
     named = ("interleaved-1f1b", "1f1b")
     space = Space(pp=(4,), vpp=(1, 2), schedule=(None, *named), base=Layout(microbatch_group=6))
-    found = search(
-        dense(8), cluster(4), replace(workload(), global_batch_size=12), space=space, top=1000
-    ).best
-    assert {one.strategy.schedule for one in found if one.strategy.vpp == 2} == {None}
-    assert "1f1b" in {one.strategy.schedule for one in found if one.strategy.vpp == 1}
+    best = search(dense(8), cluster(4), replace(workload(), global_batch_size=12), space=space, top=1000).best
+    assert {one.strategy.schedule for one in best if one.strategy.vpp == 2} == {None}
+    assert "1f1b" in {one.strategy.schedule for one in best if one.strategy.vpp == 1}
 
 
 def test_no_layout_found_has_neighbours_under_summa():
-    held = {
+    kept = {
         "tp": (2,),
         "cp": (1,),
         "pp": (1,),
@@ -72,8 +70,8 @@ def test_no_layout_found_has_neighbours_under_summa():
         "placement": ("orders",),
     }
     space = Space(
-        **held, tp_kind=("1d", "summa"), zero=(2, 3), recompute=(Recompute(),), base=Layout(reshard=2)
+        **kept, tp_kind=("1d", "summa"), zero=(2, 3), recompute=(Recompute(),), base=Layout(reshard=2)
     )
-    found = search(dense(), cluster(16), workload(), top=1000, space=space, all_variants=True).best
-    kinds = {(one.strategy.tp_kind, one.strategy.zero) for one in found}
+    best = search(dense(), cluster(16), workload(), top=1000, space=space, all_variants=True).best
+    kinds = {(one.strategy.tp_kind, one.strategy.zero) for one in best}
     assert kinds == {("1d", 2), ("1d", 3), ("summa", 2)}

@@ -82,12 +82,12 @@ def test_cells_that_are_promising_hold_all_layouts_within_a_cutoff(model, schedu
     cutoff = float(np.quantile(steps[np.isfinite(steps)], share))
     scope = Scope.from_question(question, space, by_time=True).bounded(question)
     cells = scope.within(cutoff, later=False)
-    found, _, _ = cells.expand(np.arange(len(cells)))
+    result, _, _ = cells.expand(np.arange(len(cells)))
     names = sorted(layouts.columns)
-    some = set(zip(*(found.columns[name].tolist() for name in names), strict=True))
+    subset = set(zip(*(result.columns[name].tolist() for name in names), strict=True))
     every = list(zip(*(layouts.columns[name].tolist() for name in names), strict=True))
-    assert some <= set(every)
-    assert {row for row, step in zip(every, steps.tolist(), strict=True) if step <= cutoff} <= some
+    assert subset <= set(every)
+    assert {row for row, step in zip(every, steps.tolist(), strict=True) if step <= cutoff} <= subset
     assert len(scope.within(0.2 * float(steps.min()), later=False)) < len(cells)
     first, later = scope.first(), scope.within(np.inf, later=True)
     assert len(first) + len(later) == len(enumerate_cells(model, devices, work, space))

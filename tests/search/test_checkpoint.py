@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, whole):
     limits = memory_limits(question.memory_limit)
     goal = Goal(objective="step_time", top=10, memory_limit=limits[0], relaxed=limits, folds=True)
     run = Solver(question, cells, goal)
-    file, found = tmp_path / "search.npz", 0
+    file, result = tmp_path / "search.npz", 0
     kept = Checkpoint.from_question(file, question, goal)
     for bit in (None, *np.random.default_rng(0).integers(8 * len(content), size=300).tolist()):
         changed = bytearray(content)
@@ -87,8 +87,8 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, whole):
         try:
             kept.restore(run)
         except SpecError as error:
-            found += 1
+            result += 1
             assert re.fullmatch(damaged(file), str(error))
             assert bit is not None
         assert run.done
-    assert found > 100
+    assert result > 100

@@ -22,7 +22,7 @@ def found():
 
 
 def dimensions(question):
-    return [each.dimension for each in held_fixed(question)]
+    return [item.dimension for item in held_fixed(question)]
 
 
 def asked(model, **changes):
@@ -57,7 +57,7 @@ def test_the_claim_is_as_strong_as_the_proof(found):
     assert "smallest layout" in replace(found, objective="peak_memory").claim
     for shown in (repr(found), found.to_json()["claim"]):
         assert found.claim in shown
-    assert [each["dimension"] for each in found.to_json()["held_fixed"]] == dimensions(found.question)
+    assert [item["dimension"] for item in found.to_json()["held_fixed"]] == dimensions(found.question)
 
 
 def test_a_margin_is_named_where_the_first_may_not_fit(found):

@@ -15,8 +15,8 @@ A = Layout(tp=2, pp=2, dp_shard=4, zero=1)
 B = Layout(tp=4, dp_shard=4, zero=3, recompute=Recompute(granularity="full"))
 
 
-def projected(strategy, **more):
-    return project(dense(), cluster(16), strategy, workload(**more))
+def projected(layout, **more):
+    return project(dense(), cluster(16), layout, workload(**more))
 
 
 def test_differences_add_up_to_those_of_step_and_peak():
@@ -69,14 +69,14 @@ def test_a_projection_against_itself_differs_in_nothing():
 def test_documents_are_as_good_as_projections():
     a = projected(A)
     b = project(moe(), cluster(16), Layout(tp=2, ep=2, dp_shard=8), workload())
-    from_files = compare(*(json.loads(json.dumps(each.to_json())) for each in (a, b)))
+    from_files = compare(*(json.loads(json.dumps(item.to_json())) for item in (a, b)))
     assert from_files == compare(a, b)
     assert {change.name for change in from_files.question} == {"model"}
 
 
 def test_unknown_numbers_have_no_difference():
     tokens = project(dense(), cluster(16), A, replace(workload(), tokens=1e9))
-    figures = {each.name: each for each in compare(projected(A), tokens).figures}
+    figures = {figure.name: figure for figure in compare(projected(A), tokens).figures}
     assert (figures["training_days"].a, figures["training_days"].difference) == (None, None)
     assert figures["training_days"].b == tokens.training_days
 

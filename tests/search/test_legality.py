@@ -109,13 +109,13 @@ SPACES = {
 
 
 def question_in(name):
-    model, devices, batch, held = SPACES[name]
+    model, devices, batch, kept = SPACES[name]
     return Question(
         model=model,
         cluster=replace(toy_cluster(devices), tiers=cluster(devices).tiers),
         workload=workload(seq_len=512, global_batch_size=batch),
         costs=toy_costs(),
-        space=Space(**held),
+        space=Space(**kept),
     )
 
 
@@ -123,7 +123,7 @@ def every_combination(question):
     """Yield all layouts of the values of a space: degrees are those that divide something, or any number of stages."""
     space, devices = question.space, divisors(question.cluster.num_devices)
     experts = question.model.is_moe
-    own = {
+    names = {
         **dict.fromkeys(("tp", "cp", "pp", "dp_replicate", "dp_shard"), devices),
         "ep": devices if experts else (1,),
         "etp": devices if experts else (1,),
@@ -131,31 +131,31 @@ def every_combination(question):
         "micro_batch_size": divisors(question.workload.global_batch_size),
         "sp": (True, False),
     }
-    values = {name: getattr(space, name) or own[name] for name in (*DEGREE_NAMES, "sp")}
+    values = {name: getattr(space, name) or names[name] for name in (*DEGREE_NAMES, "sp")}
     others = ("tp_kind", "summa_panels", "cp_kind", "recompute", "axis_order", "schedule")
     values |= {name: getattr(space, name) for name in others}
     if "summa" not in space.tp_kind:
         values["summa_panels"] = (1,)
-    values["placement"] = tuple(None if each == "orders" else each for each in space.placement)
+    values["placement"] = tuple(None if item == "orders" else item for item in space.placement)
     for tp, cp, pp in product(values.pop("tp"), values.pop("cp"), values.pop("pp")):
         if question.cluster.num_devices % (tp * cp * pp):
             continue
-        for chosen in product(*values.values()):
-            named = dict(zip(values, chosen, strict=True))
+        for item in product(*values.values()):
+            named = dict(zip(values, item, strict=True))
             if tp * cp * pp * named["dp_replicate"] * named["dp_shard"] == question.cluster.num_devices:
                 yield replace(space.base, tp=tp, cp=cp, pp=pp, **named)
 
 
 def legal_of(question):
     """Return the legal ones of all combinations."""
-    found = []
+    result = []
     for layout in every_combination(question):
         try:
             check(question.model, question.cluster, layout, question.workload, LEGALITY)
         except SpecError:
             continue
-        found.append(layout)
-    return found
+        result.append(layout)
+    return result
 
 
 def effective(layout):
@@ -184,12 +184,12 @@ def test_a_search_has_every_layout_that_project_accepts(name):
         layouts.strategy(*at) for at in zip(*map(np.ndarray.tolist, np.nonzero(layouts.legal)), strict=True)
     ]
     if name != "recompute":  # counts of layers that are all of a stage are written as all
-        assert {effective(each) for each in every} == {effective(each) for each in legal}
+        assert {effective(item) for item in every} == {effective(item) for item in legal}
     if name not in ("orders", "placements", "recompute"):  # of which several are one layout
-        assert len(every) == len({effective(each) for each in legal})
-    found = search(question, top=1)
-    assert found.num_legal == len(every)
-    assert found.best[0].step_time_s == scores.step_time.min()
+        assert len(every) == len({effective(item) for item in legal})
+    result = search(question, top=1)
+    assert result.num_legal == len(every)
+    assert result.best[0].step_time_s == scores.step_time.min()
     for at in (
         np.linspace(0, len(legal) - 1, 5).astype(int).tolist()
     ):  # what scores layouts is what projects them
@@ -215,7 +215,7 @@ def test_where_nothing_fits_the_smallest_of_all_is_named(name):
     tight = replace(question, max_memory=least * (1.0 - 1e-6))
     with pytest.raises(InfeasibleError) as error:
         search(tight)
-    assert [each for each, _ in error.value.rows] == ["memory"]
+    assert [item for item, _ in error.value.rows] == ["memory"]
     smallest = _smallest(tight)
     assert smallest is not None
     assert smallest[0] == least
@@ -265,20 +265,20 @@ def test_replicas_that_are_held_are_those_of_all_sites():
     fabric = Tier(name="wide", size=0, bandwidth=1e9, latency=1e-3, wide_area=True, sites=2)
     two = replace(cluster(16), tiers=(cluster(8).tiers[0], fabric))
     work = replace(workload(seq_len=512, global_batch_size=16), outer=Outer(every=10))
-    held = {"tp": (1,), "zero": (1,), "micro_batch_size": (1,), "dp_replicate": (4,)}
-    space = Space(**{**PLAIN, "pp": (1,), **held})
+    kept = {"tp": (1,), "zero": (1,), "micro_batch_size": (1,), "dp_replicate": (4,)}
+    space = Space(**{**PLAIN, "pp": (1,), **kept})
     best = search(dense(2), two, work, space=space, top=1).best[0]
     assert (best.strategy.dp_replicate, best.strategy.dp_shard) == (4, 4)
 
 
 def test_a_policy_is_given_by_its_fields_as_to_a_projection():
-    asked = {"devices": 2, "seq_len": 512, "global_batch_size": 2, "tp": 1, "pp": 1, "zero": 1}
-    for given, kinds in (
+    request = {"devices": 2, "seq_len": 512, "global_batch_size": 2, "tp": 1, "pp": 1, "zero": 1}
+    for value, kinds in (
         ({"granularity": "none"}, {"none"}),
         ([{"granularity": "none"}, {"granularity": "full", "num_layers": 3}], {"none", "full"}),
     ):
-        question = ask_search("llama-3.2-1b", "h100-sxm", **asked, recompute=given)
-        assert {each.granularity for each in question.space.recompute or ()} == kinds
+        question = ask_search("llama-3.2-1b", "h100-sxm", **request, recompute=value)
+        assert {item.granularity for item in question.space.recompute or ()} == kinds
 
 
 def test_any_order_of_axes_can_be_held():

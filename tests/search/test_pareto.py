@@ -28,14 +28,14 @@ def dominated(rows, index):
 
 def by_hand(model, sizes, work, space):
     """Every layout that fits as (step time, peak, devices), projected alone."""
-    found = []
+    result = []
     for size in sizes:
         candidates = enumerate_layouts(model, cluster(size), work, space)
         for index, row in zip(*np.nonzero(candidates.legal), strict=True):
             one = project(model, cluster(size), candidates.strategy(index, int(row)), work)
             if one.memory.peak_bytes <= cluster(size).device.hbm_bytes:
-                found.append((one.step_time_s, one.memory.peak_bytes, size))
-    return found
+                result.append((one.step_time_s, one.memory.peak_bytes, size))
+    return result
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
@@ -99,11 +99,11 @@ def test_they_are_projected_as_they_were_scored():
     )  # short ones wait for the host, whatever the clock
     result = search(dense(4), cluster(8), long, space=SPACE, costs=slow)
     scored = score_all(result.question)
-    found = slowest_of(result.question, 2)
-    assert found[0].step_time_s == scored.scores.step_time[scored.fits].max()
-    assert {each.costs.device_clock_hz for each in found} == {0.9e9}
+    slowest = slowest_of(result.question, 2)
+    assert slowest[0].step_time_s == scored.scores.step_time[scored.fits].max()
+    assert {item.costs.device_clock_hz for item in slowest} == {0.9e9}
     assert (
-        found[0].step_time_s
+        slowest[0].step_time_s
         > slowest_of(search(dense(4), cluster(8), long, space=SPACE).question, 1)[0].step_time_s
     )
 
@@ -117,9 +117,9 @@ def test_they_are_those_of_all_scenarios():
         micro_batch_size=(1,),
         precision=(None, ("fp8", "tensorwise")),
     )
-    asked = search(dense(4), cluster(8), workload(), space=space).question
-    found_of_each = [score_all(each) for each in scenarios(asked)]
+    question = search(dense(4), cluster(8), workload(), space=space).question
+    found_of_each = [score_all(scenario) for scenario in scenarios(question)]
     every = sorted(
-        (step for each in found_of_each for step in each.scores.step_time[each.fits]), reverse=True
+        (step for item in found_of_each for step in item.scores.step_time[item.fits]), reverse=True
     )
-    assert [each.step_time_s for each in slowest_of(asked, 4)] == pytest.approx(every[:4], rel=0)
+    assert [item.step_time_s for item in slowest_of(question, 4)] == pytest.approx(every[:4], rel=0)

@@ -13,13 +13,13 @@ WORK = workload(global_batch_size=16)
 
 
 def test_embedding_and_head_count_as_they_cost():
-    found = partition_stages(asked(dense(14), cluster(4), Layout(pp=4), WORK))
-    assert found.strategy.stage_layers == (3, 4, 4, 3)
-    assert found.projection.step_time_s < found.even.step_time_s
-    assert found.projection.memory.peak_bytes < found.even.memory.peak_bytes
-    times = [time.forward_s + time.backward_s for time in found.projection.stage_times]
+    result = partition_stages(asked(dense(14), cluster(4), Layout(pp=4), WORK))
+    assert result.strategy.stage_layers == (3, 4, 4, 3)
+    assert result.projection.step_time_s < result.even.step_time_s
+    assert result.projection.memory.peak_bytes < result.even.memory.peak_bytes
+    times = [time.forward_s + time.backward_s for time in result.projection.stage_times]
     host = (
-        np.array(times) - found.partition.stage_time
+        np.array(times) - result.partition.stage_time
     )  # the host's time per micro-batch, the same everywhere
     np.testing.assert_allclose(host, host[0], rtol=1e-6)
 
@@ -34,25 +34,25 @@ def test_multi_token_prediction_takes_layers_off_the_last_stage():
 
 def test_stages_that_do_not_fit_recompute_some_layers():
     layout, tight = Layout(pp=4, graphs="full"), cluster(4, hbm_gb=3.4)
-    found = partition_stages(asked(dense(14), tight, layout, WORK))
-    assert found.even.memory.verdict == "OOM"
-    assert found.projection.memory.peak_bytes <= 3.4e9
-    assert found.strategy.recompute.granularity == "full"
-    assert 0 < len(found.strategy.recompute.layer_ids) < 14
-    assert found.projection == project(dense(14), tight, found.strategy, WORK)
+    result = partition_stages(asked(dense(14), tight, layout, WORK))
+    assert result.even.memory.verdict == "OOM"
+    assert result.projection.memory.peak_bytes <= 3.4e9
+    assert result.strategy.recompute.granularity == "full"
+    assert 0 < len(result.strategy.recompute.layer_ids) < 14
+    assert result.projection == project(dense(14), tight, result.strategy, WORK)
 
 
 def test_a_policy_that_was_given_stays():
     layout = Layout(pp=4, recompute=Recompute(granularity="full"))
-    found = partition_stages(asked(dense(14), cluster(4), layout, WORK))
-    assert found.strategy.recompute == layout.recompute
-    assert not any(found.partition.recomputed)
+    result = partition_stages(asked(dense(14), cluster(4), layout, WORK))
+    assert result.strategy.recompute == layout.recompute
+    assert not any(result.partition.recomputed)
 
 
 def test_virtual_stages_of_a_named_schedule():
-    found = partition_stages(asked(dense(14), cluster(4), Layout(pp=4, vpp=2, schedule="zbv"), WORK))
-    assert len(found.partition.stage_time) == 8
-    assert found.projection.step_time_s <= found.even.step_time_s
+    result = partition_stages(asked(dense(14), cluster(4), Layout(pp=4, vpp=2, schedule="zbv"), WORK))
+    assert len(result.partition.stage_time) == 8
+    assert result.projection.step_time_s <= result.even.step_time_s
 
 
 def test_what_fits_nowhere_is_refused():

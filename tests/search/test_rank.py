@@ -141,9 +141,9 @@ def test_layouts_of_one_stage_are_scored_as_no_schedule_at_all():
     question = Question(model=dense(), cluster=cluster(8), workload=work)
     named, plain = (
         enumerate_layouts(
-            dense(), cluster(8), work, Space(schedule=(each,), base=Layout(graphs="full"), **few)
+            dense(), cluster(8), work, Space(schedule=(item,), base=Layout(graphs="full"), **few)
         )
-        for each in ("zb-h1", None)
+        for item in ("zb-h1", None)
     )
     scores, closed = score(question, named), score(question, plain)
     one = named.columns["pp"] == 1

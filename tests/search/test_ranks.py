@@ -42,13 +42,13 @@ def test_a_message_takes_what_it_takes_at_the_best_place(axis, kind):
     message = Collective(kind=kind, axis=axis, num_bytes=1e8)
     everywhere = relaxed_placement(cells.whole, DEVICES).pricing(question, degrees, choices, rows)
     orders = tuple(dict.fromkeys(variant.rank_order for variant in cells.whole.variants))
-    each = [
+    wheres = [
         np.where(allowed, pricing_of(question, degrees, choices, placed(*order)).seconds(message), np.inf)
         for order, allowed in zip(orders, cells.whole.allows_orders(orders), strict=True)
     ]
-    best = np.min(each, axis=0)
+    best = np.min(wheres, axis=0)
     np.testing.assert_array_equal(everywhere.seconds(message), best)
-    assert (best < each[0]).any() == (axis == "pp")
+    assert (best < wheres[0]).any() == (axis == "pp")
 
 
 def test_a_placement_in_a_batch_of_many_is_that_placement_alone():

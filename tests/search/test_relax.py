@@ -32,17 +32,17 @@ def narrow():
 
 
 def gained(result, change):
-    (found,) = (item for item in result.relaxations if item.change == change)
-    return found
+    (results_found,) = (item for item in result.relaxations if item.change == change)
+    return results_found
 
 
 def test_a_dimension_that_is_held_is_freed(narrow):
     free = search(dense(), cluster(8), workload(), space=replace(NARROW, tp=None), top=1)
-    found = gained(narrow, "tp free")
-    assert found.constraint == "tp"
-    assert found.step_time_s == free.best[0].step_time_s
-    assert found.gain == pytest.approx(1.0 - free.best[0].step_time_s / narrow.best[0].step_time_s)
-    assert found.strategy == free.best[0].strategy
+    result = gained(narrow, "tp free")
+    assert result.constraint == "tp"
+    assert result.step_time_s == free.best[0].step_time_s
+    assert result.gain == pytest.approx(1.0 - free.best[0].step_time_s / narrow.best[0].step_time_s)
+    assert result.strategy == free.best[0].strategy
 
 
 def test_values_left_out_are_tried_beside_those_held(narrow):
@@ -74,23 +74,23 @@ def test_batches_are_compared_by_token():
     for other in (16, 24):
         best = search(dense(), cluster(8), workload(global_batch_size=other), space=NARROW, top=1).best[0]
         per_token = best.step_time_s / other / (result.best[0].step_time_s / 12)
-        found = gained(result, f"{other} sequences, per token")
-        assert found.gain == pytest.approx(max(0.0, 1.0 - per_token))
+        results_found = gained(result, f"{other} sequences, per token")
+        assert results_found.gain == pytest.approx(max(0.0, 1.0 - per_token))
 
 
 def test_heads_that_need_not_divide():
     model = dense()
-    asked = Space(
+    space = Space(
         tp=(3,),
         cp=(1,),
         pp=(1,),
         zero=(1,),
         waived=("heads over tp", "key/value heads over tp", "feed-forward over tp"),
     )
-    candidates = enumerate_layouts(model, cluster(6), workload(global_batch_size=12), asked)
+    candidates = enumerate_layouts(model, cluster(6), workload(global_batch_size=12), space)
     assert len(candidates)
     assert not len(
-        enumerate_layouts(model, cluster(6), workload(global_batch_size=12), replace(asked, waived=()))
+        enumerate_layouts(model, cluster(6), workload(global_batch_size=12), replace(space, waived=()))
     )
     scores = score(
         Question(model=model, cluster=cluster(6), workload=workload(global_batch_size=12)), candidates
@@ -142,15 +142,15 @@ def test_the_surest_is_looked_for_only_where_asked():
 
 def test_where_nothing_fits_the_remedies_do():
     small = cluster(8, hbm_gb=1.5)
-    found = remedies(dense(), small, workload())
-    assert found[0].constraint == "memory"
-    for each in found:
-        assert each.fits == (each.peak_bytes <= small.device.hbm_bytes) or each.constraint == "memory"
-    larger = replace(small, device=replace(small.device, hbm_bytes=found[0].peak_bytes))
+    result = remedies(dense(), small, workload())
+    assert result[0].constraint == "memory"
+    for item in result:
+        assert item.fits == (item.peak_bytes <= small.device.hbm_bytes) or item.constraint == "memory"
+    larger = replace(small, device=replace(small.device, hbm_bytes=result[0].peak_bytes))
     assert search(dense(), larger, workload(), top=1).num_feasible >= 1
-    more = [each for each in found if each.constraint == "devices" and each.fits]
-    for each in more:
-        count = int(each.change.split()[0].replace(",", ""))
+    more = [item for item in result if item.constraint == "devices" and item.fits]
+    for entry in more:
+        count = int(entry.change.split()[0].replace(",", ""))
         assert search(dense(), small.sized(count), workload(), top=1).best
 
 
@@ -164,17 +164,17 @@ def test_states_spread_over_all_devices_are_less_than_any_layout_holds(model):
 
 def test_remedies_that_states_alone_rule_out_are_what_a_search_rules_out(monkeypatch):
     first, *others = moe(4).layers
-    many = tuple(replace(each, ffn=replace(each.ffn, num_experts=256)) for each in others)
+    many = tuple(replace(other, ffn=replace(other.ffn, num_experts=256)) for other in others)
     few = {"recompute": (Recompute(), Recompute(granularity="full")), "micro_batch_size": (1,), "sp": (True,)}
-    asked = question_of(
+    question = question_of(
         replace(moe(4), layers=(first, *many)),
         cluster(8, hbm_gb=2.5),  # of states 3.8 GB on 8 devices, 2.6 on 12; 32 suffice
         workload(512, 256),
         space=Space(cp=(1,), pp=(1,), **few),
     )
-    found = remedies(asked)
+    result = remedies(question)
     monkeypatch.setattr(relax, "least_states", lambda _: 0.0)
-    assert remedies(asked) == found
+    assert remedies(question) == result
 
 
 def over_sites(*, devices, outer, hbm_gb=64.0):
@@ -184,45 +184,51 @@ def over_sites(*, devices, outer, hbm_gb=64.0):
 
 
 def test_more_devices_make_the_sites_larger():
-    asked = over_sites(devices=16, outer=Outer(), hbm_gb=1.5)
-    found = {each.constraint: each for each in remedies(asked)}
-    count = int(found["devices"].change.split()[0])
-    assert found["devices"].fits
-    larger = asked.cluster.sized(count)
+    question = over_sites(devices=16, outer=Outer(), hbm_gb=1.5)
+    result = {remedy.constraint: remedy for remedy in remedies(question)}
+    count = int(result["devices"].change.split()[0])
+    assert result["devices"].fits
+    larger = question.cluster.sized(count)
     assert larger.num_sites == 2
-    assert search(replace(asked, cluster=larger), top=1).best[0].sites.num_sites == 2
+    assert search(replace(question, cluster=larger), top=1).best[0].sites.num_sites == 2
 
 
 def test_what_sites_exchange_is_relaxed():
     result = search(over_sites(devices=8, outer=Outer(every=4)), top=1, relax=True)
-    gains = {each.change: each.gain for each in result.relaxations if each.constraint == "outer"}
+    gains = {
+        relaxation.change: relaxation.gain
+        for relaxation in result.relaxations
+        if relaxation.constraint == "outer"
+    }
     assert list(gains) == sorted(gains, key=gains.__getitem__, reverse=True)
     assert set(gains) == {"bits 4", "every 8 steps", "overlap 1"}
     assert gains["bits 4"] > gains["every 8 steps"] > 0.3
     narrow = search(over_sites(devices=8, outer=Outer(every=4, bits=4.0, overlap=1)), top=1, relax=True)
-    assert {each.change for each in narrow.relaxations if each.constraint == "outer"} == {"every 8 steps"}
+    assert {relaxation.change for relaxation in narrow.relaxations if relaxation.constraint == "outer"} == {
+        "every 8 steps"
+    }
 
 
 def test_what_a_search_had_no_time_to_relax_is_left_out():
-    asked = []
+    question = []
 
     def watch(progress):
-        asked.append(progress)
-        return len(asked) < 4
+        question.append(progress)
+        return len(question) < 4
 
     result = search(dense(), cluster(8), workload(), space=FEW, top=1, relax=True, watch=watch)
-    found = {item.constraint for item in result.relaxations}
-    assert "memory" in found
-    assert "network" not in found
+    constraints = {item.constraint for item in result.relaxations}
+    assert "memory" in constraints
+    assert "network" not in constraints
 
 
 def test_remedies_of_a_router_with_biases_are_found_where_layouts_differ_in_the_batch_alone():
     plain = moe(2)
     layers = tuple(
-        replace(each, ffn=replace(each.ffn, score_bias=True)) if isinstance(each.ffn, MoeFfn) else each
-        for each in plain.layers
+        replace(layer, ffn=replace(layer.ffn, score_bias=True)) if isinstance(layer.ffn, MoeFfn) else layer
+        for layer in plain.layers
     )
-    held = {"tp": (1,), "cp": (1,), "pp": (2,), "vpp": (1,), "ep": (1,), "etp": (1,), "zero": (1,)}
-    space = Space(**held, dp_shard=(4,), recompute=(Recompute(),), axis_order=ORDERS[:1])
-    found = remedies(replace(plain, layers=layers), cluster(8, hbm_gb=1.0), workload(), space=space)
-    assert {each.constraint for each in found} >= {"memory", "devices"}
+    kept = {"tp": (1,), "cp": (1,), "pp": (2,), "vpp": (1,), "ep": (1,), "etp": (1,), "zero": (1,)}
+    space = Space(**kept, dp_shard=(4,), recompute=(Recompute(),), axis_order=ORDERS[:1])
+    result = remedies(replace(plain, layers=layers), cluster(8, hbm_gb=1.0), workload(), space=space)
+    assert {item.constraint for item in result} >= {"memory", "devices"}

@@ -23,8 +23,8 @@ def small(model, devices, work, **parts):
 
 
 def powered(num_devices):
-    given = cluster(num_devices)
-    return replace(given, device=replace(given.device, power_w=700.0))
+    value = cluster(num_devices)
+    return replace(value, device=replace(value.device, power_w=700.0))
 
 
 def test_the_ladder_has_divisors_of_a_node_and_powers_of_two_of_nodes():
@@ -134,11 +134,11 @@ def test_cost_needs_a_price_and_energy_a_power():
 
 
 def test_the_price_of_the_device_counts_where_none_is_given():
-    given = cluster(8)
-    priced = replace(given, device=replace(given.device, price_per_hour=3.0))
+    value = cluster(8)
+    priced = replace(value, device=replace(value.device, price_per_hour=3.0))
     assert Terms().price(priced) == 3.0
     assert Terms(price_per_device_hour=2.0).price(priced) == 2.0
-    assert Terms().price(given) is None
+    assert Terms().price(value) is None
 
 
 def test_points_without_a_layout_say_why():
@@ -171,8 +171,8 @@ def test_the_bound_is_the_step_at_full_utilisation():
     best = scan_devices(small(dense(), cluster(8), workload()), [8]).points[0].best
     bound = best.step_time_s * best.mfu
     for factor, searched in ((0.999, False), (1.001, True)):
-        asked = Terms(target=Target(step_time_s=bound * factor))
-        point = scan_devices(small(dense(), cluster(8), workload()), [8], terms=asked).points[0]
+        terms = Terms(target=Target(step_time_s=bound * factor))
+        point = scan_devices(small(dense(), cluster(8), workload()), [8], terms=terms).points[0]
         assert (point.best is not None) is searched
         assert point.meets_target is False
 

@@ -38,8 +38,8 @@ WIDE = replace(
 
 
 def key(one):
-    strategy = one.strategy
-    return one.step_time_s, one.memory.peak_bytes, one.workload.precision, strategy.overlap, strategy.offload
+    layout = one.strategy
+    return one.step_time_s, one.memory.peak_bytes, one.workload.precision, layout.overlap, layout.offload
 
 
 @pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
@@ -63,10 +63,10 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
     ]
     by_time = objective == "step_time"
     every = sorted(
-        (key(one) for each in alone for one in each.best), key=lambda one: one[:2] if by_time else one[1::-1]
+        (key(one) for item in alone for one in item.best), key=lambda one: one[:2] if by_time else one[1::-1]
     )
     assert [key(one) for one in together.best] == every[:12]
-    assert together.num_legal == sum(each.num_legal for each in alone)
+    assert together.num_legal == sum(item.num_legal for item in alone)
     assert together.num_evaluated + together.num_over_memory + together.num_beaten == together.num_legal
     assert together.gap == 0.0
 
@@ -74,26 +74,26 @@ def test_several_questions_are_ranked_as_if_each_were_asked(objective):
 @pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
 def test_variants_fold_over_all_questions(objective):
     space = replace(FEW, precision=(("fp8", "delayed"), None))
-    asked = {"space": space, "objective": objective}
-    every = search(MODEL, DEVICES, WORK, **asked, top=10**4, all_variants=True)
+    question = {"space": space, "objective": objective}
+    every = search(MODEL, DEVICES, WORK, **question, top=10**4, all_variants=True)
     value = {"step_time": lambda one: one.step_time_s, "peak_memory": lambda one: one.memory.peak_bytes}
     ranked = [(shape(one.strategy), value[objective](one), key(one)) for one in every.best]
     assert 50 < len(ranked) < 10**4
     for top in (1, 4):
-        folds(search(MODEL, DEVICES, WORK, **asked, top=top), ranked, top)
+        folds(search(MODEL, DEVICES, WORK, **question, top=top), ranked, top)
 
 
-def folds(found, ranked, top):
+def folds(result, ranked, top):
     """Check the best of each shape, and how many others are as good as the last of them."""
     firsts = {}
     for name, worth, one in ranked:
         firsts.setdefault(name, (worth, one))
     best = list(firsts.items())[:top]
     worst = best[-1][1][0] if len(best) == top else float("inf")
-    assert [key(one) for one in found.best] == [one for _, (_, one) in best]
+    assert [key(one) for one in result.best] == [one for _, (_, one) in best]
     alike = [sum(name == other and worth <= worst for other, worth, _ in ranked) for name, _ in best]
-    assert list(found.variants) == [count - 1 for count in alike]
-    assert [row["variants"] for row in found.rows()] == list(found.variants)
+    assert list(result.variants) == [count - 1 for count in alike]
+    assert [row["variants"] for row in result.rows()] == list(result.variants)
 
 
 def shape(layout):
@@ -114,10 +114,10 @@ def test_a_front_of_several_questions_is_that_of_their_fronts():
         pareto_search(MODEL, DEVICES, WORK, space=replace(SMALL, base=Layout(dispatcher=dispatcher)))
         for dispatcher in ("all_to_all", "deepep")
     ]
-    points = [(one.step_time_s, one.memory.peak_bytes) for each in alone for one in each.front]
+    points = [(one.step_time_s, one.memory.peak_bytes) for item in alone for one in item.front]
     best = sorted({one for one in points if not any(a <= one and a != one for a in points if a[1] <= one[1])})
     assert [(one.step_time_s, one.memory.peak_bytes) for one in together.front] == best
-    assert together.num_legal == sum(each.num_legal for each in alone)
+    assert together.num_legal == sum(item.num_legal for item in alone)
 
 
 def test_a_model_without_experts_has_no_use_for_dispatchers():
@@ -128,61 +128,63 @@ def test_a_model_without_experts_has_no_use_for_dispatchers():
 
 
 def test_progress_is_that_of_all_scenarios():
-    told = []
+    explicit = []
 
     def watch(progress):
-        told.append(progress)
+        explicit.append(progress)
         return True
 
     result = search(MODEL, DEVICES, WORK, space=WIDE, watch=watch)
-    settled = [each.num_evaluated + each.num_pruned for each in told]
+    settled = [item.num_evaluated + item.num_pruned for item in explicit]
     assert settled == sorted(settled)
-    assert {each.num_legal for each in told} == {result.num_legal} == {settled[-1]}
-    assert [each.bound > 0.0 for each in told] == sorted(each.bound > 0.0 for each in told)
-    assert told[-1].gap == 0.0
+    assert {item.num_legal for item in explicit} == {result.num_legal} == {settled[-1]}
+    assert [item.bound > 0.0 for item in explicit] == sorted(item.bound > 0.0 for item in explicit)
+    assert explicit[-1].gap == 0.0
 
 
 def as_told(name, types, zero=(0, 1), model=MODEL, **space):
     """Return the question of a space under a framework, and the words of what it trains."""
     framework = load_framework(name)
-    told = replace(WORK, precision=types)
-    base, work = framework.applied(Layout(), told, model, DEVICES)
-    held = searched(framework, replace(SMALL, base=base, zero=zero, **space), limited=False)
-    return Question(model=model, cluster=DEVICES, workload=work, framework=framework, space=held), told
+    explicit = replace(WORK, precision=types)
+    base, work = framework.applied(Layout(), explicit, model, DEVICES)
+    kept = searched(framework, replace(SMALL, base=base, zero=zero, **space), limited=False)
+    return Question(model=model, cluster=DEVICES, workload=work, framework=framework, space=kept), explicit
 
 
 @pytest.mark.parametrize("name", ["nemo", "deepseek", "deepspeed-zero", "maxtext"])
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
-    held = {name: getattr(FEW, name) for name in ("pp", "vpp", "ep", "recompute")}
-    question, told = as_told(name, Precision(compute=compute), tp=(1,), **held)
-    found = search(question, top=100, all_variants=True)
-    assert {one.strategy.zero for one in found.best} == {0, 1}
-    for one in found.best:
-        words = {
+    names = {name: getattr(FEW, name) for name in ("pp", "vpp", "ep", "recompute")}
+    question, explicit = as_told(name, Precision(compute=compute), tp=(1,), **names)
+    result = search(question, top=100, all_variants=True)
+    assert {one.strategy.zero for one in result.best} == {0, 1}
+    for one in result.best:
+        parts = {
             **explicit_fields(one.strategy, question.space.base),
             "recompute": asdict(one.strategy.recompute),
         }
-        layout, work = question.framework.applied(merged(Layout(), words), told, MODEL, DEVICES)
-        alone = project(replace(question, strategy=merged(layout, words), workload=work))
+        layout, work = question.framework.applied(merged(Layout(), parts), explicit, MODEL, DEVICES)
+        alone = project(replace(question, strategy=merged(layout, parts), workload=work))
         assert (alone.step_time, alone.memory, alone.workload) == (one.step_time, one.memory, one.workload)
 
 
 def test_types_that_are_chosen_come_with_all_that_the_framework_makes_of_them():
-    chosen, _ = as_told("nemo", Precision(), precision=(("fp8", "none"),))
-    asked, _ = as_told("nemo", Precision(compute="fp8"))
-    parts = [(each.workload, each.space) for each in scenarios(asked)]
-    assert [(each.workload, replace(each.space, precision=(None,))) for each in scenarios(chosen)] == parts
+    selected, _ = as_told("nemo", Precision(), precision=(("fp8", "none"),))
+    question, _ = as_told("nemo", Precision(compute="fp8"))
+    parts = [(scenario.workload, scenario.space) for scenario in scenarios(question)]
+    assert [
+        (scenario.workload, replace(scenario.space, precision=(None,))) for scenario in scenarios(selected)
+    ] == parts
     assert {work.precision.parameters for work, _ in parts} == {"fp8", "bf16"}
 
 
 def test_types_that_were_told_stay_whatever_is_sharded():
     question, _ = as_told("nemo", Precision(compute="fp8", moments="bf16"))
-    assert {each.space.zero for each in scenarios(question)} == {(0,), (1,)}
-    assert {each.workload.precision.moments for each in scenarios(question)} == {"bf16"}
+    assert {scenario.space.zero for scenario in scenarios(question)} == {(0,), (1,)}
+    assert {scenario.workload.precision.moments for scenario in scenarios(question)} == {"bf16"}
 
 
 def test_a_search_that_no_keys_can_be_picked_in_says_so():
-    words = {"devices": 32, "seq_len": 4096, "global_batch_size": 32, "cp": 2, "cp_kind": "ring"}
+    parts = {"devices": 32, "seq_len": 4096, "global_batch_size": 32, "cp": 2, "cp_kind": "ring"}
     with pytest.raises(InfeasibleError, match="cp_kind of what reads picked keys is all_gather, not ring"):
-        fs.search("deepseek-v3.2", "h100-sxm", **words)
+        fs.search("deepseek-v3.2", "h100-sxm", **parts)

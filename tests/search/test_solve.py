@@ -47,22 +47,22 @@ def small_steps(monkeypatch):
 @pytest.fixture(scope="module")
 def whole():
     """A search in many steps, and what was told of each."""
-    watch, told = stopping_after(10**6)
+    watch, explicit = stopping_after(10**6)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL_STEPS.items():
             patch.setattr(solve, name, value)
-        return search(STEPPED, watch=watch), told
+        return search(STEPPED, watch=watch), explicit
 
 
 def stopping_after(steps):
     """Return what stops a search after some steps, and the list of what it was told."""
-    told = []
+    explicit = []
 
     def watch(progress):
-        told.append(progress)
-        return len(told) <= steps
+        explicit.append(progress)
+        return len(explicit) <= steps
 
-    return watch, told
+    return watch, explicit
 
 
 def facts(result):
@@ -72,13 +72,13 @@ def facts(result):
 
 
 def test_progress_settles_everything_and_the_gap_closes(whole):
-    result, told = whole
-    settled = [each.num_evaluated + each.num_pruned for each in told]
+    result, explicit = whole
+    settled = [item.num_evaluated + item.num_pruned for item in explicit]
     assert settled == sorted(settled)
-    assert settled[-1] == result.num_legal == told[-1].num_legal
-    assert [each.best for each in told] == sorted((each.best for each in told), reverse=True)
-    assert (told[0].gap, told[-1].gap, result.gap) == (1.0, 0.0, 0.0)
-    assert len(told) > 3
+    assert settled[-1] == result.num_legal == explicit[-1].num_legal
+    assert [item.best for item in explicit] == sorted((item.best for item in explicit), reverse=True)
+    assert (explicit[0].gap, explicit[-1].gap, result.gap) == (1.0, 0.0, 0.0)
+    assert len(explicit) > 3
 
 
 @pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
@@ -109,15 +109,15 @@ def test_a_resumed_search_repeats_nothing_and_ends_the_same(tmp_path, whole, ste
     file = tmp_path / "search.npz"
     first, _ = stopping_after(steps)
     search(STEPPED, watch=first, checkpoint=file)
-    second, told = stopping_after(10**6)
+    second, explicit = stopping_after(10**6)
     resumed = search(STEPPED, watch=second, checkpoint=file)
     assert facts(resumed) == facts(result)
     assert steps + 1 < len(whole_told)  # it was stopped before its end
-    assert told[0].num_evaluated == whole_told[steps].num_evaluated
-    assert len(told) == len(whole_told) - steps
-    again, told = stopping_after(10**6)
+    assert explicit[0].num_evaluated == whole_told[steps].num_evaluated
+    assert len(explicit) == len(whole_told) - steps
+    again, explicit = stopping_after(10**6)
     assert facts(search(STEPPED, watch=again, checkpoint=file)) == facts(result)
-    assert len(told) == 1
+    assert len(explicit) == 1
 
 
 def test_a_checkpoint_of_another_question_is_refused(tmp_path):
@@ -178,7 +178,7 @@ def test_the_gap_is_what_the_best_may_still_lose():
     assert progress(0.0, 0.0).gap == 0.0
 
 
-TIME, MEMORY = (Goal(objective=each, top=1, memory_limit=50.0) for each in ("step_time", "peak_memory"))
+TIME, MEMORY = (Goal(objective=name, top=1, memory_limit=50.0) for name in ("step_time", "peak_memory"))
 
 
 def test_what_waits_is_bounded_by_its_least():
@@ -244,17 +244,17 @@ def test_a_queue_hands_out_every_node_once_in_the_order_of_closer_bounds(
     random = np.random.default_rng(3)
     nodes, bounds = np.arange(40), random.uniform(0.0, 50.0, 40)
     closer = bounds + random.uniform(0.0, 5.0, 40)
-    queue = NodeQueue(nodes, bounds, lambda chosen: closer[chosen])
+    queue = NodeQueue(nodes, bounds, lambda selected: closer[selected])
     assert (len(queue), queue.least) == (40, bounds.min())
     taken, beaten = [], []
     while len(queue):
         least = queue.least
-        chosen, dropped, of = queue.pop(cutoff)
-        assert (closer[chosen] >= least).all()
-        assert (closer[chosen] <= cutoff).all()
+        selected, dropped, of = queue.pop(cutoff)
+        assert (closer[selected] >= least).all()
+        assert (closer[selected] <= cutoff).all()
         assert (of > cutoff).all()
         assert (np.isin(of, bounds) | np.isin(of, closer)).all()
-        taken.append(chosen)
+        taken.append(selected)
         beaten.append(dropped)
         assert least <= queue.least
     everything = np.concatenate([*taken, *beaten])
@@ -320,9 +320,9 @@ def test_a_search_evaluates_few_layouts_under_every_cost_model(monkeypatch, mode
     work = workload(seq_len=seq_len, global_batch_size=batch)
     question = Question(model=load_model(model), cluster=load_cluster("h100-sxm", devices), workload=work)
     for compute in ("auto", "roofline", "tile"):
-        found = search(replace(question, costs=Costs(compute=compute)))
-        assert found.num_legal > 8e6
-        assert found.num_evaluated < 12_000
+        result = search(replace(question, costs=Costs(compute=compute)))
+        assert result.num_legal > 8e6
+        assert result.num_evaluated < 12_000
 
 
 def test_a_search_begun_again_settles_the_same_layouts_for_another_question():

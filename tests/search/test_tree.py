@@ -22,7 +22,7 @@ POWERS = (1, 2, 4, 8, 16)
 def test_every_layout_that_is_legal_is_enumerated(model):
     devices, work = cluster(16), workload(global_batch_size=16)
     space = Space(pp=(1,), zero=(1,), micro_batch_size=(1,), sp=(True,))
-    found = enumerate_layouts(model, devices, work, space).columns
+    columns = enumerate_layouts(model, devices, work, space).columns
     legal = set()
     for values in product(POWERS, repeat=len(NAMES)):
         degrees = dict(zip(NAMES, values, strict=True))
@@ -32,4 +32,4 @@ def test_every_layout_that_is_legal_is_enumerated(model):
         with suppress(SpecError):
             check(model, devices, Layout(**degrees, zero=1, sp=True), work)
             legal.add(values)
-    assert set(zip(*(found[name].tolist() for name in NAMES), strict=True)) == legal
+    assert set(zip(*(columns[name].tolist() for name in NAMES), strict=True)) == legal

@@ -47,8 +47,8 @@ def test_every_constraint_has_a_name_of_its_own():
 def test_all_violations_are_named_at_once():
     with pytest.raises(SpecError) as caught:
         check(dense(), cluster(16), Layout(tp=3, pp=16, micro_batch_size=5), workload())
-    for words in ("heads", "layers", "devices", "global_batch_size"):
-        assert words in str(caught.value)
+    for name in ("heads", "layers", "devices", "global_batch_size"):
+        assert name in str(caught.value)
 
 
 def fits(model, count, **layout):
@@ -64,8 +64,10 @@ def test_weights_are_shared_over_a_part_of_the_ranks_that_hold_them():
     assert [n for n in counts if not fits(dense(), n, dp_shard=16)] == [2, 4, 8, 16]
     assert [n for n in counts if not fits(dense(), n, dp_shard=4, dp_replicate=4)] == [2, 4]
     assert [n for n in counts if not fits(dense(), n, cp=4, dp_shard=4)] == [2, 4, 8, 16]
-    told = "reshard 3 does not divide the 16 ranks that share weights; it takes always, never, 2, 4, 8, 16"
-    assert fits(dense(), 3, dp_shard=16) == told
+    explicit = (
+        "reshard 3 does not divide the 16 ranks that share weights; it takes always, never, 2, 4, 8, 16"
+    )
+    assert fits(dense(), 3, dp_shard=16) == explicit
     assert not fits(dense(), 3, tp=4, dp_replicate=4)  # nobody shares them
 
 
@@ -140,10 +142,10 @@ def test_summa_has_no_neighbours():
     ],
 )
 def test_placements_fill_tiers_and_divide_degrees(placement, words):
-    strategy = Layout(tp=8, pp=2, placement=placement)
+    layout = Layout(tp=8, pp=2, placement=placement)
     with pytest.raises(SpecError, match=words):
-        check(dense(), cluster(16), strategy, workload())
-    check(dense(), cluster(16), replace(strategy, placement=(Share(tp=4, pp=2),)), workload())
+        check(dense(), cluster(16), layout, workload())
+    check(dense(), cluster(16), replace(layout, placement=(Share(tp=4, pp=2),)), workload())
 
 
 def test_exchanged_heads_are_whole():

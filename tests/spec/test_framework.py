@@ -19,17 +19,15 @@ def made(**fields) -> Framework:
     )
 
 
-def defaults(framework, strategy=None, workload=None, model=None):
-    words, run = framework.completed(
-        strategy or {}, workload or {}, model or small.dense(), small.cluster(16)
-    )
-    return words, run["precision"]
+def defaults(framework, layout=None, workload=None, model=None):
+    parts, run = framework.completed(layout or {}, workload or {}, model or small.dense(), small.cluster(16))
+    return parts, run["precision"]
 
 
 def test_words_that_are_given_win_inside_tables_too():
     framework = made(kernels=Kernels(fused=False), allocator="expandable_segments", moments="bf16")
-    given = {"kernels": {"fused": True}, "allocator": "segments"}
-    layout, types = defaults(framework, given, {"precision": {"moments": "fp32"}})
+    value = {"kernels": {"fused": True}, "allocator": "segments"}
+    layout, types = defaults(framework, value, {"precision": {"moments": "fp32"}})
     assert layout["kernels"]["fused"]
     assert layout["allocator"] == "segments"
     assert layout["kernels"]["dropout"] is False
@@ -41,10 +39,10 @@ def test_a_layout_and_a_workload_are_trained_as_the_framework_does():
         cp_kind="ring", gradients="bf16", kernels=Kernels(cross_entropy="fused"), stops_early=True
     )
     full = Layout(tp=2, recompute=Recompute(granularity="full"))
-    strategy, workload = framework.applied(full, WORKLOAD, small.dense(), small.cluster(16))
-    assert (strategy.tp, strategy.cp_kind, strategy.software) == (2, "ring", "torch-eager")
-    assert strategy.kernels.cross_entropy == "fused"
-    assert strategy.recompute.stops_early
+    layout, workload = framework.applied(full, WORKLOAD, small.dense(), small.cluster(16))
+    assert (layout.tp, layout.cp_kind, layout.software) == (2, "ring", "torch-eager")
+    assert layout.kernels.cross_entropy == "fused"
+    assert layout.recompute.stops_early
     assert workload.precision.gradients == "bf16"
     assert (workload.seq_len, workload.precision.master) == (4096, "fp32")
 
@@ -95,7 +93,7 @@ def test_kernels_under_some_types_go_over_the_others():
     usual, _ = defaults(framework)
     summed, _ = defaults(framework, workload={"precision": {"gradients": "fp32"}})
     halved, _ = defaults(framework, workload={"precision": {"compute": "fp16", "gradients": "fp32"}})
-    kept = [words["kernels"]["keeps_product_gradients"] for words in (usual, summed, halved)]
+    kept = [item["kernels"]["keeps_product_gradients"] for item in (usual, summed, halved)]
     assert kept == [False, True, False]
     assert summed["kernels"]["dropout"]
 
@@ -153,6 +151,6 @@ def test_limits_become_a_space_and_refuse_other_values():
         searched(made(), Space(), limited=True)
     assert searched(made(), Space(), limited=False) == Space()
     assert searched(made(always_sp=True), Space(), limited=False).sp == (True,)
-    own = searched(load_framework("primus"), Space(), limited=False)
-    assert (own.schedule, own.dispatcher) == ((None, "zb-h1", "zbv"), (None, "deepep"))
-    assert own.tp_kind == Space().tp_kind
+    local = searched(load_framework("primus"), Space(), limited=False)
+    assert (local.schedule, local.dispatcher) == ((None, "zb-h1", "zbv"), (None, "deepep"))
+    assert local.tp_kind == Space().tp_kind

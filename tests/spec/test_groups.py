@@ -17,8 +17,8 @@ def test_one_chunk_has_no_groups():
 def test_groups_fit_arrays_as_they_fit_numbers():
     pp, vpp, count, group = np.meshgrid([2, 4], [1, 2], [4, 9, 10], [2, 4, 5, 8], indexing="ij")
     every = groups_fit(pp, vpp, count, group)
-    alone = [groups_fit(*each) for each in zip(*map(np.ravel, (pp, vpp, count, group)), strict=True)]
-    assert every.ravel().tolist() == [bool(each) for each in alone]
+    alone = [groups_fit(*item) for item in zip(*map(np.ravel, (pp, vpp, count, group)), strict=True)]
+    assert every.ravel().tolist() == [bool(item) for item in alone]
 
 
 def test_the_nearest_that_is_told_fits():
@@ -26,6 +26,6 @@ def test_the_nearest_that_is_told_fits():
         for count in range(pp, 24):
             fit = [group for group in range(1, count + 1) if groups_fit(pp, 2, count, group)]
             for group in set(range(1, 30)) - set(fit):
-                told = int(violation(None, pp, count, group).rpartition(" ")[2])
-                assert told in fit
-                assert abs(told - group) == min(abs(each - group) for each in fit)
+                explicit = int(violation(None, pp, count, group).rpartition(" ")[2])
+                assert explicit in fit
+                assert abs(explicit - group) == min(abs(item - group) for item in fit)

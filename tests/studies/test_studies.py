@@ -45,13 +45,13 @@ def test_every_file_of_a_study_is_what_it_computes(name):
 def test_claims_of_a_page_hold(name):
     claims = found(name)[0].claims
     assert claims
-    assert [words for words, holds in claims.items() if not holds] == []
+    assert [parts for parts, holds in claims.items() if not holds] == []
 
 
 def test_every_picture_of_a_study_describes_what_it_shows():
     for page in PAGES.glob("*.md"):
-        for words, name in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-            assert len(words) > 15, f"{page.name}: {name}"
+        for parts, name in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            assert len(parts) > 15, f"{page.name}: {name}"
             assert (PAGES / name).exists()
     for path in PAGES.glob("*/*.json"):
         assert json.loads(path.read_text(encoding="utf-8")).get("description"), path
@@ -107,5 +107,5 @@ def test_published_runs_are_projected_within_a_tenth():
         alone = ours[f"{name}, forward"] * load_run_calibration().shared.dispatch
         assert alone == pytest.approx(1e3 * seconds, rel=0.1)
     for devices, cp, seq_len, batch, rate, _ in deepseek_v3.LLAMA:
-        asked = deepseek_v3.llama(devices, cp, seq_len, batch)
-        assert project(asked).mfu * asked.cluster.device.matrix_flops.bf16 == pytest.approx(rate, rel=0.11)
+        llama = deepseek_v3.llama(devices, cp, seq_len, batch)
+        assert project(llama).mfu * llama.cluster.device.matrix_flops.bf16 == pytest.approx(rate, rel=0.11)

@@ -24,14 +24,14 @@ def test_samples_follow_their_seed():
 
 
 def test_points_are_cases_times_grids_times_samples_and_samples_vary_fastest():
-    found = sweep(
+    result = sweep(
         case=[{"name": "plain"}, {"name": "wide", "nic_bandwidth": "x2"}],
         vary={"devices": [8, 16, 32], "flops": {"from": "x1", "to": "x4"}},
         sample={"points": 4, "seed": 3},
     )
-    points = found.axes.points()
-    assert found.axes.names == ("case", "devices", "flops")
-    assert len(points) == found.axes.num_points == 2 * 3 * 4
+    points = result.axes.points()
+    assert result.axes.names == ("case", "devices", "flops")
+    assert len(points) == result.axes.num_points == 2 * 3 * 4
     assert [point.index for point in points] == list(range(24))
     assert [point.shown[:2] for point in points[:5]] == [("plain", 8)] * 4 + [("plain", 16)]
     samples = [point.shown[2] for point in points]
@@ -43,21 +43,21 @@ def test_points_are_cases_times_grids_times_samples_and_samples_vary_fastest():
     ("scale", "values"), [("log", [100.0, 200.0, 400.0]), ("linear", [100.0, 250.0, 400.0])]
 )
 def test_ranges_with_steps_are_grids_with_exact_ends(scale, values):
-    found = grid(nic_bandwidth={"from": "100 GB/s", "to": "400 GB/s", "steps": 3, "scale": scale})
-    shown = [point.shown[0] / 1e9 for point in found.axes.points()]
+    result = grid(nic_bandwidth={"from": "100 GB/s", "to": "400 GB/s", "steps": 3, "scale": scale})
+    shown = [point.shown[0] / 1e9 for point in result.axes.points()]
     assert (shown[0], shown[-1]) == (100.0, 400.0)
     assert shown == pytest.approx(values, rel=1e-12)
 
 
 def test_whole_numbers_are_sampled_in_multiples():
-    found = sweep(vary={"devices": {"from": 8, "to": 128, "multiple": 8}}, sample={"points": 12, "seed": 0})
-    devices = [point.shown[0] for point in found.axes.points()]
+    result = sweep(vary={"devices": {"from": 8, "to": 128, "multiple": 8}}, sample={"points": 12, "seed": 0})
+    devices = [point.shown[0] for point in result.axes.points()]
     assert all(isinstance(count, int) and count % 8 == 0 and 8 <= count <= 128 for count in devices)
     assert len(set(devices)) > 6
 
 
 def test_lengths_are_written_as_in_a_plan():
-    found = sweep(vary={"seq_len": ["4k", 8192]})
-    assert [point.shown for point in found.axes.points()] == [(4096,), (8192,)]
+    result = sweep(vary={"seq_len": ["4k", 8192]})
+    assert [point.shown for point in result.axes.points()] == [(4096,), (8192,)]
     spread = sweep(vary={"seq_len": {"from": "4k", "to": "16k", "steps": 3}})
     assert [point.shown for point in spread.axes.points()] == [(4096,), (8192,), (16384,)]

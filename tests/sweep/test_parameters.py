@@ -15,14 +15,14 @@ from forescale.sweep.parameters import parameters
 PODS = "mi300x-pods"
 
 
-def asked(found):
-    return [one.question for one in found.asked]
+def asked(result):
+    return [one.question for one in result.asked]
 
 
 def question(**changed) -> Question:
-    (found,) = asked(grid(**changed))
-    assert isinstance(found, Question)
-    return found
+    (result,) = asked(grid(**changed))
+    assert isinstance(result, Question)
+    return result
 
 
 BASE = load_cluster("h100-sxm", 16)
@@ -71,10 +71,10 @@ def device(**changed):
     ],
 )
 def test_parameters_change_the_cluster_and_nothing_else(name, value, cluster):
-    found = question(**{name: [value]})
-    assert found.cluster == cluster
-    assert found.model == load_model("llama-3.1-8b")
-    assert (found.workload.seq_len, found.workload.global_batch_size) == (4096, 64)
+    result = question(**{name: [value]})
+    assert result.cluster == cluster
+    assert result.model == load_model("llama-3.1-8b")
+    assert (result.workload.seq_len, result.workload.global_batch_size) == (4096, 64)
 
 
 def test_a_factor_of_flops_scales_every_type_that_the_device_has():
@@ -86,47 +86,47 @@ def test_a_factor_of_flops_scales_every_type_that_the_device_has():
 
 def test_networks_beyond_the_domain_keep_their_proportion():
     base = load_cluster(PODS, 16).tiers
-    (found,) = asked(sweep(cluster=PODS, vary={"nic_bandwidth": ["100 GB/s"]}))
-    now = found.cluster.tiers
+    (result,) = asked(sweep(cluster=PODS, vary={"nic_bandwidth": ["100 GB/s"]}))
+    now = result.cluster.tiers
     assert now[0] == base[0]
     assert now[1].bandwidth == 100e9
     assert now[2].bandwidth / now[1].bandwidth == pytest.approx(base[2].bandwidth / base[1].bandwidth)
 
 
 def test_links_between_single_pairs_follow_the_bandwidth_of_their_tier():
-    (found,) = asked(sweep(cluster=PODS, vary={"link_bandwidth": ["x2"]}))
-    before, now = load_cluster(PODS, 16).tiers[0], found.cluster.tiers[0]
+    (result,) = asked(sweep(cluster=PODS, vary={"link_bandwidth": ["x2"]}))
+    before, now = load_cluster(PODS, 16).tiers[0], result.cluster.tiers[0]
     assert before.link_bandwidth is not None
     assert (now.bandwidth, now.link_bandwidth) == (2 * before.bandwidth, 2 * before.link_bandwidth)
 
 
 def test_a_factor_applies_to_the_cluster_of_its_point():
-    found = asked(grid(cluster=["h100-sxm", "b200"], hbm_capacity=["x1", "x2"]))
-    sizes = [one.cluster.device.hbm_bytes for one in found]
+    result = asked(grid(cluster=["h100-sxm", "b200"], hbm_capacity=["x1", "x2"]))
+    sizes = [one.cluster.device.hbm_bytes for one in result]
     assert sizes[1] == 2 * sizes[0]
     assert sizes[3] == 2 * sizes[2]
     assert sizes[2] == load_cluster("b200", 1).device.hbm_bytes
 
 
 def test_workload_precision_and_space_can_vary():
-    found = question(**{"precision": ["fp8"], "precision.recipe": ["delayed"], "optimizer": ["lion"],
+    result = question(**{"precision": ["fp8"], "precision.recipe": ["delayed"], "optimizer": ["lion"],
                         "workload.seq_len": ["x2"], "space.tp": [[2, 4]], "tokens": ["15T"]})  # fmt: skip
-    work = found.workload
+    work = result.workload
     assert (work.precision.compute, work.precision.recipe, work.optimizer) == ("fp8", "delayed", "lion")
-    assert (work.seq_len, work.tokens, found.space.tp) == (8192, 15e12, (2, 4))
+    assert (work.seq_len, work.tokens, result.space.tp) == (8192, 15e12, (2, 4))
 
 
 def test_lengths_have_their_letters_by_whatever_name():
-    found = question(**{"workload.seq_len": ["8k"], "workload.document_len": ["2k"]})
-    assert (found.workload.seq_len, found.workload.document_len) == (8192, 2048)
+    result = question(**{"workload.seq_len": ["8k"], "workload.document_len": ["2k"]})
+    assert (result.workload.seq_len, result.workload.document_len) == (8192, 2048)
 
 
 def test_how_a_run_is_operated_can_vary():
     vary = {"operations.failures": ["meta-rsc-1"], "operations.failure_factor": ["x4"],
             "operations.checkpointing.interval": ["10 min"], "operations.spares": [3]}  # fmt: skip
-    found = question(**vary).operations
-    assert (found.failures, found.failure_factor, found.spares) == ("meta-rsc-1", 4.0, 3)
-    assert found.checkpointing.interval == 600.0
+    operations = question(**vary).operations
+    assert (operations.failures, operations.failure_factor, operations.spares) == ("meta-rsc-1", 4.0, 3)
+    assert operations.checkpointing.interval == 600.0
     kept = sweep(operations={"repair": "2 d"}, vary={"operations.restart": ["1 min", "1 h"]})
     assert [(one.operations.repair, one.operations.restart) for one in asked(kept)] == [
         (172_800.0, 60.0),
@@ -135,8 +135,8 @@ def test_how_a_run_is_operated_can_vary():
 
 
 def test_weak_scaling_lets_the_batch_grow_with_the_devices():
-    found = asked(grid(devices=[8, 16, 48], scaling=["strong", "weak"]))
-    batches = [one.workload.global_batch_size for one in found]
+    result = asked(grid(devices=[8, 16, 48], scaling=["strong", "weak"]))
+    batches = [one.workload.global_batch_size for one in result]
     assert batches == [64, 32, 64, 64, 64, 192]
 
 
@@ -149,8 +149,8 @@ def test_a_batch_that_does_not_come_out_even_is_an_impossible_point():
 
 
 def test_nodes_follow_the_cluster():
-    found = sweep(devices=None, nodes=4, vary={"cluster": ["h100-sxm", "gb200-nvl72"]})
-    assert [one.cluster.num_devices for one in asked(found)] == [32, 16]
+    result = sweep(devices=None, nodes=4, vary={"cluster": ["h100-sxm", "gb200-nvl72"]})
+    assert [one.cluster.num_devices for one in asked(result)] == [32, 16]
 
 
 def test_combinations_that_cannot_be_are_points_with_a_reason():
@@ -160,8 +160,8 @@ def test_combinations_that_cannot_be_are_points_with_a_reason():
 
 
 def test_max_memory_may_be_a_factor_of_the_capacity_of_each_point():
-    found = sweep(vary={"hbm_capacity": ["80 GiB", "160 GiB"]}, search={"max_memory": "x0.5"})
-    assert [one.max_memory for one in asked(found)] == [40 * 2.0**30, 80 * 2.0**30]
+    result = sweep(vary={"hbm_capacity": ["80 GiB", "160 GiB"]}, search={"max_memory": "x0.5"})
+    assert [one.max_memory for one in asked(result)] == [40 * 2.0**30, 80 * 2.0**30]
 
 
 def test_every_name_can_be_varied():
@@ -189,5 +189,5 @@ def test_every_name_can_be_varied():
             with pytest.raises(SpecError, match="a wide-area link joins"):
                 grid(**{name: [value]})
             continue
-        (found,) = grid(**{name: [value]}).asked
-        assert found.question is not None, (name, found)
+        (result,) = grid(**{name: [value]}).asked
+        assert result.question is not None, (name, result)

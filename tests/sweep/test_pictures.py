@@ -50,9 +50,9 @@ def test_a_map_shows_every_cell_and_leaves_empty_what_does_not_fit(mapped):
     (picture,) = draw(mapped, [Plot(kind="map", x="hbm_capacity", y="nic_bandwidth", value="step_time_s")])
     cells = picture.chart.spec()["data"]["values"]
     assert len(cells) == 16
-    found = {(cell["x"], cell["y"]): cell["value"] for cell in cells}
+    result = {(cell["x"], cell["y"]): cell["value"] for cell in cells}
     for index, row in enumerate(mapped.rows):
-        assert found[index // 4, index % 4] == row["step_time_s"]
+        assert result[index // 4, index % 4] == row["step_time_s"]
     assert [cell["value"] for cell in cells if cell["x"] == 0] == [None] * 4
     assert {"8 GiB", "160 GiB", "×8", "step time", "–"} <= set(words(picture))
 
@@ -72,20 +72,20 @@ def test_lines_take_the_best_over_everything_else(mapped):
 
 
 def test_bars_add_up_to_the_step():
-    found = run(sweep(case=[{"name": "a"}, {"name": "b & c", "flops": "x2"}]), executor=HERE)
-    (plot,) = usual_plots(found)
+    result = run(sweep(case=[{"name": "a"}, {"name": "b & c", "flops": "x2"}]), executor=HERE)
+    (plot,) = usual_plots(result)
     assert plot.kind == "bars"
-    (picture,) = draw(found, [plot])
+    (picture,) = draw(result, [plot])
     values = picture.chart.spec()["data"]["values"]
-    for row, name in zip(found.rows, ("a", "b & c"), strict=True):
+    for row, name in zip(result.rows, ("a", "b & c"), strict=True):
         height = sum(value["value"] for value in values if value["bar"] == name)
         assert height == pytest.approx(row["step_time_s"])
     assert "b & c" in words(picture)
 
 
 def test_samples_are_dots_of_their_own():
-    found = run(sweep(vary={"flops": {"from": "x1", "to": "x4"}}, sample={"points": 6}), executor=HERE)
-    (picture,) = draw(found, usual_plots(found))
+    result = run(sweep(vary={"flops": {"from": "x1", "to": "x4"}}, sample={"points": 6}), executor=HERE)
+    (picture,) = draw(result, usual_plots(result))
     assert len(picture.chart.spec()["layer"][-1]["data"]["values"]) == 6
     assert [layer for layer in picture.chart.spec()["layer"] if layer["mark"] == "line"] == []
 
@@ -112,18 +112,18 @@ def test_files_are_whole_documents(mapped, tmp_path):
 
 
 def test_nothing_is_drawn_where_nothing_fits():
-    found = run(grid(hbm_capacity=["1 GiB", "2 GiB"], nic_bandwidth=["x1", "x2"]), executor=HERE)
-    plots = [*usual_plots(found), Plot(kind="scaling"), Plot(kind="bars", x="hbm_capacity")]
-    assert draw(found, plots) == ()
+    result = run(grid(hbm_capacity=["1 GiB", "2 GiB"], nic_bandwidth=["x1", "x2"]), executor=HERE)
+    plots = [*usual_plots(result), Plot(kind="scaling"), Plot(kind="bars", x="hbm_capacity")]
+    assert draw(result, plots) == ()
 
 
 def test_a_map_of_too_many_values_is_refused():
-    found = run(
+    result = run(
         sweep(vary={"flops": {"from": "x1", "to": "x2"}, "devices": [8]}, sample={"points": 41}),
         executor=HERE,
     )
     with pytest.raises(SpecError, match="41 values; give it steps"):
-        draw(found, [Plot(kind="map", x="flops", y="devices")])
+        draw(result, [Plot(kind="map", x="flops", y="devices")])
 
 
 @pytest.mark.parametrize(

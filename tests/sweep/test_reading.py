@@ -103,13 +103,13 @@ def test_what_concerns_the_whole_file_names_it(tmp_path, text, said):
 
 def test_what_is_varied_need_not_be_given(tmp_path):
     text = "[vary]\nmodel = ['llama-3.1-8b']\ncluster = ['b200']\ndevices = [8, 16]\nseq_len = [2048]\nglobal_batch_size = [32]\n"
-    found = [one.question for one in read_sweep(written(tmp_path, text)).asked]
-    assert [one.cluster.num_devices for one in found] == [8, 16]
-    assert found[0].workload.global_batch_size == 32
+    questions = [one.question for one in read_sweep(written(tmp_path, text)).asked]
+    assert [one.cluster.num_devices for one in questions] == [8, 16]
+    assert questions[0].workload.global_batch_size == 32
 
 
 def test_overrides_are_laid_over_the_file(tmp_path):
     file = written(tmp_path, TEXT + "[vary]\nflops = ['x1', 'x2']\n")
-    (found,) = read_sweep(file, overrides=["devices=32", "vary.flops=['x4']", "space.tp=2"]).asked
-    assert found.question.cluster.num_devices == 32
-    assert found.question.space.tp == (2,)
+    (result,) = read_sweep(file, overrides=["devices=32", "vary.flops=['x4']", "space.tp=2"]).asked
+    assert result.question.cluster.num_devices == 32
+    assert result.question.space.tp == (2,)

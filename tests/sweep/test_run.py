@@ -23,12 +23,12 @@ def result():
 
 
 def test_every_point_is_a_full_search(result):
-    held = {name: (str(value).lower(),) for name, value in result.sweep.content["space"].items()}
-    for asked, row in zip(result.sweep.asked, result.rows, strict=True):
+    kept = {name: (str(value).lower(),) for name, value in result.sweep.content["space"].items()}
+    for item, row in zip(result.sweep.asked, result.rows, strict=True):
         if row["status"] != "ok":
             continue
-        question = asked.question
-        space = held_space(Space(), held, question.model, where="test")
+        question = item.question
+        space = held_space(Space(), kept, question.model, where="test")
         best = search(question.model, question.cluster, question.workload, space=space, top=1).best[0]
         assert row["step_time_s"] == best.step_time_s
         assert row["mfu"] == best.mfu
@@ -49,9 +49,9 @@ def test_points_without_a_layout_are_rows_with_the_reason(result):
 
 
 def test_impossible_points_are_rows_too():
-    found = run(sweep(cluster="mi300x-pods", vary={"domain_size": [8, 128]}), executor=HERE)
-    assert [row["status"] for row in found.rows] == ["ok", "impossible"]
-    assert "sizes must grow" in found.rows[1]["problem"]
+    results_found = run(sweep(cluster="mi300x-pods", vary={"domain_size": [8, 128]}), executor=HERE)
+    assert [row["status"] for row in results_found.rows] == ["ok", "impossible"]
+    assert "sizes must grow" in results_found.rows[1]["problem"]
 
 
 def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
@@ -60,8 +60,10 @@ def test_a_defect_is_named_and_does_not_end_the_sweep(monkeypatch):
         raise PhysicsError(msg)
 
     monkeypatch.setattr("forescale.sweep.result.search", broken)
-    found = run(grid(devices=[8, 16]), executor=HERE)
-    assert [(row["status"], row["problem"]) for row in found.rows] == [("defect", "faster than light")] * 2
+    results_found = run(grid(devices=[8, 16]), executor=HERE)
+    assert [(row["status"], row["problem"]) for row in results_found.rows] == [
+        ("defect", "faster than light")
+    ] * 2
 
 
 def test_every_row_has_every_column(result):
@@ -71,8 +73,8 @@ def test_every_row_has_every_column(result):
 
 
 def test_processes_find_the_same_table():
-    asked = grid(devices=[8, 16, 32], nic_bandwidth=["x1", "x2"])
-    assert run(asked, executor=Local(jobs=2)).rows == run(asked, executor=HERE).rows
+    question = grid(devices=[8, 16, 32], nic_bandwidth=["x1", "x2"])
+    assert run(question, executor=Local(jobs=2)).rows == run(question, executor=HERE).rows
 
 
 def test_the_best_of_every_value(result):
@@ -96,9 +98,9 @@ def test_exponents_recover_a_power_law(result):
     )  # fmt: skip
     from dataclasses import replace
 
-    found = replace(result, rows=rows).exponents("step_time_s")
-    assert found.of == pytest.approx({"devices": -0.75, "hbm_capacity": 0.5})
-    assert found.r_squared == pytest.approx(1.0)
+    exponents = replace(result, rows=rows).exponents("step_time_s")
+    assert exponents.of == pytest.approx({"devices": -0.75, "hbm_capacity": 0.5})
+    assert exponents.r_squared == pytest.approx(1.0)
 
 
 def test_cost_models_are_those_asked_for():
@@ -110,10 +112,10 @@ def test_cost_models_are_those_asked_for():
 
 
 def test_a_price_holds_for_every_cluster():
-    found = run(
+    results_found = run(
         sweep(vary={"cluster": ["h100-sxm", "b200"]}, search={"price_per_device_hour": 2}), executor=HERE
     )
-    assert all(row["cost_per_million_tokens"] > 0.0 for row in found.rows)
+    assert all(row["cost_per_million_tokens"] > 0.0 for row in results_found.rows)
 
 
 def test_the_document_can_be_written(result):
@@ -131,13 +133,13 @@ def test_progress_counts_up():
 
 
 def test_prices_and_power_become_cost_and_energy():
-    found = run(
+    row = run(
         sweep(vary={"devices": [16]}, search={"price_per_device_hour": 3.6},
               workload={"seq_len": 4096, "global_batch_size": 64, "tokens": 1e9}),
         executor=HERE,
     ).rows[0]  # fmt: skip
     tokens = 64 * 4096
-    per_token = 3.6 / 3600 * 16 * found["step_time_s"] / tokens
-    assert found["cost_per_million_tokens"] == pytest.approx(per_token * 1e6)
-    assert found["cost"] == pytest.approx(per_token * 1e9)
-    assert math.isclose(found["training_days"], 1e9 / tokens * found["step_time_s"] / 86400)
+    per_token = 3.6 / 3600 * 16 * row["step_time_s"] / tokens
+    assert row["cost_per_million_tokens"] == pytest.approx(per_token * 1e6)
+    assert row["cost"] == pytest.approx(per_token * 1e9)
+    assert math.isclose(row["training_days"], 1e9 / tokens * row["step_time_s"] / 86400)

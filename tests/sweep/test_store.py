@@ -25,13 +25,13 @@ class Interrupted(Exception):
     """Stands for a process that ends."""
 
 
-def stopped_after(asked, folder, count, **how):
+def stopped_after(question, folder, count, **how):
     def tell(known, _whole):
         if known >= count:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run(asked, executor=HERE, output=folder, progress=tell, **how)
+        run(question, executor=HERE, output=folder, progress=tell, **how)
 
 
 def kept_in(folder):
@@ -116,8 +116,8 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path, unbroken, workers)
     assert 5 <= len(kept) < 60
     assert not (folder / "results.parquet").exists()
 
-    asked = read_sweep(file)
-    resumed = run(asked, executor=two, output=folder)
+    sweep = read_sweep(file)
+    resumed = run(sweep, executor=two, output=folder)
     assert resumed.num_resumed == len(kept)
     assert kept_in(folder)[: len(kept)] == kept
     assert (folder / "results.parquet").read_bytes() == unbroken
@@ -125,31 +125,31 @@ def test_a_killed_sweep_goes_on_to_the_same_parquet(tmp_path, unbroken, workers)
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_an_interrupted_sweep_asks_only_what_is_left(tmp_path, monkeypatch, kind):
-    asked = grid(devices=[8, 16, 32, 64], flops=["x1", "x2"])
-    stopped_after(asked, tmp_path, 3, table_format=kind)
+    question = grid(devices=[8, 16, 32, 64], flops=["x1", "x2"])
+    stopped_after(question, tmp_path, 3, table_format=kind)
     from forescale.sweep import executors
 
     seen = []
     answer = executors.answer
     monkeypatch.setattr(executors, "answer", lambda one, names: seen.append(one.index) or answer(one, names))
-    found = run(asked, executor=HERE, output=tmp_path, table_format=kind)
+    result = run(question, executor=HERE, output=tmp_path, table_format=kind)
     assert seen == [3, 4, 5, 6, 7]
-    assert found.num_resumed == 3
+    assert result.num_resumed == 3
     monkeypatch.undo()
-    other = run(asked, executor=HERE, output=tmp_path / "other", table_format=kind)
-    assert found.rows == other.rows
-    assert found.table.read_bytes() == other.table.read_bytes()
+    other = run(question, executor=HERE, output=tmp_path / "other", table_format=kind)
+    assert result.rows == other.rows
+    assert result.table.read_bytes() == other.table.read_bytes()
 
 
 def test_a_line_that_was_cut_short_is_asked_again(tmp_path):
-    asked = grid(devices=[8, 16, 32])
-    whole = run(asked, executor=HERE, output=tmp_path)
+    question = grid(devices=[8, 16, 32])
+    whole = run(question, executor=HERE, output=tmp_path)
     lines = tmp_path / "points.jsonl"
     content = lines.read_bytes()
     lines.write_bytes(content[:-40])
-    found = run(asked, executor=HERE, output=tmp_path)
-    assert found.num_resumed == 2
-    assert found.rows == whole.rows
+    result = run(question, executor=HERE, output=tmp_path)
+    assert result.num_resumed == 2
+    assert result.rows == whole.rows
     assert lines.read_bytes() == content
 
 
@@ -165,20 +165,20 @@ def test_another_sweep_is_refused_and_said_why(tmp_path):
 
 
 def test_another_version_is_refused(tmp_path, monkeypatch):
-    asked = grid(devices=[8, 16])
-    run(asked, executor=HERE, output=tmp_path)
+    question = grid(devices=[8, 16])
+    run(question, executor=HERE, output=tmp_path)
     monkeypatch.setattr("forescale.sweep.definition.__version__", "999.0")
     with pytest.raises(ForescaleError, match="the version of forescale"):
-        run(asked, executor=HERE, output=tmp_path)
+        run(question, executor=HERE, output=tmp_path)
 
 
 def test_without_pyarrow_parquet_names_the_extra_and_csv_works(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    asked = grid(devices=[8, 16])
+    question = grid(devices=[8, 16])
     with pytest.raises(ForescaleError, match=r"pip install 'forescale\[sweep\]'.*--format csv"):
-        run(asked, executor=HERE, output=tmp_path / "a")
-    found = run(asked, executor=HERE, output=tmp_path / "b", table_format="csv")
-    text = found.table.read_text(encoding="utf-8").splitlines()
+        run(question, executor=HERE, output=tmp_path / "a")
+    result = run(question, executor=HERE, output=tmp_path / "b", table_format="csv")
+    text = result.table.read_text(encoding="utf-8").splitlines()
     assert text[0].startswith("index,vary.devices,status,problem,model")
     assert len(text) == 3
 
@@ -186,13 +186,13 @@ def test_without_pyarrow_parquet_names_the_extra_and_csv_works(tmp_path, monkeyp
 def test_parquet_keeps_kinds_and_order(tmp_path):
     import pyarrow.parquet as pq
 
-    found = run(grid(devices=[8, 16], hbm_capacity=["8 GiB", "80 GiB"]), executor=HERE, output=tmp_path)
+    result = run(grid(devices=[8, 16], hbm_capacity=["8 GiB", "80 GiB"]), executor=HERE, output=tmp_path)
     table = pq.read_table(tmp_path / "results.parquet")
-    assert table.column_names == [column.name for column in found.columns]
+    assert table.column_names == [column.name for column in result.columns]
     assert str(table.schema.field("index").type) == "int64"
     assert str(table.schema.field("step_time_s").type) == "double"
     assert str(table.schema.field("sp").type) == "bool"
-    assert table.to_pylist() == list(found.rows)
+    assert table.to_pylist() == list(result.rows)
     assert table.column("index").to_pylist() == [0, 1, 2, 3]
 
 
@@ -203,8 +203,8 @@ def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
 
 
 def test_a_damaged_point_is_named_and_can_be_asked_again(tmp_path):
-    asked = grid(devices=[8, 16])
-    whole = run(asked, executor=HERE, output=tmp_path)
+    question = grid(devices=[8, 16])
+    whole = run(question, executor=HERE, output=tmp_path)
     lines = tmp_path / "points.jsonl"
     first, second = lines.read_text(encoding="utf-8").splitlines()
     for content in ("{", "3", "{}", second.replace("16", "17")):
@@ -212,21 +212,21 @@ def test_a_damaged_point_is_named_and_can_be_asked_again(tmp_path):
         with pytest.raises(
             ForescaleError, match=r"line 2 of .*points\.jsonl is damaged .*delete it"
         ) as caught:
-            run(asked, executor=HERE, output=tmp_path)
+            run(question, executor=HERE, output=tmp_path)
         assert "\n" not in str(caught.value)
     lines.write_text(f"{first}\n", encoding="utf-8")
-    found = run(asked, executor=HERE, output=tmp_path)
-    assert found.num_resumed == 1
-    assert found.rows == whole.rows
+    result = run(question, executor=HERE, output=tmp_path)
+    assert result.num_resumed == 1
+    assert result.rows == whole.rows
 
 
 def test_a_damaged_definition_is_named(tmp_path):
-    asked = grid(devices=[8])
-    run(asked, executor=HERE, output=tmp_path)
+    question = grid(devices=[8])
+    run(question, executor=HERE, output=tmp_path)
     (tmp_path / "sweep.json").write_text("{", encoding="utf-8")
     with pytest.raises(ForescaleError, match=r"sweep\.json is damaged .*--restart"):
-        run(asked, executor=HERE, output=tmp_path)
-    assert run(asked, executor=HERE, output=tmp_path, restart=True).num_resumed == 0
+        run(question, executor=HERE, output=tmp_path)
+    assert run(question, executor=HERE, output=tmp_path, restart=True).num_resumed == 0
 
 
 @pytest.mark.parametrize("name", ["points.jsonl", "results.csv", "report.html", "plots/a.svg", "sweep.json"])
@@ -254,15 +254,15 @@ def test_a_restart_deletes_points_only(tmp_path):
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path):
     pytest.importorskip("fcntl")
-    asked = grid(devices=[8, 16])
+    question = grid(devices=[8, 16])
 
     def again(known, _whole):
         if known == 1:
             with pytest.raises(ForescaleError, match="another process works in"):
-                run(asked, executor=HERE, output=tmp_path, restart=True)
+                run(question, executor=HERE, output=tmp_path, restart=True)
 
-    assert len(run(asked, executor=HERE, output=tmp_path, progress=again).rows) == 2
-    assert run(asked, executor=HERE, output=tmp_path).num_resumed == 2
+    assert len(run(question, executor=HERE, output=tmp_path, progress=again).rows) == 2
+    assert run(question, executor=HERE, output=tmp_path).num_resumed == 2
 
 
 def test_a_file_is_no_folder(tmp_path):
@@ -274,17 +274,17 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path):
-    asked = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
-    rows = {row["index"]: row for row in asked.rows}
+    question = run(grid(devices=[8, 16]), executor=HERE, output=tmp_path)
+    rows = {row["index"]: row for row in question.rows}
     points = tmp_path / "points.jsonl"
-    whole, found = points.read_bytes(), 0
+    whole, result = points.read_bytes(), 0
     for bit in np.random.default_rng(0).integers(8 * len(whole), size=150).tolist():
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         points.write_bytes(changed)
         try:
-            assert store.Store(tmp_path, asked.columns, "csv").done().items() <= rows.items()
+            assert store.Store(tmp_path, question.columns, "csv").done().items() <= rows.items()
         except ForescaleError as error:
-            found += 1
+            result += 1
             assert re.fullmatch(r".*points\.jsonl is damaged \(.+\); delete it .*", str(error))
-    assert found > 50
+    assert result > 50

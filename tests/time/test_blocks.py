@@ -48,7 +48,7 @@ def test_what_grows_with_a_token_s_place_is_causal_attention():
     """Replayed, it is done once more in backward; under a window or without a mask nothing grows."""
     block = priced()
     core = block.operators["attention.core"]
-    plain, again = (cost(block, each, by_place=True) for each in (Recompute(), FULL))
+    plain, again = (cost(block, recompute, by_place=True) for recompute in (Recompute(), FULL))
     assert plain.causal[0] == again.causal[0] == core.forward[0] > 0
     assert plain.causal[1] == core.backward_input[0] > core.forward[0]
     assert again.causal[1] == core.backward_input[0] + core.forward[0]
@@ -63,31 +63,31 @@ def test_what_grows_with_a_token_s_place_is_causal_attention():
 def test_weight_gradients_are_a_pass_of_their_own():
     """Products alone have any; the rest of backward is what a schedule that splits it runs first."""
     block = priced()
-    found = cost(block)
-    own = [each.backward_weight[0] for each in block.operators.values()]
-    assert found.weight == pytest.approx(sum(own))
-    assert sum(1 for each in own if each) == 4
-    inputs = sum(each.backward_input[0] for each in block.operators.values())
-    assert found.backward == pytest.approx(inputs + sum(own))
-    assert found.input_gradient == pytest.approx(inputs)
-    assert found.forward == pytest.approx(sum(each.forward[0] for each in block.operators.values()))
+    result = cost(block)
+    operators = [operator.backward_weight[0] for operator in block.operators.values()]
+    assert result.weight == pytest.approx(sum(operators))
+    assert sum(1 for item in operators if item) == 4
+    inputs = sum(operator.backward_input[0] for operator in block.operators.values())
+    assert result.backward == pytest.approx(inputs + sum(operators))
+    assert result.input_gradient == pytest.approx(inputs)
+    assert result.forward == pytest.approx(sum(operator.forward[0] for operator in block.operators.values()))
 
 
 def test_launches_of_every_pass():
     """A call for each of 11 kernels forward; as many for gradients of inputs, and 4 for those of weights."""
     block = priced(kernel_interval_s=0.002)
-    found = cost(block)
-    assert found.launches == pytest.approx((11 + 11 + 4) * 0.002)
-    assert found.forward_parts["overhead"] == pytest.approx(
-        11 * 0.002 - (found.forward - found.forward_parts["overhead"])
+    result = cost(block)
+    assert result.launches == pytest.approx((11 + 11 + 4) * 0.002)
+    assert result.forward_parts["overhead"] == pytest.approx(
+        11 * 0.002 - (result.forward - result.forward_parts["overhead"])
     )
     again = cost(block, FULL)
     assert again.launches == pytest.approx((11 + 11 + 4 + 11 + CHECKPOINT) * 0.002)
     apart = block_seconds(block, (), overlap=Overlap(tensor=False, expert=False), split=True)
-    weights = sum(each.backward_weight[0] for each in block.operators.values())
-    rest = sum(each.backward_input[0] for each in block.operators.values())
+    weights = sum(operator.backward_weight[0] for operator in block.operators.values())
+    rest = sum(operator.backward_input[0] for operator in block.operators.values())
     assert apart.weight == pytest.approx(4 * 0.002)
-    assert apart.forward_parts == found.forward_parts
+    assert apart.forward_parts == result.forward_parts
     assert apart.backward_parts["overhead"] == pytest.approx(15 * 0.002 - weights - rest)
     blocking = Layout(kernels=replace(Layout().kernels, blocking_launches=True))
     waits = cost(priced(strategy=blocking, kernel_interval_s=0.002))
@@ -97,16 +97,16 @@ def test_launches_of_every_pass():
 
 def test_deterministic_algorithms_cost_the_host_more():
     alone = cost(priced(kernel_interval_s=0.002))
-    strategy = Layout(kernels=replace(Layout().kernels, deterministic=True))
-    found = cost(priced(strategy=strategy, kernel_interval_s=0.002))
-    assert found.launches == pytest.approx(1.25 * alone.launches)
+    layout = Layout(kernels=replace(Layout().kernels, deterministic=True))
+    result = cost(priced(strategy=layout, kernel_interval_s=0.002))
+    assert result.launches == pytest.approx(1.25 * alone.launches)
 
 
 def test_graphs_of_the_router_leave_the_rest_to_the_host():
     """Of an MoE layer: routing alone, with attention and norms, or all is captured."""
     launches = [
-        cost(priced(MOE_LAYER, Layout(graphs=each), kernel_interval_s=0.002)).launches
-        for each in ("none", "router", "partial", "full")
+        cost(priced(MOE_LAYER, Layout(graphs=name), kernel_interval_s=0.002)).launches
+        for name in ("none", "router", "partial", "full")
     ]
     assert launches[0] > launches[1] > launches[2] > launches[3] == 0.0
 
@@ -148,24 +148,24 @@ def test_steps_beyond_the_first_are_launches_without_a_call():
 
 def test_flops_of_a_replay():
     block = priced()
-    forward = sum(each.forward_flops for each in block.operators.values())
+    forward = sum(operator.forward_flops for operator in block.operators.values())
     assert block.operators["attention.norm"].flops == block.operators["ffn.add"].flops == 0.0
-    assert cost(block).flops == sum(each.flops for each in block.operators.values())
+    assert cost(block).flops == sum(operator.flops for operator in block.operators.values())
     assert cost(block, FULL).flops - cost(block).flops == pytest.approx(forward)
 
 
 @pytest.mark.parametrize("recompute", [Recompute(), FULL])
 def test_pools_of_what_graphs_capture_and_of_experts(recompute):
     """The fullest moments of either beyond what is kept; without experts there is one pool."""
-    strategy = Layout(ep=2, dp_shard=2)
-    block = priced(replace(MOE_LAYER, attention=MLA), strategy).block
+    layout = Layout(ep=2, dp_shard=2)
+    block = priced(replace(MOE_LAYER, attention=MLA), layout).block
     kept = keep(block, recompute)
     moments = block_moments(block, kept).backward
     experts = {operator.name for operator in block.operators if operator.part == "moe"}
-    inside = max(float(each.num_bytes) for each in moments if each.name not in experts)
-    outside = max(float(each.num_bytes) for each in moments if each.name in experts)
-    found = block_bytes(block, kept, captured=True).captured
-    assert found == pytest.approx((inside - kept.num_bytes, outside - kept.num_bytes))
+    inside = max(float(moment.num_bytes) for moment in moments if moment.name not in experts)
+    outside = max(float(moment.num_bytes) for moment in moments if moment.name in experts)
+    captured = block_bytes(block, kept, captured=True).captured
+    assert captured == pytest.approx((inside - kept.num_bytes, outside - kept.num_bytes))
     assert inside != outside
     assert block_bytes(block, kept).captured is None
     plain = priced().block
@@ -196,8 +196,8 @@ def test_a_schedule_that_splits_backward_has_nothing_to_hide_a_reshard_behind():
     gather = 2 * 512 * 512 / 2 / 100e9
     none = Overlap(tensor=False, expert=False)
     split = block_seconds(block, (), overlap=none, split=True)
-    own = sum(each.backward_weight[0] for each in block.operators.values())
-    assert split.weight == pytest.approx(own + 2 * gather)
+    local = sum(operator.backward_weight[0] for operator in block.operators.values())
+    assert split.weight == pytest.approx(local + 2 * gather)
     assert split.backward_parts["tensor_comm"] == pytest.approx((2 + 2 + 2) * gather)
     together = block_seconds(block, (), overlap=none)
     hidden = sum(
@@ -211,12 +211,14 @@ def test_a_schedule_that_splits_backward_has_nothing_to_hide_a_reshard_behind():
 def test_shared_experts_hide_what_travels_in_the_same_pass():
     """Forward behind their forward, backward behind both of their gradients; messages of this size show the rest."""
     block = priced(MOE_LAYER, Layout(ep=8, dp_shard=8))
-    ours = [own for own in block.operators.values() if "shared_experts" in own.operator.modules]
+    ours = [
+        operator for operator in block.operators.values() if "shared_experts" in operator.operator.modules
+    ]
     none, shared = (
         cost(block, overlap=Overlap(tensor=False, expert=False, shared_experts=on)) for on in (False, True)
     )
-    forward = sum(own.forward[0] for own in ours)
-    backward = sum(own.backward_input[0] + own.backward_weight[0] for own in ours)
+    forward = sum(our.forward[0] for our in ours)
+    backward = sum(our.backward_input[0] + our.backward_weight[0] for our in ours)
     for before, after, hidden in (
         (none.forward_parts, shared.forward_parts, forward),
         (none.backward_parts, shared.backward_parts, backward),
@@ -229,8 +231,8 @@ def test_shared_experts_hide_what_travels_in_the_same_pass():
 def test_products_of_summa_take_their_steps_one_after_another():
     """On a grid of 2 x 2 in two panels each four steps of a quarter of the inner extent, whose sums go to memory."""
     layer = Layer(attention=None, ffn=DenseFfn(ffn_hidden_size=8192), num_norms=1)
-    strategy = Layout(tp=2, cp=2, tp_kind="summa", summa_panels=2)
-    block = priced(layer, strategy, seq_len=8192.0, kernel_interval_s=1e-9)
+    layout = Layout(tp=2, cp=2, tp_kind="summa", summa_panels=2)
+    block = priced(layer, layout, seq_len=8192.0, kernel_interval_s=1e-9)
     rows, k, n = 4096, 512, 8192  # tokens and columns of one device, of up; the inner extent is whole
     width = k / 4
     flops, moved = 2 * rows * width * n / 100e12, 2 * (rows * width + width * n + rows * n) / 1e12
@@ -250,9 +252,9 @@ def test_products_of_summa_take_their_steps_one_after_another():
     assert up.forward_kernels == pytest.approx(3 * (1 + 0.15 * 3))
     parts, norm, down = cost(block).forward_parts, block.operators["ffn.norm"], block.operators["ffn.down"]
     shown = sum(norm.forward[1].values())
-    for own in (up, down):
-        message = sum(own.forward[1].values())
-        shown += message / 4 + 3 / 4 * max(message - own.forward[0], 0.0)
+    for item in (up, down):
+        message = sum(item.forward[1].values())
+        shown += message / 4 + 3 / 4 * max(message - item.forward[0], 0.0)
     assert parts["tensor_comm"] == pytest.approx(shown)
     gradients = 0.0
     for seconds, messages in (up.backward_weight, down.backward_weight):

@@ -33,16 +33,16 @@ PASS = st.builds(
 
 def block(*operators):
     """Operators by name, each with seconds of (forward, input gradient, weight gradient) and those of messages."""
-    found = {}
+    result = {}
     for name, compute, sent in operators:
         forward, first, second = (({}, {"expert_comm": sent})[bool(sent)] for _ in range(3))
-        found[name] = SimpleNamespace(
+        result[name] = SimpleNamespace(
             operator=SimpleNamespace(name=name),
             forward=(compute[0], forward),
             backward_input=(compute[1], first),
             backward_weight=(compute[2], second if name == "up" else {}),
         )
-    return SimpleNamespace(operators=found)
+    return SimpleNamespace(operators=result)
 
 
 LAYER = block(
@@ -73,9 +73,9 @@ def test_each_exchange_hides_behind_one_part_of_the_other_pass():
     """Combine of backward beside attention, both dispatches beside experts, combine of forward beside attention."""
     forward = {"around": 1.0, "experts": 4.0, DISPATCH: 5.0, COMBINE: 9.0}
     backward = {"around": 2.0, "experts": 8.0, DISPATCH: 6.0, COMBINE: 10.0}
-    found = crossing_of(forward, backward, 0.0)
-    assert (found.forward, found.backward) == (0.0 + (9.0 - 2.0), (10.0 - 1.0) + (6.0 - 4.0))
-    assert found.hidden == (14.0 - 7.0, 16.0 - 11.0)
+    crossing = crossing_of(forward, backward, 0.0)
+    assert (crossing.forward, crossing.backward) == (0.0 + (9.0 - 2.0), (10.0 - 1.0) + (6.0 - 4.0))
+    assert crossing.hidden == (14.0 - 7.0, 16.0 - 11.0)
     slowed = crossing_of(forward, backward, 0.5)
     assert slowed.forward == 0.5 * 5.0 + 7.0
 
@@ -84,40 +84,42 @@ def two_queues(forward, backward, layers):
     """Return when both queues of so many equal layers are done: entries start in order and wait for each other."""
     compute = exchange = 0.0
     for _ in range(layers):
-        for own, sent in (
+        for local, sent in (
             (forward["around"], backward[COMBINE]),
             (backward["experts"], forward[DISPATCH]),
             (forward["experts"], backward[DISPATCH]),
             (backward["around"], forward[COMBINE]),
         ):
             start = max(compute, exchange)  # of the entry before it in the other queue, and in its own
-            compute, exchange = start + own, start + sent
+            compute, exchange = start + local, start + sent
     return max(compute, exchange)
 
 
 @given(PASS, PASS)
 def test_what_shows_is_what_two_queues_take_beyond_compute(forward, backward):
-    found = crossing_of(forward, backward, 0.0)
-    compute = sum(each[name] for each in (forward, backward) for name in ("around", "experts"))
-    assert 3 * (compute + found.forward + found.backward) == pytest.approx(two_queues(forward, backward, 3))
+    crossing = crossing_of(forward, backward, 0.0)
+    compute = sum(item[name] for item in (forward, backward) for name in ("around", "experts"))
+    assert 3 * (compute + crossing.forward + crossing.backward) == pytest.approx(
+        two_queues(forward, backward, 3)
+    )
 
 
 @given(PASS, PASS, st.floats(0.0, 1.0))
 def test_no_more_shows_than_is_sent_and_no_less_than_nothing(forward, backward, contention):
-    found = crossing_of(forward, backward, contention)
-    sent = [each[DISPATCH] + each[COMBINE] for each in (forward, backward)]
-    assert 0.0 <= found.forward <= sent[0] * (1 + 1e-12)
-    assert 0.0 <= found.backward <= sent[1] * (1 + 1e-12)
-    assert found.hidden == pytest.approx((sent[0] - found.forward, sent[1] - found.backward))
+    crossing = crossing_of(forward, backward, contention)
+    sent = [item[DISPATCH] + item[COMBINE] for item in (forward, backward)]
+    assert 0.0 <= crossing.forward <= sent[0] * (1 + 1e-12)
+    assert 0.0 <= crossing.backward <= sent[1] * (1 + 1e-12)
+    assert crossing.hidden == pytest.approx((sent[0] - crossing.forward, sent[1] - crossing.backward))
 
 
 def test_halves_of_a_pass_hide_each_other_s_exchanges():
     """Dispatch beside the other half's experts, combine beside its attention, forward and backward by themselves."""
     forward = {"around": 1.0, "experts": 4.0, DISPATCH: 5.0, COMBINE: 9.0}
     backward = {"around": 2.0, "experts": 8.0, DISPATCH: 6.0, COMBINE: 10.0}
-    found = halves_of(forward, backward, 0.0)
-    assert (found.forward, found.backward) == ((5.0 - 4.0) + (9.0 - 1.0), 0.0 + (10.0 - 2.0))
-    assert found.hidden == (0.0, 0.0)
+    halves = halves_of(forward, backward, 0.0)
+    assert (halves.forward, halves.backward) == ((5.0 - 4.0) + (9.0 - 1.0), 0.0 + (10.0 - 2.0))
+    assert halves.hidden == (0.0, 0.0)
 
 
 def exchanged(layout, batch=8, devices=8):
@@ -130,7 +132,7 @@ def test_halves_hide_exchanges_of_a_single_micro_batch():
     layout = Layout(ep=8, dp_shard=8, graphs="full", micro_batch_size=4)
     crossed = replace(layout, overlap=Overlap(expert=True))
     halved = replace(crossed, kernels=replace(crossed.kernels, halves_cross=True))
-    whole, alone, half = (exchanged(each, 32).time_s["expert_comm"] for each in (layout, crossed, halved))
+    whole, alone, half = (exchanged(item, 32).time_s["expert_comm"] for item in (layout, crossed, halved))
     assert half < alone == pytest.approx(whole)
 
 

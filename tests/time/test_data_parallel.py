@@ -59,15 +59,15 @@ def test_memory_and_time_follow_the_same_rule():
 def test_the_default_keeps_parameters_whole_where_there_are_stages():
     for pp, same in ((1, "always"), (4, "never")):
         shards = 16 // pp
-        default, told = (run(pp=pp, dp_shard=shards, reshard=way) for way in ("default", same))
-        assert default.time_s == told.time_s
-        assert default.memory == told.memory
+        default, explicit = (run(pp=pp, dp_shard=shards, reshard=way) for way in ("default", same))
+        assert default.time_s == explicit.time_s
+        assert default.memory == explicit.memory
 
 
 def test_sharding_over_neighbours_is_between_both():
     always, near, never = (run(reshard=way) for way in ("always", 4, "never"))
     assert never.time_s["data_comm"] < near.time_s["data_comm"] < always.time_s["data_comm"]
-    buffers = [each.memory.stages[0].buffers_bytes for each in (always, near, never)]
+    buffers = [item.memory.stages[0].buffers_bytes for item in (always, near, never)]
     assert buffers[0] < buffers[1] < buffers[2]
     parameters = sum(stage.weights_bytes for stage in near.memory.stages) * 16 / 2
     assert buffers[1] - buffers[0] == pytest.approx(2 * parameters / 4)
@@ -113,7 +113,7 @@ def test_selection_biases_are_updated_from_the_tokens_of_all_ranks():
         ),
     )
     layout = Layout(ep=8, dp_shard=16)
-    times = [project(each, cluster(16), layout, workload()).time_s["data_comm"] for each in (plain, biased)]
+    times = [project(item, cluster(16), layout, workload()).time_s["data_comm"] for item in (plain, biased)]
     assert times[0] < times[1] < times[0] + 1e-3
 
 
@@ -181,10 +181,10 @@ EXPERT = (0, 3 * 24000 + 2 * 24000)
 
 
 def traffic(
-    strategy=SPREAD, *, tied=False, compute="bf16", plan=PLAN, parts=None, parameters="bf16", **kernels
+    layout=SPREAD, *, tied=False, compute="bf16", plan=PLAN, parts=None, parameters="bf16", **kernels
 ):
-    degrees, choices = split_layout(replace(strategy, kernels=Kernels(**kernels)))
-    pricing = Messages(groups(degrees, strategy.axis_order))
+    degrees, choices = split_layout(replace(layout, kernels=Kernels(**kernels)))
+    pricing = Messages(groups(degrees, layout.axis_order))
     setting = EvalContext(
         model=predicting(tied=tied),
         cluster=cluster(16),
@@ -192,39 +192,39 @@ def traffic(
         choices=choices,
         run=RunFactors(),
     )
-    return data_traffic(setting, sharded(strategy, plan, tied=tied, parts=parts or PARTS), pricing)
+    return data_traffic(setting, sharded(layout, plan, tied=tied, parts=parts or PARTS), pricing)
 
 
 def test_a_flat_parameter_of_each_layer_is_a_message_of_its_own():
     """Stages of two and four layers start as many messages instead of one, for as many bytes."""
-    one, each = traffic(messages_in_turn=True), traffic(flat_parameters=True)
+    one, item = traffic(messages_in_turn=True), traffic(flat_parameters=True)
     ranks = groups(split_layout(SPREAD)[0], SPREAD.axis_order)
     start = sum(Messages.STARTS[axis] * ranks[axis].num_ranks for axis in ("dp_cp", "expert_dp"))
     for name in ("reduce_scatter", "all_reduce", "all_gather"):
-        more = getattr(each, name) - getattr(one, name)
+        more = getattr(item, name) - getattr(one, name)
         assert np.ravel(more).tolist() == pytest.approx([start, 3.0 * start])
     alone = np.array([[1.0, 0.0], [0.0, 3.0]])  # one layer, and three
     plan = replace(PLAN, counts=alone, replayed=alone, heads=alone)
-    one, each = (traffic(plan=plan, **how) for how in ({"messages_in_turn": True}, {"flat_parameters": True}))
-    assert np.ravel(each.all_reduce - one.all_reduce).tolist() == pytest.approx([0.0, 2.0 * start])
+    one, item = (traffic(plan=plan, **how) for how in ({"messages_in_turn": True}, {"flat_parameters": True}))
+    assert np.ravel(item.all_reduce - one.all_reduce).tolist() == pytest.approx([0.0, 2.0 * start])
 
 
 def predicting(*, tied):
     return replace(dense(), num_mtp_layers=2, tied_embeddings=tied)
 
 
-def sharded(strategy, plan=PLAN, *, tied=False, parts=PARTS):
-    return Sharded.from_model(predicting(tied=tied), parts, stack_plans([plan]), split_layout(strategy)[0])
+def sharded(layout, plan=PLAN, *, tied=False, parts=PARTS):
+    return Sharded.from_model(predicting(tied=tied), parts, stack_plans([plan]), split_layout(layout)[0])
 
 
 SHARDS, COPIES = 3 * 18, 5 * 18
 """Seconds to start among the 6 x cp 3 ranks that shard a stage, and the 2 x 3 x 12 / 4 that hold the same experts."""
 
 
-def both(each, dense=DENSE, expert=EXPERT, size=4.0):
+def both(item, dense=DENSE, expert=EXPERT, size=4.0):
     """Seconds of a collective over either group of parameters, on both stages."""
     return [
-        SHARDS + each * size * one + COPIES + each * size * other
+        SHARDS + item * size * one + COPIES + item * size * other
         for one, other in zip(dense, expert, strict=True)
     ]
 
@@ -235,8 +235,8 @@ def columns(values):
 
 def test_parameters_of_stages():
     for tied in (True, False):
-        found = sharded(SPREAD, tied=tied)
-        assert (columns(found.dense), columns(found.expert)) == (list(DENSE), list(EXPERT))
+        result = sharded(SPREAD, tied=tied)
+        assert (columns(result.dense), columns(result.expert)) == (list(DENSE), list(EXPERT))
     free = free_traffic(PARTS)
     assert (free.all_reduce, free.all_gather, free.blocks.head.gather) == (0.0, 0.0, 0.0)
     # One stage: embedding and head share one matrix where they are tied, and prediction the embedding in any case.
@@ -250,11 +250,11 @@ def test_parameters_of_stages():
 
 def test_messages_of_whole_stages():
     """Gradients in 4 bytes, weights in 2, in fp32 in 4; replicas sum the shards of 6 x cp 3 ranks."""
-    found = traffic(messages_in_turn=True)
+    result = traffic(messages_in_turn=True)
     assert columns(traffic(compute="fp32", messages_in_turn=True).all_gather) == both(1.5, size=4.0)
-    assert columns(found.reduce_scatter) == both(1.0)
-    assert columns(found.all_reduce) == both(2.0)
-    assert columns(found.all_gather) == both(1.5, size=2.0)
+    assert columns(result.reduce_scatter) == both(1.0)
+    assert columns(result.all_reduce) == both(2.0)
+    assert columns(result.all_gather) == both(1.5, size=2.0)
     kept = {"compute": "fp8", "parameters": "fp8", "messages_in_turn": True}
     narrow = replace(
         PARTS,
@@ -266,18 +266,18 @@ def test_messages_of_whole_stages():
     )
     less = (2 * 800 / 2, (800 + 3 * 1600 + 2 * 2400) / 2), (0, (3 + 2) * 24000 / 2)
     sent = (
-        [one - each for one, each in zip(*both, strict=True)]
+        [one - item for one, item in zip(*both, strict=True)]
         for both in zip((DENSE, EXPERT), less, strict=True)
     )
     assert columns(traffic(parts=narrow, **kept).all_gather) == both(1.5, *sent, size=2.0)
     assert columns(traffic(parts=narrow, **{**kept, "compute": "bf16"}).all_gather) == both(1.5, size=2.0)
-    assert columns(found.replicas) == pytest.approx([7 * 2 + 2 * 4 * held / 18 for held in DENSE])
-    assert found.ties == 11 * 2 + 2 * 4 * 49000
-    assert columns(found.statistics) == [13 * 72, 13 * 72 + 2 * 4 * (3 * 9 + 2 * 9)]  # fp32 counts of 9
+    assert columns(result.replicas) == pytest.approx([7 * 2 + 2 * 4 * item / 18 for item in DENSE])
+    assert result.ties == 11 * 2 + 2 * 4 * 49000
+    assert columns(result.statistics) == [13 * 72, 13 * 72 + 2 * 4 * (3 * 9 + 2 * 9)]  # fp32 counts of 9
 
 
 def test_messages_of_blocks():
-    assert {each.gather for each in traffic(SPREAD).blocks.all()} == {0.0}  # below stage 3
+    assert {item.gather for item in traffic(SPREAD).blocks.all()} == {0.0}  # below stage 3
     blocks = traffic(replace(SPREAD, reshard=2, zero=3), messages_in_turn=True).blocks
     layer, head = blocks.layers[1], blocks.head
     assert layer.gather == SHARDS + 1.5 * 2 * 2000 + COPIES + 1.5 * 2 * 24000
@@ -289,21 +289,21 @@ def test_messages_of_blocks():
 
 def test_messages_of_experts_run_beside_those_of_other_parameters():
     """They share the links, not their hops: the transfers of both, or the longer one where it waits for hops."""
-    found, sharded_ = traffic(), traffic(replace(SPREAD, zero=3)).blocks.layers[1]
-    for name, each, size in (("all_gather", 1.5, 2.0), ("reduce_scatter", 1.0, 4.0)):
-        sent = [each * size * (one + other) for one, other in zip(DENSE, EXPERT, strict=True)]
-        assert columns(getattr(found, name)) == pytest.approx([SHARDS + sent[0], sent[1]])
+    result, sharded_ = traffic(), traffic(replace(SPREAD, zero=3)).blocks.layers[1]
+    for name, item, size in (("all_gather", 1.5, 2.0), ("reduce_scatter", 1.0, 4.0)):
+        sent = [item * size * (one + other) for one, other in zip(DENSE, EXPERT, strict=True)]
+        assert columns(getattr(result, name)) == pytest.approx([SHARDS + sent[0], sent[1]])
     assert sharded_.gather == pytest.approx(1.5 * 2 * (2000 + 24000))
     assert sharded_.reduce == SHARDS + 4 * 2000 + COPIES + 4 * 24000  # one stream adds up what it reduced
     waits = traffic(replace(SPREAD, overlap=Overlap(grad_reduce=True, param_gather=False)))
     assert columns(waits.all_gather) == both(1.5, size=2.0)
     assert columns(waits.reduce_scatter) == columns(
-        found.reduce_scatter
+        result.reduce_scatter
     )  # what gathers do is no matter to sums
-    assert columns(waits.all_reduce) == columns(found.all_reduce)
+    assert columns(waits.all_reduce) == columns(result.all_reduce)
     waits = traffic(replace(SPREAD, overlap=Overlap(grad_reduce=False, param_gather=True)))
     assert columns(waits.reduce_scatter) == both(1.0)
-    assert columns(waits.all_gather) == columns(found.all_gather)
+    assert columns(waits.all_gather) == columns(result.all_gather)
 
 
 @given(*(st.floats(min_value=0.0, max_value=1e3) for _ in range(4)))
@@ -315,12 +315,13 @@ def test_side_by_side_is_no_slower_than_in_turn_and_no_faster_than_either(hops, 
 
 def test_the_grid_of_summa_sums_vectors_along_cp_and_shards_states_over_data_ranks_alone():
     """Biases and norms: 2 x 10 of stage 0; 10 + 3 x 20 + 40 + 2 x 30 of stage 1, over 6 shards."""
-    found = traffic(replace(SPREAD, tp_kind="summa"))
+    result = traffic(replace(SPREAD, tp_kind="summa"))
     vectors = [20, 10 + 60 + 40 + 60]
     expected = [
-        7 * 2 + 2 * 4 * held / 6 + 17 * 3 + 2 * 4 * own / 6 for held, own in zip(DENSE, vectors, strict=True)
+        7 * 2 + 2 * 4 * item / 6 + 17 * 3 + 2 * 4 * vector / 6
+        for item, vector in zip(DENSE, vectors, strict=True)
     ]
-    assert columns(found.replicas) == pytest.approx(expected)
+    assert columns(result.replicas) == pytest.approx(expected)
 
 
 def test_tensors_in_the_share_of_a_rank():
@@ -338,7 +339,7 @@ def test_every_owner_broadcasts_its_tensors():
 
     Of the ranks of a node all but the first wait until the message before has started everywhere.
     """
-    found = traffic(broadcasts_updates=True)
+    result = traffic(broadcasts_updates=True)
     ranks = groups(split_layout(SPREAD)[0], SPREAD.axis_order)
     waits = sum(
         start * (1 - 1 / ranks_per_node(ranks[axis], cluster(16)))
@@ -349,26 +350,26 @@ def test_every_owner_broadcasts_its_tensors():
         owners * waits + 4 * 2 * (dense + expert) + alone * vectors
         for owners, dense, expert, alone in zip((13, 18), DENSE, EXPERT, (2, 0), strict=True)
     ]
-    assert columns(found.all_gather) == pytest.approx(expected)
+    assert columns(result.all_gather) == pytest.approx(expected)
 
 
 def test_where_owners_broadcast_one_sum_runs_over_all_ranks():
     """Gradients of what each of the 6 x cp 3 x 2 replicas hold, summed once; no sum of shards among replicas."""
-    found = traffic(broadcasts_updates=True)
-    assert columns(found.replicas) == [0.0, 0.0]
+    result = traffic(broadcasts_updates=True)
+    assert columns(result.replicas) == [0.0, 0.0]
     every = 19 * 36
     expected = [
         every + 2 * 4 * one + COPIES + 2 * 4 * other for one, other in zip(DENSE, EXPERT, strict=True)
     ]
-    assert columns(found.reduce_scatter) == pytest.approx(expected)
+    assert columns(result.reduce_scatter) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("zero", "whole"), [(1, True), (2, False)])
 def test_sums_that_stand_beside_gradients_are_all_reduced_below_stage_2(zero, whole):
-    found = traffic(replace(SPREAD, zero=zero), keeps_product_gradients=True)
-    expected = found.all_reduce if whole else traffic().reduce_scatter
-    assert columns(found.reduce_scatter) == columns(expected)
-    assert columns(found.all_reduce) != columns(traffic().reduce_scatter)
+    result = traffic(replace(SPREAD, zero=zero), keeps_product_gradients=True)
+    expected = result.all_reduce if whole else traffic().reduce_scatter
+    assert columns(result.reduce_scatter) == columns(expected)
+    assert columns(result.all_reduce) != columns(traffic().reduce_scatter)
 
 
 ONCE = DataTraffic(
@@ -461,9 +462,9 @@ def test_a_single_vector_or_matrix_has_one_owner():
         model=model, cluster=cluster(16), workload=workload(), choices=choices, run=RunFactors()
     )
     where = groups(degrees, SPREAD.axis_order)
-    held = Sharded.from_model(model, replace(PARTS, mtp=None), stack_plans([plan]), degrees)
-    found = data_traffic(setting, held, Messages(where)).all_gather
+    kept = Sharded.from_model(model, replace(PARTS, mtp=None), stack_plans([plan]), degrees)
+    all_gather = data_traffic(setting, kept, Messages(where)).all_gather
     waits = SHARDS * (1 - 1 / ranks_per_node(where["dp_cp"], cluster(16)))
     experts = COPIES * (1 - 1 / ranks_per_node(where["expert_dp"], cluster(16)))
     one = 6 * waits + 4 * 2 * 1000 + SHARDS + 4 * 2 * 10 + 6 * experts
-    assert columns(found) == pytest.approx([one, waits + 4 * 2 * 50000 + experts])
+    assert columns(all_gather) == pytest.approx([one, waits + 4 * 2 * 50000 + experts])

@@ -17,8 +17,8 @@ from forescale.time.overlap import beyond_wait, pipeline_wait
 PIPELINE = Layout(pp=4, dp_shard=4, overlap=Overlap(grad_reduce=False, param_gather=False))
 
 
-def times(model, strategy, devices=16):
-    return project(model, cluster(devices), strategy, workload())
+def times(model, layout, devices=16):
+    return project(model, cluster(devices), layout, workload())
 
 
 def test_a_stage_waits_for_those_before_it():
@@ -34,7 +34,7 @@ def test_bubbles_hide_the_traffic_of_all_stages_but_the_first():
         times(dense(), replace(uneven, overlap=replace(uneven.overlap, bubbles=on))) for on in (False, True)
     ]
     assert shown[1].time_s["data_comm"] < shown[0].time_s["data_comm"]
-    others = [{k: v for k, v in each.time_s.items() if k not in ("data_comm", "overhead")} for each in shown]
+    others = [{k: v for k, v in item.time_s.items() if k not in ("data_comm", "overhead")} for item in shown]
     assert others[0] == others[1]
 
 
@@ -93,10 +93,10 @@ def test_tied_embeddings_on_two_stages_add_up_their_gradients(schedule, exchange
         ).time_s["data_comm"]
         for on in (False, True)
     )
-    each = (
+    item = (
         32000 * 1024 * 4 / 100e9
     )  # the matrix padded to a multiple of 128 as it is; two ranks of a ring: once
-    assert tied - free == pytest.approx(each if exchanges else 0.0, rel=1e-9, abs=1e-12)
+    assert tied - free == pytest.approx(item if exchanges else 0.0, rel=1e-9, abs=1e-12)
 
 
 def test_one_stage_has_one_copy_and_nothing_to_exchange():

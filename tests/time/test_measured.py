@@ -31,10 +31,10 @@ AROUND = ("pipeline_comm", "data_comm", "host_comm", "bubble", "optimizer", "ove
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("run")
+    mktemp = tmp_path_factory.mktemp("run")
     for file in DATA.glob("gpu8_layer64_gbs16__pp8__*.json"):
-        shutil.copy(file, found / file.name.removeprefix("gpu8_layer64_gbs16__pp8__"))
-    return found
+        shutil.copy(file, mktemp / file.name.removeprefix("gpu8_layer64_gbs16__pp8__"))
+    return mktemp
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +43,24 @@ def step(folder):
 
 
 def test_a_step_is_the_schedule_with_measured_stages_and_what_comes_once(step):
-    alone, found = project(QUESTION), project(QUESTION, stages=step)
-    run = found.time_s["bubble"] + found.time_s["pipeline_comm"] + sum(
-        seconds for name, seconds in found.time_s.items() if name not in AROUND
+    alone, result = project(QUESTION), project(QUESTION, stages=step)
+    run = result.time_s["bubble"] + result.time_s["pipeline_comm"] + sum(
+        seconds for name, seconds in result.time_s.items() if name not in AROUND
     )  # fmt: skip
     assert run == pytest.approx(1e-3 * step.simulated().makespan, rel=1e-9)
     assert run == pytest.approx(step.makespan_s, rel=0.03)
-    assert found.time_s["optimizer"] == alone.time_s["optimizer"]
-    assert found.step_time_s == pytest.approx(sum(found.time_s.values()))
-    assert found.mfu == pytest.approx(alone.mfu * alone.step_time_s / found.step_time_s)
-    assert found.memory == alone.memory
+    assert result.time_s["optimizer"] == alone.time_s["optimizer"]
+    assert result.step_time_s == pytest.approx(sum(result.time_s.values()))
+    assert result.mfu == pytest.approx(alone.mfu * alone.step_time_s / result.step_time_s)
+    assert result.memory == alone.memory
 
 
 def test_stages_take_what_they_took(step):
-    found = project(QUESTION, stages=step)
-    assert [stage.forward_s for stage in found.stage_times] == pytest.approx(1e-3 * step.times.forward)
+    result = project(QUESTION, stages=step)
+    assert [stage.forward_s for stage in result.stage_times] == pytest.approx(1e-3 * step.times.forward)
     more = replace(QUESTION, workload=Workload(seq_len=4096, global_batch_size=32))
-    assert project(more, stages=step).stage_times == found.stage_times
-    assert project(more, stages=step).step_time_s < 2.0 * found.step_time_s
+    assert project(more, stages=step).stage_times == result.stage_times
+    assert project(more, stages=step).step_time_s < 2.0 * result.step_time_s
 
 
 def test_a_run_of_other_stages_is_refused(step):
@@ -71,7 +71,7 @@ def test_a_run_of_other_stages_is_refused(step):
 
 def test_parts_of_a_measured_step(step):
     """The slowest stage's 16 passes each way are work, of which parts keep their shares; a quarter more lies behind."""
-    given = {
+    value = {
         "ffn": 3.0,
         "attention": 1.0,
         "optimizer": 0.5,
@@ -79,8 +79,8 @@ def test_parts_of_a_measured_step(step):
         "overhead": 9.0,
         "bubble": 7.0,
     }
-    found, forward, backward = measured_parts(
-        given, QUESTION.layout, step, num_microbatches=16, weight_part=0.5, behind=0.25
+    result, forward, backward = measured_parts(
+        value, QUESTION.layout, step, num_microbatches=16, weight_part=0.5, behind=0.25
     )
     there, back = 1e-3 * np.asarray(step.times.forward), 1e-3 * np.asarray(step.times.input_grad)
     assert not np.any(step.times.weight_grad)  # whole passes were timed
@@ -96,4 +96,4 @@ def test_parts_of_a_measured_step(step):
         "bubble": without - work,
         "pipeline_comm": 1e-3 * step.simulated().makespan - without,
     }
-    assert found == pytest.approx(expected | {"overhead": 0.25 * sum(expected.values())})
+    assert result == pytest.approx(expected | {"overhead": 0.25 * sum(expected.values())})

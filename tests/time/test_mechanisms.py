@@ -108,8 +108,8 @@ def test_asynchronous_tensor_parallelism_hides_both_ways():
 def test_without_sp_no_collective_runs_in_pieces():
     """What is all-reduced is no input or output that a product could be cut along."""
     plain = Layout(tp=2, dp_shard=4, micro_batch_size=8, graphs="full", sp=False)
-    asked = replace(plain, overlap=Overlap(tensor=True))
-    one, other = (project(dense(), cluster(8), each, workload()) for each in (plain, asked))
+    question = replace(plain, overlap=Overlap(tensor=True))
+    one, other = (project(dense(), cluster(8), item, workload()) for item in (plain, question))
     assert one.time_s == other.time_s
     assert one.memory.peak_bytes == other.memory.peak_bytes
 
@@ -134,7 +134,7 @@ def test_sums_of_input_gradients_show_where_kernels_wait_for_them():
         hidden = Layout(tp=4, sp=sp, dp_shard=2, graphs="full")
         waits = replace(hidden, kernels=Kernels(hides_input_sums=False))
         less, more = (
-            project(dense(), cluster(8), each, workload()).time_s["tensor_comm"] for each in (hidden, waits)
+            project(dense(), cluster(8), item, workload()).time_s["tensor_comm"] for item in (hidden, waits)
         )
         assert less < more
 
@@ -163,10 +163,10 @@ def test_a_rank_takes_the_tensors_of_its_share_of_flat_gradients_one_by_one():
 
 
 def test_experts_that_are_tensors_of_their_own_take_longer_to_update():
-    each = Layout(dp_shard=8, ep=1, zero=1, graphs="full")
-    one = replace(each, kernels=Kernels(expert_kernels="one"))
+    entry = Layout(dp_shard=8, ep=1, zero=1, graphs="full")
+    one = replace(entry, kernels=Kernels(expert_kernels="one"))
     apart, together = (
-        project(moe(), cluster(8), item, workload()).time_s["overhead"] for item in (each, one)
+        project(moe(), cluster(8), item, workload()).time_s["overhead"] for item in (entry, one)
     )
     assert apart > together > 0.0
 
@@ -220,7 +220,7 @@ def test_shares_of_a_message_cross_the_network_sooner_than_copies():
     assert shares.time_s["pipeline_comm"] < copies.time_s["pipeline_comm"]
     with_sp = replace(copies.strategy, sp=True)
     same = replace(with_sp, kernels=Kernels(shares_messages=True))
-    times = [project(dense(), cluster(16), each, workload()).step_time_s for each in (with_sp, same)]
+    times = [project(dense(), cluster(16), item, workload()).step_time_s for item in (with_sp, same)]
     assert times[0] == times[1]
 
 
@@ -237,7 +237,7 @@ def test_slices_wait_for_the_slowest_of_them():
     one, two, part = (load_cluster("tpu-v5e", devices) for devices in (256, 512, 384))
     assert num_slices(part) == 2
     assert (num_slices(one), num_slices(two), num_slices(load_cluster("h100-sxm", 512))) == (1, 2, 1)
-    shares = [straggler_share(RunFactors(slice_straggler=0.03), each) for each in (one, two)]
+    shares = [straggler_share(RunFactors(slice_straggler=0.03), item) for item in (one, two)]
     assert shares[0] == 0.0
     assert shares[1] == pytest.approx(0.03 * (2.0 * math.log(2.0)) ** 0.5)
 
@@ -251,7 +251,7 @@ def test_a_call_that_launches_many_kernels_costs_less_than_as_many_calls():
     layout = ShardingRules(degrees=degrees, choices=choices, precision=Precision(), seq_len=512.0)
     block = layer_block(moe(), moe().layers[-1], layout)
     operators = {operator.name: operator for operator in block.operators}
-    calls = {name: float(pricing.kernels(own, own.forward)) for name, own in operators.items()}
+    calls = {name: float(pricing.kernels(operator, operator.forward)) for name, operator in operators.items()}
     assert calls["moe.up"] == pytest.approx(1.0 + 0.05 * (2 - 1))  # two experts on a device
     assert calls["attention.norm"] == 1.0
     assert calls["attention.gather_query"] == 0.0  # nothing to gather without tensor parallelism

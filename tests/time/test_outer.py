@@ -32,7 +32,7 @@ METHODS = {
 STEP = 4.0 / 49.0
 """Of the table's grid, in powers of ten."""
 GRID = np.logspace(-1.0, 3.0, 50)
-PRINTED = [round(round(each, 2), 1) for each in GRID.tolist()]
+PRINTED = [round(round(item, 2), 1) for item in GRID.tolist()]
 """As the table prints its grid: 0.954 as 0.9 and 2.947 as 3.0, so rounded to two digits first."""
 
 
@@ -52,14 +52,14 @@ def needed(outer, utilisation, parameters, num_layers, step_time):
 
 def grid_steps(row, outer):
     """Steps of the grid from the bandwidth published to the last that does not reach the utilisation."""
-    found = needed(
+    result = needed(
         outer,
         float(row["utilisation_pct"]) / 100,
         float(row["parameters"]),
         int(row["layers"]),
         float(row["step_s"]),
     )
-    last = int(np.searchsorted(GRID, found / 1e9)) - 1
+    last = int(np.searchsorted(GRID, result / 1e9)) - 1
     steps = [last - at for at, value in enumerate(PRINTED) if value == float(row["bandwidth_gbit_per_s"])]
     return min(steps, key=abs)
 
@@ -84,8 +84,8 @@ def test_another_papers_bandwidths():
     steps = [abs(grid_steps(row, Outer(every=int(row["every"])))) for row in OTHERS]
     assert len(steps) == 75
     assert max(steps) <= 2
-    assert sum(each <= 1 for each in steps) >= 74
-    assert sum(each == 0 for each in steps) >= 35
+    assert sum(step <= 1 for step in steps) >= 74
+    assert sum(step == 0 for step in steps) >= 35
 
 
 SMALL = {"parameters": 1e9, "num_layers": 24, "step_time": 0.1}
@@ -95,8 +95,8 @@ def test_by_hand():
     # 16 Gbit at 160 Gbit/s take 0.1 s; all but the last layer's backward hides none of the first layer's forward:
     # a third of the step, one layer's backward, then all messages.
     period = 0.1 / 3 + 0.2 / 3 / 24 + 0.1
-    found = compute_utilisation(Outer(every=1), bandwidth=160e9, **SMALL)
-    assert found == pytest.approx(0.1 / period)
+    utilisation = compute_utilisation(Outer(every=1), bandwidth=160e9, **SMALL)
+    assert utilisation == pytest.approx(0.1 / period)
 
 
 def test_a_layer_at_a_time():
@@ -104,15 +104,17 @@ def test_a_layer_at_a_time():
     forward comes next, all of it shows, of the second all but the passes of one layer, of the third a half.
     """
     layer = 0.1 / 24
-    found = compute_utilisation(Outer(every=24, fragments=24), bandwidth=16e9 / 24 / (2.5 * layer), **SMALL)
-    assert found == pytest.approx(24 * 0.1 / (24 * 0.1 + (2.5 + 1.5 + 0.5) * layer))
+    utilisation = compute_utilisation(
+        Outer(every=24, fragments=24), bandwidth=16e9 / 24 / (2.5 * layer), **SMALL
+    )
+    assert utilisation == pytest.approx(24 * 0.1 / (24 * 0.1 + (2.5 + 1.5 + 0.5) * layer))
 
 
 def test_less_is_sent_by_less_bits_more_rarely_and_later():
     low = {"bandwidth": 2e9, **SMALL}
     order = [
-        compute_utilisation(each, **low)
-        for each in (
+        compute_utilisation(outer, **low)
+        for outer in (
             Outer(every=1),
             Outer(every=100),
             Outer(every=100, fragments=8),
@@ -132,15 +134,15 @@ def test_what_another_run_sent():
 
 
 def test_more_sites_send_more_and_wait_for_more_hops():
-    told = {"bandwidth": 20e9, **SMALL}
-    two, four = (compute_utilisation(Outer(every=10), num_sites=count, **told) for count in (2, 4))
+    explicit = {"bandwidth": 20e9, **SMALL}
+    two, four = (compute_utilisation(Outer(every=10), num_sites=count, **explicit) for count in (2, 4))
     assert exchanged_bytes(parameters=1.0, bits=8.0, num_sites=4.0) == 1.5
     assert four < two
-    far = compute_utilisation(Outer(every=10), num_sites=2, latency=0.05, **told)
+    far = compute_utilisation(Outer(every=10), num_sites=2, latency=0.05, **explicit)
     # two hops of 50 ms are waited for once in ten steps
     assert 10 * 0.1 / far == pytest.approx(10 * 0.1 / two + 0.1)
     # and six among four sites: around the ring and around again
-    round_ = compute_utilisation(Outer(every=10), num_sites=4, latency=0.05, **told)
+    round_ = compute_utilisation(Outer(every=10), num_sites=4, latency=0.05, **explicit)
     assert 10 * 0.1 / round_ == pytest.approx(10 * 0.1 / four + 0.3)
 
 
@@ -154,24 +156,24 @@ def projected(sites=LINK, **more):
 
 def test_a_projection_is_that_of_one_site_and_what_it_waits():
     outer = Outer(every=50, bits=8.0)
-    found = projected(outer=outer)
+    result = projected(outer=outer)
     one = fs.project(
         "llama-3.1-8b", "h100-sxm", **{**ASKED, "devices": 32, "global_batch_size": 64, "tokens": 5e11}
     )
-    told = {"parameters": one.params.total, "num_layers": 32, "bandwidth": 10e9, "latency": 0.01}
-    used = compute_utilisation(outer, step_time=one.step_time_s, **told)
+    explicit = {"parameters": one.params.total, "num_layers": 32, "bandwidth": 10e9, "latency": 0.01}
+    used = compute_utilisation(outer, step_time=one.step_time_s, **explicit)
     assert used < 0.99
-    assert found.sites.utilisation == used
-    assert found.step_time_s == one.step_time_s / used
-    assert sum(found.time_s.values()) == pytest.approx(found.step_time_s)
-    assert found.mfu == pytest.approx(one.mfu * used)
-    assert found.memory.peak_bytes == one.memory.peak_bytes
-    assert found.training_days == pytest.approx(one.training_days / used)
-    assert found.strategy.dp_replicate == 2 * one.strategy.dp_replicate
-    assert found.sites.exchanged_bytes == pytest.approx(one.params.total)
-    assert found.sites.host_bytes == pytest.approx(8.0 * one.params.total / 32)
+    assert result.sites.utilisation == used
+    assert result.step_time_s == one.step_time_s / used
+    assert sum(result.time_s.values()) == pytest.approx(result.step_time_s)
+    assert result.mfu == pytest.approx(one.mfu * used)
+    assert result.memory.peak_bytes == one.memory.peak_bytes
+    assert result.training_days == pytest.approx(one.training_days / used)
+    assert result.strategy.dp_replicate == 2 * one.strategy.dp_replicate
+    assert result.sites.exchanged_bytes == pytest.approx(one.params.total)
+    assert result.sites.host_bytes == pytest.approx(8.0 * one.params.total / 32)
     averaged = projected(outer=Outer(method="local_sgd", every=50, bits=8.0))
-    assert (averaged.sites.host_bytes, averaged.step_time_s) == (0.0, found.step_time_s)
+    assert (averaged.sites.host_bytes, averaged.step_time_s) == (0.0, result.step_time_s)
 
 
 def test_training_apart_pays_on_slow_links_and_not_on_fast_ones():
@@ -188,24 +190,24 @@ def test_training_apart_pays_on_slow_links_and_not_on_fast_ones():
     "quantity", ["step_time", "step_time.data_comm", "mfu", "training_days", "memory.peak"]
 )
 def test_the_root_of_an_explanation_is_the_projection(quantity):
-    asked = fs.ask("llama-3.1-8b", "h100-sxm", sites=LINK, outer=Outer(every=20), **ASKED)
-    found = fs.project(asked)
+    question = fs.ask("llama-3.1-8b", "h100-sxm", sites=LINK, outer=Outer(every=20), **ASKED)
+    project = fs.project(question)
     values = {
-        "step_time": found.step_time_s, "step_time.data_comm": found.time_s["data_comm"],
-        "mfu": found.mfu, "training_days": found.training_days, "memory.peak": found.memory.peak_bytes,
+        "step_time": project.step_time_s, "step_time.data_comm": project.time_s["data_comm"],
+        "mfu": project.mfu, "training_days": project.training_days, "memory.peak": project.memory.peak_bytes,
     }  # fmt: skip
-    assert fs.explain(asked, quantity=quantity).value == pytest.approx(values[quantity], rel=1e-12)
-    assert fs.explain(asked, quantity="step_time").value == found.step_time_s
+    assert fs.explain(question, quantity=quantity).value == pytest.approx(values[quantity], rel=1e-12)
+    assert fs.explain(question, quantity="step_time").value == project.step_time_s
 
 
 def test_a_search_finds_the_fastest_site():
     space = {"seq_len": 4096, "global_batch_size": 128, "cp": 1, "pp": 1, "zero": 1, "micro_batch_size": 1}
-    found = fs.search("llama-3.1-8b", "h100-sxm", devices=64, sites=LINK, outer=Outer(every=20), **space)
+    result = fs.search("llama-3.1-8b", "h100-sxm", devices=64, sites=LINK, outer=Outer(every=20), **space)
     one = fs.search("llama-3.1-8b", "h100-sxm", devices=32, **{**space, "global_batch_size": 64})
-    assert [each.sites.site_step_s for each in found.best] == [each.step_time_s for each in one.best]
-    steps = [each.step_time_s for each in found.best]
+    assert [item.sites.site_step_s for item in result.best] == [item.step_time_s for item in one.best]
+    steps = [item.step_time_s for item in result.best]
     assert steps == sorted(steps)
-    assert all(each.strategy.num_devices == 64 for each in found.best)
+    assert all(item.strategy.num_devices == 64 for item in result.best)
 
 
 @pytest.mark.parametrize(
@@ -266,55 +268,57 @@ SPACE = {"cp": 1, "pp": 1, "micro_batch_size": [1, 2], "vpp": 1}
 
 
 def asked_of(sites, devices, batch, **more):
-    told = {"seq_len": 4096, "global_batch_size": batch, "devices": devices, **SPACE, **more}
-    return fs.ask_search("llama-3.1-8b", "h100-sxm", **(told if sites is None else {**told, "sites": sites}))
+    explicit = {"seq_len": 4096, "global_batch_size": batch, "devices": devices, **SPACE, **more}
+    return fs.ask_search(
+        "llama-3.1-8b", "h100-sxm", **(explicit if sites is None else {**explicit, "sites": sites})
+    )
 
 
 def test_a_front_is_that_of_one_site_with_what_it_waits():
-    found = pareto_search(asked_of(LINK, 64, 128, outer=Outer(every=20)))
+    result = pareto_search(asked_of(LINK, 64, 128, outer=Outer(every=20)))
     one = pareto_search(asked_of(None, 32, 64))
     assert len(one.front) > 3
-    assert [each.sites.site_step_s for each in found.front] == [each.step_time_s for each in one.front]
-    assert all(each.strategy.num_devices == 64 for each in found.front)
+    assert [item.sites.site_step_s for item in result.front] == [item.step_time_s for item in one.front]
+    assert all(item.strategy.num_devices == 64 for item in result.front)
 
 
 def test_no_bandwidth_makes_up_for_latency():
-    told = {"parameters": 1e9, "num_layers": 24, "step_time": 0.1}
-    assert bandwidth_needed(Outer(every=1), 0.9, latency=1.0, **told) is None
-    assert bandwidth_needed(Outer(every=1), 0.9, **told) > 1e9
+    explicit = {"parameters": 1e9, "num_layers": 24, "step_time": 0.1}
+    assert bandwidth_needed(Outer(every=1), 0.9, latency=1.0, **explicit) is None
+    assert bandwidth_needed(Outer(every=1), 0.9, **explicit) > 1e9
 
 
 @pytest.mark.parametrize(("counted", "sites"), [(4, {4}), (0, {2, 4})])
 def test_larger_sites_or_more_are_another_point_of_a_front(counted, sites):
-    asked = asked_of({**LINK, "count": 4}, 64, 128, outer=Outer(every=20))
-    tiers = asked.cluster.tiers
-    over = replace(asked.cluster, tiers=(*tiers[:-1], replace(tiers[-1], sites=counted)))
-    found = pareto_search(replace(asked, cluster=over), device_counts=[32, 64])
-    assert {each.sites.num_sites for each in found.front} == sites
-    assert {each.cluster.num_devices for each in found.front} == {32, 64}
-    for each in found.front:
-        shorter = [other for other in found.front if other.step_time_s < each.step_time_s]
+    question = asked_of({**LINK, "count": 4}, 64, 128, outer=Outer(every=20))
+    tiers = question.cluster.tiers
+    over = replace(question.cluster, tiers=(*tiers[:-1], replace(tiers[-1], sites=counted)))
+    result = pareto_search(replace(question, cluster=over), device_counts=[32, 64])
+    assert {item.sites.num_sites for item in result.front} == sites
+    assert {item.cluster.num_devices for item in result.front} == {32, 64}
+    for item in result.front:
+        shorter = [other for other in result.front if other.step_time_s < item.step_time_s]
         assert all(
-            other.memory.peak_bytes > each.memory.peak_bytes
-            or other.cluster.num_devices > each.cluster.num_devices
+            other.memory.peak_bytes > item.memory.peak_bytes
+            or other.cluster.num_devices > item.cluster.num_devices
             for other in shorter
         )
 
 
 def test_advice_is_of_one_site_and_what_it_waits():
-    found = fs.advise(asked_of(LINK, 64, 128, outer=Outer(every=20)))
+    advise = fs.advise(asked_of(LINK, 64, 128, outer=Outer(every=20)))
     one = fs.advise(asked_of(None, 32, 64))
-    assert found.advised.sites.site_step_s == one.advised.step_time_s
-    assert found.advised.step_time_s > one.advised.step_time_s
-    assert [step.trials for step in found.steps[:3]] == [step.trials for step in one.steps]
-    assert (found.ratios, found.agrees) == (one.ratios, one.agrees)
+    assert advise.advised.sites.site_step_s == one.advised.step_time_s
+    assert advise.advised.step_time_s > one.advised.step_time_s
+    assert [step.trials for step in advise.steps[:3]] == [step.trials for step in one.steps]
+    assert (advise.ratios, advise.agrees) == (one.ratios, one.agrees)
 
 
 def test_relaxed_constraints_gain_what_the_sites_together_gain():
     narrow = {"zero": 0, "tp": [2, 4]}
-    found = fs.search(asked_of(LINK, 64, 128, outer=Outer(every=5), **narrow), relax=True, top=1)
-    gains = {item.change: item for item in found.relaxations}
-    best = found.best[0]
+    result = fs.search(asked_of(LINK, 64, 128, outer=Outer(every=5), **narrow), relax=True, top=1)
+    gains = {item.change: item for item in result.relaxations}
+    best = result.best[0]
     link = gains["twice the bandwidth of wan"]
     *inner, wan = best.cluster.tiers
     twice = replace(best.cluster, tiers=(*inner, replace(wan, bandwidth=2.0 * wan.bandwidth)))
@@ -326,10 +330,10 @@ def test_relaxed_constraints_gain_what_the_sites_together_gain():
 
 
 def test_where_no_site_fits_what_would_is_that_of_a_site():
-    asked = asked_of({**LINK, "count": 8}, 64, 128, outer=Outer(every=20), tp=8)
-    tight = replace(asked, max_memory=8 * 2**30)
-    found = remedies(tight)
+    question = asked_of({**LINK, "count": 8}, 64, 128, outer=Outer(every=20), tp=8)
+    tight = replace(question, max_memory=8 * 2**30)
+    result = remedies(tight)
     one = remedies(replace(asked_of(None, 8, 16, tp=8), max_memory=8 * 2**30))
-    assert [each.peak_bytes for each in found if each.constraint != "devices"] == [
-        each.peak_bytes for each in one if each.constraint != "devices"
+    assert [item.peak_bytes for item in result if item.constraint != "devices"] == [
+        item.peak_bytes for item in one if item.constraint != "devices"
     ]

@@ -59,7 +59,7 @@ def test_messages_in_four_chunks_show_one_of_them_or_what_the_product_leaves(wid
 
 def priced(name, passes, messages, reads=(), writes=(), behind=None):
     """An operator of seconds of forward, input and weight gradient, with messages in all of them or in none."""
-    forward, backward_input, backward_weight = ((each, messages) for each in passes)
+    forward, backward_input, backward_weight = ((pass_, messages) for pass_ in passes)
     operator = SimpleNamespace(
         name=name,
         reads=reads,
@@ -101,10 +101,10 @@ def test_what_messages_may_run_behind(asynchronous, split, behind, forward, back
     )
     models = SimpleNamespace(run=SimpleNamespace(contention=0.0))
     block = SimpleNamespace(operators=dict((up, down, scatter)), pricing=SimpleNamespace(models=models))
-    covers, own = Covers(block, asynchronous=asynchronous, split=split), scatter[1]
-    assert covers.of_forward(own) == forward
-    assert covers.of_backward_input(own) == backward_input
-    assert covers.of_backward_weight(own) == backward_weight
+    covers, local = Covers(block, asynchronous=asynchronous, split=split), scatter[1]
+    assert covers.of_forward(local) == forward
+    assert covers.of_backward_input(local) == backward_input
+    assert covers.of_backward_weight(local) == backward_weight
 
 
 def test_only_a_reshard_is_pipelined_with_the_product_before_it():
@@ -115,9 +115,9 @@ def test_only_a_reshard_is_pipelined_with_the_product_before_it():
     models = SimpleNamespace(run=SimpleNamespace(contention=0.0))
     block = SimpleNamespace(operators=dict((up, exchange, first)), pricing=SimpleNamespace(models=models))
     covers = Covers(block, asynchronous=True)
-    for _, own in (exchange, first):
-        assert covers.of_forward(own) == (0.5, 0.0)
-        assert covers.of_backward_input(own) == (0.25, 0.0)
+    for _, local in (exchange, first):
+        assert covers.of_forward(local) == (0.5, 0.0)
+        assert covers.of_backward_input(local) == (0.25, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_dispatch_runs_beside_the_first_product_of_shared_experts_and_combine_be
     )
     passes = (*((0.0, 0.0, 0.0),) * 3, (2.0, 3.0, 5.0), (0.2, 0.3, 0.5), (7.0, 11.0, 13.0))
     operators = {}
-    for name, each in zip(names, passes, strict=True):
-        operators[name] = priced(name, each, {"expert_comm": 10.0} if name.startswith("moe") else {})[1]
+    for name, pass_ in zip(names, passes, strict=True):
+        operators[name] = priced(name, pass_, {"expert_comm": 10.0} if name.startswith("moe") else {})[1]
     models = SimpleNamespace(run=SimpleNamespace(contention=0.0))
     block = SimpleNamespace(operators=operators, pricing=SimpleNamespace(models=models))
     covers = Covers(block, asynchronous=False, split=split, shared=True)
@@ -149,11 +149,11 @@ def test_dispatch_runs_beside_the_first_product_of_shared_experts_and_combine_be
     assert (covers.of_backward_input(hides)[0], covers.of_backward_input(back)[0]) == pytest.approx(backward)
     assert covers.of_backward_input(later) == (0.0, 0.0)
     shown = {}
-    for own in (hides, later, back):
-        covers.add(shown, own, own.forward, covers.of_forward(own))
+    for item in (hides, later, back):
+        covers.add(shown, item, item.forward, covers.of_forward(item))
     assert shown == {"expert_comm": pytest.approx((10 - 2.2) + 10 + (10 - 7.0))}
     alone = {}
     apart = Covers(block, asynchronous=False, split=split)
-    for own in (hides, later, back):
-        apart.add(alone, own, own.forward, apart.of_forward(own))
+    for local in (hides, later, back):
+        apart.add(alone, local, local.forward, apart.of_forward(local))
     assert alone == {"expert_comm": 30.0}

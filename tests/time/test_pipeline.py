@@ -23,9 +23,9 @@ from forescale.time.pipeline import interleaved, interleaved_stages, lay_out, pi
 def seconds(name, pp, count, *, hop=0.0, vpp=1, model=None, **passes):
     pipeline = pipeline_of(model or dense(8), name, pp, vpp, count)
     stages = pipeline.compiled.schedule.num_stages
-    given = {"forward": 2.0, "input_grad": 3.0, "weight_grad": 1.0, "copied": 0.0} | passes
+    value = {"forward": 2.0, "input_grad": 3.0, "weight_grad": 1.0, "copied": 0.0} | passes
     columns = {
-        part: np.broadcast_to(np.asarray(each, dtype=float), (1, stages)).T for part, each in given.items()
+        part: np.broadcast_to(np.asarray(item, dtype=float), (1, stages)).T for part, item in value.items()
     }
     with_messages, alone = pipeline.seconds(**columns, hop=hop)
     return float(with_messages[0]), float(alone[0])
@@ -43,16 +43,18 @@ def test_equal_stages():
 def test_candidates_differ_in_messages_or_in_passes():
     """GPipe of two micro-batches on two ranks: three rounds, and a message there and back."""
     pipeline, passes = pipeline_of(dense(8), "gpipe", 2, 1, 2), np.ones((2, 1))
-    given = {"weight_grad": passes, "copied": 0.0 * passes}
-    found = pipeline.seconds(forward=passes, input_grad=passes, hop=np.array([0.0, 0.25]), **given)
-    assert [each.tolist() for each in found] == [[9.0, 9.5], [9.0, 9.0]]
+    value = {"weight_grad": passes, "copied": 0.0 * passes}
+    result = pipeline.seconds(forward=passes, input_grad=passes, hop=np.array([0.0, 0.25]), **value)
+    assert [item.tolist() for item in result] == [[9.0, 9.5], [9.0, 9.0]]
     twice = np.array([[1.0, 2.0], [1.0, 2.0]])
-    found = pipeline.seconds(forward=twice, input_grad=twice, hop=0.25, **given)
-    assert [each.tolist() for each in found] == [[9.5, 15.5], [9.0, 15.0]]
+    result = pipeline.seconds(forward=twice, input_grad=twice, hop=0.25, **value)
+    assert [item.tolist() for item in result] == [[9.5, 15.5], [9.0, 15.0]]
 
 
 def test_only_schedules_that_cut_sequences_need_causal_attention():
-    layers = tuple(replace(each, attention=replace(each.attention, causal=False)) for each in dense(8).layers)
+    layers = tuple(
+        replace(layer, attention=replace(layer.attention, causal=False)) for layer in dense(8).layers
+    )
     model = replace(dense(8), layers=layers)
     assert seconds("gpipe", 3, 4, model=model) == seconds("gpipe", 3, 4)
     with pytest.raises(SpecError, match="causal"):
@@ -78,19 +80,19 @@ def test_ranks_share_what_they_spend_over_their_stages():
     assert folded.per_rank(np.array([[1.0], [2.0], [3.0], [4.0]]))[:, 0].tolist() == [1 + 4, 2 + 3]
     both = pipeline_of(dense(8), "dualpipe", 2, 1, 4)
     assert both.per_rank(np.array([[1.0], [2.0]]))[:, 0].tolist() == [(1 + 2) / 2] * 2
-    assert [each.in_flight.copies for each in (looped, folded, both)] == [1, 1, 2]
+    assert [item.in_flight.copies for item in (looped, folded, both)] == [1, 1, 2]
     assert (looped.ends_apart, folded.ends_apart, both.ends_apart) == (True, False, False)
 
 
 def test_losses_that_wait():
     """GPipe runs all forwards first, 1F1B goes back at once; V-Half runs another stage of the rank in between."""
     waiting = {name: pipeline_of(dense(8), name, 2, 1, 4) for name in ("gpipe", "1f1b", "zb-h1")}
-    assert {name: each.in_flight.other_losses for name, each in waiting.items()} == {
+    assert {name: item.in_flight.other_losses for name, item in waiting.items()} == {
         "gpipe": 3,
         "1f1b": 0,
         "zb-h1": 0,
     }
-    beside = {name: each.in_flight.losses_beside for name, each in waiting.items()}
+    beside = {name: item.in_flight.losses_beside for name, item in waiting.items()}
     assert beside == {"gpipe": ((1, 3),), "1f1b": ((1, 0),), "zb-h1": ((1, 0),)}
     assert pipeline_of(dense(8), "v-half", 2, 2, 4).in_flight.losses_beside == ((1, 1),)
     assert waiting["gpipe"].in_flight.held[:, 0].tolist() == [4, 4]
@@ -124,9 +126,9 @@ def stages(layers=(2, 2)):
     linears = [product(512, 16 * 64), product(8 * 64, 512), product(512, 2 * 1536), product(1536, 512)]
     activation = 2 * TOKENS * 1536 / HBM
     layer = (
-        2 * (2 + 3) * stream + 2 * rotated + core[0] + 3 * activation + sum(each[0] for each in linears),
-        2 * (3 + 1) * stream + 2 * rotated + core[1] + 5 * activation + sum(each[1] for each in linears),
-        sum(each[2] for each in linears),
+        2 * (2 + 3) * stream + 2 * rotated + core[0] + 3 * activation + sum(linear[0] for linear in linears),
+        2 * (3 + 1) * stream + 2 * rotated + core[1] + 5 * activation + sum(linear[1] for linear in linears),
+        sum(linear[2] for linear in linears),
     )
     logits, local = product(512, 8000), TOKENS * 8000 / HBM
     first, last = (
@@ -134,7 +136,7 @@ def stages(layers=(2, 2)):
         (2 * stream + logits[0] + 38 * local, 3 * stream + logits[1] + 14 * local, logits[2]),
     )
     return [
-        tuple(count * own + end for own, end in zip(layer, ends, strict=True))
+        tuple(count * item + end for item, end in zip(layer, ends, strict=True))
         for count, ends in zip(layers, (first, last), strict=True)
     ]
 
@@ -149,7 +151,7 @@ def test_one_forward_one_backward_by_name():
     """As in closed form: the first stage is crossed once, and messages show where it fills and drains."""
     software = SoftwareFactors(microbatch_overhead_s=0.003)
     result = run("1f1b", software=software)
-    first, last = (sum(each) + 0.003 for each in stages())
+    first, last = (sum(stage) + 0.003 for stage in stages())
     assert result.time_s["bubble"] == pytest.approx(first)
     assert result.time_s["pipeline_comm"] == pytest.approx(2 * HOP)
     assert result.step_time_s == pytest.approx(
@@ -182,10 +184,10 @@ def makespan(times):
 def test_weight_gradients_fill_what_a_split_backward_leaves(layers):
     """As the order of both ranks says; the slower one's own work is no wait."""
     times = stages(layers)
-    assert [str(each)[1:] for each in build_schedule("zb-h1", SHAPE, vpp=1).actions[1]] == ORDERS[1].split()
+    assert [str(item)[1:] for item in build_schedule("zb-h1", SHAPE, vpp=1).actions[1]] == ORDERS[1].split()
     result = run("zb-h1", replace(LAYOUT, stage_layers=layers))
-    own = 4 * max(map(sum, times))
-    assert result.time_s["bubble"] == pytest.approx(makespan(times) - own)
+    local = 4 * max(map(sum, times))
+    assert result.time_s["bubble"] == pytest.approx(makespan(times) - local)
     assert result.time_s["pipeline_comm"] <= 2 * HOP * (1 + 1e-9)
 
 
@@ -196,8 +198,8 @@ def test_passes_of_a_split_schedule_take_as_long_as_their_messages():
     result = run("zb-h1", layout, replace(WORK, global_batch_size=16), fabric=slow)
     layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
     times = [
-        (held / 1e7, held / 1e7 + (1 + 2) * layer / 1e7, 2 * held / 1e7)
-        for held in (2 * layer + 8000 * 512, 2 * layer + 8000 * 512 + 512)
+        (item / 1e7, item / 1e7 + (1 + 2) * layer / 1e7, 2 * item / 1e7)
+        for item in (2 * layer + 8000 * 512, 2 * layer + 8000 * 512 + 512)
     ]
     assert result.time_s["bubble"] == pytest.approx(makespan(times) - 4 * sum(times[1]))
 
@@ -211,13 +213,13 @@ def test_all_forwards_first():
 def test_copies_of_a_bidirectional_pipeline_exchange_reduced_gradients():
     """Both ranks hold the whole model; beside dp 3's own traffic each sends its shard of gradients in fp32."""
     bare = Overlap(grad_reduce=False, param_gather=False)
-    held = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536) + 2 * 8000 * 512 + 512
+    kept = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536) + 2 * 8000 * 512 + 512
     layout = Layout(pp=2, dp_shard=3, micro_batch_size=2, overlap=bare)
-    found = run("dualpipe", layout, replace(WORK, global_batch_size=24)).time_s["data_comm"]
-    own = 2 / 3 * (4 + 2) * held / LINK
-    assert found == pytest.approx(own + 4 * held / 3 / LINK)
+    data_comm = run("dualpipe", layout, replace(WORK, global_batch_size=24)).time_s["data_comm"]
+    local = 2 / 3 * (4 + 2) * kept / LINK
+    assert data_comm == pytest.approx(local + 4 * kept / 3 / LINK)
     single = run("1f1b", layout, replace(WORK, global_batch_size=24)).time_s["data_comm"]
-    assert single < own
+    assert single < local
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "1f1b"])
@@ -243,11 +245,11 @@ def test_copies_exchange_experts_over_their_own_shards():
     model = replace(MODEL, layers=(routed,) * 4)
     layout = Layout(pp=2, dp_shard=4, ep=2, micro_batch_size=2, overlap=bare, schedule="dualpipe")
     work = replace(WORK, global_batch_size=32)
-    found = project(model, toy.cluster(8), layout, work, costs=toy.costs()).time_s["data_comm"]
+    data_comm = project(model, toy.cluster(8), layout, work, costs=toy.costs()).time_s["data_comm"]
     dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 8) + 2 * 8000 * 512 + 512
     expert = 4 * 4 * 3 * 512 * 384
-    own = (3 / 4 * (4 + 2) * dense + 1 / 2 * (4 + 2) * expert) / LINK
-    assert found == pytest.approx(own + 4 * (dense / 4 + expert / 2) / LINK)
+    local = (3 / 4 * (4 + 2) * dense + 1 / 2 * (4 + 2) * expert) / LINK
+    assert data_comm == pytest.approx(local + 4 * (dense / 4 + expert / 2) / LINK)
 
 
 def test_automatic_schedules_count_what_waits_for_weight_gradients_as_their_authors_do():
@@ -258,21 +260,21 @@ def test_automatic_schedules_count_what_waits_for_weight_gradients_as_their_auth
     built = pipeline_of(dense(8), "zb-2p", 8, 1, 24, weight_part=0.366).compiled.schedule
     theirs = [15.93, 15.66, 15.03, 14.49, 13.22, 11.95, 10.69, 9.42]
     assert peak_activations(built, 0.366) == pytest.approx(theirs, abs=0.01)
-    asked = Workload(seq_len=1024, global_batch_size=24)
-    _, found = lay_out(model, Layout(pp=8, schedule="zb-2p"), asked)
+    question = Workload(seq_len=1024, global_batch_size=24)
+    _, result = lay_out(model, Layout(pp=8, schedule="zb-2p"), question)
     part = counted_weight_part(model, 1024)
     same = pipeline_of(model, "zb-2p", 8, 1, 24, weight_part=part)
-    assert found.in_flight.held.tolist() == same.in_flight.held.tolist()
+    assert result.in_flight.held.tolist() == same.in_flight.held.tolist()
 
 
 def test_ranks_of_interleaved_1f1b_hold_their_warm_up_and_one_pass_more():
     """2 (p − 1 − r) + (v − 1) p + 1 passes of two layers each: 5 on the first rank of two, 3 on the last."""
     plan = interleaved_stages(dense(8), pp=2, vpp=2)
-    held = np.max([each.counts.sum(axis=1) for each in plan.moments], axis=0)
-    assert held[np.argsort(plan.index)].tolist() == [10.0, 6.0]
+    kept = np.max([moment.counts.sum(axis=1) for moment in plan.moments], axis=0)
+    assert kept[np.argsort(plan.index)].tolist() == [10.0, 6.0]
     named = pipeline_of(dense(8), "interleaved-1f1b", 2, 2, 8).ranks
-    held = np.max([each.counts.sum(axis=1) for each in named.moments], axis=0)
-    assert held[np.argsort(named.index)].tolist() == [10.0, 6.0]
+    kept = np.max([moment.counts.sum(axis=1) for moment in named.moments], axis=0)
+    assert kept[np.argsort(named.index)].tolist() == [10.0, 6.0]
     assert not interleaved_stages(dense(8), pp=2, vpp=1).moments, (
         "all layers of a rank are in flight equally often"
     )
@@ -285,8 +287,8 @@ def test_groups_of_micro_batches_hold_what_a_simulated_schedule_does(group, coun
     built = build_schedule(
         "interleaved-1f1b", Request(pp=2, vpp=2, num_microbatches=count, group_size=group), vpp=2
     )
-    held = np.max([each.counts.sum(axis=1) for each in plan.moments], axis=0)
-    assert held[np.argsort(plan.index)] == pytest.approx(2 * 2 * peak_activations(built))
+    kept = np.max([moment.counts.sum(axis=1) for moment in plan.moments], axis=0)
+    assert kept[np.argsort(plan.index)] == pytest.approx(2 * 2 * peak_activations(built))
     beside, others = losses_beside(built)
     assert (pipeline.in_flight.losses_beside, pipeline.in_flight.other_losses) == (beside, others)
     assert (others > 0) == (count % group > 0)
@@ -301,11 +303,11 @@ def test_a_step_in_groups_is_as_long_as_one_of_pp():
         )
         for group in (None, 2, 3, 5, 12, 24)
     }
-    assert {each.step_time_s for each in steps.values()} == {steps[None].step_time_s}
-    held = [each.memory.stages[0].activations_bytes for each in steps.values()]
-    assert held[0] == held[1]
-    assert held[1:] == sorted(held[1:])
-    assert held[1] < held[-1]
+    assert {step.step_time_s for step in steps.values()} == {steps[None].step_time_s}
+    activations_byteses = [step.memory.stages[0].activations_bytes for step in steps.values()]
+    assert activations_byteses[0] == activations_byteses[1]
+    assert activations_byteses[1:] == sorted(activations_byteses[1:])
+    assert activations_byteses[1] < activations_byteses[-1]
 
 
 def test_micro_batches_of_groups_need_not_be_a_multiple_of_pp():
@@ -313,7 +315,9 @@ def test_micro_batches_of_groups_need_not_be_a_multiple_of_pp():
     short = project(MODEL, toy.cluster(2), layout, work, costs=toy.costs())
     whole = project(MODEL, toy.cluster(2), layout, replace(work, global_batch_size=12), costs=toy.costs())
     once = whole.step_time_s - short.step_time_s
-    assert once == pytest.approx(max(each.forward_s + each.backward_s for each in short.stage_times))
+    assert once == pytest.approx(
+        max(stage_time.forward_s + stage_time.backward_s for stage_time in short.stage_times)
+    )
     with pytest.raises(SpecError, match="divisible by pp 2"):
         project(MODEL, toy.cluster(2), replace(layout, microbatch_group=None), work, costs=toy.costs())
 
@@ -326,7 +330,9 @@ def test_pieces_of_a_sequence_take_their_shares_of_attention(recompute):
     core = 2 * max(2 * scores, moved), 2 * max(5 * scores, 2 * moved)  # of two layers
     layout = replace(LAYOUT, recompute=recompute)
     result = run("seq1f1b", layout, replace(WORK, global_batch_size=2))
-    forward, backward = zip(*((each.forward_s, each.backward_s) for each in result.stage_times), strict=True)
+    forward, backward = zip(
+        *((stage_time.forward_s, stage_time.backward_s) for stage_time in result.stage_times), strict=True
+    )
     again = 0.0
     if recompute.granularity == "full":  # layers, not the rows of the embedding
         core, again = (core[0], core[1] + core[0]), stages()[0][0] - 2 * 2 * TOKENS * 512 / HBM
@@ -335,9 +341,9 @@ def test_pieces_of_a_sequence_take_their_shares_of_attention(recompute):
     def halves(seconds, attention):
         return seconds / 2 - attention / 4, seconds / 2 + attention / 4
 
-    (up, over), (down, under) = (halves(each, core[0]) for each in forward)
-    (first, late), (last, early) = (halves(each, core[1]) for each in backward)
+    (up, over), (down, under) = (halves(item, core[0]) for item in forward)
+    (first, late), (last, early) = (halves(item, core[1]) for item in backward)
     second = max(up + down, up + over) + under  # both forwards of the second rank
     makespan = max(second + early + late, second + early + last) + first
-    work = max(sum(each) for each in zip(forward, backward, strict=True))
+    work = max(sum(item) for item in zip(forward, backward, strict=True))
     assert result.time_s["bubble"] == pytest.approx(makespan - work)

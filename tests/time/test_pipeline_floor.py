@@ -28,18 +28,18 @@ def built(family):
                 yield request, build_schedule(family.name, request, vpp=vpp)
 
 
-@pytest.mark.parametrize("family", families(), ids=lambda each: each.name)
+@pytest.mark.parametrize("family", families(), ids=lambda item: item.name)
 def test_no_schedule_holds_less_than_its_family_says(family):
-    found = 0
+    result = 0
     for request, schedule in built(family):
         ranks = np.arange(request.pp, dtype=float)
         least = family.held(RankShape(rank=ranks, pp=request.pp, num_microbatches=request.num_microbatches))
         assert (least <= peak_activations(schedule, weight_part=0.0)).all(), request
-        found += 1
-    assert found
+        result += 1
+    assert result
 
 
-@pytest.mark.parametrize("family", families(), ids=lambda each: each.name)
+@pytest.mark.parametrize("family", families(), ids=lambda item: item.name)
 def test_stages_lie_where_the_floor_puts_them(family):
     for request, schedule in built(family):
         assert schedule.placement == family.place(request.pp, request.vpp)
@@ -106,10 +106,10 @@ def test_what_lies_before_ranks(name, pp, vpp, layers, pieces, apart):
     shapes = [(pp, vpp, 8), (pp, vpp, 16)]
     floor, ranks, which = floor_of(dense(8), name, shapes, recompute=[Recompute()] * 2, num_splits=3)
     (before,) = floor.before.counts
-    assert before.tolist() == [[each] for each in layers]
-    assert floor.before.first.tolist() == [[float(each > 0)] for each in layers]
+    assert before.tolist() == [[layer] for layer in layers]
+    assert floor.before.first.tolist() == [[float(layer > 0)] for layer in layers]
     assert not floor.before.last.any()
     assert (floor.in_flight.num_splits, floor.ends_apart) == (pieces, apart)
     assert (which.tolist(), ranks.first.shape[1]) == ([0, 0], 1)
     several = [] if name.endswith("1f1b") else [[8 / pp * (1 + (name == "dualpipe"))]] * len(layers)
-    assert [each.counts[0].tolist() for each in ranks.moments] == ([several] if several else [])
+    assert [moment.counts[0].tolist() for moment in ranks.moments] == ([several] if several else [])

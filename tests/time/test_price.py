@@ -69,14 +69,14 @@ def pricing(degrees=None):
 
 def blocks(model, degrees=None):
     plain, choices = split_layout(STRATEGY)
-    given = workload()
+    value = workload()
     return build_blocks(
         model,
         ShardingRules(
             degrees=degrees or plain,
             choices=choices,
-            precision=given.precision,
-            seq_len=float(given.seq_len),
+            precision=value.precision,
+            seq_len=float(value.seq_len),
         ),
     )
 
@@ -85,8 +85,8 @@ def everything(priced):
     return [
         (op, seconds)
         for block in priced.all()
-        for own in block.operators.values()
-        for op, seconds in own.primitives
+        for operator in block.operators.values()
+        for op, seconds in operator.primitives
     ]
 
 
@@ -96,20 +96,20 @@ def arrays(count):
 
 
 def test_equal_operators_are_priced_once():
-    own = pricing()
+    local = pricing()
     for _ in range(3):
-        own.seconds(Gemm(m=4096.0, n=512.0, k=1024.0))
-        own.provenance(Gemm(m=4096.0, n=512.0, k=1024.0))
-    assert len(own.models.compute.asked) == 2
+        local.seconds(Gemm(m=4096.0, n=512.0, k=1024.0))
+        local.provenance(Gemm(m=4096.0, n=512.0, k=1024.0))
+    assert len(local.models.compute.asked) == 2
 
 
 def test_operators_over_arrays_or_terms_are_priced_as_they_come():
-    own = pricing()
+    local = pricing()
     for size in (np.array([1.0, 2.0]), Term(1.0, name="size")):
         for _ in range(2):
-            own.seconds(Elementwise(bytes_moved=size))
-            own.provenance(Elementwise(bytes_moved=size))
-    assert len(own.models.compute.asked) == 8
+            local.seconds(Elementwise(bytes_moved=size))
+            local.provenance(Elementwise(bytes_moved=size))
+    assert len(local.models.compute.asked) == 8
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
@@ -124,8 +124,8 @@ def test_a_layout_in_numbers_takes_what_it_takes_among_others():
     numbers = everything(price_blocks(blocks(moe()), pricing()))
     among = everything(price_blocks(blocks(moe(), arrays(3)), pricing(arrays(3))))
     assert len(numbers) == len(among)
-    for (_, alone), (_, each) in zip(numbers, among, strict=True):
-        assert np.all(np.asarray(each) == alone)
+    for (_, alone), (_, item) in zip(numbers, among, strict=True):
+        assert np.all(np.asarray(item) == alone)
 
 
 def test_shares_count_what_a_tower_takes():
@@ -140,7 +140,7 @@ def test_shares_count_what_a_tower_takes():
     prepared = prepare(question)
     priced = prepared.priced.priced
     spent = sum(seconds for _, seconds in all_origins(priced, prepared.plan, num_mtp=0))
-    once = {id(block): sum(own.seconds for own in block.origins) for block in priced.all()}
+    once = {id(block): sum(origin.seconds for origin in block.origins) for block in priced.all()}
     layers = sum(
         count * once[id(block)]
         for block, count in zip(priced.layers, prepared.plan.counts.sum(axis=0), strict=True)
@@ -153,19 +153,21 @@ def test_shares_count_what_a_tower_takes():
 def test_seconds_of_kernels_are_told_apart_by_operator_and_those_of_messages_are_not():
     for block in price_blocks(blocks(moe()), pricing()).all():
         passes = {
-            name: (own.forward, own.backward_input, own.backward_weight)
-            for name, own in block.operators.items()
+            name: (operator.forward, operator.backward_input, operator.backward_weight)
+            for name, operator in block.operators.items()
         }
-        found = {}
+        result = {}
         for (_, name), seconds in block.spent.items():
-            found[name] = found.get(name, 0.0) + seconds
-        messages = found.pop(None, 0.0)
+            result[name] = result.get(name, 0.0) + seconds
+        messages = result.pop(None, 0.0)
         assert messages == pytest.approx(
-            sum(sum(each[1].values()) for own in passes.values() for each in own)
+            sum(sum(item[1].values()) for pass_ in passes.values() for item in pass_)
         )
-        computed = {name: sum(each[0] for each in own) for name, own in passes.items()}
-        assert found == pytest.approx({name: seconds for name, seconds in computed.items() if name in found})
-        assert sum(found.values()) == pytest.approx(sum(computed.values()))
+        computed = {name: sum(item[0] for item in pass_) for name, pass_ in passes.items()}
+        assert result == pytest.approx(
+            {name: seconds for name, seconds in computed.items() if name in result}
+        )
+        assert sum(result.values()) == pytest.approx(sum(computed.values()))
 
 
 def test_messages_of_one_part_add_up():
@@ -184,7 +186,7 @@ def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
 
     def spent(**seconds):
         return SimpleNamespace(
-            spent={tuple(each.split("_")) if "_" in each else (each, None): s for each, s in seconds.items()}
+            spent={tuple(item.split("_")) if "_" in item else (item, None): s for item, s in seconds.items()}
         )
 
     parts = PerBlock(
@@ -195,26 +197,26 @@ def test_where_seconds_come_from_counts_every_block_as_often_as_it_is_met():
         vision=((5, spent(fitted_norm=0.5, measured=4.0)),),
     )
     plan = SimpleNamespace(counts=np.array([[2.0, 0.0], [1.0, 4.0]]))
-    found = time_sources(parts, plan, num_mtp=2)
+    result = time_sources(parts, plan, num_mtp=2)
     kernels = {"measured": 21.0, "restored": 10.0, "interpolated": 12.0, "fitted": 4.5, "roofline": 59.0}
     messages = {"measured": 20.0, "restored": 0.0, "interpolated": 0.0, "fitted": 17.0, "roofline": 3.0}
-    assert found.kernel_shares == pytest.approx({kind: each / 106.5 for kind, each in kernels.items()})
-    both = {kind: (each + messages[kind]) / 146.5 for kind, each in kernels.items()}
-    assert found.shares == pytest.approx(both)
-    assert found.not_measured == ("up", "loss", "norm", "rows")
+    assert result.kernel_shares == pytest.approx({kind: kernel / 106.5 for kind, kernel in kernels.items()})
+    both = {kind: (kernel + messages[kind]) / 146.5 for kind, kernel in kernels.items()}
+    assert result.shares == pytest.approx(both)
+    assert result.not_measured == ("up", "loss", "norm", "rows")
 
 
 @pytest.mark.parametrize("graphs", ["partial", "none"])
 def test_nothing_of_the_ends_and_the_tower_is_offloaded_or_captured(graphs):
     """Of a decoder layer the norm's input leaves in 2 bytes, and a statistic of 4 for each of 2,048 tokens."""
-    strategy = Layout(graphs=graphs, offload=Offload(modules=("mlp_norm",)))
+    layout = Layout(graphs=graphs, offload=Offload(modules=("mlp_norm",)))
     work = replace(workload(global_batch_size=1), images=Images(count=2))
-    held = prepare(asked(sees(), cluster(1), strategy, work)).priced.under(Recompute()).bytes
-    (layer,) = held.layers
+    kept = prepare(asked(sees(), cluster(1), layout, work)).priced.under(Recompute()).bytes
+    (layer,) = kept.layers
     assert layer.taken.offloaded == 2048 * (2 * 1024 + 4)
-    for each in (held.embedding, held.head, *(block for _, block in held.vision)):
-        assert (each.taken.offloaded, each.taken.captured) == (0.0, None)
-        assert (each.left.offloaded, each.left.captured) == (0.0, None)
+    for item in (kept.embedding, kept.head, *(block for _, block in kept.vision)):
+        assert (item.taken.offloaded, item.taken.captured) == (0.0, None)
+        assert (item.left.offloaded, item.left.captured) == (0.0, None)
     assert (layer.taken.captured is None) is (layer.left.captured is None) is (graphs == "none")
 
 
@@ -244,7 +246,7 @@ def test_kernels_of_a_measured_pass_take_what_was_measured(rule, timed, part, se
     operator = Operator(
         name="own", part=part, **dict.fromkeys(names, (kernels, message, kernels)), reads=(), writes=()
     )
-    own = PricedOperator(
+    priced_operator = PricedOperator(
         operator=operator,
         **dict.fromkeys(names, (8.0, {"tensor_comm": 7.0})),
         forward_flops=1.0,
@@ -259,24 +261,24 @@ def test_kernels_of_a_measured_pass_take_what_was_measured(rule, timed, part, se
         groups={"tp": SimpleNamespace(num_ranks=2)},
     )
     for nth, name in enumerate(names):
-        found = _restored(own, {name: Timed(operators=timed, tp=5)}, where)
-        assert getattr(found, name) == (seconds, {"tensor_comm": 7.0})
-        spent = [each for _, each in found.primitives]
+        restored = _restored(priced_operator, {name: Timed(operators=timed, tp=5)}, where)
+        assert getattr(restored, name) == (seconds, {"tensor_comm": 7.0})
+        spent = [item for _, item in restored.primitives]
         share = seconds / 8.0
         assert spent[3 * nth : 3 * nth + 3] == [2.0 * share, 7.0, 6.0 * share]
         assert spent[: 3 * nth] + spent[3 * nth + 3 :] == [2.0, 7.0, 6.0] * 2
-        launches = found.forward_kernels, found.backward_kernels, found.weight_kernels
+        launches = restored.forward_kernels, restored.backward_kernels, restored.weight_kernels
         assert launches == ((0.0, 13.0, 5.0) if nth == 0 else (11.0, 0.0, 0.0))
-        assert {getattr(found, each)[0] for each in names if each != name} == {8.0}
+        assert {getattr(restored, item)[0] for item in names if item != name} == {8.0}
 
 
 def test_blocks_that_were_measured_are_priced_by_that():
     """One pass of one block three times as long; nothing else is."""
-    own, (block, *_) = pricing(), blocks(moe()).layers
+    local, (block, *_) = pricing(), blocks(moe()).layers
     anchor = SimpleNamespace(rule="model", blocks={block.name: {"forward": Timed(operators={}, tp=1)}})
-    anchored = Pricing(models=replace(own.models, anchor=anchor), groups=own.groups)
-    plain, found = (price_operators(block, each).operators for each in (own, anchored))
-    assert plain.keys() == found.keys()
-    for name, each in plain.items():
-        assert found[name].forward == (pytest.approx(3 * each.forward[0]), each.forward[1])
-        assert found[name].backward_input == each.backward_input
+    anchored = Pricing(models=replace(local.models, anchor=anchor), groups=local.groups)
+    plain, result = (price_operators(block, item).operators for item in (local, anchored))
+    assert plain.keys() == result.keys()
+    for name, item in plain.items():
+        assert result[name].forward == (pytest.approx(3 * item.forward[0]), item.forward[1])
+        assert result[name].backward_input == item.backward_input

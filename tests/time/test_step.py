@@ -46,8 +46,8 @@ def core(batch, seq, heads, kv, size):
     """Causal: half of the square and the diagonal; two products forward, five backward."""
     pairs = seq * (seq + 1) / 2 + seq / 2
     moved = 2 * batch * seq * (2 * heads + 2 * kv) * size / HBM
-    each = 2 * batch * heads * pairs * size / RATE
-    return max(2 * each, moved), max(5 * each, 2 * moved)
+    item = 2 * batch * heads * pairs * size / RATE
+    return max(2 * item, moved), max(5 * item, 2 * moved)
 
 
 def ring(size, ranks, link):
@@ -89,7 +89,7 @@ def dense_stages():
     rows = 2 * tokens * h / HBM
     first = both | {
         "embedding": (2 * rows, 5 * rows),
-        "tensor_comm": tuple(each + gather for each in both["tensor_comm"]),
+        "tensor_comm": tuple(item + gather for item in both["tensor_comm"]),
     }
     logits, local = product(tokens, h, 4000), tokens * 4000 / HBM
     forward, backward = both["tensor_comm"]
@@ -102,7 +102,7 @@ def dense_stages():
 
 
 def total(stage, index):
-    return sum(each[index] for each in stage.values())
+    return sum(item[index] for item in stage.values())
 
 
 def run(model, layout, work, fabric=None, shared=None, software=SOFTWARE):
@@ -122,11 +122,11 @@ def dense_parts():
     engine = 0.003  # once per micro-batch
     times = [total(stage, 0) + total(stage, 1) + engine for stage in stages]
     assert times[1] > times[0]
-    parts = {part: COUNT * sum(each) for part, each in stages[1].items()}
+    parts = {part: COUNT * sum(item) for part, item in stages[1].items()}
     hop = 2 * (2 * 512 / 2) * 512 / link
-    held = [2 * per_layer() + 8000 / 2 * 512, 2 * per_layer() + 512 + 8000 / 2 * 512]
+    kept = [2 * per_layer() + 8000 / 2 * 512, 2 * per_layer() + 512 + 8000 / 2 * 512]
     shown = []
-    for stage, parameters in zip(stages, held, strict=True):
+    for stage, parameters in zip(stages, kept, strict=True):
         forward, backward = total(stage, 0), total(stage, 1) + engine
         reduced, gathered = ring(4 * parameters, 3, link), ring(2 * parameters, 3, link)
         shown.append(max(reduced - backward, reduced / 2) + max(gathered - forward, gathered / 2))
@@ -134,7 +134,7 @@ def dense_parts():
         "bubble": times[0],  # (p - 1) of the others' time
         "pipeline_comm": 2 * (2 - 1) * hop + COUNT * 2 * hop,
         "data_comm": max(shown),
-        "optimizer": (2 * 12 + 4 + 2) * max(held) / 3 / HBM,  # states read and written, gradient, weight
+        "optimizer": (2 * 12 + 4 + 2) * max(kept) / 3 / HBM,  # states read and written, gradient, weight
         "overhead": COUNT * engine + 0.125,
     }
 
@@ -144,14 +144,14 @@ def test_dense_step():
     parts, result = run(DENSE, LAYOUT, WORK)
     assert parts == pytest.approx(dense_parts(), rel=1e-9)
     assert result.step_time_s == pytest.approx(sum(dense_parts().values()), rel=1e-9)
-    for stage, found in zip(dense_stages(), result.stage_times, strict=True):
-        assert found.forward_s == pytest.approx(total(stage, 0), rel=1e-9)
-        assert found.backward_s == pytest.approx(total(stage, 1) + 0.003, rel=1e-9)
+    for stage, stage_time in zip(dense_stages(), result.stage_times, strict=True):
+        assert stage_time.forward_s == pytest.approx(total(stage, 0), rel=1e-9)
+        assert stage_time.backward_s == pytest.approx(total(stage, 1) + 0.003, rel=1e-9)
 
 
 def test_replicas_and_stages_of_zero_exchange_different_bytes():
     """Without overlap, all of it shows: an all-reduce, or its two halves with weights for the second."""
-    bare, link, held = (
+    bare, link, kept = (
         Overlap(grad_reduce=False, param_gather=False),
         100e9,
         2 * per_layer() + 512 + 4000 * 512,
@@ -160,13 +160,13 @@ def test_replicas_and_stages_of_zero_exchange_different_bytes():
     def shown(**changes):
         return run(DENSE, replace(LAYOUT, overlap=bare, **changes), WORK)[0]["data_comm"]
 
-    assert shown(zero=0) == pytest.approx(2 * ring(4 * held, 3, link))
+    assert shown(zero=0) == pytest.approx(2 * ring(4 * kept, 3, link))
     for zero in (1, 2):
-        assert shown(zero=zero) == pytest.approx(ring(4 * held, 3, link) + ring(2 * held, 3, link))
+        assert shown(zero=zero) == pytest.approx(ring(4 * kept, 3, link) + ring(2 * kept, 3, link))
     # Parameters stay whole behind a pipeline: once a step, too.
-    assert shown(zero=3) == pytest.approx(ring(4 * held, 3, link) + ring(2 * held, 3, link))
+    assert shown(zero=3) == pytest.approx(ring(4 * kept, 3, link) + ring(2 * kept, 3, link))
     # 3 replicas that hold everything: sums travel twice, nothing is sharded or gathered.
-    assert shown(dp_replicate=3, dp_shard=1) == pytest.approx(2 * ring(4 * held, 3, link))
+    assert shown(dp_replicate=3, dp_shard=1) == pytest.approx(2 * ring(4 * kept, 3, link))
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
@@ -174,7 +174,7 @@ def test_parameters_that_stay_whole_keep_no_pass_waiting(schedule):
     """Behind a pipeline stage 3 sends what stage 2 does, however slow the network and whatever hides it."""
     fabric = toy.cluster(12, Tier(name="toy", size=0, bandwidth=1e8, latency=0.0))
     layouts = (replace(LAYOUT, schedule=schedule, zero=zero) for zero in (2, 3))
-    shards, whole = (run(DENSE, each, WORK, fabric)[0] for each in layouts)
+    shards, whole = (run(DENSE, layout, WORK, fabric)[0] for layout in layouts)
     assert shards == whole
 
 
@@ -182,22 +182,22 @@ def test_sharding_parameters_gathers_them_twice_and_reduces_once_per_micro_batch
     """FSDP over 3 without pipeline, block by block; HSDP sums the shards of 2 replicas once a step."""
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
     layout = Layout(tp=2, dp_shard=3, zero=3, micro_batch_size=2, overlap=bare)
-    held = 4 * per_layer() + 8000 / 2 * 512 + 512 + 8000 / 2 * 512
-    each = 2 * ring(2 * held, 3, link) + ring(4 * held, 3, link)
-    assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(COUNT * each)
-    once = 2 * ring(4 * held / 3, 2, link)
+    kept = 4 * per_layer() + 8000 / 2 * 512 + 512 + 8000 / 2 * 512
+    item = 2 * ring(2 * kept, 3, link) + ring(4 * kept, 3, link)
+    assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(COUNT * item)
+    once = 2 * ring(4 * kept / 3, 2, link)
     hybrid = run(DENSE, replace(layout, dp_replicate=2), replace(WORK, global_batch_size=48))[0]
-    assert hybrid["data_comm"] == pytest.approx(COUNT * each + once)
+    assert hybrid["data_comm"] == pytest.approx(COUNT * item + once)
 
 
 def test_context_ranks_share_the_reduction_of_what_they_copy():
     """cp 3 and dp 2 hold the same weights: six shards."""
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
     layout = Layout(tp=2, cp=3, dp_shard=2, overlap=bare)
-    held = 4 * per_layer() + 8000 * 512 + 512
+    kept = 4 * per_layer() + 8000 * 512 + 512
     work = Workload(seq_len=384, global_batch_size=4)
     assert run(DENSE, layout, work)[0]["data_comm"] == pytest.approx(
-        ring(4 * held, 6, link) + ring(2 * held, 6, link)
+        ring(4 * kept, 6, link) + ring(2 * kept, 6, link)
     )
 
 
@@ -210,11 +210,11 @@ def test_what_a_slower_link_shows_beyond_the_pass_that_hides_it():
     parts = result.time_s
     layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
     blocks = [layer, layer, 8000 * 512, 8000 * 512 + 512]
-    gathers = [ring(2 * each, 3, 1e9) for each in blocks]
+    gathers = [ring(2 * block, 3, 1e9) for block in blocks]
     hidden = (parts["attention"] + parts["ffn"] + parts["norm"] + parts["embedding"] + parts["head"]) / COUNT
-    each = sum(4 * gather for gather in gathers) - hidden + 3 * gathers[0]
+    item = sum(4 * gather for gather in gathers) - hidden + 3 * gathers[0]
     assert parts["data_comm"] == pytest.approx(
-        COUNT * each
+        COUNT * item
     )  # all compute hides something: gathers are longer
 
 
@@ -230,10 +230,10 @@ def test_what_overlaps_shows_its_end(gathers, reduces):
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=1e8, latency=0.0))
     parts, result = run(DENSE, layout, WORK, fabric, software=SoftwareFactors())
     layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
-    held, (stage,) = 4 * layer + 2 * 8000 * 512 + 512, result.stage_times
+    kept, (stage,) = 4 * layer + 2 * 8000 * 512 + 512, result.stage_times
     hidden = gathers * stage.forward_s + (gathers or reduces) * stage.backward_s
     ends = (2 * gathers + 4 * reduces) * layer
-    assert parts["data_comm"] == pytest.approx(COUNT * (ring(8 * held + ends, 3, 1e8) - hidden))
+    assert parts["data_comm"] == pytest.approx(COUNT * (ring(8 * kept + ends, 3, 1e8) - hidden))
 
 
 ROUTED = Layer(
@@ -268,8 +268,13 @@ def moe_stages():
         "norm": (2 * (2 + 3) * stream, 2 * (3 + 1) * stream),
         "attention": (qkv[0] + rotary + scores[0] + out[0], sum(qkv[1:]) + rotary + scores[1] + sum(out[1:])),
         "moe": (
-            sum(each[0] for each in linears) + top_k + permutes + 3 * activation + 3 * shared + 3 * stream,
-            sum(each[1] + each[2] for each in linears) + top_k + permutes + 5 * activation + 5 * shared,
+            sum(linear[0] for linear in linears)
+            + top_k
+            + permutes
+            + 3 * activation
+            + 3 * shared
+            + 3 * stream,
+            sum(linear[1] + linear[2] for linear in linears) + top_k + permutes + 5 * activation + 5 * shared,
         ),
         "expert_comm": (counts + 2 * exchange, 2 * exchange),
     }
@@ -284,14 +289,14 @@ def moe_parts():
     stages, engine, count = moe_stages(), 2 * 0.003, 4  # two chunks
     times = [total(stage, 0) + total(stage, 1) + engine for stage in stages]
     assert times[1] > times[0]
-    parts = {part: count * sum(each) for part, each in stages[1].items()}
+    parts = {part: count * sum(item) for part, item in stages[1].items()}
     hop = 2 * 2 * 512 * 512 / FAR  # ranks of a pipeline stand on different nodes
     traffic = 2 * 2 * hop
     dense = 4 * (2 * 512 + 512 * 16 * 64 + 512 * 512 + 512 * 16 + 3 * 512 * 256)
     expert = 4 * 3 * 4 * 512 * 384  # of 16 experts, four
-    held = [dense + 6000 * 512, dense + 512 + 6000 * 512]
+    kept = [dense + 6000 * 512, dense + 512 + 6000 * 512]
     shown = []
-    for stage, parameters in zip(stages, held, strict=True):
+    for stage, parameters in zip(stages, kept, strict=True):
         forward, backward = total(stage, 0), total(stage, 1) + engine
         reduced = ring(4 * parameters, 8, NEAR) + ring(4 * expert, 2, NEAR)
         gathered = ring(2 * parameters, 8, NEAR) + ring(2 * expert, 2, NEAR)
@@ -305,7 +310,7 @@ def moe_parts():
         "bubble": times[0] / 2,  # interleaved in two
         "pipeline_comm": 2 * hop + count * (traffic - min(times[1], traffic)),
         "data_comm": max(shown),
-        "optimizer": (2 * 12 + 4 + 2) * (max(held) / 8 + expert / 2) / HBM,
+        "optimizer": (2 * 12 + 4 + 2) * (max(kept) / 8 + expert / 2) / HBM,
         "overhead": count * engine + 0.125,
     }
     parts["overhead"] += 0.02 * sqrt(2 * log(16)) * sum(parts.values())  # the slowest of 16 devices
@@ -326,8 +331,8 @@ def test_a_step_sums_the_tokens_of_every_expert_once():
     layer = replace(ROUTED, ffn=replace(ROUTED.ffn, score_bias=True))
     layout = Layout(dp_shard=8, ep=4, overlap=Overlap(grad_reduce=False, param_gather=False))
     plain, biased = (
-        run(replace(MOE, layers=(each,) * 8), layout, replace(WORK, global_batch_size=8))[0]["data_comm"]
-        for each in (ROUTED, layer)
+        run(replace(MOE, layers=(item,) * 8), layout, replace(WORK, global_batch_size=8))[0]["data_comm"]
+        for item in (ROUTED, layer)
     )
     counts, biases = 2 * ring(4 * 8 * 16, 8, 100e9), ring((4 + 2) * 8 * 16, 8, 100e9)
     assert biased - plain == pytest.approx(counts + biases, rel=1e-6)
@@ -364,9 +369,9 @@ def test_messages_longer_than_a_stage_show_what_is_left():
 def test_gradients_that_are_sharded_travel_once_a_step(zero):
     bare, link = Overlap(grad_reduce=False, param_gather=False), 100e9
     layout = Layout(tp=2, dp_shard=3, zero=zero, micro_batch_size=2, overlap=bare)
-    held = 4 * per_layer() + 8000 * 512 + 512
+    kept = 4 * per_layer() + 8000 * 512 + 512
     assert run(DENSE, layout, WORK)[0]["data_comm"] == pytest.approx(
-        ring(4 * held, 3, link) + ring(2 * held, 3, link)
+        ring(4 * kept, 3, link) + ring(2 * kept, 3, link)
     )
 
 
@@ -375,8 +380,8 @@ def test_reductions_hide_behind_backward_and_gathers_behind_forward():
     fabric = toy.cluster(3, Tier(name="toy", size=0, bandwidth=5e9, latency=0.0))
     engine = toy.costs(SoftwareFactors(microbatch_overhead_s=0.0005))  # part of the backward it was asked for
     result = project(DENSE, fabric, layout, WORK, costs=engine)
-    held = 4 * (2 * per_layer() - 2 * 512) + 2 * 8000 * 512 + 512
-    reduced, gathered, (stage,) = ring(4 * held, 3, 5e9), ring(2 * held, 3, 5e9), result.stage_times
+    kept = 4 * (2 * per_layer() - 2 * 512) + 2 * 8000 * 512 + 512
+    reduced, gathered, (stage,) = ring(4 * kept, 3, 5e9), ring(2 * kept, 3, 5e9), result.stage_times
     shown = (reduced - stage.backward_s) + (gathered - stage.forward_s)
     assert min(reduced * 3 / 4 - stage.backward_s, gathered * 3 / 4 - stage.forward_s) > 0
     assert result.time_s["data_comm"] == pytest.approx(shown)
@@ -462,8 +467,8 @@ def test_weights_gathered_one_by_one_show_the_first_alone():
     """At both ends of a micro-batch: of a layer's messages the share of its largest weight, gate and up apart."""
     layout = Layout(dp_shard=3, zero=3, micro_batch_size=2)
     blocks, weights = (
-        run(DENSE, replace(layout, kernels=Kernels(gathers_each_weight=each)), WORK)[0]["data_comm"]
-        for each in (False, True)
+        run(DENSE, replace(layout, kernels=Kernels(gathers_each_weight=item)), WORK)[0]["data_comm"]
+        for item in (False, True)
     )
     layer = 2 * 512 + 512 * 16 * 64 + 512 * 512 + 3 * 512 * 1536
     ends = ring(2 * layer, 3, 100e9) + ring(4 * layer, 3, 100e9)
@@ -490,8 +495,8 @@ def test_the_host_launches_tensors_of_the_update_one_by_one():
     assert result.time_s["overhead"] == pytest.approx(tensors / 3 * 0.002 - result.time_s["optimizer"])
     flat = replace(layout, kernels=Kernels(flat_update=True))
     whole = replace(layout, zero=3)
-    for each in (flat, whole):
-        assert project(DENSE, toy.cluster(3), each, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
+    for item in (flat, whole):
+        assert project(DENSE, toy.cluster(3), item, WORK, costs=toy.costs(software)).time_s["overhead"] == 0.0
     kept = replace(layout, kernels=Kernels(flat_update=True, keeps_product_gradients=True))
     beside = project(DENSE, toy.cluster(3), kept, WORK, costs=toy.costs(software)).time_s
     second = project(DENSE, toy.cluster(3), replace(kept, zero=2), WORK, costs=toy.costs(software)).time_s
@@ -506,8 +511,8 @@ def test_parameters_gathered_before_the_step_ends_hide_behind_nothing():
         layout = Layout(dp_shard=3, micro_batch_size=2, zero=zero)
         late = replace(layout, kernels=Kernels(gathers_after_update=True))
         usual, ended = (
-            project(DENSE, toy.cluster(3), each, WORK, costs=toy.costs()).time_s["data_comm"]
-            for each in (layout, late)
+            project(DENSE, toy.cluster(3), item, WORK, costs=toy.costs()).time_s["data_comm"]
+            for item in (layout, late)
         )
         assert (ended > usual) is shows
 
@@ -517,18 +522,18 @@ def test_parameters_gathered_before_the_step_ends_hide_behind_nothing():
 )
 def test_hops_that_fill_and_drain(pp, vpp, seconds):
     """Three down and three up of 5 s; two per micro-batch and chunk, of which 9 s hide behind interleaved chunks."""
-    found = exposed_pipeline_time(
+    result = exposed_pipeline_time(
         hop=5.0, slowest_stage_time=9.0, microbatches=7.0, pp=float(pp), vpp=float(vpp), overlapped=True
     )
-    assert found == seconds
+    assert result == seconds
 
 
 def test_gradients_of_chunks_that_cross_leave_once_both_are_over():
     """Forward alone hides: of 2 · 3 · 5 s per micro-batch 9 s could, but activations take 3 · 2."""
-    found = exposed_pipeline_time(
+    result = exposed_pipeline_time(
         hop=2.0, slowest_stage_time=9.0, microbatches=7.0, pp=4.0, vpp=3.0, overlapped=True, crossed=True
     )
-    assert found == 2 * 3 * 2 + 7 * (12 - 6)
+    assert result == 2 * 3 * 2 + 7 * (12 - 6)
 
 
 def test_waits_of_a_pipeline():
@@ -565,7 +570,7 @@ def test_the_least_that_ranks_wait_under_any_schedule(splits, bubble):
     """Of two ranks with 4 micro-batches of 4 s the second starts after 1 s; what follows it ends 7 s later, or, where
     weight gradients can wait, 9 s after its forwards of 1 and input gradients of 2 s.
     """
-    own = {FORWARD: np.array([[1.0], [1.0]]), INPUT_GRADIENT: np.array([[2.0], [2.0]])}
+    local = {FORWARD: np.array([[1.0], [1.0]]), INPUT_GRADIENT: np.array([[2.0], [2.0]])}
     before = {FORWARD: [[0.0], [1.0]], BACKWARD: [[0.0], [7.0]], INPUT_GRADIENT: [[0.0], [9.0]]}
 
     class Sums(dict):
@@ -576,8 +581,10 @@ def test_the_least_that_ranks_wait_under_any_schedule(splits, bubble):
             return Sums(before)
 
     stage_time, pipeline = np.full((2, 1), 4.0), SimpleNamespace(before=None, splits_backward=splits)
-    found = _least_waiting(SimpleNamespace(seconds=None), pipeline, Sums(own), stage_time, 4.0, 16.0)
-    assert found["bubble"].tolist() == [bubble]
+    least_waiting = _least_waiting(
+        SimpleNamespace(seconds=None), pipeline, Sums(local), stage_time, 4.0, 16.0
+    )
+    assert least_waiting["bubble"].tolist() == [bubble]
 
 
 def test_an_engine_that_runs_ahead_works_while_the_device_computes_and_waits():
@@ -606,21 +613,21 @@ def test_deferred_weight_gradients_of_the_head_run_in_the_flush(limit, deferred)
     layout = Layout(pp=2)
     later = replace(layout, kernels=Kernels(deferred_head_gradients=limit))
     engine = SoftwareFactors(step_overhead_s=0.125)
-    (_, plain), (_, found) = (run(DENSE, each, work, software=engine) for each in (layout, later))
+    (_, plain), (_, result) = (run(DENSE, item, work, software=engine) for item in (layout, later))
     weight = product(512, 512, 8000)[2]
-    first, last = found.stage_times
+    first, last = result.stage_times
     before = plain.stage_times
     assert first == before[0]
     assert last.backward_s == pytest.approx(before[1].backward_s - deferred * weight / 24)
-    slower = max(each.forward_s + each.backward_s for each in found.stage_times)
-    others = sum(each.forward_s + each.backward_s for each in found.stage_times) - slower
+    slower = max(stage_time.forward_s + stage_time.backward_s for stage_time in result.stage_times)
+    others = sum(stage_time.forward_s + stage_time.backward_s for stage_time in result.stage_times) - slower
     shown = max(0.0, deferred * weight - first.backward_s)
     hop = 2 * 512 * 512 / 100e9
-    assert found.step_time_s == pytest.approx(
-        24 * slower + others + shown + 2 * hop + 24 * 2 * hop + found.time_s["optimizer"] + 0.125
-        + found.time_s["data_comm"]
+    assert result.step_time_s == pytest.approx(
+        24 * slower + others + shown + 2 * hop + 24 * 2 * hop + result.time_s["optimizer"] + 0.125
+        + result.time_s["data_comm"]
     )  # fmt: skip
-    assert found.hardware_flops_per_step == plain.hardware_flops_per_step
+    assert result.hardware_flops_per_step == plain.hardware_flops_per_step
     if limit == 99:
         assert shown > 0.0
 

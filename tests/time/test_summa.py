@@ -51,7 +51,7 @@ def test_more_panels_shorten_the_prologue_and_the_products():
         project(dense(), cluster(16), replace(GRID, summa_panels=panels, graphs="full"), workload())
         for panels in (1, 4)
     ]
-    products = [each.time_s["ffn"] for each in times]
+    products = [time.time_s["ffn"] for time in times]
     assert products[1] > products[0]
 
 
@@ -62,7 +62,7 @@ def test_memory_of_states_is_that_of_1d_over_the_whole_grid():
     norms = 17 * 1024  # of 1D whole on every rank, of the grid split over tp
     assert line.params.per_device_max - grid.params.per_device_max == norms / 2
     for name in ("weights_bytes", "gradients_bytes", "optimizer_bytes"):
-        mine, other = (getattr(each.memory.stages[0], name) for each in (grid, line))
+        mine, other = (getattr(item.memory.stages[0], name) for item in (grid, line))
         assert mine / grid.params.per_device_max == pytest.approx(other / line.params.per_device_max)
 
 
@@ -89,8 +89,8 @@ def test_gradients_of_norms_are_summed_along_cp():
 def test_only_full_attention_and_dense_layers_lie_on_the_grid():
     with pytest.raises(SpecError, match=r"lays out dense models.*has experts and latent"):
         project(moe(), cluster(16), GRID, workload())
-    found = search(moe(), cluster(16), workload(), space=Space(tp_kind=("summa", "1d")))
-    assert {one.strategy.tp_kind for one in found.best} == {"1d"}
+    result = search(moe(), cluster(16), workload(), space=Space(tp_kind=("summa", "1d")))
+    assert {one.strategy.tp_kind for one in result.best} == {"1d"}
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def test_a_search_finds_the_grid_where_it_is_allowed():
         tp_kind=("1d", "summa"),
         summa_panels=(1, 2),
     )
-    found = search(dense(), cluster(16), workload(), space=space, top=100, all_variants=True)
-    kinds = {(each.strategy.tp_kind, each.strategy.summa_panels) for each in found.best}
+    result = search(dense(), cluster(16), workload(), space=space, top=100, all_variants=True)
+    kinds = {(item.strategy.tp_kind, item.strategy.summa_panels) for item in result.best}
     assert kinds == {("1d", 1), ("summa", 1), ("summa", 2)}
-    best = min(found.best, key=lambda each: each.step_time_s)
-    assert best is found.best[0]
+    best = min(result.best, key=lambda item: item.step_time_s)
+    assert best is result.best[0]
     again = project(dense(), cluster(16), best.strategy, workload())
     assert again.step_time_s == best.step_time_s
 
 
 def test_the_usual_space_has_no_grid():
-    assert {each.tp_kind for each in variants_of(Space(), dense(), cluster(8))} == {"1d"}
+    assert {variant.tp_kind for variant in variants_of(Space(), dense(), cluster(8))} == {"1d"}
 
 
 def test_the_published_account_projects_it_too():

@@ -56,8 +56,8 @@ def test_an_update_moves_states_gradients_and_weights(fused, passes):
 def test_tensors_that_an_update_copies_one_by_one(kernels, tensors):
     """Of zero 0 to 3: one kernel takes all tensors without a share of them, and from where they are one flat tensor."""
     stages = range(4)
-    found = [float(updated_tensors(zero=zero, sharded=7.0, flat_from=flat_from(kernels))) for zero in stages]
-    assert found == tensors
+    result = [float(updated_tensors(zero=zero, sharded=7.0, flat_from=flat_from(kernels))) for zero in stages]
+    assert result == tensors
 
 
 def test_traffic_of_an_update():
@@ -103,11 +103,11 @@ def test_the_master_copy_may_stay():
 
 
 def test_offloaded_layers_leave_the_device_but_for_two():
-    held = [stage(run(Offload(activation_layers=layers))) for layers in (0, 4, 8, 99)]
-    activations = [each.activations_bytes for each in held]
+    stages = [stage(run(Offload(activation_layers=layers))) for layers in (0, 4, 8, 99)]
+    activations = [item.activations_bytes for item in stages]
     assert activations[0] > activations[1] > activations[2] == activations[3]
-    assert held[2].host_bytes == pytest.approx(2 * held[1].host_bytes)
-    layer = held[1].host_bytes / 4
+    assert stages[2].host_bytes == pytest.approx(2 * stages[1].host_bytes)
+    layer = stages[1].host_bytes / 4
     assert activations[0] - activations[2] == pytest.approx(6 * layer)
 
 
@@ -173,9 +173,9 @@ def test_bytes_on_the_host_explain_themselves():
 
 def test_a_search_keeps_to_it():
     offload = Offload(optimizer=1.0, activation_layers=2)
-    found = search(dense(), cluster(8), workload(), space=Space(base=Layout(offload=offload)), top=3)
-    assert all(one.strategy.offload == offload for one in found.best)
-    assert all(stage(one).host_bytes > 0.0 for one in found.best)
+    result = search(dense(), cluster(8), workload(), space=Space(base=Layout(offload=offload)), top=3)
+    assert all(one.strategy.offload == offload for one in result.best)
+    assert all(stage(one).host_bytes > 0.0 for one in result.best)
 
 
 def test_a_timeline_says_that_it_does_not_follow():
@@ -191,9 +191,9 @@ def test_the_host_updates_from_fp32_gradients(overlap):
     result = project(dense(), toy.cluster(8), layout, work, costs=toy.costs())
     rates, layer = load_host_rates(), 2 * 1024 + 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 3 * 1024 * 4096
     share = (8 * layer + 1024 + 2 * 32000 * 1024) / 8
-    update, each = share * (2 * 12 + 4) / rates.update_bandwidth, 4 * share / (10e9 * rates.link_share)
+    update, item = share * (2 * 12 + 4) / rates.update_bandwidth, 4 * share / (10e9 * rates.link_share)
     assert result.time_s["optimizer"] == pytest.approx(update, rel=1e-9)
-    assert result.time_s["host_comm"] == pytest.approx(max(each - update, 0.0) if overlap else 2 * each)
+    assert result.time_s["host_comm"] == pytest.approx(max(item - update, 0.0) if overlap else 2 * item)
     assert stage(result).host_bytes == pytest.approx((12 + 4) * share)
 
 
@@ -202,8 +202,8 @@ def test_copies_of_activations_hide_behind_the_pass_that_makes_them():
     layout = Layout(dp_shard=1, offload=Offload(activation_layers=8))
     work = workload(global_batch_size=2)
     hidden, bare = (
-        project(dense(), toy.cluster(1), replace(layout, offload=each), work, costs=toy.costs())
-        for each in (layout.offload, replace(layout.offload, overlap=False))
+        project(dense(), toy.cluster(1), replace(layout, offload=item), work, costs=toy.costs())
+        for item in (layout.offload, replace(layout.offload, overlap=False))
     )
     moved = stage(hidden).host_bytes / (10e9 * load_host_rates().link_share)
     (times,) = hidden.stage_times
@@ -241,7 +241,7 @@ def test_copies_under_schedules(schedule, vpp, in_flight):
     result = offloaded(Layout(pp=2, vpp=vpp, schedule=schedule), Offload(activation_layers=99, overlap=False))
     assert result.time_s["host_comm"] == pytest.approx(4 * 2 * 3 * KEPT / LINK)
     assert [stage.host_bytes for stage in result.memory.stages] == pytest.approx(
-        [held * 3 * KEPT for held in in_flight]
+        [item * 3 * KEPT for item in in_flight]
     )
 
 
@@ -256,11 +256,11 @@ def test_copies_of_ranks_with_several_stages(schedule, vpp, layers):
 
 def test_some_layers_leave_and_one_or_two_are_in_transit():
     """Two of three: a third stays, and one is on its way; of three of three one is at work beside."""
-    all_of_them, some, none = (
+    all_of_them, subset, none = (
         offloaded(Layout(pp=2), Offload(activation_layers=layers)).memory.stages[0] for layers in (3, 2, 0)
     )
-    assert some.host_bytes == pytest.approx(2 * 2 * KEPT)
-    assert none.activations_bytes - some.activations_bytes == pytest.approx((2 * 2 - 1) * KEPT)
+    assert subset.host_bytes == pytest.approx(2 * 2 * KEPT)
+    assert none.activations_bytes - subset.activations_bytes == pytest.approx((2 * 2 - 1) * KEPT)
     assert none.activations_bytes - all_of_them.activations_bytes == pytest.approx((2 * 3 - 2) * KEPT)
 
 
@@ -407,9 +407,9 @@ IN_16_BITS = Precision(gradients="bf16", moments="bf16", master="none")
 
 def updated(workload, **layout):
     """The step of a mixture of experts over 4 ranks, each of which holds half of the experts."""
-    asked = Layout(dp_shard=4, ep=2, micro_batch_size=2, **layout)
+    question = Layout(dp_shard=4, ep=2, micro_batch_size=2, **layout)
     whole = Workload(seq_len=SEQUENCE, global_batch_size=8, **workload)
-    return project(EXPERTS, toy.cluster(4), asked, whole, costs=toy.costs())
+    return project(EXPERTS, toy.cluster(4), question, whole, costs=toy.costs())
 
 
 @pytest.mark.parametrize(
@@ -483,11 +483,11 @@ def test_the_stage_that_moves_most_is_waited_for(optimizer):
     work = Workload(seq_len=SEQUENCE, global_batch_size=8, optimizer=optimizer)
     layout = Layout(pp=2, ep=2, dp_shard=2, micro_batch_size=2)
     result = project(replace(EXPERTS, layers=layers), toy.cluster(4), layout, work, costs=toy.costs())
-    held = [each.optimizer_bytes for each in result.memory.stages]
+    optimizer_byteses = [item.optimizer_bytes for item in result.memory.stages]
     experts = 3 * 4 * 3 * HIDDEN * WIDTH / 2
     last = (3 * (HIDDEN + 4 * HIDDEN) + HIDDEN + 8 * HIDDEN) / 2 + experts
-    assert held[1] > held[0]
-    assert result.time_s["optimizer"] == pytest.approx((2 * held[1] + 6 * last) / 1e12)
+    assert optimizer_byteses[1] > optimizer_byteses[0]
+    assert result.time_s["optimizer"] == pytest.approx((2 * optimizer_byteses[1] + 6 * last) / 1e12)
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
@@ -500,8 +500,8 @@ def test_modules_that_save_nothing_move_nothing(schedule):
 def test_copies_of_activations_and_of_the_update_add_up():
     layout = Layout(dp_shard=4)
     both, update, layers = (
-        offloaded(layout, Offload(overlap=False, **given)).time_s["host_comm"]
-        for given in (
+        offloaded(layout, Offload(overlap=False, **item)).time_s["host_comm"]
+        for item in (
             {"optimizer": 0.5, "activation_layers": 3},
             {"optimizer": 0.5},
             {"activation_layers": 3},
@@ -540,9 +540,9 @@ def test_modules_of_prediction_move_with_the_last_stage(schedule, mtp):
     layout = Layout(pp=2, schedule=schedule, micro_batch_size=2, offload=offload)
     work = Workload(seq_len=SEQUENCE, global_batch_size=8)
     result = project(model, toy.cluster(2), layout, work, costs=toy.costs())
-    each = 2 * SEQUENCE * (2 * HIDDEN + 4)
+    item = 2 * SEQUENCE * (2 * HIDDEN + 4)
     layers = (6 + mtp) / 2 if schedule == "dualpipe" else 3 + mtp
-    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * each / LINK)
+    assert result.time_s["host_comm"] == pytest.approx(4 * 2 * layers * item / LINK)
 
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "zb-h1"])
@@ -572,7 +572,7 @@ def test_a_schedule_s_own_copies_take_the_link_s_sustained_rate():
     usual = toy.cluster(2)
     quick = replace(usual, device=replace(usual.device, host_bandwidth=20e9))
     slow, fast = (
-        project(model, each, layout, work, costs=toy.costs()).time_s["bubble"] for each in (usual, quick)
+        project(model, item, layout, work, costs=toy.costs()).time_s["bubble"] for item in (usual, quick)
     )
     assert slow - fast == pytest.approx(2 * 2 * KEPT / LINK / 2)
 
@@ -601,9 +601,9 @@ def test_copies_hide_behind_passes_that_wait_for_messages(schedule, vpp):
     )  # fmt: skip
     work = Workload(seq_len=SEQUENCE, global_batch_size=16)
     result = project(FEEDS, slow(4, 1e7, 5e6), layout, work, costs=toy.costs())
-    held = 4 * MATRICES + HIDDEN + 8 * HIDDEN
-    gather, reduction = 2 * held / 2 / 1e7, 4 * held / 2 / 1e7
-    weights, gradients = 2 * held / 2 / 5e6, 4 * held / 2 / 5e6
+    kept = 4 * MATRICES + HIDDEN + 8 * HIDDEN
+    gather, reduction = 2 * kept / 2 / 1e7, 4 * kept / 2 / 1e7
+    weights, gradients = 2 * kept / 2 / 5e6, 4 * kept / 2 / 5e6
     ends = (2 + 4) * MATRICES / 2 / 1e7
     shown = weights - gather + gradients - reduction
     shown += weights - gather - ends if schedule == "zb-h1" else -gather - ends
@@ -629,8 +629,8 @@ def test_traffic_of_a_step_hides_behind_passes_that_wait_for_copies():
     layout = Layout(dp_shard=4, micro_batch_size=2, offload=Offload(activation_layers=99))
     work = Workload(seq_len=SEQUENCE, global_batch_size=8)
     result = project(FEEDS, slow(4, 1e8, LINK), layout, work, costs=toy.costs())
-    held, moved = 6 * MATRICES + HIDDEN + 2 * 8 * HIDDEN, 6 * KEPT / LINK
-    reduced, gathered = 3 / 4 * 4 * held / 1e8, 3 / 4 * 2 * held / 1e8
+    kept, moved = 6 * MATRICES + HIDDEN + 2 * 8 * HIDDEN, 6 * KEPT / LINK
+    reduced, gathered = 3 / 4 * 4 * kept / 1e8, 3 / 4 * 2 * kept / 1e8
     assert result.time_s["data_comm"] == pytest.approx(reduced + gathered - 2 * moved)
 
 
@@ -646,11 +646,11 @@ def test_sums_among_replicas_hide_behind_passes_that_wait_for_messages():
         Tier(name="toy network", size=0, bandwidth=1e6, latency=0.0),
     )
     result = project(FEEDS, toy.cluster(8, *tiers), layout, work, costs=toy.costs())
-    held = 4 * MATRICES + HIDDEN + 8 * HIDDEN
-    gather, reduction, ends = 2 * held / 2 / 1e7, 4 * held / 2 / 1e7, (2 + 4) * MATRICES / 2 / 1e7
-    once = 2 * (4 * held / 2) / 2 / 1e6 - (gather + ends + reduction)
-    each = 2 * gather + reduction + ends - sum_of_passes(result)
-    assert result.time_s["data_comm"] == pytest.approx(4 * each + once)
+    kept = 4 * MATRICES + HIDDEN + 8 * HIDDEN
+    gather, reduction, ends = 2 * kept / 2 / 1e7, 4 * kept / 2 / 1e7, (2 + 4) * MATRICES / 2 / 1e7
+    once = 2 * (4 * kept / 2) / 2 / 1e6 - (gather + ends + reduction)
+    item = 2 * gather + reduction + ends - sum_of_passes(result)
+    assert result.time_s["data_comm"] == pytest.approx(4 * item + once)
 
 
 @pytest.mark.parametrize(("measured", "gap"), [((), 20 - 5), ((None,), 20 - 5), ((object(),), 0)])

@@ -39,8 +39,8 @@ def test_a_part_has_its_own_colour_and_an_unknown_one_that_of_its_place():
 
 
 def test_bars_end_with_their_total_and_there_is_room_for_it():
-    stacked, words, *_ = CHART.spec()["layer"]
-    assert [row["words"] for row in words["data"]["values"]] == ["100 OOM", "50 FITS", "10 FITS"]
+    stacked, parts, *_ = CHART.spec()["layer"]
+    assert [row["words"] for row in parts["data"]["values"]] == ["100 OOM", "50 FITS", "10 FITS"]
     assert stacked["encoding"]["x"]["scale"]["domain"][1] > 110.0
 
 

@@ -24,10 +24,10 @@ def test_a_chart_is_written_as_its_name_ends(tmp_path, suffix):
     if suffix == ".json":
         assert json.loads(content) == CHART.spec()
     elif suffix == ".svg":
-        words = [
-            each.text for each in ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")
+        texts = [
+            item.text for item in ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")
         ]
-        assert {"Memory of <a model>", "100 OOM", "device: 80 GiB", "weights"} <= set(words)
+        assert {"Memory of <a model>", "100 OOM", "device: 80 GiB", "weights"} <= set(texts)
     elif suffix == ".png":
         assert content.startswith(b"\x89PNG")
     else:
@@ -59,12 +59,12 @@ def test_a_picture_carries_the_glyphs_of_all_its_text(tmp_path):
 
     write_chart(CHART, tmp_path / "a.svg")
     content = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    words = "".join(text for text in ElementTree.fromstring(content).itertext() if "@font-face" not in text)
+    parts = "".join(text for text in ElementTree.fromstring(content).itertext() if "@font-face" not in text)
     carried = re.findall(r"font-weight:(\w+);src:url\(data:font/woff;base64,([^)]+)\)", content)
     assert [weight for weight, _ in carried] == ["normal", "bold"]
     for _, face in carried:
         known = TTFont(BytesIO(b64decode(face))).getBestCmap()
-        assert {ord(letter) for letter in words if not letter.isspace()} <= known.keys()
+        assert {ord(letter) for letter in parts if not letter.isspace()} <= known.keys()
 
 
 PICTURES = sorted((Path(__file__).parents[2] / "docs").rglob("*.svg"))

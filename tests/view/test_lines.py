@@ -22,11 +22,11 @@ def test_each_kind_of_line_is_a_layer():
         Line(name="held", dots=DOTS, marked=False),
         Line(name="apart", dots=DOTS, joined=False),
     )
-    ideal, joined, points, held = layers(*lines)
+    ideal, joined, points, kept = layers(*lines)
     assert {name for name, *_ in values(ideal)} == {"ideal"}
     assert {name for name, *_ in values(joined)} == {"joined"}
-    assert {name for name, *_ in values(held)} == {"held"}
-    assert held["mark"]["interpolate"] == "step-after"
+    assert {name for name, *_ in values(kept)} == {"held"}
+    assert kept["mark"]["interpolate"] == "step-after"
     assert {name for name, *_ in values(points)} == {"joined", "apart"}
     assert values(points)[0] == ("joined", 1.0, 2.0)
 

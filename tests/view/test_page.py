@@ -53,12 +53,12 @@ def test_a_page_without_charts_has_no_script():
 
 
 def test_a_figure_holds_its_specification_and_says_what_it_is():
-    found = figure(CHART)
-    spec = json.loads(unescape(re.search(r'data-spec="([^"]+)"', found)[1]))
+    result = figure(CHART)
+    spec = json.loads(unescape(re.search(r'data-spec="([^"]+)"', result)[1]))
     assert spec == CHART.spec()
-    assert 'aria-label="Memory of &lt;a model&gt;. fullest device"' in found
+    assert 'aria-label="Memory of &lt;a model&gt;. fullest device"' in result
 
 
 def test_words_stand_at_the_left_and_numbers_at_the_right():
-    found = table("Sizes", ("name", "GiB", "verdict"), [("a", "1", "FITS")], words=(0, 2))
-    assert re.findall(r'<td( class="number")?>', found) == ["", ' class="number"', ""]
+    result = table("Sizes", ("name", "GiB", "verdict"), [("a", "1", "FITS")], words=(0, 2))
+    assert re.findall(r'<td( class="number")?>', result) == ["", ' class="number"', ""]

@@ -221,10 +221,10 @@ def test_answers_are_remembered(client):
 def test_a_framework_file_fills_the_form(client):
     query = f"{QUERY}&framework=megatron-core"
     script = page(client, "/launch?to=megatron-core&file=run.sh", query)
-    found = client.post("/read?name=run.sh&devices=16", content=script).json()
-    fields = {**found["fields"], "cluster": "h100-sxm", "devices": "16"}
+    result = client.post("/read?name=run.sh&devices=16", content=script).json()
+    fields = {**result["fields"], "cluster": "h100-sxm", "devices": "16"}
     filled = urlencode({name: value for name, value in fields.items() if value})
-    again, first = (json.loads(page(client, "/project.json", each)) for each in (filled, query))
+    again, first = (json.loads(page(client, "/project.json", item)) for item in (filled, query))
     assert again["step_time_s"] == first["step_time_s"]
 
 
@@ -236,17 +236,17 @@ def test_a_file_that_is_none_is_refused(client):
 
 def test_a_search_tells_how_far_it_is_and_what_is_best(client, capsys):
     query = urlencode([*SMALL[:2], ("devices", "8"), *SMALL[3:]])
-    found = json.loads(page(client, "/search.json", query))
+    result = json.loads(page(client, "/search.json", query))
     assert run(["search", "llama-3.1-8b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096",
                 "--global-batch-size", "256", "--json"]) == 0  # fmt: skip
     command = json.loads(capsys.readouterr().out)
-    assert [each["step_time_s"] for each in found["best"]] == [
-        each["step_time_s"] for each in command["best"]
+    assert [item["step_time_s"] for item in result["best"]] == [
+        item["step_time_s"] for item in command["best"]
     ]
     text = page(client, "/search", query)
     assert "event: found" in text
     link = re.search(r'href="/\?([^"]+)"', text)[1].replace("&amp;", "&")
-    assert json.loads(page(client, "/project.json", link))["step_time_s"] == found["best"][0]["step_time_s"]
+    assert json.loads(page(client, "/project.json", link))["step_time_s"] == result["best"][0]["step_time_s"]
 
 
 def test_a_search_is_remembered_whatever_layout_is_looked_at(client):
@@ -273,8 +273,8 @@ def test_one_client_does_not_take_all_places():
             links = [f"/fit?{urlencode([*SMALL, ('tp', str(2**tp))])}" for tp in range(OF_A_CLIENT + 2)]
             return [answer.status_code for answer in await asyncio.gather(*map(session.get, links))]
 
-    found = asyncio.run(ask())
-    assert found.count(429) == 2
+    result = asyncio.run(ask())
+    assert result.count(429) == 2
 
 
 def test_a_search_that_cannot_be_asked_is_one_sentence(client):
@@ -286,7 +286,7 @@ def test_a_search_that_cannot_be_asked_is_one_sentence(client):
 
 def test_the_front_has_the_layout_asked_and_leads_to_the_others(client):
     text = page(client, "/front", f"{QUERY}&price=2")
-    memory, money = (json.loads(unescape(each)) for each in re.findall(r'data-spec="([^"]+)"', text))
+    memory, money = (json.loads(unescape(item)) for item in re.findall(r'data-spec="([^"]+)"', text))
     points = [row for layer in memory["layer"] for row in layer["data"]["values"]]
     assert [row["line"] for row in points].count("this one") == 1
     assert money["layer"][0]["data"]["values"][0]["y"] > 0
@@ -302,7 +302,7 @@ def test_a_front_of_a_layout_that_cannot_be_has_only_others(client):
 
 def test_money_is_days_times_price(client):
     text, dear = (page(client, "/", f"{QUERY}&price={price}") for price in (2, 4))
-    cost, double = (float(re.search(r'id="cost"><data value="([^"]+)"', each)[1]) for each in (text, dear))
+    cost, double = (float(re.search(r'id="cost"><data value="([^"]+)"', item)[1]) for item in (text, dear))
     assert double == 2.0 * cost
     assert cost == pytest.approx(16 * 24 * 2 * json.loads(page(client, "/project.json"))["training_days"])
     assert "on the calendar" in text
@@ -310,7 +310,7 @@ def test_money_is_days_times_price(client):
 
 
 def test_images_are_asked_of_models_that_see(client):
-    asked = QUERY.replace("llama-3.1-8b", "qwen2.5-vl-7b") + "&image_size=448"
-    few, many = (json.loads(page(client, "/project.json", f"{asked}&images={count}")) for count in (1, 4))
+    question = QUERY.replace("llama-3.1-8b", "qwen2.5-vl-7b") + "&image_size=448"
+    few, many = (json.loads(page(client, "/project.json", f"{question}&images={count}")) for count in (1, 4))
     assert many["vision"]["patches"] == 4 * few["vision"]["patches"]
     assert "no vision tower" in page(client, "/", f"{QUERY}&images=2", status=422)

@@ -57,10 +57,10 @@ def test_every_field_arrives():
         ("zero", "1"),
         ("recompute", "full"),
     ]
-    asked = question(
+    request = question(
         [*SMALL, *layout, ("precision", "fp8"), ("tokens", "1_000_000"), ("framework", "torchtitan")]
     )
-    strategy = asked.layout
+    strategy = request.layout
     assert (strategy.tp, strategy.pp, strategy.vpp, strategy.micro_batch_size, strategy.zero) == (
         2,
         2,
@@ -69,10 +69,10 @@ def test_every_field_arrives():
         1,
     )
     assert strategy.recompute.granularity == "full"
-    assert asked.workload.precision.compute == "fp8"
-    assert asked.workload.tokens == 1e6
-    assert asked.framework is not None
-    assert asked.framework.name == "torchtitan"
+    assert request.workload.precision.compute == "fp8"
+    assert request.workload.tokens == 1e6
+    assert request.framework is not None
+    assert request.framework.name == "torchtitan"
     assert strategy.num_devices == 16
 
 
@@ -85,25 +85,25 @@ def test_an_address_is_the_question():
 
 
 def test_what_a_device_has_is_changed():
-    asked = question([*SMALL, ("hbm_gib", "141"), ("network", "2")])
+    request = question([*SMALL, ("hbm_gib", "141"), ("network", "2")])
     plain = question(SMALL)
-    assert asked.cluster.device.hbm_bytes == 141 * GIB
-    assert asked.cluster.tiers[0].bandwidth == plain.cluster.tiers[0].bandwidth
-    assert asked.cluster.tiers[-1].bandwidth == 2 * plain.cluster.tiers[-1].bandwidth
+    assert request.cluster.device.hbm_bytes == 141 * GIB
+    assert request.cluster.tiers[0].bandwidth == plain.cluster.tiers[0].bandwidth
+    assert request.cluster.tiers[-1].bandwidth == 2 * plain.cluster.tiers[-1].bandwidth
 
 
 def test_short_names_and_addresses_are_understood():
-    given = [("model", "https://huggingface.co/meta-llama/Llama-3.1-8B"), ("cluster", "h100"), *SMALL[2:]]
-    asked = question(given)
-    assert asked == question(SMALL)
-    assert [note.topic for note in asked.notes] == ["cluster"]
-    more = question([*given, ("hbm_gib", "141")])
+    value = [("model", "https://huggingface.co/meta-llama/Llama-3.1-8B"), ("cluster", "h100"), *SMALL[2:]]
+    request = question(value)
+    assert request == question(SMALL)
+    assert [note.topic for note in request.notes] == ["cluster"]
+    more = question([*value, ("hbm_gib", "141")])
     assert more.cluster.name.startswith("h100-sxm (")
 
 
 def test_a_pasted_configuration_is_a_model():
-    asked = question([*SMALL[1:], ("model", OWN), ("config", json.dumps(LLAMA))])
-    assert asked.model.num_layers == 2
+    request = question([*SMALL[1:], ("model", OWN), ("config", json.dumps(LLAMA))])
+    assert request.model.num_layers == 2
 
 
 def test_a_layout_that_was_found_is_asked_again():
@@ -116,8 +116,8 @@ def test_a_layout_sets_only_what_differs_from_the_defaults():
     plain = project(question([*SMALL, ("tp", "2")]))
     assert laid_out([*SMALL, ("zero", "2"), ("set", "strategy.sp=false")], plain) == [*SMALL, ("tp", "2")]
     replicated = [*SMALL, ("set", "strategy.dp_replicate=4")]
-    found = laid_out(SMALL, project(question(replicated)))
-    assert found == replicated  # not what follows from it, dp_shard
+    result = laid_out(SMALL, project(question(replicated)))
+    assert result == replicated  # not what follows from it, dp_shard
 
 
 @pytest.mark.parametrize("framework", ["", "torchtitan", "megatron-core", "maxtext", "deepspeed-zero"])
@@ -135,8 +135,8 @@ def test_whatever_is_changed_is_asked_again(framework):
             assert (one.strategy.pp > 1, one.strategy.schedule) == (True, None)
         else:
             # a link gives the sizes that were inferred, so the notes on their origin go
-            documents = [each.to_json() for each in (project(question(link)), one)]
-            again, before = ({**each, "notes": None} for each in documents)
+            documents = [item.to_json() for item in (project(question(link)), one)]
+            again, before = ({**document, "notes": None} for document in documents)
             assert again == before
 
 
@@ -146,14 +146,14 @@ def test_a_layout_that_no_words_say_has_no_address():
         *SMALL[1:],
         ("framework", "deepseek"),
     ]  # whose pipelines are bidirectional
-    asked = question([*query, ("pp", "2")])
-    plain = replace(asked.layout, schedule=None)
-    assert laid_out(query, project(asked.of(plain))) is None
+    request = question([*query, ("pp", "2")])
+    plain = replace(request.layout, schedule=None)
+    assert laid_out(query, project(request.of(plain))) is None
 
 
 def test_a_search_leaves_the_layout_free():
-    asked = search_question([*SMALL, ("tp", "2"), ("framework", "torchtitan"), ("set", "strategy.pp=4")])
-    assert asked.strategy is None
+    request = search_question([*SMALL, ("tp", "2"), ("framework", "torchtitan"), ("set", "strategy.pp=4")])
+    assert request.strategy is None
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_what_cannot_be_asked_is_one_sentence(query, sentence):
 def test_an_error_names_its_field(change, field):
     with pytest.raises(ForescaleError) as raised:
         project(question(changed(SMALL, **change)))
-    found = form_error(raised.value)
-    assert found.field == field
-    assert "the page" not in str(found).partition(":")[0]
-    assert vars(pickle.loads(pickle.dumps(found))) == vars(found)  # it comes from another process
+    result = form_error(raised.value)
+    assert result.field == field
+    assert "the page" not in str(result).partition(":")[0]
+    assert vars(pickle.loads(pickle.dumps(result))) == vars(result)  # it comes from another process
 
 
 def test_a_field_has_one_value():

@@ -44,19 +44,19 @@ def numbers(text: str) -> Iterator[tuple[dict[str, str], str, float]]:
     """Yield of each number that is explained: quantity and stage, the address of its question, and the number."""
     for link, value, _ in NUMBER.findall(text):
         query = parse_qsl(unescape(link))
-        said = {name: found for name, found in query if name in ("quantity", "stage")}
-        yield said, urlencode([pair for pair in query if pair[0] not in said]), float(value)
+        message = {name: result for name, result in query if name in ("quantity", "stage")}
+        yield message, urlencode([pair for pair in query if pair[0] not in message]), float(value)
 
 
-def of_document(document, said):
+def of_document(document, message):
     """Return what the JSON says of a quantity."""
-    family, _, part = said["quantity"].partition(".")
+    family, _, part = message["quantity"].partition(".")
     if family == "memory":
         stages = document["memory"]["stages"]
         stage = (
-            stages[int(said["stage"])]
-            if "stage" in said
-            else max(stages, key=lambda each: each["peak_bytes"])
+            stages[int(message["stage"])]
+            if "stage" in message
+            else max(stages, key=lambda item: item["peak_bytes"])
         )
         return stage[f"{part}_bytes"]
     if family == "params":
@@ -69,8 +69,8 @@ def of_document(document, said):
 def leaves(value) -> Iterator[float]:
     """Yield every number of a document."""
     if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from leaves(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves(item)
     elif isinstance(value, int | float):
         yield float(value)
 
@@ -81,13 +81,13 @@ def shown(text: str) -> list[float]:
 
 def specs(text: str):
     """Return the charts by their titles: all rows of each."""
-    found = [json.loads(unescape(each)) for each in re.findall(r'data-spec="([^"]+)"', text)]
+    result = [json.loads(unescape(item)) for item in re.findall(r'data-spec="([^"]+)"', text)]
     return {
-        each["title"]["text"]: [
-            *each.get("data", {}).get("values", []),
-            *(row for layer in each["layer"] for row in layer.get("data", {}).get("values", [])),
+        item["title"]["text"]: [
+            *item.get("data", {}).get("values", []),
+            *(row for layer in item["layer"] for row in layer.get("data", {}).get("values", [])),
         ]
-        for each in found
+        for item in result
     }
 
 
@@ -97,19 +97,19 @@ def specs(text: str):
 )  # fmt: skip
 def test_a_number_that_is_explained_is_that_of_the_json(client, path, query, least):
     text = page(client, path, query)
-    found = list(numbers(text))
-    assert len(found) >= least
-    for said, link, value in found:
-        assert value == of_document(asked(client, "/project.json", link), said), said
+    result = list(numbers(text))
+    assert len(result) >= least
+    for message, link, value in result:
+        assert value == of_document(asked(client, "/project.json", link), message), message
 
 
 @pytest.mark.parametrize(
     ("path", "query"), [("/", QUERY), ("/search", SMALLER), ("/fit", CROWDED), (f"/compare?{OTHER}", QUERY)]
 )
 def test_a_number_is_the_root_of_its_tree(client, path, query):
-    found = list(numbers(page(client, path, query)))
-    for said, link, value in found[:: max(1, len(found) // 12)]:
-        assert asked(client, "/explain.json", f"{urlencode(said)}&{link}")["tree"]["value"] == value
+    result = list(numbers(page(client, path, query)))
+    for message, link, value in result[:: max(1, len(result) // 12)]:
+        assert asked(client, "/explain.json", f"{urlencode(message)}&{link}")["tree"]["value"] == value
 
 
 @pytest.mark.parametrize("path", ["/", "/search", "/front", "/fit"])
@@ -118,18 +118,18 @@ def test_no_number_is_shown_but_with_all_its_digits(client, path):
     cells = re.findall(r'<dd.*?</dd>|<td class="number">.*?</td>|<p>.*?</p>', text, flags=re.DOTALL)
     ranks = re.findall(r'<tr><td class="number">\d+</td>', text)
     claims = r"80 % interval|The first is the fastest layout .*|The fastest layout that fits .*|Held fixed .*|.* of this search space .*"
-    found = [each for each in cells if re.search(r"\d", re.sub(claims, "", re.sub(r"<[^>]*>", "", each)))]
-    assert len(found) == len(ranks)
+    result = [cell for cell in cells if re.search(r"\d", re.sub(claims, "", re.sub(r"<[^>]*>", "", cell)))]
+    assert len(result) == len(ranks)
 
 
 def test_what_has_no_tree_is_in_the_json_too(client):
     known = set(leaves(asked(client, "/project.json", QUERY)))
     assert set(shown(page(client, "/"))) <= known
-    found = asked(client, "/search.json", SMALLER)
+    result = asked(client, "/search.json", SMALLER)
     text = page(client, "/search", SMALLER)
     took = float(re.search(r'bounds, in <data value="([^"]+)">[^<]*</data> s\.', text)[1])
-    assert set(shown(text)) <= {took, *leaves(found)}
-    assert len(found["run_costs"]) == len(found["best"])
+    assert set(shown(text)) <= {took, *leaves(result)}
+    assert len(result["run_costs"]) == len(result["best"])
     tree = asked(client, "/explain.json?quantity=mfu", QUERY)
     assert set(shown(page(client, "/explain?quantity=mfu"))) <= set(leaves(tree))
 
@@ -165,17 +165,17 @@ def test_points_are_those_of_the_json_of_the_question_that_they_lead_to(client):
 
 
 def test_points_of_the_best_layouts_are_those_of_the_json(client):
-    found = asked(client, "/search.json", SMALLER)
+    result = asked(client, "/search.json", SMALLER)
     drawn = specs(page(client, "/search", SMALLER))
     points = [(row["x"], row["y"]) for row in drawn["Memory and step time"]]
-    assert points == [(each["memory"]["peak_bytes"] / GIB, each["step_time_s"]) for each in found["best"]]
+    assert points == [(item["memory"]["peak_bytes"] / GIB, item["step_time_s"]) for item in result["best"]]
     money = [(row["x"], row["y"]) for row in drawn["Days and money"]]
     assert money == [
-        (each["training_days"], cost) for each, cost in zip(found["best"], found["run_costs"], strict=True)
+        (item["training_days"], cost) for item, cost in zip(result["best"], result["run_costs"], strict=True)
     ]
     for row in drawn["Time of a step"]:
         if "part" in row:
-            assert row["value"] == found["best"][int(row["bar"]) - 1]["time_s"][row["part"]]
+            assert row["value"] == result["best"][int(row["bar"]) - 1]["time_s"][row["part"]]
 
 
 def test_a_point_that_does_not_fit_says_so(client):

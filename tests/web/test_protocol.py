@@ -34,11 +34,11 @@ def answered(request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(request)
         await writer.drain()
-        found = await reader.read()
+        result = await reader.read()
         writer.close()
         server.should_exit = True
         await serving
-        return found
+        return result
 
     return asyncio.run(ask())
 

@@ -16,37 +16,37 @@ LAYOUT = [("tp", "2"), ("pp", "2"), ("zero", "1")]
 
 @pytest.mark.parametrize("framework", ["megatron-core", "primus"])
 def test_what_was_exported_is_read_back(framework):
-    asked = question([*SMALL, *LAYOUT, ("framework", framework)])
-    texts = export(asked, framework).texts
+    request = question([*SMALL, *LAYOUT, ("framework", framework)])
+    texts = export(request, framework).texts
     name = next(iter(texts))
-    found = uploaded(name, texts[name], dict(SMALL))
-    fields = {name: value for name, value in found["fields"].items() if value}
+    result = uploaded(name, texts[name], dict(SMALL))
+    fields = {name: value for name, value in result["fields"].items() if value}
     again = question(list({**dict(SMALL[:3]), **fields}.items()))
     assert (again.layout.tp, again.layout.pp) == (2, 2)
     assert again.workload.global_batch_size == 256
-    assert project(again).step_time_s == pytest.approx(project(asked).step_time_s, rel=0.05)
+    assert project(again).step_time_s == pytest.approx(project(request).step_time_s, rel=0.05)
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "primus", "torchtitan", "nanotron", "maxtext"])
 def test_only_words_that_change_something_fill_the_form(framework):
-    asked = question([*SMALL, ("tp", "2"), ("framework", framework)])
-    texts = export(asked, framework).texts
+    request = question([*SMALL, ("tp", "2"), ("framework", framework)])
+    texts = export(request, framework).texts
     name = next(iter(texts))
     fields = uploaded(name, texts[name], dict(SMALL))["fields"]
     assert fields["tp"] == "2"
     assert fields["pp"] == ""
     assert len(fields["set"].splitlines()) <= 3
-    allowed = {each.name: each.choices for each in FIELDS if each.choices and not each.listed}
+    allowed = {item.name: item.choices for item in FIELDS if item.choices and not item.listed}
     assert all(fields[name] in choices for name, choices in allowed.items() if name in fields)
 
 
 def test_a_model_of_ones_own_is_kept_whole():
     import json
 
-    found = uploaded("config.json", json.dumps(LLAMA), dict(SMALL))
-    assert found["fields"]["model"] == OWN
-    asked = question([*SMALL[1:], ("model", OWN), ("config", found["fields"]["config"])])
-    assert asked.model.num_layers == 2
+    result = uploaded("config.json", json.dumps(LLAMA), dict(SMALL))
+    assert result["fields"]["model"] == OWN
+    request = question([*SMALL[1:], ("model", OWN), ("config", result["fields"]["config"])])
+    assert request.model.num_layers == 2
 
 
 def test_a_message_names_the_file_as_it_was_called():

@@ -39,9 +39,9 @@ def test_a_mistake_of_the_program_is_called_one():
             ForescaleError, match=r"mistake of the program.*AttributeError in workers\.py, line"
         ):
             await workers.ask("no_such_work")
-        found = await workers.ask("document", SMALL)
+        result = await workers.ask("document", SMALL)
         workers.close()
-        return found
+        return result
 
     assert "forescale.projection/1" in asyncio.run(both())
 
@@ -55,9 +55,9 @@ def test_all_who_wait_are_answered():
     workers = Workers(processes=2, most=20, time_limit_s=60.0)
 
     async def all_of_them():
-        found = await asyncio.gather(*(workers.ask("document", SMALL) for _ in range(20)))
+        gather = await asyncio.gather(*(workers.ask("document", SMALL) for _ in range(20)))
         workers.close()
-        return found
+        return gather
 
     assert len(set(asyncio.run(all_of_them()))) == 1
 
@@ -69,13 +69,13 @@ def test_a_search_that_nobody_waits_for_is_ended():
         news = workers.news("search", [*SMALL[:2], ("devices", "512"), *SMALL[3:]], 60.0)
         kind, _ = await anext(news)
         await news.aclose()
-        found = await workers.ask("document", SMALL)
+        result = await workers.ask("document", SMALL)
         workers.close()
-        return kind, found
+        return kind, result
 
-    kind, found = asyncio.run(leave())
+    kind, result = asyncio.run(leave())
     assert kind == "news"
-    assert "forescale.projection/1" in found
+    assert "forescale.projection/1" in result
 
 
 SCRIPT = """
@@ -100,10 +100,10 @@ def test_no_file_of_the_server_is_read(tmp_path, name, path):
     secret.write_text("SECRET=64123\nvocab_size: 64123\n", encoding="utf-8")
     file = str(secret) if path == "absolute" else "../" * 12 + str(secret).lstrip("/")
     try:
-        found = asked("read", name, HOSTILE[name].format(file=file))
+        result = asked("read", name, HOSTILE[name].format(file=file))
     except ForescaleError as error:
-        found = str(error)
-    assert "64123" not in found
+        result = str(error)
+    assert "64123" not in result
 
 
 def test_a_bomb_is_refused_soon():
@@ -131,9 +131,9 @@ def test_a_process_that_dies_is_said_to_have_ended():
     async def ask():
         workers = Workers(processes=1, most=4, time_limit_s=60.0)
         asking = asyncio.create_task(workers.ask("search_document", SMALL, 30.0))
-        while not (found := set(multiprocessing.active_children()) - before):
+        while not (result := set(multiprocessing.active_children()) - before):
             await asyncio.sleep(0.01)
-        found.pop().kill()
+        result.pop().kill()
         try:
             await asking
         finally:

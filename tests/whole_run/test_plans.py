@@ -19,14 +19,14 @@ PRICE = 2.5
 
 
 def asked(**more):
-    words = {"seq_len": 4096, "global_batch_size": 96, "tokens": 2e11, "cp": 1, "vpp": 1, **more}
-    question = ask_search("llama-3.1-8b", "h100-sxm", devices=64, micro_batch_size=(1, 2), **words)
+    parts = {"seq_len": 4096, "global_batch_size": 96, "tokens": 2e11, "cp": 1, "vpp": 1, **more}
+    question = ask_search("llama-3.1-8b", "h100-sxm", devices=64, micro_batch_size=(1, 2), **parts)
     return replace(question, operations=OPERATIONS)
 
 
 def every_plan():
     """Days, and cost, of every layout x interval x spares on every number of devices."""
-    found, costs = [], []
+    result, costs = [], []
     for count in COUNTS:
         question = replace(asked(), cluster=asked().cluster.sized(count))
         question = replace(
@@ -46,9 +46,9 @@ def every_plan():
             for share in INTERVALS:
                 interval = max(case.interval * share, saved.written)
                 days = sum(expected(replace(case, interval=interval)).values()) * steps / DAY
-                found.append(days)
+                result.append(days)
                 costs.append(days * 24 * PRICE * (count + 8 * spares))
-    return np.concatenate(found), np.concatenate(costs)
+    return np.concatenate(result), np.concatenate(costs)
 
 
 @pytest.fixture(scope="module")
@@ -58,35 +58,35 @@ def every():
 
 @pytest.mark.parametrize("deadline", [8.0, 14.0, 40.0])
 def test_the_cheapest_within_a_deadline_is_that_of_everything(every, deadline):
-    found = plan_run(asked(), COUNTS, Limits(deadline=deadline), price=PRICE)
+    result = plan_run(asked(), COUNTS, Limits(deadline=deadline), price=PRICE)
     days, costs = every
     best = costs[days <= deadline].min()
-    assert found.chosen.cost == pytest.approx(best, rel=1e-9)
-    assert found.chosen.days <= deadline
+    assert result.chosen.cost == pytest.approx(best, rel=1e-9)
+    assert result.chosen.days <= deadline
 
 
 @pytest.mark.parametrize("budget", [20_000.0, 26_000.0])
 def test_the_soonest_within_a_budget_is_that_of_everything(every, budget):
-    found = plan_run(asked(), COUNTS, Limits(budget=budget), price=PRICE)
+    result = plan_run(asked(), COUNTS, Limits(budget=budget), price=PRICE)
     days, costs = every
     best = days[costs <= budget].min()
-    assert found.chosen.days == pytest.approx(best, rel=2e-4)
-    assert found.chosen.cost <= budget
+    assert result.chosen.days == pytest.approx(best, rel=2e-4)
+    assert result.chosen.cost <= budget
 
 
 def test_nothing_beats_the_front(every):
-    found = plan_run(asked(), COUNTS, Limits(), price=PRICE)
+    result = plan_run(asked(), COUNTS, Limits(), price=PRICE)
     days, costs = every
     beaten = np.zeros(len(days), dtype=bool)
-    for each in found.front:
-        beaten |= (each.days <= days * 1.0002) & (each.cost <= costs * 1.0002)
+    for item in result.front:
+        beaten |= (item.days <= days * 1.0002) & (item.cost <= costs * 1.0002)
     assert beaten.all()
-    days = [each.days for each in found.front]
-    costs = [each.cost for each in found.front]
+    days = [item.days for item in result.front]
+    costs = [item.cost for item in result.front]
     assert days == sorted(days)
     assert costs == sorted(costs, reverse=True)
-    assert found.to_dict()["front"][0]["days"] == days[0]
-    assert len(found.rows()) == len(days)
+    assert result.to_dict()["front"][0]["days"] == days[0]
+    assert len(result.rows()) == len(days)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,11 @@ def test_a_plan_needs_tokens():
 
 def test_without_a_price_device_hours_are_the_cost():
     question = replace(asked(), operations=Operations(failures=load_failures("llama-3")))
-    found = plan_run(question, (64,), Limits(deadline=30.0))
-    assert found.chosen.cost == pytest.approx(found.chosen.num_devices * found.chosen.days * 24)
-    assert [row["device_hours"] for row in found.rows()] == pytest.approx([each.cost for each in found.front])
+    result = plan_run(question, (64,), Limits(deadline=30.0))
+    assert result.chosen.cost == pytest.approx(result.chosen.num_devices * result.chosen.days * 24)
+    assert [row["device_hours"] for row in result.rows()] == pytest.approx(
+        [item.cost for item in result.front]
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,25 +125,29 @@ def test_without_a_price_device_hours_are_the_cost():
     ],
 )
 def test_both_limits_hold_and_may_be_reached(limits, held):
-    assert tuple(limits.hold(*each) for each in ((2.0, 20.0), (2.0, 20.1), (2.1, 20.0))) == held
+    assert tuple(limits.hold(*item) for item in ((2.0, 20.0), (2.0, 20.1), (2.1, 20.0))) == held
 
 
 def test_an_hours_price_is_given_or_the_clusters_or_published():
     cluster = asked().cluster
-    own = replace(cluster, device=replace(cluster.device, price_per_hour=3.0))
+    local = replace(cluster, device=replace(cluster.device, price_per_hour=3.0))
     nameless = replace(cluster, device=replace(cluster.device, name="no-such-device"))
-    paid = [each.value for each in published_prices().device_hour["h100-sxm"]]
+    paid = [item.value for item in published_prices().device_hour["h100-sxm"]]
     assert hourly_price(cluster) == (min(paid) + max(paid)) / 2
-    assert hourly_price(own) == 3.0
-    assert hourly_price(own, 5.0) == hourly_price(nameless, 5.0) == 5.0
-    assert hourly_price(own, 0.0) is None
+    assert hourly_price(local) == 3.0
+    assert hourly_price(local, 5.0) == hourly_price(nameless, 5.0) == 5.0
+    assert hourly_price(local, 0.0) is None
     assert hourly_price(nameless) is None
 
 
 def test_spares_are_paid_for_and_counted_by_hand():
-    told = Operations(failures=Failures(per_device_day={"all": 0.02}), spares=3)
-    found = plan_run(replace(asked(), operations=told), (64,), Limits(), price=PRICE).chosen
-    assert (found.spares, found.num_devices, found.machines) == (3, 64 + 24, "64 devices and 3 spare nodes")
-    assert found.cost == pytest.approx(found.days * 24 * 88 * 2.5, rel=1e-6)
-    row = found.row()
-    assert (row["num_devices"], row["device_hours"]) == (64, pytest.approx(found.days * 24 * 88))
+    operations = Operations(failures=Failures(per_device_day={"all": 0.02}), spares=3)
+    result = plan_run(replace(asked(), operations=operations), (64,), Limits(), price=PRICE).chosen
+    assert (result.spares, result.num_devices, result.machines) == (
+        3,
+        64 + 24,
+        "64 devices and 3 spare nodes",
+    )
+    assert result.cost == pytest.approx(result.days * 24 * 88 * 2.5, rel=1e-6)
+    row = result.row()
+    assert (row["num_devices"], row["device_hours"]) == (64, pytest.approx(result.days * 24 * 88))

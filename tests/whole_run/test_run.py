@@ -24,8 +24,8 @@ DAY = 86400.0
 
 
 def phase(tokens=1e12, devices=64, name="1"):
-    found = fs.project("llama-3.1-8b", "h100-sxm", devices=devices, seq_len=8192, global_batch_size=256)
-    return Phase(name=name, projection=found, tokens=tokens)
+    project = fs.project("llama-3.1-8b", "h100-sxm", devices=devices, seq_len=8192, global_batch_size=256)
+    return Phase(name=name, projection=project, tokens=tokens)
 
 
 def operations(**more):
@@ -41,10 +41,10 @@ def test_published_mean_times_to_failure(devices, hours):
 
 
 def test_llamas_54_days():
-    told = load_failures("llama-3")
-    assert told.total * 54 * 16_384 == pytest.approx(419)
-    assert told.planned_per_device_day * 54 * 16_384 == pytest.approx(47)
-    assert told.per_device_day["HBM3"] * 54 * 16_384 == pytest.approx(72)
+    failures = load_failures("llama-3")
+    assert failures.total * 54 * 16_384 == pytest.approx(419)
+    assert failures.planned_per_device_day * 54 * 16_384 == pytest.approx(47)
+    assert failures.per_device_day["HBM3"] * 54 * 16_384 == pytest.approx(72)
 
 
 def test_checkpoint_bytes_by_hand():
@@ -56,18 +56,18 @@ def test_checkpoint_bytes_by_hand():
 ])  # fmt: skip
 def test_what_a_save_takes_by_hand(mode, blocking, written, reload):
     """100 bytes of 10 parameters on 8 devices: storage takes 10 byte/s, hosts and links 62.5 byte/s of a device."""
-    found = phase().projection
-    device = replace(found.cluster.device, host_bandwidth=62.5)
-    tiers = (*found.cluster.tiers[:-1], replace(found.cluster.tiers[-1], bandwidth=62.5))
-    cluster = replace(found.cluster.sized(8), device=device, tiers=tiers)
-    told = Operations(checkpointing=Checkpointing(mode=mode, stall=0.5, storage_bandwidth=10.0))
-    saved = saving(told, 100 / 14, found.workload.precision, cluster)
+    projection = phase().projection
+    device = replace(projection.cluster.device, host_bandwidth=62.5)
+    tiers = (*projection.cluster.tiers[:-1], replace(projection.cluster.tiers[-1], bandwidth=62.5))
+    cluster = replace(projection.cluster.sized(8), device=device, tiers=tiers)
+    explicit = Operations(checkpointing=Checkpointing(mode=mode, stall=0.5, storage_bandwidth=10.0))
+    saved = saving(explicit, 100 / 14, projection.workload.precision, cluster)
     assert (saved.blocking, saved.written, saved.reload) == pytest.approx((blocking, written, reload))
 
 
 def test_a_save_stops_training_as_long_as_a_published_one():
-    told = operations(checkpointing=Checkpointing(stall=0.0))
-    usual, bare = project_run([phase()], operations(), draws=10), project_run([phase()], told, draws=10)
+    explicit = operations(checkpointing=Checkpointing(stall=0.0))
+    usual, bare = project_run([phase()], operations(), draws=10), project_run([phase()], explicit, draws=10)
     assert usual.checkpoint.blocking == bare.checkpoint.blocking + published("save_stall_s")[0]
     assert "arXiv:2407.20143" in usual.sources["stall"]
     assert bare.sources["stall"] == "given"
@@ -75,34 +75,34 @@ def test_a_save_stops_training_as_long_as_a_published_one():
 
 
 def test_a_run_adds_up():
-    found = project_run(
+    result = project_run(
         [phase(), phase(tokens=5e11, name="2")], operations(), Prices(device_hour=2.0), draws=50
     )
-    assert sum(found.parts_days.values()) == pytest.approx(found.days.expected)
-    assert found.days.low < found.days.expected < found.days.high
-    assert found.days.expected > found.ideal_days
-    assert found.device_hours.expected == pytest.approx(found.days.expected * 24 * 64)
-    assert found.money.expected == pytest.approx(2.0 * found.device_hours.expected)
-    watts = found.phases[0].projection.cluster.device.power_w
-    assert found.mwh == pytest.approx(found.device_hours.expected * watts * 1.08 / 1e6)
-    assert sum(found.spread.values()) == pytest.approx(1.0, abs=0.05)
-    assert sum(row["ideal_days"] for row in found.rows()) == pytest.approx(found.ideal_days)
-    rate = found.phases[0].projection.tokens_per_s_per_device * 64
-    assert found.ideal_days == pytest.approx(1.5e12 / rate / DAY)
-    failed = load_failures("llama-3").total * found.device_hours.expected / 24
-    assert sum(found.interruptions.values()) == pytest.approx(failed)
-    document = found.to_dict()
-    assert document["days"]["expected"] == found.days.expected
+    assert sum(result.parts_days.values()) == pytest.approx(result.days.expected)
+    assert result.days.low < result.days.expected < result.days.high
+    assert result.days.expected > result.ideal_days
+    assert result.device_hours.expected == pytest.approx(result.days.expected * 24 * 64)
+    assert result.money.expected == pytest.approx(2.0 * result.device_hours.expected)
+    watts = result.phases[0].projection.cluster.device.power_w
+    assert result.mwh == pytest.approx(result.device_hours.expected * watts * 1.08 / 1e6)
+    assert sum(result.spread.values()) == pytest.approx(1.0, abs=0.05)
+    assert sum(row["ideal_days"] for row in result.rows()) == pytest.approx(result.ideal_days)
+    rate = result.phases[0].projection.tokens_per_s_per_device * 64
+    assert result.ideal_days == pytest.approx(1.5e12 / rate / DAY)
+    failed = load_failures("llama-3").total * result.device_hours.expected / 24
+    assert sum(result.interruptions.values()) == pytest.approx(failed)
+    document = result.to_dict()
+    assert document["days"]["expected"] == result.days.expected
     assert [row["phase"] for row in document["phases"]] == ["1", "2"]
     assert "parts_days" in document
 
 
 def test_evaluation_and_stragglers_are_beside_what_trains():
-    told = phase()
-    case, _ = told.case(operations(evaluation=0.2, stragglers=0.05))
-    alone, _ = told.case(operations())
+    explicit = phase()
+    case, _ = explicit.case(operations(evaluation=0.2, stragglers=0.05))
+    alone, _ = explicit.case(operations())
     assert expected(case)["goodput"] == pytest.approx(expected(alone)["goodput"]) == pytest.approx(alone.work)
-    assert alone.work == pytest.approx(told.steps * told.projection.step_time_s)
+    assert alone.work == pytest.approx(explicit.steps * explicit.projection.step_time_s)
     assert case.work > 1.25 * 1.05 * alone.work
 
 
@@ -113,10 +113,10 @@ def test_the_seed_decides():
 
 def test_nothing_fails():
     none = Operations(failures=Failures(name="none", source="", per_device_day={}))
-    found = project_run([phase()], none, draws=20)
-    assert math.isinf(found.mttf_s)
-    assert found.parts_days["wasted_progress_from_disruption"] == 0.0
-    assert found.goodput > 0.999
+    result = project_run([phase()], none, draws=20)
+    assert math.isinf(result.mttf_s)
+    assert result.parts_days["wasted_progress_from_disruption"] == 0.0
+    assert result.goodput > 0.999
 
 
 def test_more_failures_and_slower_storage_cost_days():
@@ -176,16 +176,16 @@ def test_llama_405b_as_published():
             (1.19e13, 8192, 2048, 16_384, 1), (8e11, 131_072, 128, 16_384, 16),
         )
     ]  # fmt: skip
-    found = project_run(phases, operations(), draws=50)
-    assert found.device_hours.expected == pytest.approx(30.84e6, rel=0.1)
-    assert 0.90 < found.goodput < 0.95
+    result = project_run(phases, operations(), draws=50)
+    assert result.device_hours.expected == pytest.approx(30.84e6, rel=0.1)
+    assert 0.90 < result.goodput < 0.95
 
 
 def test_elastic_runs_go_on_as_the_smaller_layout():
-    found = phase().projection
-    lost = lost_with_a_replica(found)
-    replicas_of_a_node = max(1, 8 * found.strategy.dp // 64)
-    assert lost == pytest.approx(replicas_of_a_node / found.strategy.dp, rel=0.5)
+    projection = phase().projection
+    lost = lost_with_a_replica(projection)
+    replicas_of_a_node = max(1, 8 * projection.strategy.dp // 64)
+    assert lost == pytest.approx(replicas_of_a_node / projection.strategy.dp, rel=0.5)
     case, _ = phase().case(operations(elastic=True))
     assert case.replica_share == lost
     waits, goes_on = (
@@ -206,21 +206,21 @@ def test_elastic_runs_go_on_as_the_smaller_layout():
 )
 def test_an_elastic_run_loses_whole_replicas_and_whole_nodes(layout, nodes, share):
     one, strategy = phase(), fs.Layout(**layout)
-    found = fs.project(one.projection.model, one.projection.cluster, strategy, one.projection.workload)
-    case, _ = replace(one, projection=found).case(operations(elastic=True))
+    project = fs.project(one.projection.model, one.projection.cluster, strategy, one.projection.workload)
+    case, _ = replace(one, projection=project).case(operations(elastic=True))
     assert case.replica_nodes == nodes
     assert case.replica_share == pytest.approx(share, rel=0.25)
 
 
 def test_published_prices_have_a_range_and_its_cause():
-    found = project_run([phase()], operations(), draws=100)
+    result = project_run([phase()], operations(), draws=100)
     listed, source = published_prices().price("h100-sxm")
     assert listed.low < listed.expected < listed.high
     assert "2024" in source
-    assert found.money.expected == pytest.approx(listed.expected * found.device_hours.expected, rel=0.1)
-    assert {*list(found.money_spread)[:2]} == {"price", "step time"}
-    assert found.money_spread["price"] > 0.1
-    assert found.sources["price"] == source
+    assert result.money.expected == pytest.approx(listed.expected * result.device_hours.expected, rel=0.1)
+    assert {*list(result.money_spread)[:2]} == {"price", "step time"}
+    assert result.money_spread["price"] > 0.1
+    assert result.sources["price"] == source
     assert project_run([phase()], operations(), Prices(device_hour=2.0), draws=20).sources["price"] == "given"
     assert published_prices().price("no-such-device") is None
 
@@ -234,9 +234,9 @@ def test_ones_own_prices_lie_over_the_catalogues(tmp_path):
     listed = read_prices(path)
     assert listed.price("h100-sxm")[0].expected == 1.5
     assert listed.price("h200-sxm") == published_prices().price("h200-sxm")
-    found = project_run([phase()], operations(), Prices(carbon="here", listed=listed), draws=20)
-    assert found.money.expected == pytest.approx(1.5 * found.device_hours.expected)
-    assert found.tonnes_co2 == pytest.approx(found.mwh * 0.01)
+    result = project_run([phase()], operations(), Prices(carbon="here", listed=listed), draws=20)
+    assert result.money.expected == pytest.approx(1.5 * result.device_hours.expected)
+    assert result.tonnes_co2 == pytest.approx(result.mwh * 0.01)
     with pytest.raises(UnknownNameError, match="france-2023"):
         project_run([phase()], operations(), Prices(carbon="france-2032"), draws=20)
     path.write_text('[[device_hour.h100-sxm]]\nvalue = -1\nsource = "x"\ndate = "2026-11-01"\n')
@@ -251,16 +251,18 @@ def test_rates_are_of_nodes_of_eight_devices():
 
 
 def growing(**ramp):
-    asked = fs.ask("llama-3.1-8b", "h100-sxm", devices=64, seq_len=8192, global_batch_size=1024, tokens=1e11)
-    return Ramp(**{"start": 256, "increment": 256, "samples": 2.4e6, **ramp}).parts(asked)
+    question = fs.ask(
+        "llama-3.1-8b", "h100-sxm", devices=64, seq_len=8192, global_batch_size=1024, tokens=1e11
+    )
+    return Ramp(**{"start": 256, "increment": 256, "samples": 2.4e6, **ramp}).parts(question)
 
 
 def test_a_batch_grows_as_megatrons():
     """Megatron-LM, num_microbatches_calculator.py: (global - start) / increment sizes, each of as many samples."""
-    sizes = [(each.workload.global_batch_size, each.workload.tokens) for each in growing()]
-    assert [each.workload.global_batch_size for each in growing(start=512, increment=512)] == [512, 1024]
-    each = 2.4e6 / 3 * 8192
-    assert sizes == [(256, each), (512, each), (768, each), (1024, pytest.approx(1e11 - 3 * each))]
+    sizes = [(item.workload.global_batch_size, item.workload.tokens) for item in growing()]
+    assert [item.workload.global_batch_size for item in growing(start=512, increment=512)] == [512, 1024]
+    item = 2.4e6 / 3 * 8192
+    assert sizes == [(256, item), (512, item), (768, item), (1024, pytest.approx(1e11 - 3 * item))]
 
 
 @pytest.mark.parametrize(
@@ -298,11 +300,11 @@ def test_what_is_given_is_paid():
     assert Prices(listed=listed, pue=1.2, carbon=40.0).energy() == ((1.2, "given"), (40.0, "given"))
     assert Prices(listed=PriceList(), carbon=40.0).energy() == ((1.0, "given"), (40.0, "given"))
     device = phase().projection.cluster.device
-    own = replace(device, price_per_hour=3.0)
+    local = replace(device, price_per_hour=3.0)
     three, five, none = (Interval(low=one, expected=one, high=one) for one in (3.0, 5.0, 0.0))
-    assert Prices().of(own) == (three, "given")
-    assert Prices(device_hour=5.0).of(own) == (five, "given")
-    assert Prices(device_hour=0.0).of(own) == (none, "given")
+    assert Prices().of(local) == (three, "given")
+    assert Prices(device_hour=5.0).of(local) == (five, "given")
+    assert Prices(device_hour=0.0).of(local) == (none, "given")
     assert Prices().of(device) == published_prices().price("h100-sxm")
 
 
@@ -316,21 +318,21 @@ def test_a_run_of_two_sizes_by_hand():
 
     one, two = certain(phase(devices=32, tokens=2e11)), certain(phase(name="2"))
     saves = Checkpointing(stall=0.0, storage_bandwidth=1e18, interval=1e6)
-    told = Operations(failures=Failures(planned_per_device_day=0.0), checkpointing=saves)
+    explicit = Operations(failures=Failures(planned_per_device_day=0.0), checkpointing=saves)
     paid = Prices(device_hour=2.0, pue=1.5, carbon=300.0)
-    found = project_run([one, two], told, paid, draws=3)
-    days = [each.steps * each.projection.step_time_s / DAY for each in (one, two)]
+    result = project_run([one, two], explicit, paid, draws=3)
+    days = [item.steps * item.projection.step_time_s / DAY for item in (one, two)]
     hours = 24 * (days[0] * 32 + days[1] * 64)
-    assert found.days.expected == pytest.approx(sum(days), rel=1e-4)
-    assert found.device_hours.expected == pytest.approx(hours, rel=1e-4)
-    assert found.money.expected == pytest.approx(2.0 * hours, rel=1e-4)
+    assert result.days.expected == pytest.approx(sum(days), rel=1e-4)
+    assert result.device_hours.expected == pytest.approx(hours, rel=1e-4)
+    assert result.money.expected == pytest.approx(2.0 * hours, rel=1e-4)
     watts = one.projection.cluster.device.power_w
-    assert found.mwh == pytest.approx(hours * watts * 1.5 / 1e6, rel=1e-4)
-    assert found.tonnes_co2 == pytest.approx(found.mwh * 0.3)
-    assert found.mttf_s == math.inf
-    assert found.closed_forms == {}
-    assert found.goodput == pytest.approx(1.0, rel=1e-4)
-    failing = replace(told, failures=Failures(per_device_day={"a": 1e-3}, planned_per_device_day=2e-3))
+    assert result.mwh == pytest.approx(hours * watts * 1.5 / 1e6, rel=1e-4)
+    assert result.tonnes_co2 == pytest.approx(result.mwh * 0.3)
+    assert result.mttf_s == math.inf
+    assert result.closed_forms == {}
+    assert result.goodput == pytest.approx(1.0, rel=1e-4)
+    failing = replace(explicit, failures=Failures(per_device_day={"a": 1e-3}, planned_per_device_day=2e-3))
     failed = project_run([one, two], failing, paid, draws=3)
     assert failed.mttf_s == pytest.approx(DAY / 64 / 1e-3)  # of the longer phase
     assert failed.interruptions["a"] == pytest.approx(failed.device_hours.expected / 24 * 1e-3)

@@ -32,9 +32,9 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def start(self) -> Layout:
         """The layout of which nothing is chosen yet: one device, with what is not searched as the space has it."""
-        own = Layout()
-        chosen = {name: getattr(own, name) for name in (*DEGREE_NAMES, "recompute")}
-        return replace(self.question.space.base, **chosen)
+        layout = Layout()
+        selected = {name: getattr(layout, name) for name in (*DEGREE_NAMES, "recompute")}
+        return replace(self.question.space.base, **selected)
 
     @property
     def policies(self) -> tuple[Recompute, ...]:
@@ -53,24 +53,24 @@ class Case(Struct, frozen=True, kw_only=True):
     def tried(self, move: str, layout: Layout) -> tuple[Trial, Projection | None]:
         """Return how `layout` does; a layout that is not legal has its reason instead."""
         try:
-            found = project(self.question.of(layout))
+            result = project(self.question.of(layout))
         except SpecError as error:
             return Trial(move=move, strategy=layout, problem=str(error)), None
-        memory, limit = found.memory, self.question.memory_limit
+        memory, limit = result.memory, self.question.memory_limit
         trial = Trial(
             move=move,
             strategy=layout,
-            step_time_s=found.step_time_s,
+            step_time_s=result.step_time_s,
             peak_bytes=memory.peak_bytes,
             fits=(memory.peak_high_bytes if self.question.safe else memory.peak_bytes) <= limit,
-            verdict=verdict_within(found, limit),
+            verdict=verdict_within(result, limit),
         )
-        return trial, found
+        return trial, result
 
 
-def verdict_within(found: Projection, limit: float) -> Verdict:
+def verdict_within(projection: Projection, limit: float) -> Verdict:
     """Return the verdict of a layout against a limit in bytes, which may be below the capacity of the device."""
-    memory = found.memory
+    memory = projection.memory
     return verdict_of(
         point_bytes=memory.peak_low_bytes, upper_bytes=memory.peak_high_bytes, capacity_bytes=limit
     )
@@ -89,8 +89,8 @@ def first(
     trials: list[Trial] = []
     fallback: int | None = None
     for move, layout in layouts:
-        trial, found = case.tried(move, layout)
-        objection = refuse(found) if trial.fits and found is not None else None
+        trial, result = case.tried(move, layout)
+        objection = refuse(result) if trial.fits and result is not None else None
         trials.append(replace(trial, problem=trial.problem or objection))
         if trial.fits and objection is None:
             return trials, len(trials) - 1

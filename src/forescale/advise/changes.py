@@ -73,10 +73,10 @@ class Change:
 def changes(question: Question) -> tuple[Change, ...]:
     """Return every single change that the question's framework can be told; not all are legal for the layout."""
     layout = question.layout
-    found = (*_degrees(question), *_choices(question), *_reliefs(question))
+    degrees = (*_degrees(question), *_choices(question), *_reliefs(question))
     return tuple(
         _change(question, kind, value)
-        for kind, values in found
+        for kind, values in degrees
         for value in dict.fromkeys(values)
         if value != _present(layout, kind)
     )
@@ -86,8 +86,8 @@ def changed(question: Question, made: Sequence[Change]) -> Layout | None:
     """Return the layout with changes made, on the same devices; None if it is none that the framework can train."""
     before = layout = question.layout
     try:
-        for each in made:
-            layout = merged(layout, each.words)
+        for item in made:
+            layout = merged(layout, item.words)
     except SpecError:  # two ways to say one thing, such as activations on the host
         return None
     filled = _filled(question, layout)
@@ -146,7 +146,7 @@ def _recomputes(question: Question) -> tuple[Recompute, ...]:
     present = layout.recompute.modules if layout.recompute.granularity == "selective" else ()
     modules = [name for name in _modules(model) if name not in present]
     more = (Recompute(granularity="selective", modules=(*present, name)) for name in modules)
-    longest = int(longest_chunk(model.num_layers, *(np.array([each]) for each in (layout.pp, layout.vpp)))[0])
+    longest = int(longest_chunk(model.num_layers, *(np.array([item]) for item in (layout.pp, layout.vpp)))[0])
     counts = (Recompute(granularity="full", num_layers=count) for count in range(1, longest))
     return (*default_recompute(model), *more, *counts)
 
@@ -180,23 +180,23 @@ def _reliefs(question: Question) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 def _change(question: Question, kind: str, value: Any) -> Change:  # noqa: ANN401 (a value of any dimension)
-    words: dict[str, Any] = {kind: value}
+    values: dict[str, Any] = {kind: value}
     text = f"{kind} {_word(value)}"
     if kind in INSIDE:
         table, name = INSIDE[kind]
-        words = {table: {name: value}}
+        values = {table: {name: value}}
     elif kind == "recompute":
         text = recompute_text(value)
     elif kind == "tp" and question.framework and question.framework.experts_over_tp and question.model.is_moe:
-        words["etp"] = value
+        values["etp"] = value
     elif kind == "dp_replicate":
-        words, text = {kind: value, "dp_shard": question.layout.dp}, "shards over all of dp"
+        values, text = {kind: value, "dp_shard": question.layout.dp}, "shards over all of dp"
     elif kind == "schedule":
-        words["vpp"] = (
+        values["vpp"] = (
             question.layout.vpp if value is None else family(value).fixed_vpp or question.layout.vpp
         )
         text = f"schedule {value or '1f1b'}"
-    return Change(kind=kind, text=text, words=words)
+    return Change(kind=kind, text=text, words=values)
 
 
 def _word(value: object) -> str:

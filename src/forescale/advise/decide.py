@@ -78,11 +78,11 @@ def _degrees(case: Case, layout: Layout) -> Iterator[tuple[str, Layout]]:
     names = {"tp": "tensor parallel", "cp": "context parallel", "pp": "pipeline stages"}
     if case.question.model.is_moe:
         names |= {"ep": "expert parallel", "etp": "tensor parallel of experts"}
-    for name, words in names.items():
+    for name, parts in names.items():
         for degree in _scaled(getattr(layout, name)):
             vpp = 1 if name == "pp" else layout.vpp
             changed: dict[str, Any] = {name: degree, "vpp": vpp}
-            yield f"{words} {degree}", replace(layout, **changed)
+            yield f"{parts} {degree}", replace(layout, **changed)
     for one, other in EXCHANGED:
         for up, down in ((one, other), (other, one)):
             if getattr(layout, down) % 2 == 0:
@@ -153,11 +153,11 @@ def _rank(pair: tuple[int, int], *, activations_lead: bool) -> tuple[int, int, i
 
 def doubling(start: int, most: int) -> list[int]:
     """Return start, 2·start, ... up to `most`."""
-    found = []
+    result = []
     while start <= min(most, LONGEST_RUNG):
-        found.append(start)
+        result.append(start)
         start *= 2
-    return found
+    return result
 
 
 def _expert_degrees(case: Case) -> list[int]:
@@ -217,21 +217,21 @@ def advise(
     InfeasibleError
         If nothing that the process tries fits.
     """
-    asked = question_of(question, cluster, workload, max_memory=max_memory, costs=costs)
-    case = Case(question=asked.site)
+    request = question_of(question, cluster, workload, max_memory=max_memory, costs=costs)
+    case = Case(question=request.site)
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)
     throughput, of_site = _throughput(case, layout)
-    advised = project(asked.over_sites(case.question.of(of_site.strategy)))
-    model, cluster, workload = asked.model, asked.cluster, asked.workload
-    best = search(replace(asked, objective="step_time"), top=1).best[0] if exact else None
+    advised = project(request.over_sites(case.question.of(of_site.strategy)))
+    model, cluster, workload = request.model, request.cluster, request.workload
+    best = search(replace(request, objective="step_time"), top=1).best[0] if exact else None
     return Advice(
         model=model,
         cluster=cluster,
         workload=workload,
-        steps=(fit, batch, throughput, *_sites(asked, advised)),
+        steps=(fit, batch, throughput, *_sites(request, advised)),
         advised=advised,
-        verdict=verdict_within(advised, asked.memory_limit),
+        verdict=verdict_within(advised, request.memory_limit),
         ratios=playbook_ratios(
             model,
             case.question.cluster,
@@ -252,25 +252,25 @@ def _fit(case: Case) -> tuple[Step, Layout]:
     states = parameters * bytes_per_parameter(case.question.workload.precision).total
     lead = _activations_lead(case)
 
-    def refuse(found: Projection) -> str | None:
+    def refuse(projection: Projection) -> str | None:
         """Refuse stage 3 whose gathers take longer than the forward that hides them."""
         ratios = playbook_ratios(
             case.question.model,
             case.question.cluster,
-            found.strategy,
+            projection.strategy,
             case.question.workload,
             num_layers=case.question.model.num_layers,
         )
-        exposed = [each for each in ratios if each.part == "data_comm" and each.value >= 1.0]
-        if found.strategy.zero < 3 or not exposed:
+        exposed = [ratio for ratio in ratios if ratio.part == "data_comm" and ratio.value >= 1.0]
+        if projection.strategy.zero < 3 or not exposed:
             return None
         return f"{exposed[0].name}: {exposed[0].value:.2g}, not below 1, so it cannot hide"
 
     trials, place = first(case, tree(case, activations_lead=lead), refuse=refuse)
     if place is None:
         raise _nothing(case, trials, states)
-    chosen = replace(trials[place], taken=True)
-    trials[place] = chosen
+    trial = replace(trials[place], taken=True)
+    trials[place] = trial
     facts = (
         Fact(name="parameters", value=float(parameters), unit="parameter"),
         Fact(name="states of all parameters", value=states, unit="byte"),
@@ -282,8 +282,8 @@ def _fit(case: Case) -> tuple[Step, Layout]:
         ),
     )
     order = "activations outweigh the states, so context parallelism comes before stages" if lead else ""
-    finding = "; ".join(filter(None, [f"{chosen.move} fits", order]))
-    return Step(name="fit", question=FIT, facts=facts, trials=tuple(trials), finding=finding), chosen.strategy
+    finding = "; ".join(filter(None, [f"{trial.move} fits", order]))
+    return Step(name="fit", question=FIT, facts=facts, trials=tuple(trials), finding=finding), trial.strategy
 
 
 def _nothing(case: Case, trials: list[Trial], states: float) -> InfeasibleError:
@@ -291,9 +291,9 @@ def _nothing(case: Case, trials: list[Trial], states: float) -> InfeasibleError:
     if trials and all(trial.step_time_s is None for trial in trials):
         msg = f"no layout that the process tries is legal; the first, {trials[0].move}: {trials[0].problem}"
         return InfeasibleError(msg)
-    each = format_bytes(states / case.question.cluster.num_devices)
+    item = format_bytes(states / case.question.cluster.num_devices)
     msg = (
-        f"nothing that the process tries fits {format_bytes(case.question.memory_limit)}: its states alone are {each} "
+        f"nothing that the process tries fits {format_bytes(case.question.memory_limit)}: its states alone are {item} "
         f"per device, even shared by all ({case.question.cluster.num_devices}); search tries every layout"
     )
     return InfeasibleError(msg)
@@ -303,9 +303,9 @@ def _activations_lead(case: Case) -> bool:
     """Whether activations outweigh the states once tensor parallelism fills the fast domain."""
     for tp in reversed(doubling(1, case.question.cluster.domain)):
         layout = case.filled(replace(case.start, tp=tp, zero=1))
-        found = None if layout is None else case.tried("", layout)[1]
-        if found is not None:
-            stage = max(found.memory.stages, key=lambda stage: stage.peak_bytes)
+        result = None if layout is None else case.tried("", layout)[1]
+        if result is not None:
+            stage = max(result.memory.stages, key=lambda stage: stage.peak_bytes)
             states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
             return stage.activations_bytes > states
     return False
@@ -313,8 +313,8 @@ def _activations_lead(case: Case) -> bool:
 
 def _batch(case: Case, layout: Layout) -> tuple[Step, Layout]:
     """Step 2: the largest micro-batch that pays; accumulation makes up the rest of the global batch."""
-    each = case.question.workload.global_batch_size // layout.dp
-    sizes = [size for size in doubling(1, each) if each % size == 0]
+    item = case.question.workload.global_batch_size // layout.dp
+    sizes = [size for size in doubling(1, item) if item % size == 0]
     trials: list[Trial] = []
     for size in sizes:
         trial, _ = case.tried(f"micro-batch of {size}", replace(layout, micro_batch_size=size))
@@ -325,22 +325,22 @@ def _batch(case: Case, layout: Layout) -> tuple[Step, Layout]:
         (index for index, trial in enumerate(trials) if trial.fits),
         key=lambda index: trials[index].step_time_s or float("inf"),
     )
-    trials[place] = chosen = replace(trials[place], taken=True)
-    count = microbatches_of(chosen.strategy, case.question.workload)
+    trials[place] = selected = replace(trials[place], taken=True)
+    count = microbatches_of(selected.strategy, case.question.workload)
     tokens = case.question.workload.tokens_per_step
     facts = (
         Fact(name="tokens per step", value=float(tokens), unit="token"),
-        Fact(name="sequences per replica", value=float(each), unit="1"),
+        Fact(name="sequences per replica", value=float(item), unit="1"),
         Fact(name="replicas", value=float(layout.dp), unit="1"),
         Fact(name="gradient accumulation steps", value=float(count), unit="1"),
     )
     finding = (
-        f"{counted(layout.dp, 'replica')} × {chosen.move} × {counted(count, 'accumulation step')} make the global "
+        f"{counted(layout.dp, 'replica')} × {selected.move} × {counted(count, 'accumulation step')} make the global "
         f"batch of {case.question.workload.global_batch_size}"
     )
     return Step(
         name="batch", question=BATCH, facts=facts, trials=tuple(trials), finding=finding
-    ), chosen.strategy
+    ), selected.strategy
 
 
 def _throughput(case: Case, layout: Layout) -> tuple[Step, Projection]:
@@ -350,13 +350,13 @@ def _throughput(case: Case, layout: Layout) -> tuple[Step, Projection]:
     started, trials = current.step_time_s, list[Trial]()
     for _ in range(MOST_MOVES):
         tried = _neighbours(case, current)
-        trial, found = min(tried, key=_time)
-        gains = trial.fits and found is not None
-        if not gains or found is None or found.step_time_s > current.step_time_s * (1.0 - LEAST_GAIN):
-            trials += [each for each, _ in sorted(tried, key=_time)]
+        trial, result = min(tried, key=_time)
+        gains = trial.fits and result is not None
+        if not gains or result is None or result.step_time_s > current.step_time_s * (1.0 - LEAST_GAIN):
+            trials += [item for item, _ in sorted(tried, key=_time)]
             break
         trials.append(replace(trial, taken=True))
-        current = found
+        current = result
     facts = (
         Fact(name="step before", value=started, unit="s"),
         Fact(name="step after", value=current.step_time_s, unit="s"),
@@ -374,22 +374,22 @@ def _throughput(case: Case, layout: Layout) -> tuple[Step, Projection]:
     ), current
 
 
-def _sites(asked: Question, advised: Projection) -> tuple[Step, ...]:
+def _sites(question: Question, advised: Projection) -> tuple[Step, ...]:
     """Step 4, where sites train by themselves: what they exchange, one change at a time; none is taken."""
-    sites, outer = advised.sites, asked.workload.outer
+    sites, outer = advised.sites, question.workload.outer
     if sites is None or outer is None:
         return ()
     now = Trial(move="", strategy=advised.strategy, peak_bytes=advised.memory.peak_bytes, fits=True)
-    tried = [(each.change, step_of_all(each.question, sites.site_step_s)) for each in exchanged(asked)]
-    tried.sort(key=lambda each: each[1])
+    tried = [(item.change, step_of_all(item.question, sites.site_step_s)) for item in exchanged(question)]
+    tried.sort(key=lambda item: item[1])
     needed = bandwidth_needed(
         outer,
         ENOUGH,
         parameters=advised.params.trained,
-        num_layers=asked.model.num_layers,
+        num_layers=question.model.num_layers,
         step_time=sites.site_step_s,
         num_sites=sites.num_sites,
-        latency=asked.cluster.tiers[-1].latency,
+        latency=question.cluster.tiers[-1].latency,
     )
     facts: tuple[Fact, ...] = (
         Fact(name="step of a site by itself", value=sites.site_step_s, unit="s"),
@@ -405,7 +405,7 @@ def _sites(asked: Question, advised: Projection) -> tuple[Step, ...]:
         if saved > LEAST_GAIN
         else "they hardly wait"
     )
-    trials = tuple(replace(now, move=move, step_time_s=each) for move, each in tried)
+    trials = tuple(replace(now, move=move, step_time_s=item) for move, item in tried)
     return (Step(name="sites", question=SITES, facts=facts, trials=trials, finding=finding),)
 
 
@@ -413,9 +413,9 @@ def _neighbours(case: Case, current: Projection) -> list[tuple[Trial, Projection
     """Try every change of the current layout; one that is faster and does not fit, also with what makes room."""
     tried = []
     for what, layout in moves(case, current.strategy):
-        trial, found = case.tried(what, layout)
-        tried.append((trial, found))
-        if found is not None and not trial.fits and found.step_time_s < current.step_time_s:
+        trial, result = case.tried(what, layout)
+        tried.append((trial, result))
+        if result is not None and not trial.fits and result.step_time_s < current.step_time_s:
             more = reliefs(case, layout, before=current.strategy)
             tried += [case.tried(f"{what}, {relief}", relieved) for relief, relieved in more]
     return tried

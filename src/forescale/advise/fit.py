@@ -54,7 +54,7 @@ class Fix(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The changes in words."""
-        return ", ".join(each.text for each in self.changes)
+        return ", ".join(change.text for change in self.changes)
 
     @property
     def lost_s_per_gib(self) -> float | None:
@@ -89,8 +89,8 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
     @property
     def first(self) -> Fix | None:
         """What is proposed; None where nothing that was tried fits for sure."""
-        found = self.fixes[0] if self.fixes else None
-        return found if found is not None and found.verdict == "FITS" else None
+        fix = self.fixes[0] if self.fixes else None
+        return fix if fix is not None and fix.verdict == "FITS" else None
 
     def essentials(self) -> Mapping[str, Any]:
         """Return the layout's verdict and what is proposed."""
@@ -103,11 +103,11 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per fix."""
-        return [{"rank": place, **each.row()} for place, each in enumerate(self.fixes, start=1)]
+        return [{"rank": place, **fix.row()} for place, fix in enumerate(self.fixes, start=1)]
 
     def pictures(self) -> Sequence[Chart]:
         """Return the parts of the step, now and under every fix."""
-        every = (("now", self.now), *((each.text, each.projection) for each in self.fixes))
+        every = (("now", self.now), *((fix.text, fix.projection) for fix in self.fixes))
         bars = tuple(Bar(label=name, values=one.time_s) for name, one in every)
         return (
             BarChart(title="Time of a step", note="now, and with each change", axis="", unit="s", bars=bars),
@@ -121,14 +121,14 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
             **attributes(self, "verdict", "num_tried", "now"),
             "fixes": [
                 {
-                    **each.row(),
+                    **fix.row(),
                     "sets": [
                         {name: jsonable(value) for name, value in change.words.items()}
-                        for change in each.changes
+                        for change in fix.changes
                     ],
-                    "projection": each.projection.to_json(),
+                    "projection": fix.projection.to_json(),
                 }
-                for each in self.fixes
+                for fix in self.fixes
             ],
         }
 
@@ -146,7 +146,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
     @property
     def kinds(self) -> tuple[str, ...]:
         """What is changed."""
-        return tuple(each.kind for each in self.made)
+        return tuple(item.kind for item in self.made)
 
 
 def fit(
@@ -182,14 +182,14 @@ def fit(
             what = "change"
             raise UnknownNameError(what, kind, KINDS)
     now = project(question)
-    every = tuple(each for each in changes(question) if each.kind not in keep)
+    every = tuple(change for change in changes(question) if change.kind not in keep)
     accepted = accepts if accepts(question) else (lambda _: True)
-    tried = _tried(question, [(each,) for each in every], accepted)
+    tried = _tried(question, [(item,) for item in every], accepted)
     if pairs:
         tried += _tried(question, _pairs(every, tried), accepted)
     verdict = verdict_within(now, question.memory_limit)
-    chosen = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
-    fixes = [_fix(question, now, each) for each in chosen]
+    faster = _faster(question, now, tried) if verdict == "FITS" else _smaller(question, now, tried)
+    fixes = [_fix(question, now, item) for item in faster]
     return Fit(
         question=question,
         now=now,
@@ -203,39 +203,39 @@ def _tried(
     question: Question, combinations: Iterable[tuple[Change, ...]], accepts: Callable[[Question], bool]
 ) -> list[_Tried]:
     """Evaluate what combinations of changes make legal layouts that are accepted, each layout once."""
-    found: dict[Layout, tuple[Change, ...]] = {}
+    result: dict[Layout, tuple[Change, ...]] = {}
     for made in combinations:
         if (layout := changed(question, made)) is not None:
-            found.setdefault(layout, made)
-    found = {layout: made for layout, made in found.items() if accepts(question.of(layout))}
-    layouts = list(found)
+            result.setdefault(layout, made)
+    result = {layout: made for layout, made in result.items() if accepts(question.of(layout))}
+    layouts = list(result)
     scores = score_layouts(question, layouts)
     fitting = np.flatnonzero(scores.peak <= question.memory_limit).tolist()
     highest = np.full(len(layouts), np.inf)
     highest[fitting] = score_layouts(replace(question, safe=True), [layouts[at] for at in fitting]).peak
     figures = zip(scores.step_time.tolist(), scores.peak.tolist(), highest.tolist(), strict=True)
     return [
-        _Tried(made=found[layout], layout=layout, step_time=step, peak=peak, highest=high)
+        _Tried(made=result[layout], layout=layout, step_time=step, peak=peak, highest=high)
         for layout, (step, peak, high) in zip(layouts, figures, strict=True)
     ]
 
 
 def _pairs(every: Sequence[Change], tried: Sequence[_Tried]) -> Iterator[tuple[Change, ...]]:
     """Yield pairs of changes of two kinds: of each kind some that no other of it beats, and degrees not legal alone."""
-    legal = {each.made[0] for each in tried}
-    kinds = dict.fromkeys(each.kind for each in every if each.kind not in ALONE)
+    legal = {item.made[0] for item in tried}
+    kinds = dict.fromkeys(item.kind for item in every if item.kind not in ALONE)
     worth = {}
     for kind in kinds:
-        front = _front([each for each in tried if each.kinds == (kind,)])
-        alone = [each for each in every if each.kind == kind and kind in DEGREES and each not in legal]
-        worth[kind] = [*(each.made[0] for each in _few(front)), *alone]
+        front = _front([item for item in tried if item.kinds == (kind,)])
+        alone = [item for item in every if item.kind == kind and kind in DEGREES and item not in legal]
+        worth[kind] = [*(item.made[0] for item in _few(front)), *alone]
     for one, other in combinations(kinds, 2):
         yield from product(worth[one], worth[other])
 
 
 def _front(tried: Sequence[_Tried]) -> list[_Tried]:
     """Return those that no other beats in time and memory."""
-    front = pareto_front(*(np.array([getattr(each, of) for each in tried]) for of in ("step_time", "peak")))
+    front = pareto_front(*(np.array([getattr(item, of) for item in tried]) for of in ("step_time", "peak")))
     return [tried[at] for at in front.tolist()]
 
 
@@ -247,40 +247,40 @@ def _few(front: list[_Tried]) -> list[_Tried]:
 
 def _smaller(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
     """Return the fastest of each kind that fits for sure, pairs that beat all single changes, and what falls short."""
-    sure = [each for each in tried if each.highest <= question.memory_limit]
-    chosen = _best_of_kinds(sure)
-    settled = {each.kinds for each in chosen}
+    sure = [item for item in tried if item.highest <= question.memory_limit]
+    best = _best_of_kinds(sure)
+    settled = {item.kinds for item in best}
     short = [
-        each
-        for each in tried
-        if len(each.made) == 1 and each.kinds not in settled and each.peak < now.memory.peak_bytes
+        item
+        for item in tried
+        if len(item.made) == 1 and item.kinds not in settled and item.peak < now.memory.peak_bytes
     ]
-    graded = [each for kind in GRADED for each in _front([each for each in short if each.kinds == (kind,)])]
-    least = sorted((each for each in short if each.made[0].kind not in GRADED), key=lambda each: each.peak)
-    return [*chosen, *graded, *_first_of_kinds(least)]
+    graded = [item for kind in GRADED for item in _front([item for item in short if item.kinds == (kind,)])]
+    least = sorted((item for item in short if item.made[0].kind not in GRADED), key=lambda item: item.peak)
+    return [*best, *graded, *_first_of_kinds(least)]
 
 
 def _faster(question: Question, now: Projection, tried: Sequence[_Tried]) -> list[_Tried]:
     """Return what shortens the step and fits for sure: the best of each kind, and pairs that beat all single ones."""
     bar = now.step_time_s * (1.0 - LEAST_GAIN)
-    sure = [each for each in tried if each.highest <= question.memory_limit and each.step_time < bar]
-    return sorted(_best_of_kinds(sure), key=lambda each: each.step_time)
+    sure = [item for item in tried if item.highest <= question.memory_limit and item.step_time < bar]
+    return sorted(_best_of_kinds(sure), key=lambda item: item.step_time)
 
 
 def _best_of_kinds(sure: Sequence[_Tried]) -> list[_Tried]:
     """Return the fastest of each kind, and of each pair of kinds the fastest if no single change is as fast."""
-    ordered = sorted(sure, key=lambda each: each.step_time)
-    single = _first_of_kinds(each for each in ordered if len(each.made) == 1)
+    ordered = sorted(sure, key=lambda item: item.step_time)
+    single = _first_of_kinds(item for item in ordered if len(item.made) == 1)
     bar = single[0].step_time * (1.0 - LEAST_GAIN) if single else np.inf
-    pairs = _first_of_kinds(each for each in ordered if len(each.made) == 2 and each.step_time < bar)
+    pairs = _first_of_kinds(item for item in ordered if len(item.made) == 2 and item.step_time < bar)
     return [*single, *pairs[:MOST_PAIRS]]
 
 
 def _first_of_kinds(ordered: Iterable[_Tried]) -> list[_Tried]:
-    found: dict[tuple[str, ...], _Tried] = {}
-    for each in ordered:
-        found.setdefault(each.kinds, each)
-    return list(found.values())
+    values: dict[tuple[str, ...], _Tried] = {}
+    for item in ordered:
+        values.setdefault(item.kinds, item)
+    return list(values.values())
 
 
 def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
@@ -297,11 +297,11 @@ def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
 def _ranked(fixes: Sequence[Fix]) -> list[Fix]:
     """Return the fewest changes that fit for sure and lose least, then all others by seconds lost per byte freed."""
     ordered = sorted(fixes, key=_price)
-    sure = [each for each in ordered if each.verdict == "FITS"]
+    sure = [item for item in ordered if item.verdict == "FITS"]
     if not sure:
         return ordered
-    first = min(sure, key=lambda each: (len(each.changes), each.projection.step_time_s))
-    return [first, *(each for each in ordered if each is not first)]
+    first = min(sure, key=lambda item: (len(item.changes), item.projection.step_time_s))
+    return [first, *(item for item in ordered if item is not first)]
 
 
 def _price(fix: Fix) -> tuple[int, int, float]:

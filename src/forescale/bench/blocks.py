@@ -75,8 +75,8 @@ def parts_of(training: Training) -> Iterator[Part]:
     for kind in dict.fromkeys(blocks.kinds):
         alike = [index for index, name in enumerate(blocks.kinds) if name == kind]
         yield Part(kind=kind, run=partial(_through, blocks, alike), start=hidden)
-    yield Part(kind=EMBEDDING, run=lambda given, _: blocks.embed(given), start=tokens)
-    yield Part(kind=HEAD, run=lambda given, _: blocks.loss_of(given, tokens), start=hidden)
+    yield Part(kind=EMBEDDING, run=lambda value, _: blocks.embed(value), start=tokens)
+    yield Part(kind=HEAD, run=lambda value, _: blocks.loss_of(value, tokens), start=hidden)
 
 
 def _through(blocks: Blocks, alike: list[int], x: Tensor, count: int) -> Tensor:
@@ -93,9 +93,9 @@ def kept_bytes(part: Part, training: Training) -> float:
         noted = Saved(training.blocks.parameters())
         with noted.noting():
             end = part.run(part.start, count)
-        found = noted.num_bytes
+        num_bytes = noted.num_bytes
         del end
-        return found
+        return num_bytes
 
     return float(saved(1) if part.kind in (EMBEDDING, HEAD) else saved(2) - saved(1))
 
@@ -116,7 +116,7 @@ def gradients_apart(
 
     def sample() -> dict[Lap, float]:
         taken = {}
-        for part in (each for each in parts if each.start.requires_grad):
+        for part in (part for part in parts if part.start.requires_grad):
             tell(part.kind)
             end = part.run(part.start, 1)
             gradient = torch.ones_like(end)

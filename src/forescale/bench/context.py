@@ -58,8 +58,8 @@ class Context(Struct, frozen=True):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Return what own queries find among all keys before them; shapes (batch, heads, tokens, head size)."""
         if self.kind == "ring":
-            found: Tensor = _Ring.apply(query, key, value, self, scaling)  # type: ignore[no-untyped-call]
-            return found
+            tensor: Tensor = _Ring.apply(query, key, value, self, scaling)  # type: ignore[no-untyped-call]
+            return tensor
         attend = self._by_heads if self.kind == "ulysses" else self._among_gathered
         return attend(query, key, value, scaling)
 
@@ -70,30 +70,30 @@ class Context(Struct, frozen=True):
 
     def _among_gathered(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         order = self._order(query.shape[2]).to(query.device)
-        key, value = (gather(each, 2, self.group)[:, :, order] for each in (key, value))
+        key, value = (gather(item, 2, self.group)[:, :, order] for item in (key, value))
         runs = self.runs(len(order), self.rank)
-        found = [
+        scaled_dot_product_attentions = [
             functional.scaled_dot_product_attention(
                 part, key[:, :, :end], value[:, :, :end], attn_mask=causal_lower_right(end - first, end),
                 scale=scaling, enable_gqa=key.shape[1] != query.shape[1],
             )
             for part, (first, end) in zip(query.chunk(len(runs), 2), runs, strict=True)
         ]  # fmt: skip
-        return torch.cat(found, 2)
+        return torch.cat(scaled_dot_product_attentions, 2)
 
     def _by_heads(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Have some heads of all tokens."""
         order = self._order(query.shape[2]).to(query.device)
-        query, key, value = (self._exchanged(each, 1, 2)[:, :, order] for each in (query, key, value))
-        found = functional.scaled_dot_product_attention(
+        query, key, value = (self._exchanged(item, 1, 2)[:, :, order] for item in (query, key, value))
+        scaled_dot_product_attention = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=key.shape[1] != query.shape[1]
         )
-        return self._exchanged(found[:, :, order.argsort()], 2, 1)
+        return self._exchanged(scaled_dot_product_attention[:, :, order.argsort()], 2, 1)
 
-    def _exchanged(self, x: Tensor, given: int, taken: int) -> Tensor:
-        """Return parts of all ranks behind each other along `taken`, for as many of one's own along `given`."""
+    def _exchanged(self, x: Tensor, value: int, taken: int) -> Tensor:
+        """Return parts of all ranks behind each other along `taken`, for as many of one's own along `value`."""
         counts = [1] * self.ranks
-        parts = exchange(torch.stack(x.chunk(self.ranks, given)), counts, counts, self.group)
+        parts = exchange(torch.stack(x.chunk(self.ranks, value)), counts, counts, self.group)
         return torch.cat(parts.unbind(), taken)
 
     def pairs(self, length: int, other: int) -> Iterator[tuple[int, int, bool]]:
@@ -105,19 +105,19 @@ class Context(Struct, frozen=True):
 
     def passed(self, x: Tensor) -> tuple[Tensor, Callable[[], None]]:
         """Start to pass a tensor on to the next rank; return where the other's arrives, and what waits for it."""
-        x, found = x.contiguous(), torch.empty_like(x)
-        ways = ((dist.isend, x, self.rank + 1), (dist.irecv, found, self.rank - 1))
+        x, empty_like = x.contiguous(), torch.empty_like(x)
+        ways = ((dist.isend, x, self.rank + 1), (dist.irecv, empty_like, self.rank - 1))
         sent = [
-            dist.P2POp(way, each, group=self.group, group_peer=peer % self.ranks) for way, each, peer in ways
+            dist.P2POp(way, item, group=self.group, group_peer=peer % self.ranks) for way, item, peer in ways
         ]
         waiting = dist.batch_isend_irecv(sent)
 
         def wait() -> None:
-            for each in waiting:
-                each.wait()
+            for item in waiting:
+                item.wait()
             sent.clear()  # what was sent is held until then
 
-        return found, wait
+        return empty_like, wait
 
 
 class _Ring(torch.autograd.Function):
@@ -136,12 +136,14 @@ class _Ring(torch.autograd.Function):
         queries = query.chunk(runs, 2)
         sums: list[tuple[Tensor, Tensor] | None] = [None] * runs
         for other, pair in _around(context, torch.stack((key, value))):
-            keys, values = (each.chunk(runs, 2) for each in pair)
+            keys, values = (item.chunk(runs, 2) for item in pair)
             for mine, theirs, same in context.pairs(length, other):
-                found = _attended(queries[mine], keys[theirs], values[theirs], causal=same, scaling=scaling)
-                sums[mine] = _together(sums[mine], found)
-        parts = [each for each in sums if each is not None]
-        out = torch.cat([each for each, _ in parts], 2).to(query.dtype)
+                attended = _attended(
+                    queries[mine], keys[theirs], values[theirs], causal=same, scaling=scaling
+                )
+                sums[mine] = _together(sums[mine], attended)
+        parts = [item for item in sums if item is not None]
+        out = torch.cat([item for item, _ in parts], 2).to(query.dtype)
         ctx.save_for_backward(query, key, value, out, torch.cat([weight for _, weight in parts], 2))
         ctx.context, ctx.scaling = context, scaling
         return out
@@ -152,20 +154,29 @@ class _Ring(torch.autograd.Function):
         context: Context = ctx.context
         length, runs = context.ranks * query.shape[2], len(context.runs(0, 0))
         of_queries = torch.zeros_like(query)
-        own = [each.chunk(runs, 2) for each in (grad, query, out, weights, of_queries)]
+        chunks = [item.chunk(runs, 2) for item in (grad, query, out, weights, of_queries)]
         gradients = torch.zeros((2, *key.shape), dtype=key.dtype, device=key.device)
         wait = _nothing
         for other, pair in _around(context, torch.stack((key, value))):
-            keys, values = (each.chunk(runs, 2) for each in pair)
+            keys, values = (item.chunk(runs, 2) for item in pair)
             added = torch.zeros_like(pair)
-            sums = [each.chunk(runs, 2) for each in added]
+            sums = [item.chunk(runs, 2) for item in added]
             for mine, theirs, same in context.pairs(length, other):
-                given, asked, made, weight, total = (each[mine] for each in own)
-                found = _attended_backward(
-                    given, asked, keys[theirs], values[theirs], made, weight, causal=same, scaling=ctx.scaling
+                raw, question, made, weight, total = (item[mine] for item in chunks)
+                attended_backward = _attended_backward(
+                    raw,
+                    question,
+                    keys[theirs],
+                    values[theirs],
+                    made,
+                    weight,
+                    causal=same,
+                    scaling=ctx.scaling,
                 )
-                for sum_, each in zip((total, sums[0][theirs], sums[1][theirs]), found, strict=True):
-                    sum_.add_(each)
+                for sum_, item in zip(
+                    (total, sums[0][theirs], sums[1][theirs]), attended_backward, strict=True
+                ):
+                    sum_.add_(item)
             wait()
             gradients, wait = context.passed(gradients.add_(added))
         wait()
@@ -176,21 +187,21 @@ def _nothing() -> None:
     """Wait for nothing."""
 
 
-def _around(context: Context, own: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _around(context: Context, tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yield every rank of a ring with what it has, own first, while the next is on its way."""
     for step in range(context.ranks):
         last = step == context.ranks - 1
-        coming, wait = (own, _nothing) if last else context.passed(own)
-        yield (context.rank - step) % context.ranks, own
+        coming, wait = (tensor, _nothing) if last else context.passed(tensor)
+        yield (context.rank - step) % context.ranks, tensor
         wait()
-        own = coming
+        tensor = coming
 
 
-def _together(before: tuple[Tensor, Tensor] | None, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _together(before: tuple[Tensor, Tensor] | None, tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return what queries find among two parts of the keys; each with the logarithm of its sum of weights."""
     if before is None:
-        return found[0].float(), found[1]
-    (one, first), (other, second) = before, found
+        return tensors[0].float(), tensors[1]
+    (one, first), (other, second) = before, tensors
     both = torch.logaddexp(first, second)
     return one * (first - both).exp()[..., None] + other * (second - both).exp()[..., None], both
 
@@ -214,12 +225,12 @@ def _attended_backward(
     scaling: float | None,
 ) -> Any:  # noqa: ANN401
     """Return gradients of queries, keys and values, where `out` and `weight` may be of more keys than these."""
-    given = grad, query, key, value, out, weight
+    values = grad, query, key, value, out, weight
     if query.device.type == CPU:
-        return _HOST_BACKWARD(*given, 0.0, causal, scale=scaling)
+        return _HOST_BACKWARD(*values, 0.0, causal, scale=scaling)
     drawn = torch.zeros(2, dtype=torch.uint64, device=query.device)  # nothing is dropped
     lengths = None, None, query.shape[2], key.shape[2]
-    return _DEVICE_BACKWARD(*given, *lengths, 0.0, causal, drawn, drawn[0], scale=scaling)
+    return _DEVICE_BACKWARD(*values, *lengths, 0.0, causal, drawn, drawn[0], scale=scaling)
 
 
 _HOST = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001

@@ -41,11 +41,11 @@ def groups_of(question: Question) -> Groups:
     layout, world = question.layout, dist.get_world_size()
     ranks = np.arange(world).reshape(-1, layout.dp * layout.cp, layout.tp)
     by_cp = ranks.reshape(-1, layout.cp, layout.tp)
-    found: dict[str, Ranks] = {"tp": ranks, "cp": by_cp.swapaxes(1, 2), "dp_cp": ranks.swapaxes(1, 2)}
+    result: dict[str, Ranks] = {"tp": ranks, "cp": by_cp.swapaxes(1, 2), "dp_cp": ranks.swapaxes(1, 2)}
     if question.model.is_moe:
         experts: Ranks = np.arange(world).reshape(-1, layout.expert_dp, layout.ep, layout.etp)
-        found |= {"ep": experts.swapaxes(2, 3), "expert_dp": np.moveaxis(experts, 1, 3)}
-    return Groups(**{name: _own(each.reshape(-1, each.shape[-1])) for name, each in found.items()})
+        result |= {"ep": experts.swapaxes(2, 3), "expert_dp": np.moveaxis(experts, 1, 3)}
+    return Groups(**{name: _own(item.reshape(-1, item.shape[-1])) for name, item in result.items()})
 
 
 def neighbours(num_ranks: int) -> Group:
@@ -71,9 +71,9 @@ def gathered(x: Tensor, dim: int, group: Group) -> Tensor:
 def scattered(x: Tensor, dim: int, group: Group) -> Tensor:
     """Return this rank's part along `dim` of the sum over ranks."""
     parts = [part.contiguous() for part in x.chunk(dist.get_world_size(group), dim)]
-    own = torch.empty_like(parts[0])
-    dist.reduce_scatter(own, parts, group=group)
-    return own
+    empty_like = torch.empty_like(parts[0])
+    dist.reduce_scatter(empty_like, parts, group=group)
+    return empty_like
 
 
 def summed(x: Tensor, group: Group) -> Tensor:
@@ -85,9 +85,9 @@ def summed(x: Tensor, group: Group) -> Tensor:
 
 def exchanged(x: Tensor, receive: Sequence[int], send: Sequence[int], group: Group) -> Tensor:
     """Return the rows that every rank has for this one, which sends so many of its own to each."""
-    found = x.new_empty(sum(receive), *x.shape[1:])
-    dist.all_to_all_single(found, x.contiguous(), list(receive), list(send), group=group)
-    return found
+    new_empty = x.new_empty(sum(receive), *x.shape[1:])
+    dist.all_to_all_single(new_empty, x.contiguous(), list(receive), list(send), group=group)
+    return new_empty
 
 
 class _Sent(torch.autograd.Function):

@@ -38,11 +38,11 @@ class Here(Struct, frozen=True, kw_only=True):
         SpecError
             With both names.
         """
-        asked = question.cluster.device
+        device = question.cluster.device
         if self.kind == CPU:
-            if asked.vendor != CPU:
+            if device.vendor != CPU:
                 raise SpecError(
-                    f"this machine has no accelerator, and the question is about {asked.name}; what a CPU takes says "
+                    f"this machine has no accelerator, and the question is about {device.name}; what a CPU takes says "
                     'nothing of it: give a cluster file whose device has the vendor "cpu" (docs/bench.md)'
                 )
             return
@@ -50,9 +50,9 @@ class Here(Struct, frozen=True, kw_only=True):
             mine = hardware_device(self.name)
         except UnknownNameError:
             mine = self.name
-        if asked.name not in (mine, self.name):
+        if device.name not in (mine, self.name):
             raise SpecError(
-                f"this machine has {self.name}, and the question is about {asked.name}; measure there, or ask about "
+                f"this machine has {self.name}, and the question is about {device.name}; measure there, or ask about "
                 f"a cluster of {mine}"
             )
 
@@ -78,13 +78,13 @@ def state_of(here: Here) -> State:
     tool = shutil.which("nvidia-smi") if here.kind == "cuda" else None
     if tool is None:
         return State()
-    asked = [tool, f"--query-gpu={','.join(QUERIED)}", "--format=csv,noheader,nounits", "-i", "0"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
-    words = [word.strip() for word in done.stdout.split(",")]
-    if done.returncode or len(words) != len(QUERIED):
+    question = [tool, f"--query-gpu={','.join(QUERIED)}", "--format=csv,noheader,nounits", "-i", "0"]
+    done = subprocess.run(question, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    parts = [word.strip() for word in done.stdout.split(",")]
+    if done.returncode or len(parts) != len(QUERIED):
         return State()
-    reasons = int(words[2], 16) & ~IDLE if words[2].startswith("0x") else 0
-    numbers = [float(word) if word.replace(".", "", 1).isdigit() else None for word in words[:2]]
+    reasons = int(parts[2], 16) & ~IDLE if parts[2].startswith("0x") else 0
+    numbers = [float(word) if word.replace(".", "", 1).isdigit() else None for word in parts[:2]]
     return State(
         clock_mhz=numbers[0], power_cap_w=numbers[1], throttled=f"reasons {reasons:#x}" if reasons else ""
     )

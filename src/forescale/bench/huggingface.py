@@ -210,14 +210,14 @@ class HuggingFaceBlocks(Blocks):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return hidden states of tokens."""
-        found: Tensor = self.embedding(self.context.own(tokens))
-        return found
+        tensor: Tensor = self.embedding(self.context.own(tokens))
+        return tensor
 
     def run_layer(self, index: int, x: Tensor) -> Tensor:
         """Return what one layer makes of hidden states; `learn` must have seen a batch of this shape."""
-        given = self.layers[index](x, **self._words[index])
-        found: Tensor = given[0] if isinstance(given, tuple) else given
-        return found
+        value = self.layers[index](x, **self._words[index])
+        tensor: Tensor = value[0] if isinstance(value, tuple) else value
+        return tensor
 
     def loss_of(self, x: Tensor, tokens: Tensor) -> Tensor:
         """Return the loss of the last layer's hidden states: norm, output layer and cross entropy.
@@ -234,14 +234,14 @@ class HuggingFaceBlocks(Blocks):
         count = tokens.shape[0] * (tokens.shape[1] - 1)
         if self.group is not None:
             return split_loss(scores.flatten(0, 1), shifted.flatten(), self.group) / count
-        found: Tensor = self.model.loss_function(
+        tensor: Tensor = self.model.loss_function(
             logits=scores,
             labels=None,
             shift_labels=shifted,
             vocab_size=scores.shape[-1],
             num_items_in_batch=count,
         )
-        return found
+        return tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return this rank's part of the mean loss of a micro-batch, (sequences, tokens)."""
@@ -249,16 +249,16 @@ class HuggingFaceBlocks(Blocks):
 
     def _normed(self, tokens: Tensor) -> Tensor:
         places = self.context.own(torch.arange(tokens.shape[1], device=tokens.device))
-        found: Tensor = self.model.base_model(
+        tensor: Tensor = self.model.base_model(
             input_ids=self.context.own(tokens), position_ids=places[None], use_cache=False
         ).last_hidden_state
-        return found
+        return tensor
 
     def learn(self, tokens: Tensor) -> None:
         """Note what the model hands to each layer beside hidden states."""
         hooks = [
             layer.register_forward_pre_hook(
-                lambda _, __, words, at=index: self._words.__setitem__(at, words), with_kwargs=True
+                lambda _, __, parts, at=index: self._words.__setitem__(at, parts), with_kwargs=True
             )
             for index, layer in enumerate(self.layers)
         ]
@@ -271,11 +271,11 @@ class HuggingFaceBlocks(Blocks):
 def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     """Return the whole model with random weights."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    words = config_of(question.model)
-    kind = words.pop("model_type")
+    parts = config_of(question.model)
+    kind = parts.pop("model_type")
     types, layout = question.workload.precision, question.layout
-    words["max_position_embeddings"] = max(
-        words.get("max_position_embeddings") or 0, question.workload.seq_len
+    parts["max_position_embeddings"] = max(
+        parts.get("max_position_embeddings") or 0, question.workload.seq_len
     )
     attention = "sdpa" if layout.flash_attention else "eager"
     if layout.cp > 1:
@@ -284,7 +284,7 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
     more = {"experts_implementation": "grouped_mm"} if question.model.is_moe else {}
     try:
         with quiet():
-            config = transformers.AutoConfig.for_model(kind, **words)
+            config = transformers.AutoConfig.for_model(kind, **parts)
             return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation=attention, dtype=TYPES[types.parameters], **more
             )

@@ -121,7 +121,9 @@ def _blocks(question: Question) -> PerBlock[Block]:
 
 def _primitives(question: Question) -> list[Any]:
     blocks = _blocks(question).all()
-    return [each for block in blocks for operator in block.operators for each in operator.primitives]
+    return [
+        primitive for block in blocks for operator in block.operators for primitive in operator.primitives
+    ]
 
 
 def _work(op: Compute) -> float:
@@ -133,19 +135,21 @@ def messages_of(question: Question, num_ranks: int) -> list[Message]:
     """Return the distinct messages of a layout among `num_ranks` ranks at most."""
     layout = question.layout
     degrees: dict[str, int] = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp, "cp": layout.cp}
-    found: set[Message] = set()
-    for each in _primitives(question):
-        if isinstance(each, Collective) and 1 < degrees.get(each.axis, 0) <= num_ranks:
-            size, ranks = float(cast("float", each.num_bytes)), degrees[each.axis]
-            found.add((each.kind, size, ranks))
-            if each.axis == "cp" and layout.cp_kind == "ring":
-                found.add(("p2p", size / ranks, 2))
+    messages: set[Message] = set()
+    for primitive in _primitives(question):
+        if isinstance(primitive, Collective) and 1 < degrees.get(primitive.axis, 0) <= num_ranks:
+            size, ranks = float(cast("float", primitive.num_bytes)), degrees[primitive.axis]
+            messages.add((primitive.kind, size, ranks))
+            if primitive.axis == "cp" and layout.cp_kind == "ring":
+                messages.add(("p2p", size / ranks, 2))
     if layout.pp > 1:
         split = split_layout(layout)
         sent = message_bytes(question.model, ShardingRules.from_workload(question.workload, *split))
-        found.add(("p2p", float(cast("float", sent)), 2))
-    found |= {each for each in _of_weights(question) if 1 < each[2] <= num_ranks and each[1]}
-    return sorted(found)
+        messages.add(("p2p", float(cast("float", sent)), 2))
+    messages |= {
+        of_weight for of_weight in _of_weights(question) if 1 < of_weight[2] <= num_ranks and of_weight[1]
+    }
+    return sorted(messages)
 
 
 def _of_weights(question: Question) -> Iterator[Message]:
@@ -167,18 +171,18 @@ def _of_weights(question: Question) -> Iterator[Message]:
     if not layout.zero:
         kinds = {"all_reduce": (gradient, inputs.trained)}
     for kind, (size, elements) in kinds.items():
-        for own, ranks in zip((elements.dense, elements.expert), groups, strict=True):
-            yield from ((kind, size * each, ranks) for each in np.unique(own).tolist())
+        for item, ranks in zip((elements.dense, elements.expert), groups, strict=True):
+            yield from ((kind, size * item, ranks) for item in np.unique(item).tolist())
 
 
-def kernel_row(op: Compute, found: dict[str, Any]) -> dict[str, Any]:
+def kernel_row(op: Compute, result: dict[str, Any]) -> dict[str, Any]:
     """Return the row of `kernels` for one timed operator."""
     name = next(name for name, kind in OPERATORS.items() if isinstance(op, kind))
-    known = {each.name for each in fields(KERNEL_TIMINGS[name])}
+    known = {item.name for item in fields(KERNEL_TIMINGS[name])}
     values = {key: value for key, value in asdict(op).items() if key in known}
     if isinstance(op, Elementwise):
         values["bytes_moved"] = op.bytes_moved + op.transposed_bytes
-    return {"op": name, **values, **found}
+    return {"op": name, **values, **result}
 
 
 def timed_kernel(op: Compute, watch: Watch, budget: Budget) -> dict[str, Any] | None:
@@ -207,7 +211,7 @@ def runner(op: Compute, device: torch.device) -> Callable[[], object] | None:
 
 
 def _data(device: torch.device, dtype: str, *shape: object) -> Tensor:
-    sizes = [max(1, round(float(cast("float", each)))) for each in shape]
+    sizes = [max(1, round(float(cast("float", item)))) for item in shape]
     return torch.randn(sizes, device=device, dtype=TYPES[dtype])
 
 
@@ -224,7 +228,7 @@ def _narrow(op: Gemm, device: torch.device) -> Callable[[], object] | None:
     """Return a product in 8 bits with one scale per tensor; None of extents or a device that torch has none for."""
     left, right = _data(device, "bf16", op.m, op.k), _data(device, "bf16", op.n, op.k)
     one = torch.ones((), device=device)
-    narrow = (each.to(torch.float8_e4m3fn) for each in (left, right))
+    narrow = (item.to(torch.float8_e4m3fn) for item in (left, right))
     multiply = partial(torch._scaled_mm, next(narrow), next(narrow).T, one, one, out_dtype=left.dtype)  # noqa: SLF001
     try:
         total = torch.zeros_like(multiply(), dtype=torch.float32)
@@ -236,14 +240,14 @@ def _narrow(op: Gemm, device: torch.device) -> Callable[[], object] | None:
 def _grouped(op: GroupedGemm, device: torch.device) -> Callable[[], object]:
     """Return one product per expert, all in one kernel where rows are as wide as that takes."""
     groups = round(float(cast("float", op.groups)))
-    each = max(1, round(float(cast("float", op.m / groups))))
-    rows = _data(device, op.dtype, groups, each, op.k)
+    item = max(1, round(float(cast("float", op.m / groups))))
+    rows = _data(device, op.dtype, groups, item, op.k)
     sums = op.contract == "m"
     others = (
-        _data(device, op.dtype, groups, each, op.n) if sums else _data(device, op.dtype, groups, op.k, op.n)
+        _data(device, op.dtype, groups, item, op.n) if sums else _data(device, op.dtype, groups, op.k, op.n)
     )
     if device.type == "cuda" and op.dtype == "bf16":
-        ends = torch.arange(1, groups + 1, device=device, dtype=torch.int32) * each
+        ends = torch.arange(1, groups + 1, device=device, dtype=torch.int32) * item
         left, right = rows.flatten(0, 1), others.flatten(0, 1) if sums else others
         return partial(torch._grouped_mm, left.T if sums else left, right, offs=ends)  # noqa: SLF001
     if sums:
@@ -262,8 +266,8 @@ def _attention(op: AttentionCore, device: torch.device) -> Callable[[], object]:
 
     if not op.backward:
         return forward
-    for each in (q, k, v):
-        each.requires_grad_()
+    for item in (q, k, v):
+        item.requires_grad_()
     out = forward()
     gradient = torch.ones_like(out)
     return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
@@ -311,11 +315,11 @@ def timed_message(kind: str, num_bytes: float, group: Group, watch: Watch, budge
 def _message(kind: str, num_bytes: float, group: Group, device: torch.device) -> Callable[[], object]:
     ranks = dist.get_world_size(group)
     part = max(1, round(num_bytes / 4 / ranks))
-    whole, own = torch.zeros(part * ranks, device=device), torch.zeros(part, device=device)
+    whole, local = torch.zeros(part * ranks, device=device), torch.zeros(part, device=device)
     runs: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, own, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, local, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(local, whole, group=group),
         "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group),
         "broadcast": lambda: dist.broadcast(whole, group_src=0, group=group),
         "reduce": lambda: dist.reduce(whole, group_dst=0, group=group),

@@ -181,11 +181,11 @@ def measure_next(
 ) -> BenchArtifact:
     """Return what `propose` names, timed. Parameters and errors are those of `measure`."""
     devices = devices or find_here().num_devices
-    found = propose(question, devices=devices, seconds=seconds)
+    result = propose(question, devices=devices, seconds=seconds)
     return _listed(
         question,
-        kernels_among(found),
-        messages_among(found, devices),
+        kernels_among(result),
+        messages_among(result, devices),
         Effort(seconds=seconds, repeats=repeats),
         tell,
     )
@@ -213,8 +213,8 @@ def _listed(
 
     rows, ended = _spooled(run, effort, tell)
     conditions = _conditions(question, devices, here, before.clock_mhz)
-    found = build_bench(rows, where="kernels and messages")
-    return replace(found, conditions=replace(conditions, **ended))
+    bench = build_bench(rows, where="kernels and messages")
+    return replace(bench, conditions=replace(conditions, **ended))
 
 
 def _spooled(
@@ -284,14 +284,14 @@ def check_projection(question: Question, *, seconds: float = 30.0) -> Checked:
     adapter_of(question).check(question)
     check_states(question)
     result = project(as_run(question))
-    found = launch(_whole, ranks, question, here.kind, seconds, backend=_backend(ranks))
+    results_found = launch(_whole, ranks, question, here.kind, seconds, backend=_backend(ranks))
     return Checked(
         projected_s=result.step_time_s,
-        measured_s=max(took for took, _ in found),
+        measured_s=max(took for took, _ in results_found),
         projected_bytes=result.memory.peak_bytes,
-        measured_bytes=max(peaks["device"] for _, peaks in found),
+        measured_bytes=max(peaks["device"] for _, peaks in results_found),
         projected_allocated_bytes=_allocated(result, question),
-        measured_allocated_bytes=max(peaks["allocated"] for _, peaks in found),
+        measured_allocated_bytes=max(peaks["allocated"] for _, peaks in results_found),
     )
 
 
@@ -315,18 +315,18 @@ def _run(
     question: Question, cut: Reduced, copies: int, here: Here, devices: int, effort: Effort, spool: str
 ) -> None:
     ranks = copies * cut.question.cluster.num_devices
-    wanted = {*messages_of(question, devices), *messages_of(cut.question, devices)}
-    kernels = 1.0 - (SHARES["collectives"] if devices > 1 and wanted else 0.0)
+    messages = {*messages_of(question, devices), *messages_of(cut.question, devices)}
+    kernels = 1.0 - (SHARES["collectives"] if devices > 1 and messages else 0.0)
     launch(_work, ranks, cut.question, question, here.kind, effort, kernels, spool, backend=_backend(ranks))
-    exchange(sorted(wanted), devices, here.kind, effort, SHARES["collectives"], spool)
+    exchange(sorted(messages), devices, here.kind, effort, SHARES["collectives"], spool)
 
 
 def exchange(
-    wanted: Sequence[Message], devices: int, kind: str, effort: Effort, share: float, spool: str
+    messages: Sequence[Message], devices: int, kind: str, effort: Effort, share: float, spool: str
 ) -> None:
     """Time messages among devices of one kind into the file `spool`."""
-    if devices > 1 and wanted:
-        launch(_exchange, devices, wanted, kind, effort, share, spool, backend=_backend(devices))
+    if devices > 1 and messages:
+        launch(_exchange, devices, messages, kind, effort, share, spool, backend=_backend(devices))
 
 
 def _backend(ranks: int) -> str:
@@ -375,7 +375,7 @@ class Spool:
 
 
 def _work(
-    _rank: int, cut: Question, asked: Question, kind: str, effort: Effort, end: float, path: str
+    _rank: int, cut: Question, question: Question, kind: str, effort: Effort, end: float, path: str
 ) -> None:
     """Measure a cut question on one rank: memory, then steps, blocks and kernels until a share of the time is over."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that torch before 2.13 has no others for
@@ -383,10 +383,10 @@ def _work(
     groups, watch = groups_of(cut), Watch(device)
     spool.begin("the first steps of the model")
     training, phases, peaks = weighed(partial(Training, cut, device, groups), device)
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (phases, peaks))
-    own = found[: cut.cluster.num_devices]
-    spool.put("ranks", [rank_row(rank, *each) for rank, each in enumerate(own)])
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, (phases, peaks))
+    local = values[: cut.cluster.num_devices]
+    spool.put("ranks", [rank_row(rank, *item) for rank, item in enumerate(local)])
     parts = list(parts_of(training))
     for part in parts:
         spool.begin(f"what {part.kind} keeps")
@@ -397,7 +397,7 @@ def _work(
     del training, parts
     ops = kernels_of(cut)
     ops += [
-        op for op in kernels_of(asked) if op not in ops
+        op for op in kernels_of(question) if op not in ops
     ]  # one is divided by the other where a block is restored
     _kernels(ops, watch, spool, budget.until(end))
 
@@ -438,10 +438,10 @@ def rank_row(rank: int, phases: Mapping[str, float], peaks: Mapping[str, float])
     }
 
 
-def _block_rows(found: Mapping[Lap, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _block_rows(values: Mapping[Lap, Mapping[str, Any]]) -> list[dict[str, Any]]:
     messages = ("reduce", "share")
     return [
-        {"kind": kind, "part": part, **each} for (kind, part), each in found.items() if part not in messages
+        {"kind": kind, "part": part, **item} for (kind, part), item in values.items() if part not in messages
     ]
 
 
@@ -452,27 +452,27 @@ def _kernels(ops: Sequence[Compute], watch: Watch, spool: Spool, budget: Budget)
             spool.skip(f"{len(ops) - place} of {counted(len(ops), 'kernel')}")
             return
         spool.begin(f"{kernel_row(op, {})['op']} {place + 1} of {len(ops)}")
-        found = timed_kernel(op, watch, budget.shared(len(ops) - place))
-        if found is not None:
-            spool.put("kernels", [kernel_row(op, found)])
+        result = timed_kernel(op, watch, budget.shared(len(ops) - place))
+        if result is not None:
+            spool.put("kernels", [kernel_row(op, result)])
 
 
 def _exchange(
-    _rank: int, wanted: Sequence[Message], kind: str, effort: Effort, share: float, path: str
+    _rank: int, messages: Sequence[Message], kind: str, effort: Effort, share: float, path: str
 ) -> None:
     """Time messages on one rank: as many groups of the ranks that a message takes as there is room for send at once."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that torch before 2.13 has no others for
     watch = Watch(_device(kind))
-    groups = {ranks: neighbours(ranks) for ranks in sorted({ranks for *_, ranks in wanted})}
+    groups = {ranks: neighbours(ranks) for ranks in sorted({ranks for *_, ranks in messages})}
     budget = effort.budget(share)
     spool = Spool(path, budget)
-    for place, (name, num_bytes, ranks) in enumerate(wanted):
+    for place, (name, num_bytes, ranks) in enumerate(messages):
         if budget.is_spent():
-            spool.skip(f"{len(wanted) - place} of {counted(len(wanted), 'message')}")
+            spool.skip(f"{len(messages) - place} of {counted(len(messages), 'message')}")
             return
         spool.begin(f"{name} of {num_bytes:,.0f} bytes among {ranks}")
-        found = timed_message(name, num_bytes, groups[ranks], watch, budget.shared(len(wanted) - place))
-        row = {"kind": name, "num_bytes": num_bytes, "num_ranks": ranks, "ranks_per_node": ranks, **found}
+        result = timed_message(name, num_bytes, groups[ranks], watch, budget.shared(len(messages) - place))
+        row = {"kind": name, "num_bytes": num_bytes, "num_ranks": ranks, "ranks_per_node": ranks, **result}
         spool.put("collectives", [row])
 
 
@@ -482,13 +482,13 @@ def _telling(spool: Path, tell: Callable[[Progress], None]) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        told = 0
+        explicit = 0
         while not over.wait(POLL_S):
             begun = [entry for entry in _entries(spool) if "begin" in entry]
-            for entry in begun[told:]:
+            for entry in begun[explicit:]:
                 left = entry["left"]
                 tell(Progress(what=entry["begin"], left_s=left or 0.0, started=left is not None))
-            told = len(begun)
+            explicit = len(begun)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -508,11 +508,11 @@ def _entries(spool: Path) -> Iterator[dict[str, Any]]:
 
 def _rows(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the rows of each section."""
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for entry in entries:
         if "key" in entry:
-            found.setdefault(entry["key"], []).extend(entry["rows"])
-    return found
+            values.setdefault(entry["key"], []).extend(entry["rows"])
+    return values
 
 
 def conditions_of(question: Question, ranks: int) -> Conditions:
@@ -544,6 +544,6 @@ def artifact_of(
 ) -> BenchArtifact:
     """Return the rows as an artifact, checked as if they came from a file."""
     values = json.loads(json.dumps(question_values(cut.question)))
-    found = build_bench({"config": values, **rows}, where="the bench")
-    asked = json.loads(json.dumps(question_values(question))) if cut.question != question else None
-    return replace(found, asked=asked, given_up=cut.given_up, conditions=conditions)
+    bench = build_bench({"config": values, **rows}, where="the bench")
+    request = json.loads(json.dumps(question_values(question))) if cut.question != question else None
+    return replace(bench, asked=request, given_up=cut.given_up, conditions=conditions)

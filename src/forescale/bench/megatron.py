@@ -137,7 +137,7 @@ def _without_device() -> ExitStack:
     from megatron.core.transformer.moe import token_dispatcher
 
     stream, standing = _Stream(), ExitStack()
-    for module, name, found in (
+    for module, name, result in (
         (torch.cuda, "current_device", lambda: torch.device(CPU)),
         (torch.cuda, "current_stream", lambda *_: stream),
         (torch.cuda, "stream", nullcontext),
@@ -146,7 +146,7 @@ def _without_device() -> ExitStack:
         (token_dispatcher.MoEAlltoAllTokenDispatcher, "cuda_dtoh_stream", stream),
         (token_dispatcher, "maybe_move_tensor_to_cpu", _on_host),
     ):
-        standing.enter_context(patch.object(module, name, found))
+        standing.enter_context(patch.object(module, name, result))
     random.initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)  # one that draws nothing
     return standing
 
@@ -202,16 +202,16 @@ class MegatronBlocks(Blocks):
     def embed(self, tokens: Tensor) -> Tensor:
         """Return hidden states of tokens, (tokens, sequences, hidden size)."""
         places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        found: Tensor = self.embedding(tokens, places)
-        return found
+        tensor: Tensor = self.embedding(tokens, places)
+        return tensor
 
     def run_layer(self, index: int, x: Tensor) -> Tensor:
         """Return what one layer makes of hidden states."""
         from megatron.core import tensor_parallel
 
-        def run(given: Tensor) -> Tensor:
-            found: Tensor = self.layers[index](given, **self.words)[0]
-            return found
+        def run(tensor: Tensor) -> Tensor:
+            result: Tensor = self.layers[index](tensor, **self.words)[0]
+            return result
 
         return tensor_parallel.checkpoint(run, False, x) if self.replays else run(x)
 
@@ -220,8 +220,8 @@ class MegatronBlocks(Blocks):
         tied = self.model.share_embeddings_and_output_weights
         weight = self.model.shared_embedding_or_output_weight() if tied else None
         scores, _ = self.lm_head(self.norm(x), weight=weight)
-        found: Tensor = self.model.compute_language_model_loss(tokens.roll(-1, 1), scores)
-        return found[:, :-1].sum() / (tokens.shape[0] * (tokens.shape[1] - 1))
+        tensor: Tensor = self.model.compute_language_model_loss(tokens.roll(-1, 1), scores)
+        return tensor[:, :-1].sum() / (tokens.shape[0] * (tokens.shape[1] - 1))
 
 
 def _on_device() -> bool:
@@ -252,15 +252,15 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
 
     model, layout, workload = question.model, question.layout, question.workload
     engine = _has_engine(question)
-    words = model_settings(model, seq_len=workload.seq_len)
-    kind = MLATransformerConfig if words.get("multi_latent_attention") else TransformerConfig
-    named = {RENAMED.get(name, name): value for name, value in words.items() if value is not None}
-    own = {name: value for name, value in named.items() if name in kind.__dataclass_fields__}
-    own["moe_layer_freq"] = [int(isinstance(layer.ffn, MoeFfn)) for layer in model.layers]
+    parts = model_settings(model, seq_len=workload.seq_len)
+    kind = MLATransformerConfig if parts.get("multi_latent_attention") else TransformerConfig
+    named = {RENAMED.get(name, name): value for name, value in parts.items() if value is not None}
+    local = {name: value for name, value in named.items() if name in kind.__dataclass_fields__}
+    local["moe_layer_freq"] = [int(isinstance(layer.ffn, MoeFfn)) for layer in model.layers]
     if kind is MLATransformerConfig:
-        own["rope_type"] = "rope"
+        local["rope_type"] = "rope"
     config = kind(
-        **own,
+        **local,
         **_of_layout(question),
         **dict.fromkeys(FUSIONS, engine),
         gated_linear_unit=True,
@@ -281,7 +281,7 @@ def _built(question: Question) -> Any:  # noqa: ANN401 (a model)
             spec,
             vocab_size=int(columns),
             max_sequence_length=workload.seq_len,
-            position_embedding_type=words["position_embedding_type"],
+            position_embedding_type=parts["position_embedding_type"],
             share_embeddings_and_output_weights=model.tied_embeddings,
         )
 
@@ -317,10 +317,10 @@ def _of_layout(question: Question) -> dict[str, Any]:
     }
 
 
-def _multiplied(own: Any, *, input: Tensor, weight: Tensor, **words: Any) -> Tensor:  # noqa: A002, ANN401
+def _multiplied(value: Any, *, input: Tensor, weight: Tensor, **words: Any) -> Tensor:  # noqa: A002, ANN401
     """Return a product as Megatron-Core makes it, or with a weight gradient that waits."""
     if store_of(weight) is None:
-        return own(input=input, weight=weight, **words)  # type: ignore[no-any-return]
+        return value(input=input, weight=weight, **words)  # type: ignore[no-any-return]
     from megatron.core.tensor_parallel import (
         copy_to_tensor_model_parallel_region,
         gather_from_sequence_parallel_region,
@@ -333,13 +333,13 @@ def _multiplied(own: Any, *, input: Tensor, weight: Tensor, **words: Any) -> Ten
     return linear(input, weight, words["bias"])
 
 
-def _balanced(_: object, __: object, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _balanced(_: object, __: object, tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Give experts tokens in turn with the weights that a router has for those it chose."""
-    weights, chosen = found
-    top_k = int(chosen[0].sum())
-    places = in_turn(torch.empty(len(chosen), top_k, device=chosen.device), chosen.shape[1])
+    weights, selected = tensors
+    top_k = int(selected[0].sum())
+    places = in_turn(torch.empty(len(selected), top_k, device=selected.device), selected.shape[1])
     turned = torch.zeros_like(weights).scatter(1, places, weights.topk(top_k, 1).values)
-    return turned, torch.zeros_like(chosen).scatter(1, places, True)
+    return turned, torch.zeros_like(selected).scatter(1, places, True)
 
 
 ADAPTER = Adapter(

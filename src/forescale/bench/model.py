@@ -41,8 +41,8 @@ class Blocks(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return hidden states of tokens."""
-        found: Tensor = self.embedding(tokens)
-        return found
+        tensor: Tensor = self.embedding(tokens)
+        return tensor
 
     @abstractmethod
     def run_layer(self, index: int, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Blocks(nn.Module):
                 x.register_hook(lambda _: note((kinds[place + 1], "backward")))  # type: ignore[no-untyped-call]
 
         hooks = [
-            module.register_forward_pre_hook(lambda _, given, at=place: passed(at, given[0]))
+            module.register_forward_pre_hook(lambda _, value, at=place: passed(at, value[0]))
             for place, module in enumerate((*self.layers, self.norm))
         ]
         try:

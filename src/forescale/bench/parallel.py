@@ -69,15 +69,19 @@ def split_layer(layer: nn.Module, split: Split) -> None:
         if LATENT in children:
             children[LATENT].register_forward_hook(lambda _, __, y: split.enter(y))
             queries = children["q_b_proj" if "q_b_proj" in columns else "q_proj"]
-            queries.register_forward_pre_hook(lambda _, given: (split.enter(given[0]), *given[1:]))
+            queries.register_forward_pre_hook(lambda _, value: (split.enter(value[0]), *value[1:]))
         elif columns:
             parent.register_forward_pre_hook(
-                lambda _, args, words: _entered(args, words, split), with_kwargs=True
+                lambda _, args, parts: _entered(args, parts, split), with_kwargs=True
             )
         if "experts" in children and not split.sp:
             _split_experts(children["experts"], split.group)
     if split.sp:
-        mark_partial(each for each in layer.parameters() if each in whole and not hasattr(each, EXPERT))
+        mark_partial(
+            parameter
+            for parameter in layer.parameters()
+            if parameter in whole and not hasattr(parameter, EXPERT)
+        )
 
 
 def mark_partial(parameters: Any) -> None:  # noqa: ANN401 (an iterable of parameters)
@@ -87,12 +91,12 @@ def mark_partial(parameters: Any) -> None:  # noqa: ANN401 (an iterable of param
 
 
 def _entered(
-    args: Sequence[Any], words: dict[str, Any], split: Split
+    args: Sequence[Any], values: dict[str, Any], split: Split
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """Return a module's arguments with its hidden states entering the split region."""
     if args:
-        return (split.enter(args[0]), *args[1:]), words
-    return args, {**words, "hidden_states": split.enter(words["hidden_states"])}
+        return (split.enter(args[0]), *args[1:]), values
+    return args, {**values, "hidden_states": split.enter(values["hidden_states"])}
 
 
 def _cut(layer: Any, group: Group, *, dim: int) -> None:  # noqa: ANN401
@@ -113,10 +117,10 @@ def _cut_rows(layer: Any, split: Split) -> None:  # noqa: ANN401
 
 def _part(weight: Tensor, group: Group, dim: int) -> nn.Parameter:
     part = weight.detach().chunk(dist.get_world_size(group), dim)[dist.get_rank(group)]
-    found = nn.Parameter(part.clone(), requires_grad=weight.requires_grad)
+    parameter = nn.Parameter(part.clone(), requires_grad=weight.requires_grad)
     if hasattr(weight, EXPERT):
-        setattr(found, EXPERT, True)
-    return found
+        setattr(parameter, EXPERT, True)
+    return parameter
 
 
 def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
@@ -126,7 +130,7 @@ def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
     setattr(experts.gate_up_proj, EXPERT, True)
     experts.down_proj = _part(experts.down_proj, group, 2)
     experts.register_forward_pre_hook(
-        lambda _, given: (enter(given[0], group), given[1], enter(given[2], group))
+        lambda _, value: (enter(value[0], group), value[1], enter(value[2], group))
     )
     experts.register_forward_hook(lambda _, __, y: leave(y, group))
 
@@ -134,13 +138,13 @@ def _split_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
 def balance_experts(experts: Any) -> None:  # noqa: ANN401
     """Let experts have tokens in turn, whatever a router that has learnt nothing chooses; its weights stay."""
     number = experts.num_experts
-    experts.register_forward_pre_hook(lambda _, given: (given[0], in_turn(given[1], number), *given[2:]))
+    experts.register_forward_pre_hook(lambda _, value: (value[0], in_turn(value[1], number), *value[2:]))
 
 
-def in_turn(chosen: Tensor, num_experts: int) -> Tensor:
+def in_turn(tensor: Tensor, num_experts: int) -> Tensor:
     """Return experts in turn in the place of those that were chosen."""
-    places = torch.arange(chosen.numel(), device=chosen.device)
-    return places.remainder(num_experts).view_as(chosen)
+    places = torch.arange(tensor.numel(), device=tensor.device)
+    return places.remainder(num_experts).view_as(tensor)
 
 
 def spread_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
@@ -152,7 +156,7 @@ def spread_experts(experts: Any, group: Group) -> None:  # noqa: ANN401
 
 
 def _dispatched(
-    run: Callable[..., Tensor], group: Group, num_local: int, x: Tensor, chosen: Tensor, weights: Tensor
+    run: Callable[..., Tensor], group: Group, num_local: int, x: Tensor, tensor: Tensor, weights: Tensor
 ) -> Tensor:
     """Return what experts everywhere make of tokens.
 
@@ -161,15 +165,17 @@ def _dispatched(
     x, chosen, weights
         Tokens (tokens, hidden size); of each the experts, and their weights, (tokens, k).
     """
-    ranks, top_k = dist.get_world_size(group), chosen.shape[-1]
-    order = chosen.flatten().argsort(stable=True)
-    counts = torch.bincount(chosen.flatten(), minlength=ranks * num_local).view(ranks, num_local)
+    ranks, top_k = dist.get_world_size(group), tensor.shape[-1]
+    order = tensor.flatten().argsort(stable=True)
+    counts = torch.bincount(tensor.flatten(), minlength=ranks * num_local).view(ranks, num_local)
     theirs = exchanged(counts, [1] * ranks, [1] * ranks, group)
     send, receive = counts.sum(1).tolist(), theirs.sum(1).tolist()
     rows = exchange(x[order // top_k], receive, send, group)
-    own = torch.arange(num_local, device=x.device).repeat(ranks).repeat_interleave(theirs.flatten())[:, None]
-    results = exchange(run(rows, own, weights.new_ones(own.shape)), send, receive, group)
-    weighted = results[order.argsort()].view(*chosen.shape, -1) * weights[..., None]
+    local = (
+        torch.arange(num_local, device=x.device).repeat(ranks).repeat_interleave(theirs.flatten())[:, None]
+    )
+    results = exchange(run(rows, local, weights.new_ones(local.shape)), send, receive, group)
+    weighted = results[order.argsort()].view(*tensor.shape, -1) * weights[..., None]
     return weighted.sum(1).to(x.dtype)  # weights of a router may be in fp32
 
 
@@ -179,10 +185,10 @@ def split_embedding(embedding: nn.Embedding, split: Split) -> None:
     first = dist.get_rank(split.group) * embedding.weight.shape[0]
 
     def look_up(tokens: Tensor) -> Tensor:
-        own = tokens - first
-        outside = (own < 0) | (own >= embedding.weight.shape[0])
-        found = functional.embedding(own.masked_fill(outside, 0), embedding.weight)
-        return split.leave(found.masked_fill(outside[..., None], 0.0))
+        local = tokens - first
+        outside = (local < 0) | (local >= embedding.weight.shape[0])
+        result = functional.embedding(local.masked_fill(outside, 0), embedding.weight)
+        return split.leave(result.masked_fill(outside[..., None], 0.0))
 
     embedding.forward = look_up  # type: ignore[method-assign, assignment]
 
@@ -190,7 +196,7 @@ def split_embedding(embedding: nn.Embedding, split: Split) -> None:
 def split_head(head: nn.Linear, split: Split) -> None:
     """Give each rank its columns of the scores."""
     _cut(head, split.group, dim=0)
-    head.register_forward_pre_hook(lambda _, given: (split.enter(given[0]),))
+    head.register_forward_pre_hook(lambda _, value: (split.enter(value[0]),))
 
 
 mesh_of = functools.cache(DeviceMesh.from_group)
@@ -202,5 +208,5 @@ def split_loss(scores: Tensor, targets: Tensor, group: Group) -> Tensor:
     Forward and backward run under `torch.distributed.tensor.parallel.loss_parallel`.
     """
     whole = DTensor.from_local(scores, mesh_of(group, scores.device.type), [Shard(-1)], run_check=False)
-    found: DTensor = functional.cross_entropy(whole, targets, reduction="sum")  # type: ignore[assignment]
-    return found.to_local()
+    d_tensor: DTensor = functional.cross_entropy(whole, targets, reduction="sum")  # type: ignore[assignment]
+    return d_tensor.to_local()

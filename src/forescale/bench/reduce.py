@@ -37,7 +37,7 @@ class Reduced(Struct, frozen=True, kw_only=True):
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was given up, in words."""
-        return tuple(f"{each.dimension} {each.asked} -> {each.measured}" for each in self.given_up)
+        return tuple(f"{item.dimension} {item.asked} -> {item.measured}" for item in self.given_up)
 
 
 def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
@@ -53,17 +53,17 @@ def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
     SpecError
         If context parallelism alone does not fit, there is no legal layout, or the cut does not fit into memory.
     """
-    model, cluster, strategy, workload = question.parts
-    check(model, cluster, strategy, workload)
-    cut = _fitting(strategy, devices)
-    shown = _shown(model, strategy.ep, cut.ep)
-    microbatches = min(workload.global_batch_size // (strategy.dp * strategy.micro_batch_size), MICROBATCHES)
+    model, cluster, layout, workload = question.parts
+    check(model, cluster, layout, workload)
+    cut = _fitting(layout, devices)
+    shown = _shown(model, layout.ep, cut.ep)
+    microbatches = min(workload.global_batch_size // (layout.dp * layout.micro_batch_size), MICROBATCHES)
     batch = microbatches * cut.dp * cut.micro_batch_size
     left = replace(
         question,
         model=shown,
         cluster=cluster.sized(cut.num_devices),
-        strategy=replace(cut, recompute=_of_layers(strategy.recompute, shown.num_layers)),
+        strategy=replace(cut, recompute=_of_layers(layout.recompute, shown.num_layers)),
         workload=replace(workload, global_batch_size=batch),
     )
     check(*left.parts)
@@ -72,20 +72,20 @@ def reduce(question: Question, devices: int, *, held: bool = True) -> Reduced:
     return Reduced(question=left, given_up=_given_up(question, left))
 
 
-def _fitting(strategy: Layout, devices: int) -> Layout:
+def _fitting(layout: Layout, devices: int) -> Layout:
     """Return the layout on at most `devices`, with as few replicas as its experts are spread over."""
-    if strategy.cp > devices:
+    if layout.cp > devices:
         raise SpecError(
-            f"cp {strategy.cp} needs {counted(strategy.cp, 'device')}, and {devices} "
+            f"cp {layout.cp} needs {counted(layout.cp, 'device')}, and {devices} "
             f"{'is' if devices == 1 else 'are'} at hand; a bench never cuts it: measure on more, or ask with a lower cp"
         )
-    for etp in divisors(strategy.etp)[::-1]:
-        for tp in divisors(strategy.tp)[::-1]:
-            for ep in divisors(strategy.ep)[::-1]:
-                ranks = math.lcm(tp * strategy.cp, ep * etp)
+    for etp in divisors(layout.etp)[::-1]:
+        for tp in divisors(layout.tp)[::-1]:
+            for ep in divisors(layout.ep)[::-1]:
+                ranks = math.lcm(tp * layout.cp, ep * etp)
                 if ranks <= devices:
-                    dp = ranks // (tp * strategy.cp)
-                    here = replace(strategy, tp=tp, ep=ep, etp=etp, dp_replicate=1, dp_shard=dp)
+                    dp = ranks // (tp * layout.cp)
+                    here = replace(layout, tp=tp, ep=ep, etp=etp, dp_replicate=1, dp_shard=dp)
                     return replace(here, pp=1, vpp=1, schedule=None, stage_layers=None, placement=None)
     raise AssertionError  # cp alone fits
 
@@ -122,7 +122,7 @@ def _of_layers(recompute: Recompute, layers: int) -> Recompute:
     return replace(
         recompute,
         num_layers=None if most is None else min(most, layers),
-        layer_ids=tuple(each for each in recompute.layer_ids if each < layers),
+        layer_ids=tuple(layer_id for layer_id in recompute.layer_ids if layer_id < layers),
         unit=min(recompute.unit, layers),
     )
 
@@ -130,17 +130,17 @@ def _of_layers(recompute: Recompute, layers: int) -> Recompute:
 Dimension: TypeAlias = Literal["pp", "ep", "experts", "tp", "dp", "layers", "sequences"]
 
 
-def _given_up(asked: Question, cut: Question) -> tuple[GivenUp, ...]:
-    before, after = asked.layout, cut.layout
-    experts = [each.model.moe.num_experts if each.model.moe else 0 for each in (asked, cut)]
+def _given_up(question: Question, cut: Question) -> tuple[GivenUp, ...]:
+    before, after = question.layout, cut.layout
+    experts = [item.model.moe.num_experts if item.model.moe else 0 for item in (question, cut)]
     pairs: dict[Dimension, tuple[int, int]] = {
         "pp": (before.pp, after.pp),
         "ep": (before.ep, after.ep),
         "experts": (experts[0], experts[1]),
         "tp": (before.tp, after.tp),
         "dp": (before.dp, after.dp),
-        "layers": (asked.model.num_layers, cut.model.num_layers),
-        "sequences": (asked.workload.global_batch_size, cut.workload.global_batch_size),
+        "layers": (question.model.num_layers, cut.model.num_layers),
+        "sequences": (question.workload.global_batch_size, cut.workload.global_batch_size),
     }
     return tuple(
         GivenUp(dimension=name, asked=one, measured=other)

@@ -66,14 +66,14 @@ def repeated(sample: Sample[Part], budget: Budget, *, warmed: bool = False) -> d
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.barrier()
         begin = budget.clock()
-        found = sample()
+        result = sample()
         last = agreed(budget.left < budget.clock() - begin)
         if warm_ups < least or (warm_ups < WARM_UP and not last):
             warm_ups += 1
             continue
-        taken.append(found)
+        taken.append(result)
         if agreed(last or len(taken) >= budget.repeats or _steady(taken)):
-            return {part: spread([each[part] for each in taken]) for part in taken[0]}
+            return {part: spread([item[part] for item in taken]) for part in taken[0]}
 
 
 def spread(seconds: Iterable[float]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _steady(taken: list[Mapping[Part, float]]) -> bool:
     """Return whether the medians of all parts are stable relative to the largest; 10 samples are too few."""
     if len(taken) < 2 * FEWEST:
         return False
-    seconds = [[each[part] for each in taken] for part in taken[0]]
+    seconds = [[item[part] for item in taken] for part in taken[0]]
     low, middle, high = np.percentile(seconds, (25, 50, 75), axis=1)
     return bool(((high - low) / np.sqrt(len(taken)) <= STEADY * middle.max()).all())
 
@@ -95,6 +95,6 @@ def agreed(answer: bool) -> bool:
     """Return what the first rank says."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return answer
-    said = [answer]
-    dist.broadcast_object_list(said)
-    return said[0]
+    message = [answer]
+    dist.broadcast_object_list(message)
+    return message[0]

@@ -95,10 +95,10 @@ def suite_messages(device: Device, num_ranks: int) -> list[Message]:
 
 def sizes(device: Device) -> list[int]:
     """Return bytes from 16 KiB up, each four times the one before."""
-    found = [1 << 14]
-    while found[-1] * STEP <= SHARE * device.hbm_bytes:
-        found.append(found[-1] * STEP)
-    return found
+    result = [1 << 14]
+    while result[-1] * STEP <= SHARE * device.hbm_bytes:
+        result.append(result[-1] * STEP)
+    return result
 
 
 SAMPLES = 12
@@ -141,20 +141,20 @@ def propose(question: Question, *, devices: int, seconds: float) -> tuple[Propos
     SpecError
         If the question has no layout, or an illegal one.
     """
-    found: dict[Key, Proposed] = {}
+    proposeds: dict[Key, Proposed] = {}
     prepared = prepare(question)
-    for each in _all(prepared):
-        known = found.get(key := _key(each))
-        found[key] = each if known is None else replace(known, share=known.share + each.share)
-    whole = sum(each.share for each in found.values())
-    chosen = []
-    for each in sorted(found.values(), key=lambda one: -one.at_stake):
-        here = each.num_ranks <= devices
-        if _is_timed(each, prepared) or (here and SAMPLES * each.seconds > seconds):
+    for item in _all(prepared):
+        known = proposeds.get(key := _key(item))
+        proposeds[key] = item if known is None else replace(known, share=known.share + item.share)
+    whole = sum(item.share for item in proposeds.values())
+    selected = []
+    for entry in sorted(proposeds.values(), key=lambda one: -one.at_stake):
+        here = entry.num_ranks <= devices
+        if _is_timed(entry, prepared) or (here and SAMPLES * entry.seconds > seconds):
             continue
-        seconds -= SAMPLES * each.seconds if here else 0.0
-        chosen.append(replace(each, share=each.share / whole))
-    return tuple(chosen[:MOST])
+        seconds -= SAMPLES * entry.seconds if here else 0.0
+        selected.append(replace(entry, share=entry.share / whole))
+    return tuple(selected[:MOST])
 
 
 def _all(prepared: Prepared) -> Iterator[Proposed]:
@@ -201,27 +201,32 @@ def _one(
     )
 
 
-def _key(each: Proposed) -> Key:
-    if isinstance(each.primitive, Collective):
-        return each.primitive.kind, each.primitive.num_bytes, each.num_ranks, each.ranks_per_node
-    return family_of(each.primitive), extents_of(each.primitive)[0]
+def _key(proposed: Proposed) -> Key:
+    if isinstance(proposed.primitive, Collective):
+        return (
+            proposed.primitive.kind,
+            proposed.primitive.num_bytes,
+            proposed.num_ranks,
+            proposed.ranks_per_node,
+        )
+    return family_of(proposed.primitive), extents_of(proposed.primitive)[0]
 
 
-def _is_timed(each: Proposed, prepared: Prepared) -> bool:
+def _is_timed(proposed: Proposed, prepared: Prepared) -> bool:
     """Whether it was timed by itself, or in a block that is the very one that was measured."""
-    alone = prepared.inputs.pricing.provenance(each.primitive)
-    return "measured" in (each.provenance.kind, alone.kind) or alone.kind == "interpolated"
+    alone = prepared.inputs.pricing.provenance(proposed.primitive)
+    return "measured" in (proposed.provenance.kind, alone.kind) or alone.kind == "interpolated"
 
 
 def kernels_among(proposed: Sequence[Proposed]) -> list[Compute]:
     """Return the kernels of proposals."""
-    return [each.primitive for each in proposed if not isinstance(each.primitive, Collective)]
+    return [item.primitive for item in proposed if not isinstance(item.primitive, Collective)]
 
 
 def messages_among(proposed: Sequence[Proposed], devices: int) -> list[Message]:
     """Return the messages that so many devices can send."""
     return [
-        (each.primitive.kind, number_of(each.primitive.num_bytes), each.num_ranks)
-        for each in proposed
-        if isinstance(each.primitive, Collective) and each.num_ranks <= devices
+        (item.primitive.kind, number_of(item.primitive.num_bytes), item.num_ranks)
+        for item in proposed
+        if isinstance(item.primitive, Collective) and item.num_ranks <= devices
     ]

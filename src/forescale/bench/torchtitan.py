@@ -103,8 +103,8 @@ class TitanBlocks(Blocks):
 
     def run_layer(self, index: int, x: Tensor) -> Tensor:
         """Return what one layer makes of hidden states."""
-        found: Tensor = self.layers[index](x, None, None)
-        return found
+        tensor: Tensor = self.layers[index](x, None, None)
+        return tensor
 
     def loss_of(self, x: Tensor, tokens: Tensor) -> Tensor:
         """Return the mean loss, by torchtitan's cross entropy."""

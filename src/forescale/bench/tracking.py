@@ -117,9 +117,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Run an operator and note what it made."""
         made = func(*args, **(kwargs or {}))
-        for each in tree_leaves(made):
-            if isinstance(each, Tensor):
-                self._note(each.untyped_storage())
+        for tree_leaf in tree_leaves(made):
+            if isinstance(tree_leaf, Tensor):
+                self._note(tree_leaf.untyped_storage())
         return made
 
     def _note(self, storage: torch.UntypedStorage) -> None:
@@ -136,8 +136,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, **_: object) -> Tensor:
 
     A CPU has none for these and keeps all scores.
     """
-    found: Tensor = _Fused.apply(q, k, v)  # type: ignore[no-untyped-call]
-    return found
+    tensor: Tensor = _Fused.apply(q, k, v)  # type: ignore[no-untyped-call]
+    return tensor
 
 
 class _Fused(torch.autograd.Function):

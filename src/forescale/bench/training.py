@@ -32,8 +32,8 @@ ADAPTERS = (torchtitan.ADAPTER, megatron.ADAPTER, huggingface.ADAPTER)
 def adapter_of(question: Question) -> Adapter:
     """Return the adapter that runs a question."""
     name = question.framework.name if question.framework else ""
-    found = (each for each in ADAPTERS if name in each.frameworks and each.release)
-    return next(found, huggingface.ADAPTER)
+    result = (item for item in ADAPTERS if name in item.frameworks and item.release)
+    return next(result, huggingface.ADAPTER)
 
 
 def as_run(question: Question) -> Question:
@@ -93,11 +93,11 @@ def _check_types(types: Precision, optimizer: str) -> None:
         "master": (types.master, ("none", runs, "fp32")),
         "moments": (types.moments, (updated,) if optimizer == "adamw" else (types.moments,)),
     }
-    for key, (given, kept) in allowed.items():
-        if given not in kept:
-            fixes = " or ".join(f'precision.{key} = "{each}"' for each in dict.fromkeys(kept))
+    for key, (value, kept) in allowed.items():
+        if value not in kept:
+            fixes = " or ".join(f'precision.{key} = "{item}"' for item in dict.fromkeys(kept))
             raise SpecError(
-                f"precision.{key} is {given}, which a bench does not have where weights are in {runs}"
+                f"precision.{key} is {value}, which a bench does not have where weights are in {runs}"
                 f"{' with master weights in fp32' if masters else ''}: use {fixes}"
             )
 
@@ -115,7 +115,7 @@ class Bucket:
         self.group, self.parameters, first = group, parameters, parameters[0]
         wide = types.gradients == "fp32" and first.dtype != torch.float32
         ranks = 1 if group is None else dist.get_world_size(group)
-        size = -(-sum(each.numel() for each in parameters) // ranks) * ranks
+        size = -(-sum(parameter.numel() for parameter in parameters) // ranks) * ranks
         self.flat = torch.zeros(size, dtype=torch.float32 if wide else first.dtype, device=first.device)
         self.updated, self.gradients = parameters, _views(self.flat, parameters)
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
@@ -157,7 +157,7 @@ class Scattered(Bucket):
     ) -> None:
         self.tp, self.group, self.parameters, first = groups.tp, group, parameters, parameters[0]
         ranks, self.shard = dist.get_world_size(group), dist.get_rank(group)
-        self.size = -(-sum(each.numel() for each in parameters) // ranks) * ranks
+        self.size = -(-sum(parameter.numel() for parameter in parameters) // ranks) * ranks
         self.weights = _side_by_side(parameters, self.size)
         wide = types.gradients == "fp32" and first.dtype != torch.float32
         dtype = torch.float32 if wide else first.dtype
@@ -180,11 +180,11 @@ class Scattered(Bucket):
         parameter.grad = None
         self._awaited -= 1
         if not self._awaited:
-            own = torch.empty_like(self.flat)
+            empty_like = torch.empty_like(self.flat)
             dist.reduce_scatter(
-                own, list(self._room.chunk(dist.get_world_size(self.group))), group=self.group
+                empty_like, list(self._room.chunk(dist.get_world_size(self.group))), group=self.group
             )
-            self.flat.add_(own)
+            self.flat.add_(empty_like)
             self._whole, self._awaited = {}, len(self.parameters)
             del self._room
 
@@ -197,17 +197,17 @@ class Shards:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.updated = parameters
-        for each in parameters:
-            each.grad = torch.zeros_like(each)
-        self.gradients = [each.grad for each in parameters if each.grad is not None]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self.gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     def reduce(self) -> None:
         """Leave them: they are reduced."""
 
     def clear(self) -> None:
         """Set gradients to zero."""
-        for each in self.gradients:
-            each.zero_()
+        for gradient in self.gradients:
+            gradient.zero_()
 
     def share(self) -> None:
         """Leave them: what is updated is gathered as it is used."""
@@ -218,7 +218,7 @@ def shard_weights(blocks: Blocks, question: Question, group: Group) -> None:
 
     Embedding and head are gathered by themselves, as they are where blocks run one by one.
     """
-    marks = {name: set(vars(each)) & {PARTIAL, EXPERT} for name, each in blocks.named_parameters()}
+    marks = {name: set(vars(item)) & {PARTIAL, EXPERT} for name, item in blocks.named_parameters()}
     types, first = question.workload.precision, next(blocks.parameters())
     policy = MixedPrecisionPolicy(param_dtype=TYPES[types.activations], reduce_dtype=TYPES[types.gradients])
     shard = partial(fully_shard, mesh=mesh_of(group, first.device.type), mp_policy=policy)
@@ -235,18 +235,18 @@ def shard_weights(blocks: Blocks, question: Question, group: Group) -> None:
 
 def _side_by_side(parameters: list[nn.Parameter], size: int) -> Tensor:
     """Let parameters lie behind each other in one tensor of so many elements."""
-    found = torch.zeros(size, dtype=parameters[0].dtype, device=parameters[0].device)
-    for parameter, view in zip(parameters, _views(found, parameters), strict=True):
+    result = torch.zeros(size, dtype=parameters[0].dtype, device=parameters[0].device)
+    for parameter, view in zip(parameters, _views(result, parameters), strict=True):
         view.copy_(parameter.data)
         parameter.data = view
-    return found
+    return result
 
 
 def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
     """Return one tensor as pieces of the shapes of parameters."""
-    sizes = [each.numel() for each in parameters]
+    sizes = [parameter.numel() for parameter in parameters]
     pieces = flat[: sum(sizes)].split(sizes)  # type: ignore[no-untyped-call]
-    return [piece.view_as(each) for piece, each in zip(pieces, parameters, strict=True)]
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
 class Update:
@@ -254,22 +254,25 @@ class Update:
 
     def __init__(self, blocks: Blocks, question: Question, groups: Groups = Groups()) -> None:  # noqa: B008
         types, name = question.workload.precision, question.workload.optimizer
-        trained = [each for each in blocks.parameters() if each.requires_grad]
+        trained = [parameter for parameter in blocks.parameters() if parameter.requires_grad]
         apart = _places(blocks) if question.layout.zero == 2 else {}
         alike: dict[tuple[int, bool, torch.dtype], list[nn.Parameter]] = defaultdict(list)
         for parameter in trained:
             alike[apart.get(parameter, 0), hasattr(parameter, EXPERT), parameter.dtype].append(parameter)
         self.buckets = [
-            _bucket(each, question, groups, groups.expert_dp if expert else groups.dp_cp)
-            for (_, expert, _), each in alike.items()
+            _bucket(item, question, groups, groups.expert_dp if expert else groups.dp_cp)
+            for (_, expert, _), item in alike.items()
         ]
         self.tp = groups.tp
         scattered = {
-            each for bucket in self.buckets if isinstance(bucket, Scattered) for each in bucket.parameters
+            parameter
+            for bucket in self.buckets
+            if isinstance(bucket, Scattered)
+            for parameter in bucket.parameters
         }
-        self.partial = [each for each in trained if hasattr(each, PARTIAL) and each not in scattered]
-        self.updated = [each for bucket in self.buckets for each in bucket.updated]
-        self.gradients = [each for bucket in self.buckets for each in bucket.gradients]
+        self.partial = [item for item in trained if hasattr(item, PARTIAL) and item not in scattered]
+        self.updated = [item for bucket in self.buckets for item in bucket.updated]
+        self.gradients = [gradient for bucket in self.buckets for gradient in bucket.gradients]
         self.masters = _masters(self.updated, types)
         trained = self.masters or self.updated
         fused = question.layout.kernels.fused_update and name != "adafactor"
@@ -290,14 +293,14 @@ class Update:
         self.reduce()
         phase("update")
         stepped = self.masters or self.updated
-        for each, gradient in zip(stepped, self.gradients, strict=True):
-            each.grad = gradient.to(each.dtype)
+        for item, gradient in zip(stepped, self.gradients, strict=True):
+            item.grad = gradient.to(item.dtype)
         self.optimizer.step()
         for updated, master in zip(self.updated, self.masters, strict=False):
             updated.data.copy_(master)
-        for each, gradient in zip(stepped, self.gradients, strict=True):
-            if self.masters or each.dtype != gradient.dtype:
-                each.grad = None
+        for entry, gradient in zip(stepped, self.gradients, strict=True):
+            if self.masters or entry.dtype != gradient.dtype:
+                entry.grad = None
         for bucket in self.buckets:
             bucket.clear()
         phase("share")
@@ -327,14 +330,14 @@ def _masters(parameters: list[nn.Parameter], types: Precision) -> list[nn.Parame
     """Return wider copies of the parameters that are updated in their place; none where there are none."""
     if types.master in ("none", types.parameters):
         return []
-    return [nn.Parameter(each.detach().float()) for each in parameters]
+    return [nn.Parameter(parameter.detach().float()) for parameter in parameters]
 
 
 def _gradient(parameter: Tensor) -> Tensor:
     """Return where a parameter's gradients are added up."""
-    found = getattr(parameter, MAIN, parameter.grad)
-    assert found is not None
-    return found
+    result = getattr(parameter, MAIN, parameter.grad)
+    assert result is not None
+    return result
 
 
 def _to_main(parameter: Tensor) -> None:
@@ -389,9 +392,9 @@ class Training:
             raise RunError(f"the loss is {value}: what is measured would say nothing")
         if self.blocks.group is None:
             return
-        found: list[Any] = [None] * dist.get_world_size(self.blocks.group)
-        dist.all_gather_object(found, value, group=self.blocks.group)
-        if max(found) - min(found) > 1e-3 * abs(value):
+        values: list[Any] = [None] * dist.get_world_size(self.blocks.group)
+        dist.all_gather_object(values, value, group=self.blocks.group)
+        if max(values) - min(values) > 1e-3 * abs(value):
             raise RunError(
-                f"ranks of one model disagree: their losses are {', '.join(f'{each:g}' for each in found)}"
+                f"ranks of one model disagree: their losses are {', '.join(f'{item:g}' for item in values)}"
             )

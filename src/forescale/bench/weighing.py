@@ -72,13 +72,13 @@ def _of_host(make: Callable[[], Training]) -> tuple[Training, dict[str, float], 
         weighed_from = time.time_ns()
         training.step(begin)
     peaks: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-    held = 0
+    kept = 0
     for moment, size, running in _changes(ran, marks):
         phase = MESSAGES.get(running, running)
         if moment >= weighed_from:
-            peaks[phase] = max(peaks[phase], float(held), float(held + size))
-        held += size
-    peaks["idle"] = float(held)
+            peaks[phase] = max(peaks[phase], float(kept), float(kept + size))
+        kept += size
+    peaks["idle"] = float(kept)
     most = max(peaks.values())
     return training, peaks, dict.fromkeys(("allocated", "reserved", "device"), most)
 
@@ -98,14 +98,14 @@ def _changes(ran: Any, marks: list[tuple[int, str]]) -> Iterator[tuple[int, int,
             _allocations(ran.profiler.kineto_results.experimental_event_tree())
         )
     ]
-    held: dict[int, int] = {}
+    values: dict[int, int] = {}
     unseen = set()
     for place, (_, size, _, address) in enumerate(changes):
-        before = held.pop(address, None)
+        before = values.pop(address, None)
         if size > 0:
-            held[address] = place
+            values[address] = place
             unseen |= {before} - {None}
-    unseen |= {place for place in held.values() if changes[place][2] not in ("idle", "update")}
+    unseen |= {place for place in values.values() if changes[place][2] not in ("idle", "update")}
     yield from (change[:3] for place, change in enumerate(changes) if place not in unseen)
 
 

@@ -117,12 +117,12 @@ def resolve_cluster_name(name: str) -> str:
     plain = _plain_name(name)
     if plain in entries or plain in aliases:
         return aliases.get(plain, plain)
-    real = [each for each, entry in entries.items() if not entry.get("paper")]
-    candidates = [each for each in real if _abbreviates(plain, each)]
+    real = [item for item, entry in entries.items() if not entry.get("paper")]
+    candidates = [item for item in real if _abbreviates(plain, item)]
     if len(candidates) > 1:
         raise AmbiguousNameError("cluster", name, sorted(candidates))
     if not candidates:
-        papers = [each for each in entries if each not in real]
+        papers = [entry for entry in entries if entry not in real]
         raise UnknownNameError("cluster", name, [*real, *get_close_matches(plain, papers, 3, MISSPELT)])
     return candidates[0]
 
@@ -140,9 +140,9 @@ def resolve_device_name(name: str) -> str:
     """
     entries = _entries("devices")
     plain = _plain_name(name)
-    if found := next((each for each in (name, plain) if each in entries), None):
-        return found
-    candidates = [each for each in entries if _abbreviates(plain, each)]
+    if result := next((item for item in (name, plain) if item in entries), None):
+        return result
+    candidates = [entry for entry in entries if _abbreviates(plain, entry)]
     if is_cluster_name(name):
         return str(_entries("clusters")[resolve_cluster_name(name)]["device"])
     if len(candidates) > 1:
@@ -170,16 +170,16 @@ def short_names() -> Mapping[str, str]:
 
 
 def _plain_name(name: str) -> str:
-    words = name.strip().lower().replace("_", "-").replace(" ", "-").split("-")
-    while len(words) > 1 and words[0] in _MAKERS:
-        words = words[1:]
-    return "-".join(words)
+    parts = name.strip().lower().replace("_", "-").replace(" ", "-").split("-")
+    while len(parts) > 1 and parts[0] in _MAKERS:
+        parts = parts[1:]
+    return "-".join(parts)
 
 
 def _abbreviates(short: str, name: str) -> bool:
     """Return whether all words of `short` are in `name`, in the same order."""
-    words = iter(name.split("-"))
-    return all(word in words for word in short.split("-"))
+    parts = iter(name.split("-"))
+    return all(word in parts for word in short.split("-"))
 
 
 @cache
@@ -240,11 +240,11 @@ def _plain(entry: Mapping[str, Any], dimensions: Mapping[str, str]) -> dict[str,
 
 @cache
 def _entries(folder: str) -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+    values: dict[str, Mapping[str, Any]] = {}
     for path in sorted((files("forescale.catalogue") / folder).iterdir(), key=lambda item: item.name):
         if path.name.endswith(".json"):
-            found.update(json.loads(path.read_text(encoding="utf-8")))
-    return MappingProxyType(found)
+            values.update(json.loads(path.read_text(encoding="utf-8")))
+    return MappingProxyType(values)
 
 
 @cache

@@ -52,28 +52,28 @@ def load_framework(name: str) -> Framework:
 @cache
 def _loaded(name: str) -> Framework:
     framework, at, release = name.partition("@")
-    own = resolve_framework_name(framework)
-    content = _files()[own]
+    framework_name = resolve_framework_name(framework)
+    content = _files()[framework_name]
     if at and not release:
-        raise UnknownNameError(f"release of {own}", release, release_names(own))
+        raise UnknownNameError(f"release of {framework_name}", release, release_names(framework_name))
     release = release or content["default"]
     for line in release.split("+"):
         if line not in content["releases"]:
-            raise UnknownNameError(f"release of {own}", line, release_names(own))
-    values = {"name": own, "release": release, **_merged(own, release)}
+            raise UnknownNameError(f"release of {framework_name}", line, release_names(framework_name))
+    values = {"name": framework_name, "release": release, **_merged(framework_name, release)}
     variants = values.pop("variants", ())
-    found = record(Framework, values, "", f"catalogue framework {own}@{release}")
+    result = record(Framework, values, "", f"catalogue framework {framework_name}@{release}")
     return replace(
-        found,
-        variants=tuple(_variant(entry, found) for entry in variants),
-        limits=_limits(content.get("limits"), found),
+        result,
+        variants=tuple(_variant(entry, result) for entry in variants),
+        limits=_limits(content.get("limits"), result),
     )
 
 
 def resolve_framework_name(name: str) -> str:
     """Return the catalogue's own name of the framework that `name` means; case and underscores do not matter."""
     plain = name.strip().lower().replace("_", "-").replace(" ", "-")
-    aliases = {alias: own for own, content in _files().items() for alias in content.get("aliases", ())}
+    aliases = {alias: local for local, content in _files().items() for alias in content.get("aliases", ())}
     plain = aliases.get(plain, plain)
     if plain not in _files():
         raise UnknownNameError("framework", name, [*framework_names(), *aliases])
@@ -84,14 +84,14 @@ def _merged(name: str, release: str) -> dict[str, Any]:
     """Return the fields of one release with everything that it starts from."""
     content = _files()[name]
     before, joined, last = release.rpartition("+")
-    own = content["releases"][last]
+    local = content["releases"][last]
     if joined:
-        return _over(_merged(name, before), {key: value for key, value in own.items() if key != "base"})
-    start = own.get("base") or content.get("base")
+        return _over(_merged(name, before), {key: value for key, value in local.items() if key != "base"})
+    start = local.get("base") or content.get("base")
     values = {} if start is None else _merged_of(start, name)
-    if not str(own.get("base", "")).startswith("@"):
+    if not str(local.get("base", "")).startswith("@"):
         values = _over(values, {key: value for key, value in content.items() if key not in _OF_FILE})
-    return _over(values, {key: value for key, value in own.items() if key != "base"})
+    return _over(values, {key: value for key, value in local.items() if key != "base"})
 
 
 def _merged_of(start: str, name: str) -> dict[str, Any]:
@@ -117,33 +117,33 @@ def _variant(entry: Mapping[str, Any], framework: Framework) -> Variant:
     return Variant(when=when, kernels=entry["kernels"])
 
 
-def _limits(given: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 (JSON)
+def _limits(value: Any, framework: Framework) -> Limits | None:  # noqa: ANN401 (JSON)
     """Return what a framework can be told; what it recomputes by default is as its record says."""
-    if isinstance(given, str):
-        given = {"base": given}
-    if given is None:
+    if isinstance(value, str):
+        value = {"base": value}
+    if value is None:
         return None
-    if "base" in given:
-        given = {**_files()[given["base"]]["limits"], **given}
-    rules = given.get("rules", {})
+    if "base" in value:
+        value = {**_files()[value["base"]]["limits"], **value}
+    rules = value.get("rules", {})
     for name in rules:
         if name not in RULES:
             raise UnknownKeyError(name, f"the limits of {framework.name}", RULES)
     return Limits(
-        source=given["source"],
-        note=given.get("note", ""),
-        compute=tuple(given.get("compute", ())),
-        values={name: _values(name, words, framework) for name, words in given["values"].items()},
-        others={name: _values(name, words, framework) for name, words in given.get("others", {}).items()},
-        reliefs={name: _values(name, words, framework) for name, words in given.get("reliefs", {}).items()},
+        source=value["source"],
+        note=value.get("note", ""),
+        compute=tuple(value.get("compute", ())),
+        values={name: _values(name, item, framework) for name, item in value["values"].items()},
+        others={name: _values(name, other, framework) for name, other in value.get("others", {}).items()},
+        reliefs={name: _values(name, relief, framework) for name, relief in value.get("reliefs", {}).items()},
         rules=rules,
     )
 
 
-def _values(name: str, words: list[Any], framework: Framework) -> tuple[Any, ...]:
+def _values(name: str, values: list[Any], framework: Framework) -> tuple[Any, ...]:
     if name == "recompute":
-        return tuple(_recompute(word, framework) for word in words)
-    return tuple(tuple(word) if isinstance(word, list) else word for word in words)
+        return tuple(_recompute(word, framework) for word in values)
+    return tuple(tuple(word) if isinstance(word, list) else word for word in values)
 
 
 def _recompute(word: str, framework: Framework) -> Recompute:

@@ -68,10 +68,10 @@ def resolve_model_name(name: str) -> str:
 
 def hub_name(text: str) -> str | None:
     """Return the name, ORGANISATION/NAME as a rule, of the model at an address on huggingface.co; None of others."""
-    found = _ADDRESS.match(text.strip())
-    if found is None or found["organisation"].lower() in _NO_MODELS:
+    result = _ADDRESS.match(text.strip())
+    if result is None or result["organisation"].lower() in _NO_MODELS:
         return None
-    return "/".join(filter(None, (found["organisation"], found["name"])))
+    return "/".join(filter(None, (result["organisation"], result["name"])))
 
 
 def vocabulary_of(tokenizer: str) -> int | None:

@@ -16,20 +16,20 @@ COLLECTED = (100_000, 50, 50)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 for an answer, 2 for a question that has none, 130 after an interrupt."""
     gc.set_threshold(*COLLECTED)
-    own = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if own:  # an exception may be lost in the middle of an import
+    local = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if local:  # an exception may be lost in the middle of an import
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
         from forescale.cli.app import run
         from forescale.cli.console import readied
 
         readied()
-        if own:
+        if local:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run(arguments)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    if own:  # all is said: Python would end by the signal while it shuts down
+    if local:  # all is said: Python would end by the signal while it shuts down
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 

@@ -76,8 +76,8 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(flag: bool) -> None:
+    if flag:
         say(f"forescale {__version__}")
         raise typer.Exit
 
@@ -94,9 +94,9 @@ def _root(
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _run(given)
+        code = _run(argv)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -112,11 +112,11 @@ def run(arguments: list[str] | None = None) -> int:
     return code
 
 
-def _run(given: Sequence[str]) -> int:
-    TYPED.set(tuple(given))
+def _run(names: Sequence[str]) -> int:
+    TYPED.set(tuple(names))
     try:
-        code = application(_needed(given))(
-            given, prog_name="forescale", standalone_mode=False, obj=tuple(given)
+        code = application(_needed(names))(
+            names, prog_name="forescale", standalone_mode=False, obj=tuple(names)
         )
     except _UsageError as error:
         return _usage(error)
@@ -125,9 +125,9 @@ def _run(given: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _needed(given: Sequence[str]) -> Sequence[str]:
+def _needed(names: Sequence[str]) -> Sequence[str]:
     """Return the commands that an invocation can reach: all of them, unless it starts with one."""
-    return given[:1] if given and given[0] in COMMANDS else tuple(COMMANDS)
+    return names[:1] if names and names[0] in COMMANDS else tuple(COMMANDS)
 
 
 def _usage(error: Exception) -> int:
@@ -143,19 +143,19 @@ def _usage(error: Exception) -> int:
         text = f"No such option: {name}{_meant(name, context.command)}"
     elif context is not None and (extra := _EXTRA.search(text)):
         text = f"Got {extra[1]!r}, which no option stands before{_taken(extra[1], context.command)}"
-    elif path == "forescale" and (word := _COMMAND.match(text)) and (own := command_called(word[1])):
-        text = f"No such command {word[1]!r}; forescale {own} does that"
+    elif path == "forescale" and (word := _COMMAND.match(text)) and (local := command_called(word[1])):
+        text = f"No such command {word[1]!r}; forescale {local} does that"
     return _say(f"{text.rstrip('.')} (see {path} --help)")
 
 
-def _taken(words: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
+def _taken(text: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
     """Return the option of a command that takes a name, before one that was written without it."""
     from forescale.catalogue.clusters import cluster_names
     from forescale.schedule import families
 
-    word = words.split(maxsplit=1)[0]
-    named = {"--schedule": [each.name for each in families()], "--cluster": cluster_names()}
-    own = (
+    word = text.split(maxsplit=1)[0]
+    named = {"--schedule": [family.name for family in families()], "--cluster": cluster_names()}
+    local = (
         ""
         if word.replace(".", "").isdigit()
         else next(
@@ -163,25 +163,25 @@ def _taken(words: str, command: Any) -> str:  # noqa: ANN401  (whichever click t
             "",
         )
     )
-    return f"; write {own} {word}" if own else ""
+    return f"; write {local} {word}" if local else ""
 
 
 def _meant(name: str, command: Any) -> str:  # noqa: ANN401  (whichever click typer has)
     """Return which options of a command are like a name that it does not have, and which other commands have it."""
-    if any(each.param_type_name == "argument" and each.name == name.strip("-") for each in command.params):
+    if any(param.param_type_name == "argument" and param.name == name.strip("-") for param in command.params):
         return f"; it stands without one: forescale {command.name} {name.strip('-').upper()}"
     word = name.strip("-").replace("-", "_")
     dimension = word if word in _dimensions() else meant(word, _dimensions())
     if "--fix" in _options(command) and dimension is not None:
         return f"; a search holds it with --fix {dimension}=VALUE"
-    said = [f"did you mean {' or '.join(own)}?"] if (own := _like(name, _options(command))) else []
+    message = [f"did you mean {' or '.join(like)}?"] if (like := _like(name, _options(command))) else []
     others = {path: _options(other) for path, other in _commands(get_command(application())) if path}
     known = {option for options in others.values() for option in options}
-    for option in [name] if name in known else [] if own else _like(name, sorted(known))[:1]:
+    for option in [name] if name in known else [] if like else _like(name, sorted(known))[:1]:
         homes = [f"forescale {path}" for path, options in others.items() if option in options]
         few = ", ".join(homes[:NAMED]) + (" and others" if len(homes) > NAMED else "")
-        said.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
-    return f"; {' '.join(said)}" if said else ""
+        message.append(f"{few} {'has' if len(homes) == 1 else 'have'} {'it' if option == name else option}")
+    return f"; {' '.join(message)}" if message else ""
 
 
 def _dimensions() -> Sequence[str]:
@@ -194,20 +194,20 @@ def _like(name: str, options: Sequence[str]) -> list[str]:
     """Return the options that others call so, that have a name in theirs, or else that hardly differ from it."""
     if same := meant(name, {option.strip("-").replace("-", "_") for option in options}):
         return [f"--{same.replace('_', '-')}"]
-    held = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
-    return held[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
+    kept = [option for option in options if name.strip("-") in option] if len(name) > SHORT else []
+    return kept[:NAMED] or get_close_matches(name, options, n=NAMED, cutoff=0.75)
 
 
 def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     """Yield all commands below one, with what is typed for each."""
     yield path, command
-    for name, each in getattr(command, "commands", {}).items():
-        yield from _commands(each, f"{path} {name}".strip())
+    for name, item in getattr(command, "commands", {}).items():
+        yield from _commands(item, f"{path} {name}".strip())
 
 
 def _options(command: Any) -> list[str]:  # noqa: ANN401
     return [
-        name for each in command.params for name in (*each.opts, *each.secondary_opts) if name[:2] == "--"
+        name for param in command.params for name in (*param.opts, *param.secondary_opts) if name[:2] == "--"
     ]
 
 

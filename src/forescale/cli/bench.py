@@ -66,7 +66,7 @@ class BenchOptions:
         """Jobs other than a bench by option, None where not asked for."""
         return {"suite": self.suite, "check": self.check, "next": self.known, "merge": self.merge}
 
-    def refuse_idle(self, asked: LaidOut) -> None:
+    def refuse_idle(self, laid_out: LaidOut) -> None:
         """Raise if two jobs are asked for, or one with options that it does not read."""
         jobs = [f"--{name}" for name, value in self.jobs.items() if value is not None]
         if len(jobs) > 1:
@@ -74,7 +74,7 @@ class BenchOptions:
         job = f"--suite {self.suite}" if self.suite else (jobs or [""])[0]
         for flag in given(self).keys() & IDLE.get(job, ()):
             raise SpecError(f"{flag} changes nothing under {job}; leave it out")
-        if job == "--merge" and asked != LaidOut():
+        if job == "--merge" and laid_out != LaidOut():
             raise SpecError("--merge puts files together and asks nothing; leave MODEL and its options out")
 
 
@@ -104,8 +104,8 @@ def bench_command(
     if bench.known is not None:
         _next(question, bench, bench.known, as_json=as_json)
         return
-    found = _measured(question, bench)
-    _end(found, _give(found, bench.save, as_json=as_json))
+    measured = _measured(question, bench)
+    _end(measured, _give(measured, bench.save, as_json=as_json))
     if bench.save is not None and bench.suite is None and not as_json:
         from forescale.bench.suite import propose
         from forescale.cli.render.bench import next_view
@@ -115,20 +115,20 @@ def bench_command(
         console().print(next_view(propose(priced, devices=here, seconds=bench.seconds)[:SHOWN]))
 
 
-def _give(found: BenchArtifact, save: Path | None, *, as_json: bool) -> Path | None:
+def _give(bench_artifact: BenchArtifact, save: Path | None, *, as_json: bool) -> Path | None:
     """Print what was measured, write it, and return where; what is not whole is written in any case."""
     if as_json:
         from forescale.io.bench import bench_values
 
-        print_json(bench_values(found))
+        print_json(bench_values(bench_artifact))
     else:
         from forescale.cli.render.bench import bench_view
 
-        console().print(bench_view(found))
-    ended = found.conditions.interrupted or found.conditions.failed
+        console().print(bench_view(bench_artifact))
+    ended = bench_artifact.conditions.interrupted or bench_artifact.conditions.failed
     place = save or (_spare() if ended else None)
     if place is not None:
-        _write(found, place)
+        _write(bench_artifact, place)
         if not as_json and not ended:
             say(f"wrote {place}")
     return place
@@ -141,19 +141,19 @@ def _spare() -> Path:
     return Path(name)
 
 
-def _write(found: BenchArtifact, place: Path) -> None:
+def _write(bench_artifact: BenchArtifact, place: Path) -> None:
     """Write what was measured; where that fails, to another place, which the error names."""
     from forescale.io.bench import write_bench
 
     try:
-        write_bench(found, place)
+        write_bench(bench_artifact, place)
     except ForescaleError as error:
         other = _spare()
-        write_bench(found, other)
+        write_bench(bench_artifact, other)
         raise ForescaleError(f"{error}; the measurements are in {other}") from error
 
 
-def _end(found: BenchArtifact, place: Path | None) -> None:
+def _end(bench_artifact: BenchArtifact, place: Path | None) -> None:
     """Say what kept a bench from measuring everything, and where the rest is; that is no success.
 
     Raises
@@ -163,9 +163,9 @@ def _end(found: BenchArtifact, place: Path | None) -> None:
     typer.Exit
         If it was interrupted.
     """
-    if found.conditions.failed:
-        raise ForescaleError(f"{found.conditions.failed} (measurements until then: {place})")
-    if found.conditions.interrupted:
+    if bench_artifact.conditions.failed:
+        raise ForescaleError(f"{bench_artifact.conditions.failed} (measurements until then: {place})")
+    if bench_artifact.conditions.interrupted:
         say(f"interrupted; measurements until then: {place}", error=True)
         raise typer.Exit(INTERRUPTED)
 
@@ -175,28 +175,28 @@ def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json
     from forescale.bench.suite import propose
     from forescale.cli.progress import BenchBar, interruptible
 
-    asked = _priced_by(question, known)
+    priced = _priced_by(question, known)
     if bench.save is not None:
         from forescale.io.bench import merged, read_bench
 
         files = {str(file): read_bench(file) for file in known}
         with interruptible(NOTHING), BenchBar(bench.seconds) as bar:
             bar.start()
-            found = _measuring_part().measure_next(
-                asked, devices=bench.devices_here, seconds=bench.seconds, tell=bar
+            result = _measuring_part().measure_next(
+                priced, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
-        _end(found, _give(merged({**files, "what was timed": found}), bench.save, as_json=as_json))
+        _end(result, _give(merged({**files, "what was timed": result}), bench.save, as_json=as_json))
         return
     here = bench.devices_here or question.cluster.devices_per_node
-    found = propose(asked, devices=here, seconds=bench.seconds)
+    result = propose(priced, devices=here, seconds=bench.seconds)
     if as_json:
         from forescale.cli.render.bench import next_values
 
-        print_json({"schema": "forescale.bench_next/1", "proposed": next_values(found)})
+        print_json({"schema": "forescale.bench_next/1", "proposed": next_values(result)})
         return
     from forescale.cli.render.bench import next_view
 
-    console().print(next_view(found))
+    console().print(next_view(result))
 
 
 def _priced_by(question: Question, files: list[Path]) -> Question:
@@ -214,13 +214,13 @@ def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> 
     priced = _priced_by(question, [file])
     announce(seconds)
     with interruptible(NOTHING):
-        found = _measuring_part().check_projection(priced, seconds=seconds)
+        projection = _measuring_part().check_projection(priced, seconds=seconds)
     if as_json:
-        print_json({"schema": "forescale.bench_check/1", **asdict(found)})
+        print_json({"schema": "forescale.bench_check/1", **asdict(projection)})
         return
     from forescale.cli.render.bench import check_view
 
-    console().print(check_view(found))
+    console().print(check_view(projection))
 
 
 def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
@@ -235,8 +235,10 @@ def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
         bar.start()
         measuring = _measuring_part()
         measure = measuring.measure_suite if bench.suite else measuring.measure
-        found: BenchArtifact = measure(question, devices=bench.devices_here, seconds=bench.seconds, tell=bar)
-        return found
+        bench_artifact: BenchArtifact = measure(
+            question, devices=bench.devices_here, seconds=bench.seconds, tell=bar
+        )
+        return bench_artifact
 
 
 def _measuring_part() -> ModuleType:

@@ -95,29 +95,31 @@ def calibrate_command(
 
     if runs is None and not kernel.kernels and not logs.collectives:
         raise SpecError("there is nothing to fit to: give RUNS.csv, --kernels FILE or --collectives FILE")
-    own = Calibrations() if base is None else says_lines(read_calibrations)(base)
+    calibrations = Calibrations() if base is None else says_lines(read_calibrations)(base)
     today = date.today().isoformat()
     place = _cluster(machine.cluster)
     entries: list[EntryFit] = []
     left: list[Left] = []
     if kernel.kernels:
         where = _device(machine.device, place)
-        own, kernel_fits = _kernels(own, _read(kernel.kernels, where), where, kernel, date=today)
+        calibrations, kernel_fits = _kernels(
+            calibrations, _read(kernel.kernels, where), where, kernel, date=today
+        )
         entries, left = [*kernel_fits.entries], [*kernel_fits.left]
     if logs.collectives:
         if place is None:
             raise SpecError("--collectives needs the --cluster that they were timed on")
-        said = {"kind": logs.kind, "num_ranks": logs.num_ranks, "ranks_per_node": logs.ranks_per_node}
-        timed = _read(logs.collectives, place.device, cluster=place.name, **said)
-        own, link_fits = _links(own, timed, place, date=today)
+        message = {"kind": logs.kind, "num_ranks": logs.num_ranks, "ranks_per_node": logs.ranks_per_node}
+        timed = _read(logs.collectives, place.device, cluster=place.name, **message)
+        calibrations, link_fits = _links(calibrations, timed, place, date=today)
         entries, left = [*entries, *link_fits.entries], [*left, *link_fits.left]
     measured: list[Run] = []
     result: ClusterCalibration | None = None
     if runs is not None:
-        found = _runs(runs, own, machine.device, place, name=output.stem, date=today)
-        measured, result, left = found[0], found[1], [*left, *found[2]]
-        own = replace(own, runs=found[1].calibration)
-    write_text(output, json.dumps(rounded(own.to_json()), indent=1, allow_nan=False) + "\n")
+        results_found = _runs(runs, calibrations, machine.device, place, name=output.stem, date=today)
+        measured, result, left = results_found[0], results_found[1], [*left, *results_found[2]]
+        calibrations = replace(calibrations, runs=results_found[1].calibration)
+    write_text(output, json.dumps(rounded(calibrations.to_json()), indent=1, allow_nan=False) + "\n")
     if as_json:
         print_json(_document(measured, result, entries, left))
     else:
@@ -148,15 +150,15 @@ def _device(name: str | None, cluster: Cluster | None) -> Device:
 def _read(paths: Sequence[Path], device: Device, **asked: Any) -> list[Measurements]:  # noqa: ANN401
     from forescale.io.measurements import read_measurements
 
-    found = [read_measurements(path, device, **asked) for path in paths]
-    for one in found:
+    measurements = [read_measurements(path, device, **asked) for path in paths]
+    for one in measurements:
         if one.device and one.device != device.name:
             raise SpecError(f"{one.source} was measured on {one.device}, not on {device.name}")
-    return found
+    return measurements
 
 
 def _kernels(
-    own: Calibrations,
+    calibrations: Calibrations,
     measured: Sequence[Measurements],
     device: Device,
     options: KernelOptions,
@@ -167,30 +169,36 @@ def _kernels(
     from forescale.evidence.kernels import fit_kernels, rows_of
 
     key = device.architecture if options.generation else device.name
-    found = fit_kernels(
+    kernels = fit_kernels(
         rows_of(measured, device),
-        Costs(kernels=own.kernels).kernel_calibration(device),
+        Costs(kernels=calibrations.kernels).kernel_calibration(device),
         device,
         name=f"{key} (own)",
         date=date,
         per_call=options.per_call,
     )
-    return replace(own, kernels={**own.kernels, key: found.calibration}), found
+    return replace(calibrations, kernels={**calibrations.kernels, key: kernels.calibration}), kernels
 
 
 def _links(
-    own: Calibrations, measured: Sequence[Measurements], cluster: Cluster, *, date: str
+    calibrations: Calibrations, measured: Sequence[Measurements], cluster: Cluster, *, date: str
 ) -> tuple[Calibrations, NetworkFits]:
     from forescale.evidence.network import fit_network, timed_of
 
-    found = fit_network(timed_of(measured), cluster, own=own.links, date=date)
-    names = {link.name for link in found.links}
-    kept = tuple(link for link in own.links if link.name not in names)
-    return replace(own, links=(*found.links, *kept)), found
+    network = fit_network(timed_of(measured), cluster, own=calibrations.links, date=date)
+    names = {link.name for link in network.links}
+    kept = tuple(link for link in calibrations.links if link.name not in names)
+    return replace(calibrations, links=(*network.links, *kept)), network
 
 
 def _runs(
-    path: Path, own: Calibrations, device: str | None, cluster: Cluster | None, *, name: str, date: str
+    path: Path,
+    calibrations: Calibrations,
+    device: str | None,
+    cluster: Cluster | None,
+    *,
+    name: str,
+    date: str,
 ) -> tuple[list[Run], ClusterCalibration, list[Left]]:
     """Fit what whole runs lose, against kernels and links of one's own where there are any."""
     from forescale.cost.run_calibration import load_run_calibration
@@ -199,8 +207,8 @@ def _runs(
     from forescale.evidence.fit import calibrate_cluster
     from forescale.evidence.runs import runs_of
 
-    start = own.runs or load_run_calibration()
-    costs = Costs(kernels=own.kernels, links=own.links)
+    start = calibrations.runs or load_run_calibration()
+    costs = Costs(kernels=calibrations.kernels, links=calibrations.links)
     measured, left = runs_of(load_cases(path, cluster=cluster), start, costs)
     if device is not None:
         measured = [run for run in measured if run.case.question.cluster.device.name == device]
@@ -254,8 +262,8 @@ def _entry_table(entries: Sequence[EntryFit]) -> Table:
     )
     for entry in entries:
         shown = [
-            "too few" if each is None else f"{each.median_abs:.1%} ({each.bias:+.1%})"
-            for each in (entry.before, entry.after, entry.held_out)
+            "too few" if item is None else f"{item.median_abs:.1%} ({item.bias:+.1%})"
+            for item in (entry.before, entry.after, entry.held_out)
         ]
         table.add_row(entry.path, str(entry.rows), *shown)
     return table

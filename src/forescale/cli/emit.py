@@ -61,8 +61,8 @@ def emitted(question: Question, best: Projection, options: EmitOptions) -> Expor
     from forescale.export import export, file_name
 
     assert options.emit is not None
-    asked = replace(question, strategy=best.strategy, workload=best.workload)
-    return export(asked, options.emit, name=file_name(options.output, options.emit))
+    request = replace(question, strategy=best.strategy, workload=best.workload)
+    return export(request, options.emit, name=file_name(options.output, options.emit))
 
 
 def refuse_idle_force(output: Path | None, *, force: bool) -> None:
@@ -87,8 +87,8 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     place(result, output, force=force)
     folder = output if is_folder(output) else output.parent
     written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
-    said = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
-    say(f"{said}; on every node: cd {folder} && {result.launch}", error=aside)
+    text = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
+    say(f"{text}; on every node: cd {folder} && {result.launch}", error=aside)
 
 
 def _read_with(options: Sequence[str]) -> str:
@@ -103,7 +103,7 @@ def _lost(unsaid: Sequence[Unsaid]) -> str:
     if not unsaid:
         return "everything could be said"
     named = [
-        f"{each.word} {words_of(each.wanted)} runs with {words_of(each.read)}" for each in unsaid[:NAMED]
+        f"{item.word} {words_of(item.wanted)} runs with {words_of(item.read)}" for item in unsaid[:NAMED]
     ]
     more = [f"{len(unsaid) - NAMED} more"] if len(unsaid) > NAMED else []
     return f"{counted(len(unsaid), 'word')} could not be said: {', '.join(named + more)}"

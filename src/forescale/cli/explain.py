@@ -67,11 +67,11 @@ def explain_command(
     from forescale.explain import explain
 
     model, quantity = _model_and_quantity(words or [], plan)
-    asked = Priced(model=model, cluster=cluster, run=run, layout=layout, plan=plan, cost=cost)
+    priced = Priced(model=model, cluster=cluster, run=run, layout=layout, plan=plan, cost=cost)
     if quantity is None:
-        _list(asked, tree, as_json=as_json)
+        _list(priced, tree, as_json=as_json)
         return
-    question = read_question(asked)
+    question = read_question(priced)
     node = explain(question, quantity, stage=tree.stage)
     if as_json:
         print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))
@@ -83,7 +83,7 @@ def explain_command(
     console().print(*left_out(question.model), view, *notes(question.notes), sep="\n")
 
 
-def _model_and_quantity(words: list[str], plan: PlanOptions) -> tuple[str | None, str | None]:
+def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None, str | None]:
     """Return the model and the quantity of the arguments, in either order.
 
     A single argument is a quantity if it is named like one. With a plan or a file that may hold the model, a single
@@ -92,23 +92,23 @@ def _model_and_quantity(words: list[str], plan: PlanOptions) -> tuple[str | None
     from forescale.catalogue.models import model_names
     from forescale.explain import quantity_names
 
-    if len(words) > 2:
-        raise SpecError(f"explain takes a model and one quantity; got {' '.join(words)}")
-    if not words:
+    if len(parts) > 2:
+        raise SpecError(f"explain takes a model and one quantity; got {' '.join(parts)}")
+    if not parts:
         return None, None
     names, models = quantity_names(), model_names()
-    is_model = [word in models or exists(place_of(word)) for word in words]
-    if len(words) == 2:
-        return (words[1], words[0]) if is_model == [False, True] else (words[0], words[1])
-    word = words[0]
+    is_model = [word in models or exists(place_of(word)) for word in parts]
+    if len(parts) == 2:
+        return (parts[1], parts[0]) if is_model == [False, True] else (parts[0], parts[1])
+    word = parts[0]
     if is_model[0]:
         return word, None
-    held = plan.plan is not None or plan.config is not None
+    kept = plan.plan is not None or plan.config is not None
     like = nearest(word, names) and not nearest(word, models)
-    return (None, word) if held or word in names or like else (word, None)
+    return (None, word) if kept or word in names or like else (word, None)
 
 
-def _list(asked: Priced, tree: TreeOptions, *, as_json: bool) -> None:
+def _list(priced: Priced, tree: TreeOptions, *, as_json: bool) -> None:
     """Print the quantities, with their values where the question is complete."""
     from forescale.cli.render.explain import names_view, quantities_view
     from forescale.explain import quantities, quantity_names
@@ -117,14 +117,14 @@ def _list(asked: Priced, tree: TreeOptions, *, as_json: bool) -> None:
         if value is not None:
             raise SpecError(f"{flag} requires a quantity, such as step_time")
     try:
-        question = read_question(asked)
+        question = read_question(priced)
     except MissingError as error:
         if as_json:
             raise
         console().print(names_view(quantity_names(), error.missing))
         return
-    found = quantities(question)
+    result = quantities(question)
     if as_json:
-        print_json({"schema": "forescale.quantities/1", "quantities": [asdict(each) for each in found]})
+        print_json({"schema": "forescale.quantities/1", "quantities": [asdict(item) for item in result]})
         return
-    console().print(quantities_view(found))
+    console().print(quantities_view(result))

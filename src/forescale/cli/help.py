@@ -68,7 +68,7 @@ class Command(TyperCommand):
             _section(formatter, name, records)
         if folded:
             rows = [
-                (name, ", ".join(each for names, _ in records for each in _flags(names)))
+                (name, ", ".join(flag for names, _ in records for flag in _flags(names)))
                 for name, records in folded.items()
             ]
             _section(formatter, f"More ({EVERYTHING} describes them)", rows)
@@ -84,7 +84,7 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the commands."""
         known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, (each.help or "").partition("\n\n")[0]) for name, each in known if each is not None]
+        rows = [(name, (item.help or "").partition("\n\n")[0]) for name, item in known if item is not None]
         _section(formatter, "Commands", rows)
 
 
@@ -109,9 +109,9 @@ def _refuse_empty(args: list[str]) -> None:
 
 def _refuse_options_as_values(args: list[str], parameters: list[Any]) -> None:
     """Refuse an option of the command in the place of another one's value."""
-    options = [each for each in parameters if each.param_type_name == "option"]
-    known = {name for each in options for name in (*each.opts, *each.secondary_opts)}
-    valued = {name for each in options if not each.is_flag for name in each.opts}
+    options = [parameter for parameter in parameters if parameter.param_type_name == "option"]
+    known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+    valued = {name for option in options if not option.is_flag for name in option.opts}
     for word, following in pairwise(args):
         if word in valued and following in known and following.startswith("--"):
             raise SpecError(f"{word} requires a value; got the option {following}")
@@ -169,8 +169,8 @@ def _short(names: str, text: str) -> tuple[str, str]:
     if len(names) <= MOST or "|" not in values or values[0] not in "<[":
         return names, text
     listed = values.strip("<>[]").replace("|", ", ")
-    said, bracket, default = text.partition("  [")
-    return f"{flags} WORD", f"{said} One of {listed}.{bracket}{default}"
+    message, bracket, default = text.partition("  [")
+    return f"{flags} WORD", f"{message} One of {listed}.{bracket}{default}"
 
 
 def _section(formatter: Any, title: str, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401

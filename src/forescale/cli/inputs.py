@@ -9,7 +9,7 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.cli.layout_words import ROUTING, names_in, layout_overrides
+from forescale.cli.layout_words import ROUTING, layout_overrides, names_in
 from forescale.cli.options import (
     Asked,
     ClusterOptions,
@@ -81,7 +81,7 @@ def limited(question: Question, max_memory: str | None) -> Question:
 
 
 def read_question(
-    asked: Asked,
+    request: Asked,
     *,
     framework: str | None = None,
     operated: OperationsOptions | None = None,
@@ -99,18 +99,18 @@ def read_question(
     from forescale.io.document import is_written
     from forescale.io.question import read_plan_values, with_overrides
 
-    asked = _asked_in(asked)
-    plan, layout, cost = asked.plan, asked.layout, asked.cost
+    request = _asked_in(request)
+    plan, layout, cost = request.plan, request.layout, request.cost
     folder = None if plan.plan is None else plan.plan.parent
-    told = {} if plan.plan is None else read_plan_values(plan.plan)
-    written = deepcopy(told)
+    plan_values = {} if plan.plan is None else read_plan_values(plan.plan)
+    written = deepcopy(plan_values)
     if phased:
         written.pop("phase", None)
-    _refilled(written, asked)
-    named = {"model": _apart(asked.model, plan), "cluster": _apart(asked.cluster.cluster, plan)}
+    _refilled(written, request)
+    named = {"model": _apart(request.model, plan), "cluster": _apart(request.cluster.cluster, plan)}
     _lay(written, {**named, "framework": plan.framework, "preset": plan.preset})
-    _machine(written, asked.cluster)
-    _run(written, asked.run)
+    _machine(written, request.cluster)
+    _run(written, request.run)
     if layout is not None:
         _layout(written, layout)
     if cost is not None:
@@ -124,13 +124,13 @@ def read_question(
     laid = layout is not None and not (searched and _left_to_search(values))
     _counted(values, folder, plan, laid=laid)
     with said_by(files, dict(flat(with_overrides(written, plan.sets or ())))):
-        question = _built(values, told, plan.plan, laid=laid)
-    if asked.run.images and question.model.vision is None:
+        question = _built(values, plan_values, plan.plan, laid=laid)
+    if request.run.images and question.model.vision is None:
         raise SpecError(f"{question.model.name} has no vision tower to see images; leave --images out")
     if operated is not None and question.workload.tokens is None:
         refuse(operated, "is of a whole run: give its --tokens, such as 15T")
-    by_hand = told if plan.plan and is_written(plan.plan) else {}
-    unused = unused_notes(asked.run, layout, plan.sets, question, by_hand)
+    by_hand = plan_values if plan.plan and is_written(plan.plan) else {}
+    unused = unused_notes(request.run, layout, plan.sets, question, by_hand)
     notes = (*question.notes, *notes, *hardware_notes(values, folder))
     return replace(question, notes=(*notes, *_framework_notes(question), *unused))
 
@@ -150,43 +150,43 @@ def _left_to_search(values: dict[str, Any]) -> bool:
     return True
 
 
-def _built(values: dict[str, Any], told: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
+def _built(values: dict[str, Any], explicit: dict[str, Any], plan: Path | None, *, laid: bool) -> Question:
     """Return the question of all values; what is wrong with a plan's, once it is `laid` out too, has its line."""
     from forescale.io.question import build_question, changed_keys
     from forescale.spec.constraints import check
 
     where, folder = (COMMAND_LINE, None) if plan is None else (str(plan), plan.parent)
-    with located(plan, changed_keys(values, told)):
+    with located(plan, changed_keys(values, explicit)):
         question = build_question(values, where=where, folder=folder, laid=laid)
         # A framework's words alone are no layout: a search has yet to find one.
         if "strategy" in values and question.strategy is not None and question.preset == "default":
             check(question.model, question.cluster, question.strategy, question.workload)
-            if laid and "strategy" in told:
+            if laid and "strategy" in explicit:
                 from forescale.inputs import prepare
 
                 prepare(question)
     return question
 
 
-def _asked_in(asked: Asked) -> Asked:
+def _asked_in(question: Asked) -> Asked:
     """Return a plan, or a layout that a command printed, that was given as MODEL as the plan that it is."""
     from forescale.io.question import is_plan
 
-    model, plan = asked.model, asked.plan.plan
+    model, plan = question.model, question.plan.plan
     if model is None or not is_plan(place_of(model)):
-        return asked
+        return question
     if plan is not None:
         raise SpecError(f"{model} asks a whole question, as --plan {plan} does; give one of them")
-    return replace(asked, model=None, plan=replace(asked.plan, plan=place_of(model)))
+    return replace(question, model=None, plan=replace(question.plan, plan=place_of(model)))
 
 
-def _refilled(written: dict[str, Any], asked: Asked) -> None:
+def _refilled(written: dict[str, Any], question: Asked) -> None:
     """Leave data parallel to the devices where flags change the degrees of a printed layout."""
     from forescale.io.document import is_document
     from forescale.io.sizes import DEGREES
 
-    cluster, plan = asked.cluster, asked.plan.plan
-    flags = [cluster.devices, cluster.nodes, *(getattr(asked.layout, name, None) for name in DEGREES)]
+    cluster, plan = question.cluster, question.plan.plan
+    flags = [cluster.devices, cluster.nodes, *(getattr(question.layout, name, None) for name in DEGREES)]
     if plan is None or not is_document(plan) or not any(flags):
         return
     from forescale.io.reading import without_data_parallel
@@ -217,24 +217,24 @@ def _layout(written: dict[str, Any], layout: LayoutOptions) -> None:
 def _run(written: dict[str, Any], run: RunOptions) -> None:
     """Lay what is trained on over the plan's words."""
     _section(written, "workload", _workload(run))
-    for name, given in (
+    for name, values in (
         ("trainable", _trainable(run)),
         ("images", {"count": run.images, "size": run.image_size}),
     ):
-        if any(value is not None for value in given.values()) and isinstance(written["workload"], dict):
-            _section(written["workload"], name, given)
+        if any(value is not None for value in values.values()) and isinstance(written["workload"], dict):
+            _section(written["workload"], name, values)
     _section(written, "precision", {name: getattr(run, option) for option, name in PRECISION_FIELDS.items()})
 
 
 def _machine(values: dict[str, Any], cluster: ClusterOptions) -> None:
     """Lay --devices or --nodes over whichever of the two the plan has, and sites and nodes' networks over its own."""
     if cluster.sites is not None:
-        given = cluster.sites.replace(",", " ").split()
-        if len(given) not in (2, 3):
+        parts = cluster.sites.replace(",", " ").split()
+        if len(parts) not in (2, 3):
             raise SpecError(
                 f"--sites takes how many, a link and a time, such as 2,100Gbit/s,30ms; got {cluster.sites!r}"
             )
-        count, *link = given
+        count, *link = parts
         values["sites"] = {"count": _amount(count), **dict(zip(("bandwidth", "latency"), link, strict=False))}
     if cluster.hardware_config is not None:
         values["hardware_config"] = str(place_of(cluster.hardware_config).absolute())
@@ -257,12 +257,12 @@ def _with_files(
     """
     from forescale.io.question import with_overrides
 
-    wanted = with_overrides(written, plan.sets or ())
-    path = _model_file(wanted, folder)
-    files = [each for each in (path, plan.config) if each is not None]
+    overrides = with_overrides(written, plan.sets or ())
+    path = _model_file(overrides, folder)
+    files = [item for item in (path, plan.config) if item is not None]
     if not files:
-        for option, given in (("--var", plan.variables), ("--presets", plan.presets)):
-            if given:
+        for option, model in (("--var", plan.variables), ("--presets", plan.presets)):
+            if model:
                 raise SpecError(f"{option} goes with a framework's file as MODEL or --config; there is none")
         return written, (), files
     from forescale.frameworks.readers import is_bare_model, refuse_layout_alone, refuse_unread
@@ -271,9 +271,9 @@ def _with_files(
 
     if path is not None:
         refuse_layout_alone(path)
-    options = _reading_options(wanted, folder, plan, layout=layout)
+    options = _reading_options(overrides, folder, plan, layout=layout)
     pairs = [
-        _read(file, wanted, folder, options, bare=file == path and is_bare_model(file)) for file in files
+        _read(file, overrides, folder, options, bare=file == path and is_bare_model(file)) for file in files
     ]
     readings = [reading for reading, _ in pairs]
     refuse_unread(options.variables, files)
@@ -286,8 +286,8 @@ def _with_files(
             raise ReaderError(
                 path, f"it describes no model; give a MODEL, and this file with --config {path}"
             )
-        given, found = wanted["model"], checked_model(readings[0].model, where=str(path))
-        values["model"] = {**given, "base": found} if isinstance(given, dict) else found
+        model, result = overrides["model"], checked_model(readings[0].model, where=str(path))
+        values["model"] = {**model, "base": result} if isinstance(model, dict) else result
     elif "model" not in values and readings[-1].model is not None:
         values["model"] = checked_model(readings[-1].model, where=str(plan.config))
     notes = [note for file, reading in zip(files, readings, strict=True) for note in _notes(file, reading)]
@@ -296,24 +296,26 @@ def _with_files(
 
 
 def _reading_options(
-    wanted: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
+    values: dict[str, Any], folder: Path | None, plan: PlanOptions, *, layout: bool
 ) -> Options:
     """Return what readers are told: devices, shell variables, presets, and what goes over their files."""
     from forescale.catalogue.models import load_model, vocabulary_of
     from forescale.frameworks.reading import Options, Variables
 
-    sections = (wanted.get(name) for name in ("strategy", "workload"))
-    over = {name: value for each in sections if isinstance(each, dict) for name, value in each.items()}
-    model = wanted.get("model")
+    sections = (values.get(name) for name in ("strategy", "workload"))
+    over = {
+        name: value for section in sections if isinstance(section, dict) for name, value in section.items()
+    }
+    model = values.get("model")
     vocabulary = model.get("vocab_size") if isinstance(model, dict) else None
     variables = [text.partition("=") for text in plan.variables or ()]
     wrong = next((name for name, equals, _ in variables if not name or not equals), None)
     if wrong is not None:
         raise SpecError(f"--var must look like NAME=VALUE, such as TP=8; got {wrong!r}")
-    if missing := [each for each in plan.presets or () if not is_folder(each)]:
+    if missing := [preset for preset in plan.presets or () if not is_folder(preset)]:
         raise ReaderError(missing[0], "there is no such folder (--presets)")
     return Options(
-        num_devices=_known_devices(wanted, folder),
+        num_devices=_known_devices(values, folder),
         layout=layout,
         over=over,
         vocab_size=vocabulary if isinstance(vocabulary, int) else None,
@@ -325,7 +327,7 @@ def _reading_options(
 
 
 def _read(
-    file: Path, wanted: dict[str, Any], folder: Path | None, options: Options, *, bare: bool
+    file: Path, values: dict[str, Any], folder: Path | None, options: Options, *, bare: bool
 ) -> tuple[ParsedFile, Note | None]:
     """Return what a file says, and the origin of its number of devices where that is inferred.
 
@@ -343,28 +345,32 @@ def _read(
         return reading, size_note(reading.num_devices, file.name)
     if not options.layout or reading.strategy is None:
         return reading, None
-    devices, origin = _least_nodes(reading, wanted, folder)
+    devices, origin = _least_nodes(reading, values, folder)
     return read_file(file, replace(options, num_devices=devices)), size_note(
         devices, f"{origin} that the degrees in {file.name} occupy; give --devices or --nodes for more"
     )
 
 
-def _least_nodes(reading: ParsedFile, wanted: dict[str, Any], folder: Path | None) -> tuple[int, str]:
+def _least_nodes(reading: ParsedFile, values: dict[str, Any], folder: Path | None) -> tuple[int, str]:
     """Return the devices of the fewest whole nodes that hold a layout, and that in words.
 
     Where the batch is not divisible by their data-parallel ranks, they are the fewest devices.
     """
     from forescale.io.named import cluster_given
 
-    strategy, workload = reading.strategy, reading.workload
-    assert strategy is not None
-    fewest, each = strategy.num_devices, 1
-    if "cluster" in wanted:
-        each = cluster_given(wanted["cluster"], COMMAND_LINE, folder).devices_per_node
-    nodes = lcm(fewest, each) if fewest >= each or each % fewest == 0 else fewest
-    step = strategy.dp * strategy.micro_batch_size * (nodes // fewest)
+    layout, workload = reading.strategy, reading.workload
+    assert layout is not None
+    fewest, devices_per_node = layout.num_devices, 1
+    if "cluster" in values:
+        devices_per_node = cluster_given(values["cluster"], COMMAND_LINE, folder).devices_per_node
+    nodes = (
+        lcm(fewest, devices_per_node)
+        if fewest >= devices_per_node or devices_per_node % fewest == 0
+        else fewest
+    )
+    step = layout.dp * layout.micro_batch_size * (nodes // fewest)
     if nodes > fewest and (workload is None or workload.global_batch_size % step == 0):
-        return nodes, f"the fewest whole nodes of {each} devices"
+        return nodes, f"the fewest whole nodes of {devices_per_node} devices"
     return fewest, "the fewest"
 
 
@@ -374,8 +380,8 @@ def _model_file(written: dict[str, Any], folder: Path | None) -> Path | None:
     from forescale.frameworks.readers import training_file
     from forescale.io.named import file_of
 
-    given = written.get("model")
-    text = given.get("base") if isinstance(given, dict) else given
+    model = written.get("model")
+    text = model.get("base") if isinstance(model, dict) else model
     path = file_of(text, folder, known=text in model_names()) if isinstance(text, str) else None
     return (training_file(path) or path) if path is not None and is_folder(path) else path
 
@@ -417,23 +423,23 @@ def _apart(text: str | None, plan: PlanOptions) -> str | None:
     return str(place_of(text).absolute())
 
 
-def _lay(values: dict[str, Any], given: dict[str, Any]) -> None:
-    values.update({name: value for name, value in given.items() if value is not None})
+def _lay(values: dict[str, Any], raw: dict[str, Any]) -> None:
+    values.update({name: value for name, value in raw.items() if value is not None})
 
 
-def _section(values: dict[str, Any], name: str, given: dict[str, Any]) -> None:
+def _section(values: dict[str, Any], name: str, value: dict[str, Any]) -> None:
     """Lay what was given over a section of the plan; a section that is no table is left to the checks."""
     section = values.setdefault(name, {})
     if isinstance(section, dict):
         values[name] = section = dict(section)
-        _lay(section, given)
+        _lay(section, value)
 
 
 def _operations(written: dict[str, Any], operated: OperationsOptions) -> None:
     """Lay how the run is operated over the plan's words."""
-    given = operated.values()
-    saved = given.pop("checkpointing")
-    _section(written, "operations", given)
+    value = operated.values()
+    saved = value.pop("checkpointing")
+    _section(written, "operations", value)
     if isinstance(written["operations"], dict):
         _section(written["operations"], "checkpointing", saved)
 
@@ -484,8 +490,8 @@ def _require(values: dict[str, Any], *, uncounted: bool) -> None:
     """Refuse a question without its main parts, in the words of the command line."""
     from forescale.presets import load_preset
 
-    told = values["workload"]
-    workload = told if isinstance(told, dict) else {"seq_len": 1, "global_batch_size": 1}
+    explicit = values["workload"]
+    workload = explicit if isinstance(explicit, dict) else {"seq_len": 1, "global_batch_size": 1}
     missing = [
         *(["MODEL"] if "model" not in values else []),
         *(["--cluster"] if "cluster" not in values else []),

@@ -17,10 +17,10 @@ def layout_overrides(layout: LayoutOptions) -> dict[str, Any]:
     """Return what options say of a layout; what is not given is None."""
     from forescale.io.space import placement_of
 
-    own = ("stage_layers", "axis_order", "placement", "overlap", "reshard", *ROUTING)
+    local = ("stage_layers", "axis_order", "placement", "overlap", "reshard", *ROUTING)
     tables = ("recompute", "offload")
     names = [item.name for item in fields(layout) if not item.name.startswith(tables)]
-    plain = {name: getattr(layout, name) for name in names if name not in own}
+    plain = {name: getattr(layout, name) for name in names if name not in local}
     return {
         **plain,
         "recompute": _recompute(layout),
@@ -39,8 +39,8 @@ def layout_overrides(layout: LayoutOptions) -> dict[str, Any]:
 
 def _offload(layout: LayoutOptions) -> dict[str, Any] | None:
     """Return the offload table; None where no flag says anything of it."""
-    given = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
-    table: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    values = {"optimizer": layout.offload_optimizer, "parameters": layout.offload_parameters}
+    table: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     if (text := layout.offload_activations) is not None:
         from forescale.io.space import offloaded_layers
 
@@ -77,16 +77,16 @@ def _recompute(layout: LayoutOptions) -> dict[str, Any] | None:
         ("full", "--recompute-unit", "unit", layout.recompute_unit),
         ("policy", "--recompute-policy", "policy", layout.recompute_policy),
     )
-    given = [detail for detail in details if detail[3] is not None]
-    kind: str | None = layout.recompute or next((needed for needed, *_ in given), None)
-    for needed, option, _, _ in given:
+    values = [detail for detail in details if detail[3] is not None]
+    kind: str | None = layout.recompute or next((needed for needed, *_ in values), None)
+    for needed, option, _, _ in values:
         if needed != kind:
             raise SpecError(f"{option} goes with recompute {needed}; it is {kind}")
     if kind is None:
         return None
-    if kind == "selective" and not given:
+    if kind == "selective" and not values:
         return {"granularity": kind, "modules": ["core_attn"]}
-    return {"granularity": kind, **{name: value for _, _, name, value in given}}
+    return {"granularity": kind, **{name: value for _, _, name, value in values}}
 
 
 def names_in(text: str | None) -> list[str] | None:

@@ -135,7 +135,7 @@ def _anchored(question: Question, result: Projection) -> AnchoredMemory:
     from forescale.restore import bench_memory
 
     refuse_presets(question, "--load-benchmark")
-    benches = [each for each in benches_of(question) if each.ranks]
+    benches = [bench for bench in benches_of(question) if bench.ranks]
     if not benches:
         files = ", ".join(question.costs.benchmark_files)
         raise SpecError(f"{files}: no peaks of a rank; anchoring memory needs ranks and their config")
@@ -149,13 +149,13 @@ def _timeline(question: Question, options: TimelineOptions) -> MemoryTimeline:
     from forescale.spec.groups import group_of
 
     refuse_presets(question, "--timeline")
-    strategy = question.layout
+    layout = question.layout
     timeline = memory_timeline(question)
     if options.export is not None:
-        group = group_of(strategy) or strategy.pp
+        group = group_of(layout) or layout.pp
         enough = group * max(SHORTEST, -(-EXPORTED // group)) + timeline.schedule.num_microbatches % group
         written = timeline
-        if strategy.schedule is None and timeline.schedule.num_microbatches > enough:
+        if layout.schedule is None and timeline.schedule.num_microbatches > enough:
             written = memory_timeline(question, most_microbatches=enough)
         write_timeline(written, options.export)
     return timeline
@@ -198,21 +198,21 @@ def compare_command(
 
     if plot is not None and plot.suffix not in SUFFIXES:
         raise SpecError(f"--plot takes a file that ends in {', '.join(SUFFIXES)}; got {plot}")
-    wanted = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
-    found = _compared(across, wanted, asked)
+    parts = [value.strip() for value in (values or USUAL[across]).split(",") if value.strip()]
+    compared = _compared(across, parts, asked)
     if plot is not None:
-        write_chart(memory_bars(found), plot)
+        write_chart(memory_bars(compared), plot)
     if html is not None:
-        write_page(html, comparison_view(found), [memory_bars(found)])
+        write_page(html, comparison_view(compared), [memory_bars(compared)])
     if as_json:
-        print_json(found.to_json())
+        print_json(compared.to_json())
         return
-    console().print(comparison_view(found))
+    console().print(comparison_view(compared))
     if plot is not None:
         say(f"wrote {plot}")
 
 
-def _compared(across: Across, values: list[str], asked: LaidOut) -> MemoryComparison:
+def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryComparison:
     """Return the projections of all values; values that make no legal layout are refused one by one."""
     from forescale.report.memory_compare import MemoryComparison, Row
 
@@ -220,7 +220,7 @@ def _compared(across: Across, values: list[str], asked: LaidOut) -> MemoryCompar
     refused: dict[str, str] = {}
     failure: SpecError | None = None
     for value in dict.fromkeys(values):
-        changed = _changed(across, value, asked)
+        changed = _changed(across, value, laid_out)
         try:
             projection = answered(read_question(changed))
         except SpecError as error:
@@ -234,16 +234,16 @@ def _compared(across: Across, values: list[str], asked: LaidOut) -> MemoryCompar
     return MemoryComparison(across=across, rows=tuple(rows), refused=refused)
 
 
-def _changed(across: Across, value: str, asked: LaidOut) -> LaidOut:
+def _changed(across: Across, value: str, laid_out: LaidOut) -> LaidOut:
     """Return the options with one value of what is compared."""
     if across == "recompute":
-        return replace(asked, layout=_with_recompute(asked.layout, value))
+        return replace(laid_out, layout=_with_recompute(laid_out.layout, value))
     if (number := whole_of(value)) is None:
         raise SpecError(f"--values of {across} are whole numbers such as {USUAL[across]}; got {value!r}")
     if across == "seq-len":
-        return replace(asked, run=replace(asked.run, seq_len=number))
+        return replace(laid_out, run=replace(laid_out.run, seq_len=number))
     changed: dict[str, Any] = {across.replace("-", "_"): number}
-    return replace(asked, layout=replace(asked.layout, **changed))
+    return replace(laid_out, layout=replace(laid_out.layout, **changed))
 
 
 def _with_recompute(layout: LayoutOptions, value: str) -> LayoutOptions:

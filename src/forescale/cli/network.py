@@ -56,44 +56,44 @@ def network_command(
     from forescale.io.named import cluster_notes
 
     counts = _listed("--ranks", ranks, _count)
-    chosen = _cluster(cluster, counts, stride)
+    selected = _cluster(cluster, counts, stride)
     files = {"calibration": calibration, "measurements": measurements}
     cost = {
-        name: [str(place_of(each)) for each in given] if isinstance(given, list) else str(place_of(given))
-        for name, given in files.items()
-        if given is not None
+        name: [str(place_of(item)) for item in file] if isinstance(file, list) else str(place_of(file))
+        for name, file in files.items()
+        if file is not None
     }
-    found = price_network(
-        chosen,
+    network = price_network(
+        selected,
         ranks=counts,
         sizes=_listed("--sizes", sizes, _size) or SIZES,
         kinds=_listed("--collectives", collectives, _kind) or KINDS,
         stride=stride,
-        costs=read_costs(cost, chosen, where=WHERE, folder=None),
+        costs=read_costs(cost, selected, where=WHERE, folder=None),
     )
     notes = cluster_notes(cluster.cluster, WHERE)
-    show(found, partial(network_view, notes=notes), as_json=as_json, html=html)
+    show(network, partial(network_view, notes=notes), as_json=as_json, html=html)
 
 
-def _cluster(given: ClusterOptions, counts: list[int], stride: int) -> Cluster:
+def _cluster(cluster_options: ClusterOptions, counts: list[int], stride: int) -> Cluster:
     """Return the cluster, on as many whole nodes as the groups need where nothing says its size."""
     from dataclasses import replace
 
     from forescale.io.named import cluster_given, devices_told
 
-    if given.cluster is None:
+    if cluster_options.cluster is None:
         raise SpecError("give the cluster with --cluster, a name of `forescale catalogue clusters` or a file")
-    if given.devices is not None and given.nodes is not None:
+    if cluster_options.devices is not None and cluster_options.nodes is not None:
         raise SpecError("--devices and --nodes say the same thing; give one of them")
-    config = given.hardware_config
-    found = cluster_given(given.cluster, WHERE, config=None if config is None else str(config))
-    each = found.devices_per_node
-    wanted = -(-max(counts) * stride // each) if counts else NODES
-    nodes = wanted if given.nodes is None else given.nodes
-    told = devices_told({"cluster": given.cluster, "nodes": given.nodes})
-    own = nodes * each if told is None else found.num_devices
-    devices = own if given.devices is None else given.devices
-    return replace(found, num_devices=within(devices, DEVICES, "the number of devices", whole=True))
+    config = cluster_options.hardware_config
+    result = cluster_given(cluster_options.cluster, WHERE, config=None if config is None else str(config))
+    devices_per_node = result.devices_per_node
+    requested = -(-max(counts) * stride // devices_per_node) if counts else NODES
+    nodes = requested if cluster_options.nodes is None else cluster_options.nodes
+    explicit = devices_told({"cluster": cluster_options.cluster, "nodes": cluster_options.nodes})
+    num_devices = nodes * devices_per_node if explicit is None else result.num_devices
+    devices = num_devices if cluster_options.devices is None else cluster_options.devices
+    return replace(result, num_devices=within(devices, DEVICES, "the number of devices", whole=True))
 
 
 def _listed(name: str, text: str | None, read: Callable[[str, str], T]) -> list[T]:

@@ -64,7 +64,7 @@ def option(
     parse
         Returns the value of a text, or raises; by default its type says how.
     """
-    said = {
+    message = {
         "help": text,
         "metavar": metavar,
         "rich_help_panel": panel,
@@ -72,18 +72,18 @@ def option(
         "autocompletion": complete,
         "parser": parse,
     }
-    return field(default=default, metadata={"flag": flag, "said": said})
+    return field(default=default, metadata={"flag": flag, "said": message})
 
 
 def grouped(function: F) -> F:
     """Let `function` take dataclasses of options: typer sees the fields of each."""
     hints = get_type_hints(function, include_extras=True)
-    own = inspect.signature(function).parameters.items()
-    parameters = [one for name, each in own for one in _parameters(name, hints[name], each.default)]
+    local = inspect.signature(function).parameters.items()
+    parameters = [one for name, item in local for one in _parameters(name, hints[name], item.default)]
 
     @wraps(function)
     def call(**given: object) -> None:
-        function(**{name: _built(name, hints[name], given) for name, _ in own})
+        function(**{name: _built(name, hints[name], given) for name, _ in local})
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -93,38 +93,38 @@ def grouped(function: F) -> F:
 def _inside(kind: Any) -> Iterator[tuple[Field[Any], Any]]:  # noqa: ANN401 (a group of options)
     """Yield the fields of a group with their hints, but for groups that commands of its kind do not take."""
     hints = get_type_hints(kind, include_extras=True)
-    for each in fields(kind):
-        if not any(map(is_dataclass, get_args(hints[each.name]))):
-            yield each, hints[each.name]
+    for item in fields(kind):
+        if not any(map(is_dataclass, get_args(hints[item.name]))):
+            yield item, hints[item.name]
 
 
-def _parameters(name: str, hint: Any, given: Any) -> list[inspect.Parameter]:  # noqa: ANN401
+def _parameters(name: str, hint: Any, value: Any) -> list[inspect.Parameter]:  # noqa: ANN401
     """Return what typer makes options of: of a group all that is in it, and in groups within."""
     if not is_dataclass(hint):
-        return [_parameter(name, hint, given)]
-    return [one for each, kind in _inside(hint) for one in _parameters(each.name, kind, each)]
+        return [_parameter(name, hint, value)]
+    return [one for item, kind in _inside(hint) for one in _parameters(item.name, kind, item)]
 
 
-def _built(name: str, hint: Any, given: Mapping[str, object]) -> Any:  # noqa: ANN401
+def _built(name: str, hint: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401
     """Return the value of a parameter, a group of what was given for its options."""
     if not is_dataclass(hint):
-        return given[name]
+        return values[name]
     kind: Any = hint
-    return kind(**{each.name: _built(each.name, inner, given) for each, inner in _inside(hint)})
+    return kind(**{item.name: _built(item.name, inner, values) for item, inner in _inside(hint)})
 
 
-def _parameter(name: str, hint: Any, given: Any) -> inspect.Parameter:  # noqa: ANN401
-    """Return what typer makes an option of; `given` is its field, or its default where it is none."""
-    default = given.default if isinstance(given, Field) else given
-    if isinstance(given, Field) and given.metadata:
+def _parameter(name: str, hint: Any, value: Any) -> inspect.Parameter:  # noqa: ANN401
+    """Return what typer makes an option of; `value` is its field, or its default where it is none."""
+    default = value.default if isinstance(value, Field) else value
+    if isinstance(value, Field) and value.metadata:
         usual = f"--{name.replace('_', '-')}"
         if hint in (bool, bool | None) and default is not False:
             usual += f"/--no-{usual[2:]}"
-        said = dict(given.metadata["said"])
+        message = dict(value.metadata["said"])
         if hint in (int, int | None):
-            said["metavar"] = said["metavar"] or "N"
-        flags = given.metadata["flag"].split() or [usual]
-        hint = Annotated[hint, typer.Option(*flags, show_default=default is not ..., **said)]
+            message["metavar"] = message["metavar"] or "N"
+        flags = value.metadata["flag"].split() or [usual]
+        hint = Annotated[hint, typer.Option(*flags, show_default=default is not ..., **message)]
     empty = inspect.Parameter.empty
     return inspect.Parameter(
         name,
@@ -136,8 +136,8 @@ def _parameter(name: str, hint: Any, given: Any) -> inspect.Parameter:  # noqa: 
 
 def given(options: Any) -> dict[str, Any]:  # noqa: ANN401 (any group of options)
     """Return what of a group of options was given, by flag."""
-    values = ((each, getattr(options, each.name)) for each in fields(options))
-    return {f"--{each.name.replace('_', '-')}": value for each, value in values if value != each.default}
+    values = ((item, getattr(options, item.name)) for item in fields(options))
+    return {f"--{item.name.replace('_', '-')}": value for item, value in values if value != item.default}
 
 
 def refuse(options: Any, why: str) -> None:  # noqa: ANN401 (any group of options)
@@ -178,9 +178,9 @@ class PageFile(Struct, frozen=True):
     command: str = ""
 
 
-def command_line(words: Iterable[object] | None) -> str:
+def command_line(values: Iterable[object] | None) -> str:
     """Return the command of such arguments, as a shell takes it; nothing where there are none."""
-    return shlex.join(["forescale", *map(str, words)]) if words else ""
+    return shlex.join(["forescale", *map(str, values)]) if values else ""
 
 
 def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
@@ -190,13 +190,13 @@ def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
     if file.path.suffix != ".html" and not is_folder(file.path):
         raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
     writable(file.path)
-    words = list(context.obj or ())
-    for place, word in enumerate(words):
+    obj = list(context.obj or ())
+    for place, word in enumerate(obj):
         if str(word) == "--html":
-            words = words[:place] + words[place + 2 :]
+            obj = obj[:place] + obj[place + 2 :]
         elif str(word).startswith("--html="):
-            words = words[:place] + words[place + 1 :]
-    return PageFile(file.path, command_line(words))
+            obj = obj[:place] + obj[place + 1 :]
+    return PageFile(file.path, command_line(obj))
 
 
 HtmlFile: TypeAlias = Annotated[
@@ -341,8 +341,8 @@ class BenchOptions:
         about = {"restore": self.restore, "safety_margin": self.safety_margin}
         if files is not None and self.mode == "simulate":
             raise SpecError("--load-benchmark goes with --mode benchmark or both; it is simulate")
-        for name, given in about.items():
-            if files is None and given is not None:
+        for name, item in about.items():
+            if files is None and item is not None:
                 option = name.replace("_", "-")
                 raise SpecError(f"--{option} goes with --load-benchmark: it is about what was measured")
         paths = None if files is None else [str(place_of(path).absolute()) for path in files]
@@ -553,13 +553,13 @@ class OperationsOptions:
 
     def values(self) -> dict[str, Any]:
         """Return what was given as the words of a plan's `[operations]`, how states are saved in a table of it."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
+        values = {name: value for name, value in asdict(self).items() if value is not None}
         names = {"checkpoint_mode": "mode", "checkpoint_stall": "stall"}
         names |= {name: name for name in ("interval", "storage_bandwidth")}
-        saved = {key: given.pop(name, None) for name, key in names.items()}
-        if "failures" in given:
-            given["failures"] = _rate(given["failures"])
-        return given | {"checkpointing": saved}
+        saved = {key: values.pop(name, None) for name, key in names.items()}
+        if "failures" in values:
+            values["failures"] = _rate(values["failures"])
+        return values | {"checkpointing": saved}
 
 
 def _rate(text: str) -> str | float:

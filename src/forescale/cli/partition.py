@@ -37,14 +37,14 @@ def partition_command(
     from forescale.search.partition import partition_stages
 
     taken = None if measured is None else _seconds(measured)
-    found = partition_stages(read_question(asked), taken)
+    result = partition_stages(read_question(asked), taken)
     if as_json:
-        print_json(_document(found))
+        print_json(_document(result))
         return
-    _print(found)
+    _print(result)
     if taken is not None:
         say(
-            f"measured  slowest stage {taken.max() * 1e3:.4g} ms, {found.partition.longest * 1e3:.4g} ms by this cut"
+            f"measured  slowest stage {taken.max() * 1e3:.4g} ms, {result.partition.longest * 1e3:.4g} ms by this cut"
         )
 
 
@@ -54,24 +54,24 @@ def _seconds(folder: Path) -> Array:
     return 1e-3 * (np.asarray(times.forward) + times.input_grad + times.weight_grad)
 
 
-def _document(found: Partitioned) -> dict[str, Any]:
-    chosen = found.strategy
+def _document(partitioned: Partitioned) -> dict[str, Any]:
+    selected = partitioned.strategy
     return {
         "schema": SCHEMA,
-        "stage_layers": None if chosen.stage_layers is None else list(chosen.stage_layers),
-        "recomputed_layers": list(chosen.recompute.layer_ids),
-        "bounds": list(found.partition.bounds),
-        "stage_time_s": list(found.partition.stage_time),
-        "stage_memory_bytes": list(found.partition.stage_memory),
-        "step_time_s": found.projection.step_time_s,
-        "peak_bytes": found.projection.memory.peak_bytes,
-        "given_step_time_s": found.even.step_time_s,
-        "given_peak_bytes": found.even.memory.peak_bytes,
+        "stage_layers": None if selected.stage_layers is None else list(selected.stage_layers),
+        "recomputed_layers": list(selected.recompute.layer_ids),
+        "bounds": list(partitioned.partition.bounds),
+        "stage_time_s": list(partitioned.partition.stage_time),
+        "stage_memory_bytes": list(partitioned.partition.stage_memory),
+        "step_time_s": partitioned.projection.step_time_s,
+        "peak_bytes": partitioned.projection.memory.peak_bytes,
+        "given_step_time_s": partitioned.even.step_time_s,
+        "given_peak_bytes": partitioned.even.memory.peak_bytes,
     }
 
 
-def _print(found: Partitioned) -> None:
-    cut, given, now = found.partition, found.even, found.projection
+def _print(partitioned: Partitioned) -> None:
+    cut, even, now = partitioned.partition, partitioned.even, partitioned.projection
     rows = table("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations")
     most = cut.bounds[-1] - 2
     for stage, (low, high) in enumerate(pairwise(cut.bounds)):
@@ -83,14 +83,14 @@ def _print(found: Partitioned) -> None:
             f"{cut.stage_memory[stage] / GIB:.4g} GiB",
         )
     console().print(rows)
-    say(f"as given  {given.step_time_s:.4g} s a step, peak {given.memory.peak_bytes / GIB:.4g} GiB")
-    chosen = found.strategy
-    if now is given:
+    say(f"as given  {even.step_time_s:.4g} s a step, peak {even.memory.peak_bytes / GIB:.4g} GiB")
+    selected = partitioned.strategy
+    if now is even:
         say("the cut is not faster in a whole step; keep the layout as given")
         return
     say(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / GIB:.4g} GiB")
-    options = f"--stage-layers {','.join(map(str, chosen.stage_layers or ()))}"
-    if chosen.recompute.layer_ids:
-        ids = ",".join(map(str, chosen.recompute.layer_ids))
+    options = f"--stage-layers {','.join(map(str, selected.stage_layers or ()))}"
+    if selected.recompute.layer_ids:
+        ids = ",".join(map(str, selected.recompute.layer_ids))
         options += f" --recompute full --recompute-layer-ids {ids}"
     say(f"options   {options}")

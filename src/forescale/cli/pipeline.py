@@ -71,13 +71,13 @@ app.command("run")(run_command)
 def list_schedules(*, as_json: JsonFlag = False) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
     if as_json:
-        print_json({"schema": SCHEMA, "schedules": [_row(each) for each in families()]})
+        print_json({"schema": SCHEMA, "schedules": [_row(family) for family in families()]})
         return
     rows = Table(box=None, pad_edge=False)
     for title in ("schedule", "vpp", "constraints", "idle", "peak (micro-batches)"):
         rows.add_column(title, overflow="fold")
-    for each in families():
-        rows.add_row(each.name, _vpp_text(each), each.constraint, each.idle, each.peak)
+    for family in families():
+        rows.add_row(family.name, _vpp_text(family), family.constraint, family.idle, family.peak)
     console().print(rows)
     say("p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources.")
 
@@ -107,9 +107,9 @@ def simulate_schedule(
             message = f"{table} says which schedules, shapes and durations; leave those options out"
             raise ForescaleError(message)
         passes.refuse(SPREAD, ONE_SPREADS)
-        results = [passes.listed(each) for each in read_schedule_table(table)]
+        results = [passes.listed(item) for item in read_schedule_table(table)]
         if as_json:
-            print_json({"schema": SCHEMA, "schedules": [each.to_json() for each in results]})
+            print_json({"schema": SCHEMA, "schedules": [item.to_json() for item in results]})
         else:
             _print_results(results)
         return
@@ -151,7 +151,7 @@ def compare(
     if not results:
         name, reason = next(iter(refused.items()))
         raise ForescaleError(f"no schedule applies; {name}: {reason}")
-    results.sort(key=lambda each: each.makespan)
+    results.sort(key=lambda item: item.makespan)
     if as_json:
         print_json({"schema": SCHEMA, "schedules": [r.to_json() for r in results], "refused": refused})
         return
@@ -195,7 +195,7 @@ def draw(
         )
         names = schedule or ["1f1b"]
         built = passes.build(names, request)
-        difference, timelines = None, [passes.picture(each).timeline for each in built]
+        difference, timelines = None, [passes.picture(item).timeline for item in built]
     else:
         if (pp, microbatches) != (None, None):
             raise ForescaleError(f"{trace} says which shape; leave --pp and --microbatches out")
@@ -222,7 +222,7 @@ def draw(
         say(f"wrote {output}")
 
 
-def _format(wanted: DrawFormat | None, output: Path | None, width: int | None) -> DrawFormat:
+def _format(draw_format: DrawFormat | None, output: Path | None, width: int | None) -> DrawFormat:
     """Return what is drawn: as asked for, or as the file's name says; refuse names and widths of other kinds."""
     by_name = None if output is None else WRITTEN.get(output.suffix)
     if output is not None and not by_name and output.suffix not in ("", ".txt"):
@@ -230,14 +230,14 @@ def _format(wanted: DrawFormat | None, output: Path | None, width: int | None) -
         raise ForescaleError(
             f"--output {output} ends in none of {known}, nor in .txt for the terminal's picture"
         )
-    if wanted is not None and by_name not in (None, wanted):
+    if draw_format is not None and by_name not in (None, draw_format):
         raise ForescaleError(
-            f"--output {output} is the name of {by_name}, and --format says {wanted}; give one of them"
+            f"--output {output} is the name of {by_name}, and --format says {draw_format}; give one of them"
         )
-    found = wanted or by_name or "terminal"
-    if width is not None and found != "terminal":
-        raise ForescaleError(f"--width is of the terminal's picture, and {found} is written; leave it out")
-    return found
+    result = draw_format or by_name or "terminal"
+    if width is not None and result != "terminal":
+        raise ForescaleError(f"--width is of the terminal's picture, and {result} is written; leave it out")
+    return result
 
 
 @app.command("check")
@@ -291,21 +291,29 @@ def optimise_schedule(
     from forescale.schedule.optimise.run import NONE_FITS
 
     problem = stages.problem(pp, microbatches, passes, placement)
-    found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
+    results_found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
     result = simulate(
-        found.schedule, problem.times, problem.links, sizes=problem.sizes, memory_limit=passes.memory_limit
+        results_found.schedule,
+        problem.times,
+        problem.links,
+        sizes=problem.sizes,
+        memory_limit=passes.memory_limit,
     )
     if output is not None:
-        write_text(output, to_csv(found.schedule))
+        write_text(output, to_csv(results_found.schedule))
     if as_json:
-        more = attributes(found, "bound", "proven", "method", "library", "library_makespan")
+        more = attributes(results_found, "bound", "proven", "method", "library", "library_makespan")
         print_json({**result.to_json(), **more})
         return
     _print_results([result])
-    gain = 1.0 - found.makespan / found.library_makespan
-    state = "proven optimal" if found.proven else f"no order is shorter than {found.bound:.6g}"
-    against = "one micro-batch at a time" if found.library == NONE_FITS else found.library
-    say(f"{found.method}: {gain:.2%} shorter than {against} ({found.library_makespan:.6g}); {state}")
+    gain = 1.0 - results_found.makespan / results_found.library_makespan
+    state = (
+        "proven optimal" if results_found.proven else f"no order is shorter than {results_found.bound:.6g}"
+    )
+    against = "one micro-batch at a time" if results_found.library == NONE_FITS else results_found.library
+    say(
+        f"{results_found.method}: {gain:.2%} shorter than {against} ({results_found.library_makespan:.6g}); {state}"
+    )
 
 
 def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
@@ -318,33 +326,33 @@ def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
     }
 
 
-def _row(each: Family) -> dict[str, Any]:
+def _row(family: Family) -> dict[str, Any]:
     return {
-        **attributes(each, "name", "aliases", "title", "placement", "vpp", "constraint", "idle"),
-        "peak_activations": each.peak,
-        **attributes(each, "splits_backward", "parameter_copies", "source"),
+        **attributes(family, "name", "aliases", "title", "placement", "vpp", "constraint", "idle"),
+        "peak_activations": family.peak,
+        **attributes(family, "splits_backward", "parameter_copies", "source"),
     }
 
 
-def _vpp_text(each: Family) -> str:
-    low, high = each.vpp
+def _vpp_text(family: Family) -> str:
+    low, high = family.vpp
     return f"{low}" if low == high else f"{low}+" if high is None else f"{low}-{high}"
 
 
 def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step], dict[str, str]]:
     results, refused = [], {}
     request = passes.request(pp, microbatches)
-    for each in families():
-        chosen = each.fixed_vpp or passes.vpp or max(2, each.vpp[0])
+    for family in families():
+        fixed_vpp = family.fixed_vpp or passes.vpp or max(2, family.vpp[0])
         try:
-            result = passes.run(each.build(replace(request, vpp=chosen)))
+            result = passes.run(family.build(replace(request, vpp=fixed_vpp)))
         except ForescaleError as error:
-            refused[each.name] = str(error).removeprefix(f"{each.name}: ")
+            refused[family.name] = str(error).removeprefix(f"{family.name}: ")
             continue
         if result.report.valid:
             results.append(result)
         else:
-            refused[each.name] = result.report.violations[0].message
+            refused[family.name] = result.report.violations[0].message
     return results, refused
 
 
@@ -352,22 +360,22 @@ def _print_results(results: Sequence[Step]) -> None:
     shown = words.table(
         "<schedule", "vpp", "makespan", "bubble", "longest span", "bubble", "peak", "messages", "valid"
     )
-    for each in results:
+    for item in results:
         shown.add_row(
-            each.schedule.name,
-            f"{each.schedule.placement.vpp:g}",
-            f"{each.makespan:.6g}",
-            f"{each.bubble_rate_makespan:.2%}",
-            f"{each.longest_span:.6g}",
-            f"{each.bubble_rate_span:.2%}",
-            f"{each.peak_activations.max():.4g}",
-            str(each.num_messages),
-            "yes" if each.report.valid else "no",
+            item.schedule.name,
+            f"{item.schedule.placement.vpp:g}",
+            f"{item.makespan:.6g}",
+            f"{item.bubble_rate_makespan:.2%}",
+            f"{item.longest_span:.6g}",
+            f"{item.bubble_rate_span:.2%}",
+            f"{item.peak_activations.max():.4g}",
+            str(item.num_messages),
+            "yes" if item.report.valid else "no",
         )
     console().print(shown)
-    for each in results:
-        for violation in each.report.violations:
-            say(f"{each.schedule.name}: {violation.message}")
+    for entry in results:
+        for violation in entry.report.violations:
+            say(f"{entry.schedule.name}: {violation.message}")
 
 
 def _print_ranks(result: Step) -> None:
@@ -378,7 +386,7 @@ def _print_ranks(result: Step) -> None:
     rows = words.table("rank", "start", "end", "busy", "peak")
     timing = result.timing
     columns = (timing.first_start, timing.last_end, timing.busy, result.peak_activations)
-    for rank, values in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
+    for rank, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         rows.add_row(str(rank), *(f"{value:.6g}" for value in values))
     console().print(rows)
 
@@ -389,9 +397,9 @@ def _beside(
     """Return schedules beside a measured step, what tells it from its own simulation, and the pictures."""
     ran = step.schedule
     if not passes.times_given:
-        own = ("--comm", "--weight-part", "--memory-limit") if not names else ()
+        local = ("--comm", "--weight-part", "--memory-limit") if not names else ()
         why = "without --forward and its like all is as the run in the folder measured it"
-        passes.refuse(("--comm-mode", "--measured", *SIMULATED, *own), why)
+        passes.refuse(("--comm-mode", "--measured", *SIMULATED, *local), why)
     if not names:
         passes.refuse_shape("the run in the folder says which schedule and shape")
         simulated = passes.picture(ran) if passes.times_given else step.simulated()
@@ -401,7 +409,7 @@ def _beside(
     vpp = len(ran.placement.rank_of_stage) // ran.num_ranks
     built = passes.build(names, request, vpp=vpp)
     others = [
-        passes.picture(each) if passes.times_given else simulate(each, *stage_times_for(step, each))
-        for each in built
+        passes.picture(item) if passes.times_given else simulate(item, *stage_times_for(step, item))
+        for item in built
     ]
-    return built, None, [step.timeline, *(each.timeline for each in others)]
+    return built, None, [step.timeline, *(other.timeline for other in others)]

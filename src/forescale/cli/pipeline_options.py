@@ -138,15 +138,15 @@ class PassOptions:
         known = [family(name) for name in names]
         for flag, takes in SHAPED.items():
             if flag in given(self) and not any(map(takes, known)):
-                able = ", ".join(each.name for each in families() if takes(each))
+                able = ", ".join(item.name for item in families() if takes(item))
                 message = (
-                    f"{flag} means nothing to {', '.join(each.name for each in known)}; it shapes {able}"
+                    f"{flag} means nothing to {', '.join(item.name for item in known)}; it shapes {able}"
                 )
                 raise ScheduleError(message)
         if len(known) == 1 and self.vpp is not None:
             return [build_schedule(known[0].name, request, vpp=self.vpp)]
         vpp = vpp if self.vpp is None else self.vpp
-        return [build_schedule(each.name, request, vpp=each.fixed_vpp or vpp) for each in known]
+        return [build_schedule(item.name, request, vpp=item.fixed_vpp or vpp) for item in known]
 
     def refuse_shape(self, what: str) -> None:
         """Raise if options shape a schedule that `what` says already."""
@@ -172,7 +172,7 @@ class PassOptions:
     @property
     def says_what(self) -> bool:
         """Whether options say what a table of schedules says too."""
-        said = {
+        names = {
             "--vpp",
             "--forward",
             "--input-grad",
@@ -181,19 +181,19 @@ class PassOptions:
             "--group-size",
             "--splits",
         }
-        return not (said | {"--measured"}).isdisjoint(given(self))
+        return not (names | {"--measured"}).isdisjoint(given(self))
 
     def listed(self, listed: Listed) -> Step:
         """Return what a step of a schedule in a table takes, with these options for the rest."""
-        asked = replace(listed.request, comm=self.comm, weight_part=self.weight_part)
-        own = replace(
+        request = replace(listed.request, comm=self.comm, weight_part=self.weight_part)
+        local = replace(
             self,
-            forward=asked.forward,
-            input_grad=asked.input_grad,
-            weight_grad=asked.weight_grad,
-            memory_limit=asked.memory_limit,
+            forward=request.forward,
+            input_grad=request.input_grad,
+            weight_grad=request.weight_grad,
+            memory_limit=request.memory_limit,
         )
-        return own.run(family(listed.schedule).build(asked).renamed(listed.label))
+        return local.run(family(listed.schedule).build(request).renamed(listed.label))
 
     def run(self, schedule: Schedule) -> Step:
         """Return what a step of a schedule takes."""
@@ -276,13 +276,13 @@ class StageOptions:
             times, _ = passes.durations(schedule)
             taken = np.stack((times.forward, times.input_grad, times.weight_grad), axis=1)
             return tuple(map(tuple, (1e-3 / schedule.num_splits * taken).tolist()))
-        said = (
+        message = (
             _numbers(self.stage_forward, count, passes.forward / vpp),
             _numbers(self.stage_input_grad, count, passes.input_grad / vpp),
             _numbers(self.stage_weight_grad, count, passes.weight_grad / vpp),
         )
         share = 1e-3 / schedule.num_splits
-        return tuple((share * f, share * i, share * w) for f, i, w in zip(*said, strict=True))
+        return tuple((share * f, share * i, share * w) for f, i, w in zip(*message, strict=True))
 
     def problem(
         self, pp: int, microbatches: int, passes: PassOptions, placement: PlacementName | None
@@ -295,8 +295,8 @@ class StageOptions:
         passes.refuse(SIMULATED, "the optimiser takes messages that only delay, as --comm says")
         passes.refuse(SPREAD, ONE_SPREADS)
         vpp = passes.vpp or 1
-        wanted = placement or ("V" if vpp == 2 else "loop")
-        where = wave(pp, vpp) if wanted == "V" else loop(pp, vpp)
+        requested = placement or ("V" if vpp == 2 else "loop")
+        where = wave(pp, vpp) if requested == "V" else loop(pp, vpp)
         stages = pp * vpp
         if passes.measured is not None:
             passes.refuse_durations()
@@ -347,7 +347,7 @@ def measured_step(folder: Path, iteration: int | None = None) -> MeasuredStep:
 
 def rendered(
     timelines: Sequence[Timeline],
-    wanted: DrawFormat,
+    draw_format: DrawFormat,
     *,
     width: int | None = None,
     colour: bool = False,
@@ -357,15 +357,15 @@ def rendered(
 ) -> str:
     """Return pictures of steps on one scale, with what tells measured from simulated where that is known."""
     notes = () if difference is None else difference.sentences
-    if wanted == "html":
-        rows = () if difference is None else [astuple(each) for each in difference.passes]
+    if draw_format == "html":
+        rows = () if difference is None else [astuple(pass_) for pass_ in difference.passes]
         return to_html(timelines, title=title, notes=notes, columns=COLUMNS, rows=rows, command=command)
-    if wanted == "svg":
+    if draw_format == "svg":
         return to_svg(*timelines)
-    if wanted == "perfetto":
+    if draw_format == "perfetto":
         return json.dumps(to_perfetto(*timelines))
-    if wanted != "terminal":
-        raise ForescaleError(f"{wanted} is no picture")
+    if draw_format != "terminal":
+        raise ForescaleError(f"{draw_format} is no picture")
     screen = console()
     painted = colour and screen.color_system is not None and not screen.no_color
     columns = width or min(screen.width, PLAIN_WIDTH)
@@ -441,17 +441,17 @@ def run_command(
     if nodes is not None and slurm is None:
         raise ForescaleError(f"--nodes {nodes} goes into the script that --slurm FILE writes; there is none")
     what = schedule_of(file, schedule, pp, microbatches, passes)
-    asked = what.schedule if isinstance(what, LoweredSchedule) else what
+    question = what.schedule if isinstance(what, LoweredSchedule) else what
     before = None if passes.measured is None else measured_step(passes.measured)
     if slurm is not None:
         options = {"--steps": steps, "--model": model, "--output": output, "--trace": trace}
         shape = {"--schedule": schedule, "--pp": pp, "--microbatches": microbatches, **options}
-        words = [*([str(file)] if file else []), *_options(shape | given(passes) | given(stages))]
-        write_text(slurm, _slurm_script(asked, words, nodes or 1))
+        parts = [*([str(file)] if file else []), *_options(shape | given(passes) | given(stages))]
+        write_text(slurm, _slurm_script(question, parts, nodes or 1))
         say(f"wrote {slurm}; sbatch {slurm} runs it")
         return
-    _check_ranks(asked, trace)
-    seconds = None if model == "toy" else stages.seconds(asked, passes)
+    _check_ranks(question, trace)
+    seconds = None if model == "toy" else stages.seconds(question, passes)
     with interruptible(NOT_TIMED):
         timed = run_job(Job(what=what, steps=steps, seconds=seconds))
     if not timed:  # another rank of torchrun says what was found
@@ -469,11 +469,11 @@ def run_command(
     _wrote(output, trace)
 
 
-def _check_ranks(asked: Schedule, trace: Path | None) -> None:
+def _check_ranks(schedule: Schedule, trace: Path | None) -> None:
     if trace is not None:
-        _check_folder(trace, asked.num_ranks)
-    if asked.num_ranks > MOST_RANKS:
-        message = f"{asked.name} has {asked.num_ranks} ranks; this machine is asked for up to {MOST_RANKS} processes"
+        _check_folder(trace, schedule.num_ranks)
+    if schedule.num_ranks > MOST_RANKS:
+        message = f"{schedule.name} has {schedule.num_ranks} ranks; this machine starts at most {MOST_RANKS} processes"
         raise ForescaleError(message)
 
 
@@ -491,23 +491,23 @@ def _check_folder(folder: Path, num_ranks: int) -> None:
         writable(folder)
         return
     writable(folder / "config.json")
-    own = {f"pp_rank_{rank}.json" for rank in range(num_ranks)}
-    others = sorted({each.name for each in folder.glob("*pp_rank_*.json")} - own)
+    texts = {f"pp_rank_{rank}.json" for rank in range(num_ranks)}
+    others = sorted({item.name for item in folder.glob("*pp_rank_*.json")} - texts)
     if others:
         raise ForescaleError(f"{folder} holds {others[0]} of another run; give another folder")
 
 
-def _options(given: Mapping[str, object]) -> list[str]:
-    return [word for name, value in given.items() if value is not None for word in (name, str(value))]
+def _options(values: Mapping[str, object]) -> list[str]:
+    return [word for name, value in values.items() if value is not None for word in (name, str(value))]
 
 
-def _slurm_script(schedule: Schedule, words: Sequence[str], nodes: int) -> str:
+def _slurm_script(schedule: Schedule, names: Sequence[str], nodes: int) -> str:
     """Return a script in which torchrun starts the ranks of a schedule on some nodes."""
     if schedule.num_ranks % nodes:
         ranks = counted(schedule.num_ranks, "rank")
         message = f"--nodes {nodes}: {schedule.name} has {ranks}, which must be alike on every node"
         raise ForescaleError(message)
-    command = shlex.join(["-m", "forescale", "pipeline", "run", *words])
+    command = shlex.join(["-m", "forescale", "pipeline", "run", *names])
     return f"""#!/bin/bash
 #SBATCH --job-name=pipeline-run
 #SBATCH --nodes={nodes}
@@ -531,8 +531,8 @@ def schedule_of(
             message = f"{file} says which schedule and shape; leave --schedule, --pp and --microbatches out"
             raise ForescaleError(message)
         passes.refuse_shape(f"{file} says which schedule and shape")
-        found, with_messages = read_schedule(file, name)
-        return with_messages or found
+        result, with_messages = read_schedule(file, name)
+        return with_messages or result
     if name is None or pp is None or microbatches is None:
         raise ForescaleError("give --schedule, --pp and --microbatches, or a file of a schedule")
     return passes.build([name], passes.request(pp, microbatches))[0]
@@ -542,10 +542,10 @@ def _show(difference: Difference, before: MeasuredStep | None) -> None:
     ran, simulated = difference.step, difference.simulation
     say(rendered([difference.timeline, simulated.timeline], "terminal", difference=difference))
     say(f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated")
-    held = ", ".join(f"{value:g}" for value in ran.peak_activations)
+    kept = ", ".join(f"{value:g}" for value in ran.peak_activations)
     most = ", ".join(f"{value / 1e6:.2f}" for value in ran.peak_bytes)
     saved = f"; saved bytes at most: {most} MB" if ran.peak_bytes.any() else ""
-    say(f"micro-batches held at most, by rank: {held}{saved}")
+    say(f"micro-batches held at most, by rank: {kept}{saved}")
     if before is not None:
         gain, took = 1.0 - ran.makespan_s / before.makespan_s, 1e3 * before.makespan_s
         say(f"{gain:.2%} shorter than {before.schedule.name} measured before ({took:.2f} ms)")
@@ -554,5 +554,5 @@ def _show(difference: Difference, before: MeasuredStep | None) -> None:
 def _draw(difference: Difference, output: Path, command: str) -> None:
     pictures = [difference.timeline, difference.simulation.timeline]
     title = f"{difference.step.schedule.name}: measured and simulated"
-    wanted = PICTURES[output.suffix]
-    write_text(output, rendered(pictures, wanted, title=title, difference=difference, command=command))
+    requested = PICTURES[output.suffix]
+    write_text(output, rendered(pictures, requested, title=title, difference=difference, command=command))

@@ -76,26 +76,28 @@ def report_command(
     else:
         refuse_presets(question, "report", works_under=f"the presets default and {STUDY}")
         question = spaced(question, choice, sized=True, sets=asked.plan.sets)
-        found = ranked(question, top=top, all_variants=all_variants)
-        report = _search(found, details=details, worst=worst)
+        result = ranked(question, top=top, all_variants=all_variants)
+        report = _search(result, details=details, worst=worst)
     if html is not None:
         write_text(html.path, to_html(report, command=html.command))
     _write(report, output, command=command_line(context.obj), as_json=as_json)
 
 
-def _of_the_analysis(asked: Asked) -> Asked:
+def _of_the_analysis(question: Asked) -> Asked:
     """Return a question of the analysis with what is missing taken from it, unless a plan asks it."""
-    if asked.plan.preset != STUDY or asked.plan.plan is not None:
-        return asked
+    if question.plan.preset != STUDY or question.plan.plan is not None:
+        return question
     from forescale.presets.almodel import QUESTION
 
-    cluster, run = asked.cluster, asked.run
+    cluster, run = question.cluster, question.run
     sized = cluster.devices is not None or cluster.nodes is not None
     if cluster.cluster is None:
         cluster = replace(cluster, cluster=QUESTION.cluster)
         cluster = cluster if sized else replace(cluster, devices=QUESTION.devices)
     sizes = {name: getattr(run, name) or getattr(QUESTION, name) for name in ("seq_len", "global_batch_size")}
-    return replace(asked, model=asked.model or QUESTION.model, cluster=cluster, run=replace(run, **sizes))
+    return replace(
+        question, model=question.model or QUESTION.model, cluster=cluster, run=replace(run, **sizes)
+    )
 
 
 def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, worst: int) -> Report:
@@ -107,18 +109,20 @@ def _study(question: Question, choice: SpaceOptions, *, top: int, details: int, 
         what = "--space, --for, --fix and --allow"
         raise SpecError(f"{what} do not go with --preset {STUDY}: its search has the space of the analysis")
     parts = (question.model, question.cluster, question.workload)
-    found = search_almodel(*parts, top=top, worst=worst)
+    result = search_almodel(*parts, top=top, worst=worst)
     other = Almodel(terms=first_table_terms())
     first_table = search_almodel(*parts, preset=other, top=top, worst=0, least_mfu=LEAST_MFU)
-    return almodel_report(found, first_table, num_detailed=details)
+    return almodel_report(result, first_table, num_detailed=details)
 
 
-def _search(found: SearchResult, *, details: int, worst: int) -> Report:
+def _search(search_result: SearchResult, *, details: int, worst: int) -> Report:
     """Return the report of a search under our own engine."""
     from forescale.report.layouts import search_report
     from forescale.search.rank import slowest_of
 
-    return search_report(found, slowest_of(found.question, worst) if worst else (), num_detailed=details)
+    return search_report(
+        search_result, slowest_of(search_result.question, worst) if worst else (), num_detailed=details
+    )
 
 
 def _write(report: Report, output: Path | None, *, command: str, as_json: bool) -> None:

@@ -45,21 +45,21 @@ def again(command: str, question: Question, one: Projection, *, saved: str, plac
     if name is None or named_cluster(one.cluster) is None:
         read = saved if place is None else f"{saved}#{place}"
         return f"{command_line(_answering())} --json > {saved} && {command_line((command, read))}"
-    asked = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
+    request = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
     if command == "project":
-        asked = replace(asked, objective="step_time", max_memory=None, safe=False)
-    return f"forescale {command} {project_line(asked)}"
+        request = replace(request, objective="step_time", max_memory=None, safe=False)
+    return f"forescale {command} {project_line(request)}"
 
 
 def _answering() -> list[str]:
     """Return the arguments that were typed, without files that they write; what --emit limits to is kept by --for."""
-    words, left = [], iter(TYPED.get())
+    parts, left = [], iter(TYPED.get())
     for word in left:
         name, equals, value = word.partition("=")
         if name in WRITTEN:
             value = value if equals else next(left, "")
         elif name == "--emit":
-            words += ["--for", value if equals else next(left, "")]
+            parts += ["--for", value if equals else next(left, "")]
         elif name != "--force":
-            words.append(word)
-    return words
+            parts.append(word)
+    return parts

@@ -82,13 +82,15 @@ def run_command(
     from forescale.whole_run import project_run
 
     phases: list[Phase] = []
-    for at, words in enumerate(_phases(told, asked), 1):
+    for at, phase in enumerate(_phases(told, asked), 1):
         try:
-            question, parts = _asked(words, asked, operated)
+            question, parts = _asked(phase, asked, operated)
             phases += _projected(str(at), parts)
         except SpecError as error:
-            said = str(error) if told.phases else _in_plan(error, asked.plan.plan or asked.model, at, words)
-            raise SpecError(f"phase {at}: {said}") from error
+            message = (
+                str(error) if told.phases else _in_plan(error, asked.plan.plan or asked.model, at, phase)
+            )
+            raise SpecError(f"phase {at}: {message}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
     show(result, run_view, as_json=as_json, html=html)
 
@@ -103,21 +105,21 @@ def sites_command(
     from forescale.time.outer import bandwidth_needed
 
     run = replace(asked.run, outer=asked.run.outer or ("diloco" if asked.plan.plan is None else None))
-    found = answered(read_question(replace(asked, run=run)))
-    outer, sites = found.workload.outer, found.sites
+    result = answered(read_question(replace(asked, run=run)))
+    outer, sites = result.workload.outer, result.sites
     if outer is None or sites is None:
         raise SpecError("sites train by themselves: say how, such as --outer 'diloco every=100'")
     trained: dict[str, Any] = {
-        "parameters": found.params.trained,
-        "num_layers": found.model.num_layers,
+        "parameters": result.params.trained,
+        "num_layers": result.model.num_layers,
         "step_time": sites.site_step_s,
         "num_sites": sites.num_sites,
-        "latency": found.cluster.tiers[-1].latency,
+        "latency": result.cluster.tiers[-1].latency,
     }
     needed = {str(share): bandwidth_needed(outer, share / 100, **trained) for share in (50, 80, 90, 95, 99)}
     document = {
         "schema": "forescale.sites/1",
-        "model": found.model.name,
+        "model": result.model.name,
         **asdict(sites),
         "outer": asdict(outer),
         "bandwidth_bit_per_s": needed,
@@ -130,65 +132,65 @@ def sites_command(
     console().print(sites_view(document))
 
 
-def _phases(told: PhaseOptions, asked: Priced) -> list[dict[str, Any]]:
+def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]:
     """Return the words of every phase: as flags say, or else the plan; one without any where nothing does."""
     from forescale.io.question import read_plan_values
 
-    if told.phases:
-        pairs = [[word.partition("=") for word in text.split()] for text in told.phases]
-        bare = [name for each in pairs for name, equals, _ in each if not equals]
+    if phase_options.phases:
+        pairs = [[word.partition("=") for word in text.split()] for text in phase_options.phases]
+        bare = [name for pair in pairs for name, equals, _ in pair if not equals]
         if bare:
             raise SpecError(f"--phase is words such as tokens=2T; got {shown(bare[0])} without =")
-        for each in pairs:
-            refuse_twice("--phase", [name for name, _, _ in each])
-        return [{name: value for name, _, value in each} for each in pairs]
-    file = _plan_file(asked)
-    found = None if file is None else read_plan_values(file).get("phase")
-    if found is not None and not (isinstance(found, list) and all(isinstance(each, dict) for each in found)):
+        for pair in pairs:
+            refuse_twice("--phase", [name for name, _, _ in pair])
+        return [{name: value for name, _, value in pair} for pair in pairs]
+    file = _plan_file(priced)
+    phase = None if file is None else read_plan_values(file).get("phase")
+    if phase is not None and not (isinstance(phase, list) and all(isinstance(item, dict) for item in phase)):
         with located(file):
-            raise SpecError(f"{file}, phase: phases are tables, each under [[phase]]; got {shown(found)}")
-    return found or [{}]
+            raise SpecError(f"{file}, phase: phases are tables, each under [[phase]]; got {shown(phase)}")
+    return phase or [{}]
 
 
-def _plan_file(asked: Priced) -> Path | None:
+def _plan_file(priced: Priced) -> Path | None:
     """Return the plan that is asked, by --plan or in the model's place."""
     from forescale.io.question import is_plan
 
-    model = asked.model
-    return asked.plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
+    model = priced.model
+    return priced.plan.plan or (place_of(model) if model is not None and is_plan(place_of(model)) else None)
 
 
-def _in_plan(error: SpecError, plan: str | Path | None, at: int, words: dict[str, Any]) -> str:
+def _in_plan(error: SpecError, plan: str | Path | None, at: int, values: dict[str, Any]) -> str:
     """Return what is wrong with a phase of a plan, with the file and the line of the word that it names."""
     from forescale.files import read_text
     from forescale.io.document import is_written
     from forescale.positions import line_of
 
-    said = str(error)
-    if not words:
-        return said
+    message = str(error)
+    if not values:
+        return message
     file = None if plan is None else place_of(plan)
-    if file is None or not is_written(file) or re.search(r"\bline \d", said):
-        return said.replace(COMMAND_LINE, str(plan), 1)
-    said = re.sub(rf"^({COMMAND_LINE}|{re.escape(str(plan))})[,:] ", "", said)
-    word = next((word for word in re.findall(r"[\w.]+", said) if word in words), None)
+    if file is None or not is_written(file) or re.search(r"\bline \d", message):
+        return message.replace(COMMAND_LINE, str(plan), 1)
+    message = re.sub(rf"^({COMMAND_LINE}|{re.escape(str(plan))})[,:] ", "", message)
+    word = next((word for word in re.findall(r"[\w.]+", message) if word in values), None)
     place = ("phase", at - 1, *([] if word is None else word.split(".")))
     line = line_of(read_text(file), place, file.suffix)
-    return f"{plan}, line {line}: {said}"
+    return f"{plan}, line {line}: {message}"
 
 
 def _asked(
-    words: dict[str, Any], asked: Priced, operated: OperationsOptions
+    parts: dict[str, Any], priced: Priced, operated: OperationsOptions
 ) -> tuple[Question, list[Question]]:
     """Return the question of a phase, and those of each batch where it grows."""
     from forescale.io.named import build
     from forescale.units import parse
     from forescale.whole_run import Ramp
 
-    left = dict(words)
+    left = dict(parts)
     ramp = left.pop(RAMP, None)
-    plan = replace(asked.plan, sets=[*(asked.plan.sets or ()), *_sets(left)])
-    question = read_question(replace(asked, plan=plan), operated=operated, phased=True, searched=True)
+    plan = replace(priced.plan, sets=[*(priced.plan.sets or ()), *_sets(left)])
+    question = read_question(replace(priced, plan=plan), operated=operated, phased=True, searched=True)
     if question.strategy is None:
         limits = None if question.framework is None else question.framework.label
         question = spaced(question, SpaceOptions(limits=limits), sized=True)
@@ -196,11 +198,11 @@ def _asked(
         raise SpecError("its tokens must be given (--tokens 15T, or --phase 'tokens=15T …')")
     if ramp is None:
         return question, [question]
-    given = ramp.split(",") if isinstance(ramp, str) else ramp
-    if not isinstance(given, list) or len(given) != 3:
+    raw = ramp.split(",") if isinstance(ramp, str) else ramp
+    if not isinstance(raw, list) or len(raw) != 3:
         raise SpecError(f"{RAMP} takes start, increment and samples, such as 256,256,2M; got {shown(ramp)}")
     names = [item.name for item in fields(Ramp)]
-    values = {name: parse(value, "token") for name, value in zip(names, given, strict=True)}
+    values = {name: parse(value, "token") for name, value in zip(names, raw, strict=True)}
     return question, build(Ramp, values, where=RAMP).parts(question)
 
 
@@ -211,15 +213,15 @@ def _projected(name: str, parts: list[Question]) -> list[Phase]:
     origin = ""
     if parts[-1].strategy is None:
         layout, origin = searched_layout(parts, _ranked)
-        parts = [each.of(layout) for each in parts]
+        parts = [part.of(layout) for part in parts]
     return [
         Phase(
-            name=name if len(parts) == 1 else f"{name}, {each.workload.global_batch_size:,}",
-            projection=answered(each),
-            tokens=each.workload.tokens or 0.0,
+            name=name if len(parts) == 1 else f"{name}, {part.workload.global_batch_size:,}",
+            projection=answered(part),
+            tokens=part.workload.tokens or 0.0,
             origin=origin,
         )
-        for each in parts
+        for part in parts
     ]
 
 
@@ -233,39 +235,41 @@ def _ranked(question: Question) -> SearchResult:
         return search(question, top=1, watch=bar)
 
 
-def _sets(words: dict[str, Any]) -> list[str]:
+def _sets(values: dict[str, Any]) -> list[str]:
     """Return the overrides that a phase's words stand for."""
     from forescale.spec import Layout, Workload
     from forescale.syntax import toml_value
 
     homes = {item.name: "workload" for item in fields(Workload)}
     homes |= {item.name: "strategy" for item in fields(Layout)}
-    found = []
-    for name, value in words.items():
+    result = []
+    for name, value in values.items():
         text = value if isinstance(value, str) else toml_value(value)
         home = homes.get(name.split(".")[0])
         if name in ("devices", "nodes"):
-            found.append(f"{name}={text}")
+            result.append(f"{name}={text}")
             continue
         if home is None:
             raise UnknownNameError("word of a phase", name, [*homes, RAMP, "devices", "nodes"])
-        found.append(f"{home}.{name}={text}")
-    return found
+        result.append(f"{home}.{name}={text}")
+    return result
 
 
-def _prices(told: PriceOptions) -> Prices:
+def _prices(price_options: PriceOptions) -> Prices:
     from forescale.whole_run import Prices
     from forescale.whole_run.prices import published_prices, read_prices
 
-    carbon = _number(told.carbon)
+    carbon = _number(price_options.carbon)
     if carbon is not None and not 0.0 <= carbon <= CARBON:
         most = f"{CARBON:,} kg of CO2 per MWh at most"
-        raise SpecError(f"--carbon must be 0 or more, {most}, or the name of a place; got {told.carbon}")
+        raise SpecError(
+            f"--carbon must be 0 or more, {most}, or the name of a place; got {price_options.carbon}"
+        )
     return Prices(
-        device_hour=told.price,
-        pue=told.pue,
-        carbon=told.carbon if carbon is None else carbon,
-        listed=published_prices() if told.prices is None else read_prices(told.prices),
+        device_hour=price_options.price,
+        pue=price_options.pue,
+        carbon=price_options.carbon if carbon is None else carbon,
+        listed=published_prices() if price_options.prices is None else read_prices(price_options.prices),
     )
 
 

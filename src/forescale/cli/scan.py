@@ -68,10 +68,10 @@ class ScanOptions:
         return self.target_days is not None or self.target_step_time is not None
 
 
-def complete_question(scan: ScanOptions, asked: Asked) -> Asked:
+def complete_question(scan: ScanOptions, question: Asked) -> Asked:
     """Return the options with the devices and the batch that lists of them stand for, refusing contradictions."""
     _refuse_combinations(scan)
-    cluster, run = asked.cluster, asked.run
+    cluster, run = question.cluster, question.run
     if scan.device_counts is not None:
         if cluster.devices is not None or cluster.nodes is not None:
             raise SpecError("--device-counts says on how many devices; leave out --devices and --nodes")
@@ -80,7 +80,7 @@ def complete_question(scan: ScanOptions, asked: Asked) -> Asked:
         if run.global_batch_size is not None:
             raise SpecError("--batches and --global-batch-size say the same thing; give one of them")
         run = replace(run, global_batch_size=max(_counts("--batches", scan.batches)))
-    return replace(asked, cluster=cluster, run=run)
+    return replace(question, cluster=cluster, run=run)
 
 
 CAPPED = ("target_days", "target_step_time", "deadline", "budget")
@@ -90,9 +90,9 @@ CAPPED = ("target_days", "target_step_time", "deadline", "budget")
 def needing_most(error: MissingError, scan: ScanOptions) -> SpecError:
     """Return the error where the largest number of devices is missing, with what it is for; else as it is."""
     named = [f"--{name.replace('_', '-')}" for name in CAPPED if getattr(scan, name) is not None]
-    if not named or not any(each.startswith("--devices") for each in error.missing):
+    if not named or not any(item.startswith("--devices") for item in error.missing):
         return error
-    others = [each for each in error.missing if not each.startswith("--devices")]
+    others = [item for item in error.missing if not item.startswith("--devices")]
     also = f"; {', '.join(others)} must be given too" if others else ""
     return MissingError(
         error.missing,

@@ -128,8 +128,8 @@ def search_command(
         for options in (scan, effort, answer, operated):
             refuse(options, f"does not go with --preset {STUDY}")
         emission.refuse(f"does not go with --preset {STUDY}")
-        found = search_study(question, study, fix=choice.fix or (), top=goal.top)
-        _write(found, study_view, as_json=as_json, files=files)
+        results_found = search_study(question, study, fix=choice.fix or (), top=goal.top)
+        _write(results_found, study_view, as_json=as_json, files=files)
         return
     refuse(study, f"belongs to --preset {STUDY}")
     refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
@@ -188,7 +188,7 @@ def _answer(
     """Print a ranking and the line that asks its best again; a file for a framework stands beside it, or instead."""
     from forescale.cli.render.search import search_view
 
-    best = tuple(_with_what_cannot_run(question, each) for each in result.best)
+    best = tuple(_with_what_cannot_run(question, item) for item in result.best)
     result = replace(result, best=best)
     written = None if emission.emit is None else emitted(question, result.best[0], emission)
     aside = emission.output is not None
@@ -201,23 +201,23 @@ def _answer(
         put(written, emission.output, force=emission.force, aside=as_json)
 
 
-def _with_what_cannot_run(question: Question, found: Projection) -> Projection:
+def _with_what_cannot_run(question: Question, projection: Projection) -> Projection:
     """Return a layout that a search found, with what of it the framework cannot be told."""
     from forescale.question import Note
 
-    violation = question.violation(found.strategy)
+    violation = question.violation(projection.strategy)
     if not violation or question.violation(None):  # what is wrong with the types was said of the question
-        return found
+        return projection
     assert question.framework is not None
     text = f"{violation}; --for {question.framework.name} searches what it can"
-    return replace(found, notes=(Note(topic="framework", text=text), *found.notes))
+    return replace(projection, notes=(Note(topic="framework", text=text), *projection.notes))
 
 
 def _limited(question: Question, goal: GoalOptions, *, safe: bool) -> Question:
     """Return the question with the limits that flags give; where they are silent those of the plan stay."""
     flags = {"objective": goal.objective, "safe": safe or None}
-    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    return replace(limited(question, goal.max_memory), **given)
+    values: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    return replace(limited(question, goal.max_memory), **values)
 
 
 def _refuse_unused(
@@ -274,14 +274,14 @@ def _remedied(question: Question) -> Iterator[None]:
         from forescale.search import remedies
         from forescale.spec.phrases import degrees
 
-        found = remedies(question)
+        result = remedies(question)
         rows = [
             (
-                each.constraint,
-                each.change,
-                f"{'fits' if each.fits else 'too much'}: {gib(each.peak_bytes)} GiB with {degrees(each.strategy)}",
+                item.constraint,
+                item.change,
+                f"{'fits' if item.fits else 'too much'}: {gib(item.peak_bytes)} GiB with {degrees(item.strategy)}",
             )
-            for each in found
+            for item in result
         ]
         raise InfeasibleError(str(error), error.rows, rows) from error
 

@@ -62,11 +62,11 @@ def spaced(
         space, limits = read_space(options.space, question.model, base=space, framework=limits)
     elif limits is not None:
         space = searched(limits, space, limited=True)
-    held = words("--fix", options.fix or ())
+    kept = words("--fix", options.fix or ())
     for name in () if question.model.is_moe else ("ep", "etp"):
-        if "1" not in held.get(name, "1"):
+        if "1" not in kept.get(name, "1"):
             raise SpecError(f"{question.model.name} has no experts; leave --fix {name} out")
-    space = held_space(space, held, question.model, where="--fix", framework=limits)
+    space = held_space(space, kept, question.model, where="--fix", framework=limits)
     allowed = words("--allow", options.allow or ())
     space = wider_space(space, allowed, question.model, where="--allow", framework=limits)
     if space.base.offload.parameters:
@@ -74,10 +74,10 @@ def spaced(
             space, {"zero": ["3"]}, question.model, where="offload.parameters", framework=limits
         )
     if sized:
-        _refuse_idle_devices(space, held, question.cluster.num_devices)
+        _refuse_idle_devices(space, kept, question.cluster.num_devices)
     if question.framework is not None:
         space = replayed(question.framework, space, question.model)
-    flags = {name: f"--allow {name}" for name in allowed} | {name: f"--fix {name}" for name in held}
+    flags = {name: f"--allow {name}" for name in allowed} | {name: f"--fix {name}" for name in kept}
     notes = (*question.notes, *idle_notes(told_fields(sets) | flags, space, question.model))
     return replace(question, strategy=None, space=space, notes=notes)
 
@@ -99,28 +99,28 @@ def words(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
     SpecError
         If a text is none, or gives other values to what another one has named: only one of them could hold.
     """
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not values.strip():
             raise SpecError(f"{option} takes NAME=VALUE, such as tp=8; got {text!r}")
         comma = ";" if name == "placement" else ","
-        given = [value.strip() for value in values.split(comma)]
-        if found.get(name, given) != given:
-            both = comma.join((*found[name], *given))
+        parts = [value.strip() for value in values.split(comma)]
+        if names.get(name, parts) != parts:
+            both = comma.join((*names[name], *parts))
             raise SpecError(f"{option} {name} is given twice; give its values at once, as {name}={both}")
-        found[name] = given
-    return found
+        names[name] = parts
+    return names
 
 
-def _refuse_idle_devices(space: Space, held: dict[str, list[str]], num_devices: int) -> None:
+def _refuse_idle_devices(space: Space, names: dict[str, list[str]], num_devices: int) -> None:
     """Refuse degrees, held by --fix or elsewhere, none of which divides the devices."""
     for name in PLACED:
         degrees = getattr(space, name)
         if degrees and all(num_devices % degree for degree in degrees):
             values = ",".join(map(str, degrees))
             raise SpecError(
-                f"{'--fix ' if name in held else 'the space has '}{name}={values}: the number of devices, "
+                f"{'--fix ' if name in names else 'the space has '}{name}={values}: the number of devices, "
                 f"{num_devices}, is no multiple of {values}"
             )

@@ -30,13 +30,13 @@ class StudyOptions:
     )
 
 
-def with_own_length(asked: Asked) -> Asked:
+def with_own_length(question: Asked) -> Asked:
     """Return a question of sequences that the model was made for, if this preset is asked and none are given."""
-    if asked.plan.preset != STUDY or asked.model is None or asked.run.seq_len is not None:
-        return asked
+    if question.plan.preset != STUDY or question.model is None or question.run.seq_len is not None:
+        return question
     from forescale.io.named import model_of
 
-    return replace(asked, run=replace(asked.run, seq_len=model_of(asked.model).max_seq_len or None))
+    return replace(question, run=replace(question.run, seq_len=model_of(question.model).max_seq_len or None))
 
 
 def search_study(
@@ -84,10 +84,10 @@ def _quirks(left_out: Sequence[str]) -> Quirks:
 
 
 def _fixed(fixes: Sequence[str]) -> dict[str, int]:
-    held: dict[str, int] = {}
+    values: dict[str, int] = {}
     for text in fixes:
         name, _, value = text.partition("=")
         if (number := whole_of(value)) is None:
             raise SpecError(f"--fix takes NAME=NUMBER under --preset {STUDY}, such as tp1=8; got {text!r}")
-        held[name.strip().replace("-", "_")] = number
-    return held
+        values[name.strip().replace("-", "_")] = number
+    return values

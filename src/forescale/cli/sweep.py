@@ -93,8 +93,8 @@ def sweep_command(
             progress=progress,
         )
     result = replace(result, asked_metric=table.metric)
-    asked = command_line(context.obj)
-    pictures = () if table.output is None else _pictures(result, plots, table.output, asked)
+    question = command_line(context.obj)
+    pictures = () if table.output is None else _pictures(result, plots, table.output, question)
     if as_json:
         print_json(result.to_json())
     else:
@@ -129,8 +129,8 @@ def _pictures(result: SweepResult, plots: tuple[Plot, ...], output: Path, comman
     """Write the pictures asked for: by --plot, else by the file, else those that suit what is varied."""
     from forescale.sweep.pictures import draw, usual_plots, write_pictures
 
-    wanted = plots or result.sweep.plots or usual_plots(result)
-    return write_pictures(result, draw(result, wanted), output, command=command)
+    requested = plots or result.sweep.plots or usual_plots(result)
+    return write_pictures(result, draw(result, requested), output, command=command)
 
 
 @contextmanager

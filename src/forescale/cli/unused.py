@@ -36,22 +36,22 @@ def told_fields(sets: Iterable[str] | None, section: str = "strategy") -> dict[s
 
 def _filed(plan: Mapping[str, Any], section: str, usual: object) -> dict[str, str]:
     """Return the fields of a section that a plan says, other than what is so without, with how it is written."""
-    told = plan.get(section)
-    given = told.items() if isinstance(told, Mapping) else ()
+    explicit = plan.get(section)
+    values = explicit.items() if isinstance(explicit, Mapping) else ()
     return {
-        name: f"{section}.{name} of the plan" for name, value in given if value != getattr(usual, name, None)
+        name: f"{section}.{name} of the plan" for name, value in values if value != getattr(usual, name, None)
     }
 
 
 def idle_notes(
-    written: Mapping[str, str], asked: Layout | Space, model: Model | None = None
+    written: Mapping[str, str], layout: Layout | Space, model: Model | None = None
 ) -> tuple[Note, ...]:
     """Return what of a layout, or of a space of `model`, was `written`, by field, and changes nothing."""
     conditions = ((text, WORKS_UNDER[name]) for name, text in written.items() if name in WORKS_UNDER)
-    found = [_note(text, each.words) for text, each in conditions if not each.works(asked)]
+    notes = [_note(text, item.words) for text, item in conditions if not item.works(layout)]
     if model is not None and not model.is_moe:
-        found += [_note(text, "a model with experts") for name, text in written.items() if name in OF_EXPERTS]
-    return tuple(found)
+        notes += [_note(text, "a model with experts") for name, text in written.items() if name in OF_EXPERTS]
+    return tuple(notes)
 
 
 def unused_notes(
@@ -62,20 +62,20 @@ def unused_notes(
     plan: Mapping[str, Any],
 ) -> tuple[Note, ...]:
     """Return what was given on the command line or in a plan and changes nothing, with what it would work under."""
-    found: list[Note] = []
+    notes: list[Note] = []
     precision = question.workload.precision
     types = asdict(precision).values()
     if precision.recipe != "none" and not {"fp8", "mxfp8"}.intersection(types):
-        said = _filed(plan, "precision", Precision()) | told_fields(sets, "precision")
-        written = "--fp8-recipe" if run.fp8_recipe is not None else said.get("recipe")
-        found += [_note(written, "--precision fp8")] if written else []
+        message = _filed(plan, "precision", Precision()) | told_fields(sets, "precision")
+        written = "--fp8-recipe" if run.fp8_recipe is not None else message.get("recipe")
+        notes += [_note(written, "--precision fp8")] if written else []
     if layout is not None and question.strategy is not None:
         values = {name: getattr(layout, name) for name in WORKS_UNDER}
-        words = {name: name.replace("_", "-") for name, value in values.items() if value is not None}
-        given = {name: f"--{'no-' if values[name] is False else ''}{word}" for name, word in words.items()}
+        parts = {name: name.replace("_", "-") for name, value in values.items() if value is not None}
+        raw = {name: f"--{'no-' if values[name] is False else ''}{word}" for name, word in parts.items()}
         filed = _filed(plan, "strategy", Layout())
-        found += idle_notes(filed | told_fields(sets) | given, question.strategy)
-    return tuple(found)
+        notes += idle_notes(filed | told_fields(sets) | raw, question.strategy)
+    return tuple(notes)
 
 
 def hardware_notes(values: dict[str, Any], folder: Path | None) -> tuple[Note, ...]:

@@ -84,13 +84,13 @@ def _costs(options: CostOptions) -> Costs:
     if options.load_benchmark is not None or options.mode not in (None, "simulate"):
         raise SpecError("validate projects many models; --load-benchmark is of one, and does not go with it")
     clock, calibration = options.device_clock_mhz, options.calibration
-    own = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
+    calibrations = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
     return Costs(
         compute=options.compute or "auto",
         clock_hz=None if clock is None else clock * 1e6,
-        calibration=own.runs,
-        kernels=own.kernels,
-        links=own.links,
+        calibration=calibrations.runs,
+        kernels=calibrations.kernels,
+        links=calibrations.links,
     )
 
 
@@ -140,17 +140,17 @@ def _table(groups: list[Group], by: str) -> Table:
     from rich.table import Column, Table
 
     right = (Column(name, justify="right") for name in NUMBERS)
-    found = Table(Column("group", no_wrap=True), *right, title=f"Step time of core rows, by {by}", box=None)
-    found.title_justify = "left"
+    table = Table(Column("group", no_wrap=True), *right, title=f"Step time of core rows, by {by}", box=None)
+    table.title_justify = "left"
     for group in groups:
-        found.add_row(
+        table.add_row(
             group.name,
             str(group.time.count),
             *(_percent(value) for value in (group.time.median_abs, group.time.p90_abs, group.time.bias)),
             *(_percent(value) for value in (group.naive.median_abs, group.naive.p90_abs)),
             _percent(group.memory.median_abs),
         )
-    return found
+    return table
 
 
 def _percent(value: float | None) -> str:

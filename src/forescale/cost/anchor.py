@@ -130,8 +130,8 @@ class Residual(Struct, frozen=True, kw_only=True):
 
     def above(self, margin: float) -> float:
         """Return by how much the upper end lies above the expected: nothing is taken off formulas, and the margin."""
-        held = self.framework_overhead_bytes + max(self.live_tensor_excess_bytes, 0.0)
-        return (1.0 + margin) * held - self.total_bytes
+        framework_overhead_bytes = self.framework_overhead_bytes + max(self.live_tensor_excess_bytes, 0.0)
+        return (1.0 + margin) * framework_overhead_bytes - self.total_bytes
 
 
 class Anchor(Struct, frozen=True, kw_only=True):

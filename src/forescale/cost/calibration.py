@@ -55,7 +55,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
     def widened(self) -> Self:
         """Return what to expect where nothing was measured."""
-        absolute, low, high = (each * UNMEASURED for each in (self.median_abs, self.p10, self.p90))
+        absolute, low, high = (item * UNMEASURED for item in (self.median_abs, self.p10, self.p90))
         return replace(self, median_abs=absolute, p10=low, p90=high)
 
     def beside(self, other: float) -> Self:
@@ -362,15 +362,15 @@ def read_calibration(name: str) -> Calibration:
 
 def calibration_of(content: Mapping[str, Any], *, where: str | Path, key: str = "") -> Calibration:
     """Return the calibration that a JSON object (at `key` of its file) describes; others are refused."""
-    own = {name: value for name, value in content.items() if name != "base"}
-    return record(Calibration, own, key, where)
+    local = {name: value for name, value in content.items() if name != "base"}
+    return record(Calibration, local, key, where)
 
 
-def inherited(own: Mapping[str, Any]) -> dict[str, Any]:
+def inherited(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a calibration with what it leaves to the packaged one that it names as `base`."""
-    base = inherited(packaged(f"calibrations/{own['base']}")) if own.get("base") else {}
-    tables = {key: {**base.get(key, {}), **own.get(key, {})} for key in TABLES}
-    return {**base, **own, **tables}
+    base = inherited(packaged(f"calibrations/{values['base']}")) if values.get("base") else {}
+    tables = {key: {**base.get(key, {}), **values.get(key, {})} for key in TABLES}
+    return {**base, **values, **tables}
 
 
 def differing(calibration: Calibration, base: str = "generic") -> dict[str, Any]:

@@ -98,15 +98,15 @@ class KernelTable:
             return None
         extents, powers = extents_of(op)
         plain = np.broadcast_arrays(*(np.asarray(value_of(extent), dtype=np.float64) for extent in extents))
-        rows = np.stack([each.reshape(-1) for each in plain], axis=1)
+        rows = np.stack([item.reshape(-1) for item in plain], axis=1)
         if family[0] == "attention":
             rows[:, 4] = np.round(rows[:, 4], MASK_DIGITS)
         distinct, where = np.unique(rows, axis=0, return_inverse=True)
-        found = np.array([self._neighbours(family, tuple(row), powers) for row in distinct.tolist()])
-        if not found[:, 0].any():
+        neighbours = np.array([self._neighbours(family, tuple(row), powers) for row in distinct.tolist()])
+        if not neighbours[:, 0].any():
             return None
         state, below, above, share = (
-            found[where.reshape(-1), column].reshape(plain[0].shape) for column in range(4)
+            neighbours[where.reshape(-1), column].reshape(plain[0].shape) for column in range(4)
         )
         return Found(covered=state > 0.0, exact=state > 1.0, below_s=below, above_s=above, share=share)
 
@@ -177,30 +177,30 @@ class MeasuredCompute(Struct, frozen=True, kw_only=True):
 
     def seconds(self, op: Compute) -> Numeric:
         """Return the duration of `op` [s]."""
-        found = self.table.find(op)
-        if found is None:
+        find = self.table.find(op)
+        if find is None:
             return self.fallback.seconds(op)
-        share: Numeric = found.share[()]
+        share: Numeric = find.share[()]
         if is_recorded(op):
             share = cast("Numeric", _recorded(share, op))
         seconds = measured_seconds(
-            below_s=found.below_s[()], above_s=found.above_s[()], share=share, sustained=self._sustained(op)
+            below_s=find.below_s[()], above_s=find.above_s[()], share=share, sustained=self._sustained(op)
         )
-        if found.covered.all():
+        if find.covered.all():
             return seconds
-        return where_timed(timed=found.covered, measured=seconds, otherwise=self.fallback.seconds(op))
+        return where_timed(timed=find.covered, measured=seconds, otherwise=self.fallback.seconds(op))
 
     def provenance(self, op: Compute) -> Provenance:
         """Return that of the least certain candidate of `op`."""
-        found = self.table.find(op)
-        if found is None or not found.covered.all():
+        find = self.table.find(op)
+        if find is None or not find.covered.all():
             origin = self.fallback.provenance(op)
             source = f"not measured in {self.source}; {origin.source}"
             return Provenance(kind=origin.kind, source=source, low=origin.low, high=origin.high)
-        return self._measured(found)
+        return self._measured(find)
 
-    def _measured(self, found: Found) -> Provenance:
-        exact = bool(found.exact.all())
+    def _measured(self, result: Found) -> Provenance:
+        exact = bool(result.exact.all())
         low, high = REPEATED if exact else INTERPOLATED
         return Provenance(
             kind="measured" if exact else "interpolated", source=self.source, low=low, high=high
@@ -269,12 +269,12 @@ class MeasuredMessages(Struct, frozen=True, kw_only=True):
     def covers(self, *, kind: CollectiveKind, group: Group, num_bytes: Numeric | None = None) -> bool:
         """Say whether all messages of these sizes (by default of some size) in these groups are looked up."""
         ranks, per_node = value_of(group.num_ranks), value_of(ranks_per_node(group, self.cluster))
-        found: Any = False
+        value: Any = False
         for (timed, count, near), (sizes, _) in self.curves.items():
             size = sizes[0] if num_bytes is None else value_of(num_bytes)
             here = np.logical_and(ranks == count, per_node == near) & (timed == kind)
-            found = found | (here & (size >= sizes[0]) & (size <= sizes[-1]))
-        return bool(np.all(found))
+            value = value | (here & (size >= sizes[0]) & (size <= sizes[-1]))
+        return bool(np.all(value))
 
     @property
     def timed(self) -> str:
@@ -294,13 +294,13 @@ class MeasuredMessages(Struct, frozen=True, kw_only=True):
 
 def curves_of(rows: tuple[MeasuredCollective, ...]) -> Mapping[tuple[CollectiveKind, int, int], Curve]:
     """Return the timed messages by collective, ranks and ranks per node; of equal sizes the median."""
-    found: dict[tuple[CollectiveKind, int, int], dict[float, list[float]]] = defaultdict(dict)
+    values: dict[tuple[CollectiveKind, int, int], dict[float, list[float]]] = defaultdict(dict)
     for row in rows:
         key = (row.kind, row.num_ranks, row.ranks_per_node)
-        found[key].setdefault(row.num_bytes, []).append(row.seconds)
+        values[key].setdefault(row.num_bytes, []).append(row.seconds)
     return {
         key: (np.array(sorted(sizes)), np.array([np.median(sizes[size]) for size in sorted(sizes)]))
-        for key, sizes in found.items()
+        for key, sizes in values.items()
     }
 
 
@@ -343,17 +343,17 @@ class Measurements:
         SpecError
             If they are of different devices.
         """
-        each = tuple(several)
-        devices = sorted({one.device for one in each if one.device})
+        item = tuple(several)
+        devices = sorted({one.device for one in item if one.device})
         if len(devices) > 1:
-            msg = f"measurements must be of one device; {', '.join(one.source for one in each)} are of {devices}"
+            msg = f"measurements must be of one device; {', '.join(one.source for one in item)} are of {devices}"
             raise SpecError(msg)
         return cls(
-            source="; ".join(one.source for one in each),
+            source="; ".join(one.source for one in item),
             device=devices[0] if devices else "",
-            kernels=tuple(timing for one in each for timing in one.kernels),
-            collectives=tuple(row for one in each for row in one.collectives),
-            notes=tuple(note for one in each for note in one.notes),
+            kernels=tuple(timing for one in item for timing in one.kernels),
+            collectives=tuple(row for one in item for row in one.collectives),
+            notes=tuple(note for one in item for note in one.notes),
         )
 
     def check(self, cluster: Cluster) -> None:

@@ -39,7 +39,7 @@ class Group(Struct, frozen=True, kw_only=True):
     @property
     def is_number(self) -> bool:
         """Whether it is one communicator, not one per candidate, and not recorded."""
-        return all(isinstance(each, float) for axis in self.axes for each in axis)
+        return all(isinstance(item, float) for axis in self.axes for item in axis)
 
 
 @formula(
@@ -140,9 +140,9 @@ def left_over(*, degree: Numeric, inside: Numeric) -> Numeric:
     return degree / inside
 
 
-def order_of(strategy: Layout) -> Order:
+def order_of(layout: Layout) -> Order:
     """Return the order of a layout's ranks."""
-    return placed(strategy.axis_order, strategy.placement)
+    return placed(layout.axis_order, layout.placement)
 
 
 def placed(axis_order: tuple[Axis, ...], placement: Placement | None) -> Order:
@@ -163,7 +163,7 @@ def groups(
     Context ranks share the copies of weights, `dp_cp`, but on the grid of SUMMA, where they hold none.
     """
     parts = _parts(degrees, order)
-    placed: dict[Axis, list[Part]] = {axis: [part for each, part in parts if each == axis] for axis in AXES}
+    placed: dict[Axis, list[Part]] = {axis: [part for item, part in parts if item == axis] for axis in AXES}
     shards, replicas = _shards(degrees, placed["dp"])
     result: dict[MeshAxis, Group] = {
         "tp": _group(placed["tp"]),
@@ -189,14 +189,14 @@ def _parts(degrees: Degrees, order: Order) -> list[tuple[Axis, Part]]:
     left: dict[Axis, Numeric] = {axis: getattr(degrees, axis) for axis in AXES}
     sizes: list[tuple[Axis, Numeric]] = []
     outwards: list[Axis] = []
-    for each in order:
-        if isinstance(each, Inside):
+    for item in order:
+        if isinstance(item, Inside):
             for axis in AXES:
-                size = getattr(each, axis)
+                size = getattr(item, axis)
                 sizes.append((axis, size))
                 left[axis] = left_over(degree=left[axis], inside=size)
         else:
-            outwards.append(each)
+            outwards.append(item)
     sizes.extend((axis, left[axis]) for axis in outwards or AXES)
     parts: list[tuple[Axis, Part]] = []
     stride: Numeric = 1.0
@@ -226,13 +226,13 @@ def _shards(degrees: Degrees, parts: list[Part]) -> tuple[list[Part], list[Part]
     return _halves(parts, degrees.dp_shard)
 
 
-def _halves(parts: list[Part], wanted: Numeric) -> tuple[list[Part], list[Part]]:
-    """Return the `wanted` closest ranks of an axis, and how such groups of them lie."""
+def _halves(parts: list[Part], value: Numeric) -> tuple[list[Part], list[Part]]:
+    """Return the `value` closest ranks of an axis, and how such groups of them lie."""
     near: list[Part] = []
     far: list[Part] = []
     taken: Numeric = 1.0
     for size, stride in parts:
-        share = neighbours(size=size, wanted=wanted, taken=taken)
+        share = neighbours(size=size, wanted=value, taken=taken)
         near.append((share, stride))
         far.append((size / share, stride * share))
         taken = taken * share
@@ -272,13 +272,13 @@ def _expert_groups(degrees: Degrees, parts: list[tuple[Axis, Part]]) -> dict[Mes
 
 def _folded(offset: Numeric, size: Numeric, blocks: list[Part]) -> list[Part]:
     """Return the parts of an expert axis, whose neighbours are `offset` ranks of the stage apart."""
-    found: list[Part] = []
+    parts: list[Part] = []
     before: Numeric = 1.0
     for index, (ranks, stride) in enumerate(blocks):
         apart = folded_stride(offset=offset, before=before, stride=stride)
         before = before * ranks
         last = index == len(blocks) - 1
         share = size if last else inner_share(offset=offset, size=size, block=before)
-        found.append((share, apart))
+        parts.append((share, apart))
         size, offset = size / share, offset * share
-    return found
+    return parts

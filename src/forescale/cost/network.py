@@ -81,7 +81,7 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per price."""
         names = ("kind", "num_ranks", "num_bytes", "seconds", "algorithm_bandwidth", "bus_bandwidth", "way")
-        return [attributes(each, *names) for each in self.prices]
+        return [attributes(price, *names) for price in self.prices]
 
     def pictures(self) -> list[LineChart]:
         """Return time and bus bandwidth over size of every collective, for each group."""
@@ -90,14 +90,14 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
     def _chart(self, ranks: int, name: str) -> LineChart:
         """Return the time [ms], or the bus bandwidth [GB/s], of all collectives of one group."""
         drawn: dict[tuple[Dot, ...], list[str]] = {}
-        for kind in dict.fromkeys(each.kind for each in self.prices):
+        for kind in dict.fromkeys(price.kind for price in self.prices):
             dots = tuple(
                 Dot(
-                    x=each.num_bytes / MIB,
-                    y=1e3 * each.seconds if name == "time" else each.bus_bandwidth / GB,
-                    remark=each.way,
+                    x=item.num_bytes / MIB,
+                    y=1e3 * item.seconds if name == "time" else item.bus_bandwidth / GB,
+                    remark=item.way,
                 )
-                for each in self.of(kind, ranks)
+                for item in self.of(kind, ranks)
             )
             drawn.setdefault(dots, []).append(kind)
         lines = tuple(
@@ -119,7 +119,7 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
 
     def of(self, kind: CollectiveKind, num_ranks: int) -> list[CollectivePrice]:
         """Return the prices of one collective in one group, by size."""
-        return [each for each in self.prices if (each.kind, each.num_ranks) == (kind, num_ranks)]
+        return [price for price in self.prices if (price.kind, price.num_ranks) == (kind, num_ranks)]
 
 
 def price_network(

@@ -27,7 +27,7 @@ def provenance(device: Device, calibration: Calibration, runs: RunCalibration) -
     Whole runs count where the kernels' priors are those of the generation that was run, not of this device alone.
     """
     rates = device.matrix_flops
-    dtype = next((each for each in ("bf16", "fp16", "tf32") if getattr(rates, each)), "fp32")
+    dtype = next((name for name in ("bf16", "fp16", "tf32") if getattr(rates, name)), "fp32")
     fitted = calibration.gemm[dtype].fit.machines
     if fitted:
         return Provenance(origin="kernels" if device.name in fitted else "generation", devices=fitted)

@@ -181,20 +181,20 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
             kind = "software"
             raise UnknownNameError(kind, software, self.software)
         shared, stack = self.shared, self.software[software]
-        own = self.devices.get(device.name) or self.devices.get(device.architecture)
-        own = own or self.devices.get("generic", DeviceFactors())
-        lacking = self._lacking(own, release)
+        local = self.devices.get(device.name) or self.devices.get(device.architecture)
+        local = local or self.devices.get("generic", DeviceFactors())
+        lacking = self._lacking(local, release)
         wide, narrow = (
-            stack.product * math.e ** (-each * lacking)
-            for each in (shared.immaturity, shared.narrow_immaturity)
+            stack.product * math.e ** (-item * lacking)
+            for item in (shared.immaturity, shared.narrow_immaturity)
         )
         return RunFactors(
             sustained={
-                **dict.fromkeys(WIDE_TYPES, own.wide * own.powered(device) * wide),
-                **dict.fromkeys(NARROW_TYPES, own.narrow * narrow),
-                "nvfp4": own.narrowest * narrow,
+                **dict.fromkeys(WIDE_TYPES, local.wide * local.powered(device) * wide),
+                **dict.fromkeys(NARROW_TYPES, local.narrow * narrow),
+                "nvfp4": local.narrowest * narrow,
                 **dict.fromkeys(PASS_FAMILIES, 1.0 / stack.passes),
-                "attention": own.attention * stack.attention,
+                "attention": local.attention * stack.attention,
                 "grouped": shared.grouped,
                 "memory": shared.memory,
                 "network": shared.network,
@@ -212,12 +212,14 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
             slice_straggler=shared.slice_straggler,
         )
 
-    def _lacking(self, own: DeviceFactors, release: str) -> float:
+    def _lacking(self, device_factors: DeviceFactors, release: str) -> float:
         """Return what a release's products lack of the latest ones', over what they lacked when the device was new."""
-        now, then, new = (years_of(each) for each in (self.latest, release or self.latest, own.since))
-        if not own.since:
+        now, then, new = (
+            years_of(item) for item in (self.latest, release or self.latest, device_factors.since)
+        )
+        if not device_factors.since:
             return 0.0
-        spans = (max(0.0, each - new) / self.shared.maturing_years for each in (then, now))
+        spans = (max(0.0, item - new) / self.shared.maturing_years for item in (then, now))
         first, last = (math.exp(-span) for span in spans)
         return first - last
 
@@ -256,15 +258,17 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
         """
         if device.name in self.own:
             return self.own[device.name]
-        found = self.spreads.get(novelty)
+        result = self.spreads.get(novelty)
         groups = groups_of(device.architecture, compute, moe=moe)
-        if left_open and found and f"{groups[-1]}{LEFT_OPEN}" in found:
+        if left_open and result and f"{groups[-1]}{LEFT_OPEN}" in result:
             groups = tuple(f"{group}{LEFT_OPEN}" for group in groups)
-        spread = closest(found, groups, lambda each: each.p90) if found else NOTHING_KNOWN
-        if found and groups[-1] in (known := self.spreads.get("known source", {})):  # what is new is no surer
-            spread = max(spread, closest(known, groups, lambda each: each.p90), key=lambda each: each.p90)
-        if found and WAITING in found:
-            spread = spread.beside(waits * found[WAITING].p90)
+        spread = closest(result, groups, lambda item: item.p90) if result else NOTHING_KNOWN
+        if result and groups[-1] in (
+            known := self.spreads.get("known source", {})
+        ):  # what is new is no surer
+            spread = max(spread, closest(known, groups, lambda item: item.p90), key=lambda item: item.p90)
+        if result and WAITING in result:
+            spread = spread.beside(waits * result[WAITING].p90)
         # Runs of other generations say how far off a fit is, not how far off the kernels are.
         return (
             spread.widened()
@@ -298,11 +302,11 @@ def groups_of(architecture: str, compute: str, *, moe: bool) -> tuple[str, ...]:
     return f"{group}/{kind}", group, kind, "all"
 
 
-def closest(found: Mapping[str, T], groups: tuple[str, ...], width: Callable[[T], float]) -> T:
-    """Return what `found` has of the closest group; of a pair of generation and kind that it lacks, the wider one's."""
+def closest(values: Mapping[str, T], groups: tuple[str, ...], width: Callable[[T], float]) -> T:
+    """Return the value of the closest group; a missing pair of generation and kind falls back to the wider group."""
     pair, *either, everything = groups
-    known = [found[each] for each in ([pair] if pair in found else either) if each in found]
-    return max(known, key=width) if known else found[everything]
+    known = [values[item] for item in ([pair] if pair in values else either) if item in values]
+    return max(known, key=width) if known else values[everything]
 
 
 @functools.cache

@@ -194,8 +194,8 @@ class Costs:
     @property
     def simulated(self) -> Costs:
         """The same without what benches measured."""
-        own = self.measurements if self.anchor is None else self.beside
-        return replace(self, anchor=None, benchmark_files=(), measurements=own)
+        measurements = self.measurements if self.anchor is None else self.beside
+        return replace(self, anchor=None, benchmark_files=(), measurements=measurements)
 
     @property
     def runs(self) -> RunCalibration:
@@ -236,15 +236,15 @@ class Costs:
 
     def kernel_calibration(self, device: Device) -> Calibration:
         """Return the fit of the kernels of `device`: one's own of it or of its generation, else the packaged."""
-        own = self.kernels.get(device.name) or self.kernels.get(device.architecture)
-        return own or load_calibration(device)
+        local = self.kernels.get(device.name) or self.kernels.get(device.architecture)
+        return local or load_calibration(device)
 
     def own_fits(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the names of the fits of one's own that price questions on `cluster`."""
         kernels = self.kernel_calibration(cluster.device)
         links = AlphaBeta.from_cluster(cluster, own=tuple(self.links)).calibration.links
-        found = [kernels.name] if kernels in self.kernels.values() else []
-        return (*found, *(link.name for link in links if link in self.links))
+        result = [kernels.name] if kernels in self.kernels.values() else []
+        return (*result, *(link.name for link in links if link in self.links))
 
     def models(
         self,
@@ -328,6 +328,6 @@ def select(
     clock_hz
         Clock to predict for [Hz]; the device's own unless given.
     """
-    chosen = calibration or load_calibration(device)
+    selected = calibration or load_calibration(device)
     model = TileModel if kind == "tile" else Roofline
-    return model(device=device, calibration=chosen, clock_hz=clock_hz)
+    return model(device=device, calibration=selected, clock_hz=clock_hz)

@@ -320,9 +320,9 @@ def tiles_of(tiles: tuple[tuple[int, int, int], ...], num_cores: float) -> Array
     """Return the candidate tiles: rows of tile_m, tile_n, split and the columns of a square wave."""
     square = [math.ceil(math.sqrt(num_cores * rows / columns)) for rows, columns, _ in tiles]
     sizes = np.array(tiles, dtype=np.float64).T
-    found = np.vstack([sizes, np.array([square], dtype=np.float64)])
-    found.flags.writeable = False
-    return found
+    vstack = np.vstack([sizes, np.array([square], dtype=np.float64)])
+    vstack.flags.writeable = False
+    return vstack
 
 
 def _block_loads(op: AttentionCore, fitted: TileAttentionParameters, element: float) -> Numeric:

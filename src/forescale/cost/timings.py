@@ -87,7 +87,7 @@ def pooled(rows: Iterable[T]) -> tuple[T, ...]:
     alike: dict[T, list[T]] = defaultdict(list)
     for row in rows:
         alike[replace(row, seconds=1.0, p10_s=None, p90_s=None, repeats=None)].append(row)
-    return tuple(each[0] if len(each) == 1 else _together(each) for each in alike.values())
+    return tuple(item[0] if len(item) == 1 else _together(item) for item in alike.values())
 
 
 def _together(rows: Sequence[T]) -> T:
@@ -270,7 +270,7 @@ def _kernel_row(row: Row, device: Device) -> KernelRow | None:
         return None
     ops, extra, flops = read(row)
     if extra and isinstance(op := ops[0], Gemm) and op.dtype == "fp8":
-        extra = tuple(replace(each, bytes_moved=_cast_bytes(op, device)) for each in extra)
+        extra = tuple(replace(item, bytes_moved=_cast_bytes(op, device)) for item in extra)
     if row.text("time_us"):
         seconds = _number(row, "time_us") * 1e-6
     else:
@@ -333,9 +333,9 @@ def _cast_bytes(op: Gemm, device: Device) -> Numeric:
     the call before where all of a call fits, from the pass before where the input does.
     """
     kept = device.l2_bytes * (0.5 if device.architecture in HALVED else 1.0)
-    given = 2.0 * op.m * op.k
-    call = given + op.m * op.k + op.n * op.k + 2.0 * op.m * op.n
-    read = 2.0 * (float(call > kept) + float(given > kept))
+    value = 2.0 * op.m * op.k
+    call = value + op.m * op.k + op.n * op.k + 2.0 * op.m * op.n
+    read = 2.0 * (float(call > kept) + float(value > kept))
     return op.m * op.k * (read + 1.0) * SLOWER
 
 
@@ -436,4 +436,4 @@ def batches(rows: Iterable[KernelRow]) -> list[KernelBatch]:
 
 def _loops(rows: Sequence[KernelRow]) -> tuple[Array, Array] | None:
     known = [row.loop for row in rows if row.loop is not None]
-    return (np.array([each[0] for each in known]), np.array([each[1] for each in known])) if known else None
+    return (np.array([item[0] for item in known]), np.array([item[1] for item in known])) if known else None

@@ -145,9 +145,9 @@ def projector_of(preset: str = "default", costs: Costs | None = None) -> Project
     """Return a projector that asks `project` under `preset`, priced by `costs`."""
 
     def predict(case: Case) -> Prediction:
-        asked = replace(case.question, preset=preset, costs=costs or Costs())
-        result = project_as(asked)
-        spread = spread_of(asked, result.time_s, case.source, left_open=not case.core)
+        question = replace(case.question, preset=preset, costs=costs or Costs())
+        result = project_as(question)
+        spread = spread_of(question, result.time_s, case.source, left_open=not case.core)
         step = result.step_time.expected
         peak = published_peak(result.memory, case.measured)
         low, high = peak_range(peak, case.measured.peak_measure)

@@ -163,7 +163,7 @@ def _check_ids(table: Table) -> None:
         seen[row.id] = row.line
 
 
-def _case(row: Row, keys: Mapping[str, str], own: Cluster | None) -> Case:
+def _case(row: Row, keys: Mapping[str, str], cluster: Cluster | None) -> Case:
     for name in ("published", "typed"):
         _listed(row, name)
     published = {name: row.text(name) for name in ("source", "hardware", "family", "doubt", "remarks")}
@@ -186,35 +186,35 @@ def _case(row: Row, keys: Mapping[str, str], own: Cluster | None) -> Case:
     if case.skipped_reason is not None:
         return case
     try:
-        return _asked(case, row, keys, own)
+        return _asked(case, row, keys, cluster)
     except ForescaleError as error:
         return replace(case, skipped_reason=str(error))
 
 
-def _asked(case: Case, row: Row, keys: Mapping[str, str], own: Cluster | None) -> Case:
+def _asked(case: Case, row: Row, keys: Mapping[str, str], local: Cluster | None) -> Case:
     """Return the case with its question, and the step time that follows from the published speed."""
     values = plan_of(row, keys)
     degree = values.pop("dp", None)
-    if own is not None:
-        values["cluster"] = own
+    if local is not None:
+        values["cluster"] = local
     try:
         question = build_question(values, where=f"{row.path}, line {row.line}")
     except UnknownNameError as error:
         hint = " (--cluster sets the cluster of all rows)" if error.kind == "cluster" else ""
         raise InexpressibleError(f"{error}{hint}") from error
-    model, cluster, strategy, workload = _parts(question)
-    if degree not in (None, strategy.dp):
+    model, cluster, layout, workload = _parts(question)
+    if degree not in (None, layout.dp):
         raise InexpressibleError(
-            f"dp {degree} × tp × cp × pp = {strategy.num_devices // strategy.dp} is not {strategy.num_devices} devices"
+            f"dp {degree} × tp × cp × pp = {layout.num_devices // layout.dp} is not {layout.num_devices} devices"
         )
-    step, origin = case.measured.speed.step_time(model, cluster, strategy, workload)
+    step, origin = case.measured.speed.step_time(model, cluster, layout, workload)
     named = values.get("framework")
     return replace(
         case,
         family=row.text("family") or ("moe" if model.is_moe else "dense"),
         model=model,
         cluster=cluster,
-        strategy=strategy,
+        strategy=layout,
         workload=workload,
         stated=None
         if named is None
@@ -274,10 +274,10 @@ def cell(text: str) -> Any:  # noqa: ANN401  (JSON)
 def _listed(row: Row, column: str) -> list[str]:
     """Return a column that is a JSON list of texts."""
     text = row.text(column)
-    found = cell(text) if text else []
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    result = cell(text) if text else []
+    if not isinstance(result, list) or not all(isinstance(item, str) for item in result):
         raise row.refused(column, f"{shown(text)} must be a JSON list of texts")
-    return found
+    return result
 
 
 def _printed(row: Row) -> Measured:
@@ -324,13 +324,13 @@ def _positive(row: Row, *columns: str) -> float | None:
 
 
 def _convention(row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in ("formula", "attention"):
         if text := row.text(f"flops_{name}"):
-            found[name] = text
+            values[name] = text
     if (counted := row.flag("flops_recompute")) is not None:
-        found["recompute"] = counted
-    return found
+        values["recompute"] = counted
+    return values
 
 
 def _tuples(value: Any) -> Any:  # noqa: ANN401  (JSON)

@@ -26,27 +26,27 @@ class _Point(Struct, frozen=True, kw_only=True):
 
 def time_chart(board: Scoreboard) -> LineChart | None:
     """Return projected over measured step time of the core rows; None without any."""
-    found = _points(
+    points = _points(
         board,
         lambda outcome: outcome.error if outcome.case.core else None,
         lambda outcome: outcome.case.measured.step_time_s or 0.0,
         headline_label,
     )
     return _scatter(
-        "Step time", "core rows; 1 is right, above it projected too slow", "measured step (s)", found
+        "Step time", "core rows; 1 is right, above it projected too slow", "measured step (s)", points
     )
 
 
 def memory_chart(board: Scoreboard) -> LineChart | None:
     """Return projected over measured peak memory of all rows that measured it; None without any."""
-    found = _points(
+    points = _points(
         board,
         lambda outcome: outcome.memory_error,
         lambda outcome: (outcome.case.measured.peak_bytes or 0.0) / GB,
         lambda case: case.source,
     )
     return _scatter(
-        "Peak memory", "all rows; 1 is right, above it projected too large", "measured peak (GB)", found
+        "Peak memory", "all rows; 1 is right, above it projected too large", "measured peak (GB)", points
     )
 
 

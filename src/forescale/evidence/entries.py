@@ -66,12 +66,12 @@ class Checked(Struct, Generic[F], frozen=True, kw_only=True):
 
     def record(self, device: str) -> Fit:
         """Return the record of the fit; its interval is that of unseen rows, or wider than that of the fitted ones."""
-        own, unseen = self.after, self.held_out
+        after, unseen = self.after, self.held_out
         return fit_record(
             source=self.files,
-            in_sample=own,
+            in_sample=after,
             held_out=() if unseen is None else (unseen,),
-            interval=unseen or own.widened(),
+            interval=unseen or after.widened(),
             machines=(device,),
         )
 
@@ -100,7 +100,7 @@ def fit_and_check(
     """
     fitted = fitted_to(rows)
     files = sorted({file_of(row) for row in rows})
-    before, after = (residual(errors(rows, each), source="rows of the fit") for each in (known, fitted))
+    before, after = (residual(errors(rows, item), source="rows of the fit") for item in (known, fitted))
     parts, name = [[row for row in rows if file_of(row) == file] for file in files], "each file"
     if len(files) == 1:
         count = FOLDS if len(rows) >= FOLDS * 2 else 0
@@ -159,10 +159,10 @@ def moves_of(
     ranges: Mapping[str, float] | None = None,
 ) -> tuple[Move, ...]:
     """Return what moved, the furthest first: in shares of its range, or else of its larger value."""
-    found = []
+    result = []
     for name, value in before.items():
         most = max(abs(value), abs(after[name])) if ranges is None else ranges[name]
         share = abs(after[name] - value) / most if most else 0.0
         if share > LEAST_MOVE:
-            found.append((share, Move(path=f"{path}.{name}", before=value, after=after[name])))
-    return tuple(move for _, move in sorted(found, key=lambda each: -each[0]))
+            result.append((share, Move(path=f"{path}.{name}", before=value, after=after[name])))
+    return tuple(move for _, move in sorted(result, key=lambda item: -item[0]))

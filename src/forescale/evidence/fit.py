@@ -107,14 +107,14 @@ def best_step(
         np.log([getattr(item, end) for item in parameters]) - linear.logs for end in ("low", "high")
     )
     errors = linear.predicted - measured
-    held = np.diag(1.0 / spreads) @ (np.eye(len(parameters)) - _leaders(parameters))
-    away = np.log(priors) / spreads - held @ linear.logs
+    kept = np.diag(1.0 / spreads) @ (np.eye(len(parameters)) - _leaders(parameters))
+    away = np.log(priors) / spreads - kept @ linear.logs
     step = np.zeros(len(parameters))
     for _ in range(REWEIGHTINGS):
         left = (errors + linear.jacobian @ step) / scale
         # Weights of the soft-l1 loss 2(√(1 + x²) − 1).
         strength = np.sqrt(weights / np.sqrt(1.0 + left * left)) / scale
-        matrix = np.concatenate([linear.jacobian * strength[:, None], held])
+        matrix = np.concatenate([linear.jacobian * strength[:, None], kept])
         target = np.concatenate([-errors * strength, away])
         step = bounded_least_squares(matrix, target, lows, highs)
     return step
@@ -131,7 +131,7 @@ DIGITS = 4
 
 def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Parameter]) -> list[Move]:
     """Return how the parameters moved, the largest relative change first."""
-    found = [
+    result = [
         Move(
             path=item.path,
             before=value_at(before, item.path),
@@ -139,7 +139,7 @@ def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Pa
         )
         for item in parameters
     ]
-    return sorted(found, key=lambda move: -abs(float(np.log(move.after / move.before))))
+    return sorted(result, key=lambda move: -abs(float(np.log(move.after / move.before))))
 
 
 def spread_of(errors: Array, weights: Array | None = None) -> Spread:
@@ -159,8 +159,8 @@ def quantiles(values: Array, weights: Array, shares: Sequence[float]) -> list[fl
     """Return weighted quantiles, each value in the middle of its weight."""
     order = np.argsort(values)
     below = np.cumsum(weights[order]) - 0.5 * weights[order]
-    found = np.interp(np.array(shares) * np.sum(weights), below, values[order])
-    return [float(value) for value in found]
+    interp = np.interp(np.array(shares) * np.sum(weights), below, values[order])
+    return [float(value) for value in interp]
 
 
 def rounded(item: Any) -> Any:  # noqa: ANN401  (JSON)
@@ -204,17 +204,17 @@ def calibrate_cluster(
     """
     devices = {run.case.question.cluster.device.name for run in runs}
     if len(devices) != 1:
-        found = ", ".join(sorted(devices)) or "none"
+        result = ", ".join(sorted(devices)) or "none"
         raise SpecError(
-            f"a cluster is calibrated with runs of one device; the runs are on {found}: leave out the others"
+            f"a cluster is calibrated with runs of one device; the runs are on {result}: leave out the others"
         )
     device = runs[0].case.question.cluster.device
     known = base.devices.get(device.name) or base.devices.get(device.architecture)
     known = known or base.devices.get("generic", DeviceFactors())
-    own = replace(base, devices={**base.devices, device.name: known})
-    parameters = _parameters(own, device.name, sorted({run.software for run in runs}))
-    before = measured_of(runs) - np.array([run.log_predicted(own)[0] for run in runs])
-    fitted = fit(runs, own, parameters, scale=SCALE)
+    local = replace(base, devices={**base.devices, device.name: known})
+    parameters = _parameters(local, device.name, sorted({run.software for run in runs}))
+    before = measured_of(runs) - np.array([run.log_predicted(local)[0] for run in runs])
+    fitted = fit(runs, local, parameters, scale=SCALE)
     after = measured_of(runs) - fitted.linear.predicted
     calibration = replace(
         fitted.calibration,
@@ -225,23 +225,23 @@ def calibrate_cluster(
     )
     return ClusterCalibration(
         calibration=calibration,
-        moves=tuple(moves(own, calibration, parameters)),
+        moves=tuple(moves(local, calibration, parameters)),
         before=before,
         after=after,
     )
 
 
 def _parameters(base: RunCalibration, device: str, software: Sequence[str]) -> tuple[Parameter, ...]:
-    found = [_near(base, f"devices.{device}.{field}", DEVICE_SPREAD, high=1.3) for field in RATES]
-    found += [
+    nears = [_near(base, f"devices.{device}.{field}", DEVICE_SPREAD, high=1.3) for field in RATES]
+    nears += [
         _near(base, f"software.{name}.{field}", SOFTWARE_SPREAD) for name in software for field in OVERHEADS
     ]
-    found += [
+    nears += [
         _near(base, f"shared.{field}", SHARED_SPREAD, high=1.0)
         for field in ("network", "dispatch", "grouped")
     ]
-    found.append(_near(base, "shared.contention", SOFTWARE_SPREAD, high=1.0))
-    return tuple(item for item in found if item.prior > 0.0)
+    nears.append(_near(base, "shared.contention", SOFTWARE_SPREAD, high=1.0))
+    return tuple(item for item in nears if item.prior > 0.0)
 
 
 def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.inf) -> Parameter:
@@ -257,7 +257,7 @@ def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.in
 
 def _interval(base: RunCalibration, runs: Sequence[Run], errors: Array) -> Spread:
     """Return the interval of the cluster: that of its own errors, but not below half of what is known."""
-    own, asked = spread_of(errors), runs[0].case.question
-    compute = asked.workload.precision.compute
-    known = base.spread(asked.cluster.device, compute, moe=asked.model.is_moe, novelty="new family")
-    return replace(own, p10=min(own.p10, FLOOR * known.p10), p90=max(own.p90, FLOOR * known.p90))
+    spread, question = spread_of(errors), runs[0].case.question
+    compute = question.workload.precision.compute
+    known = base.spread(question.cluster.device, compute, moe=question.model.is_moe, novelty="new family")
+    return replace(spread, p10=min(spread.p10, FLOOR * known.p10), p90=max(spread.p90, FLOOR * known.p90))

@@ -120,7 +120,7 @@ def fit_entry(
         return Fitted(calibration=entry.changed(calibration, values), call_s=call_s)
 
     start = (np.array([item.start for item in free]) - lows) / spans
-    held = len(parameters)
+    num_parameters = len(parameters)
 
     known = [(nth, item) for nth, item in enumerate(free) if item.prior is not None]
 
@@ -128,7 +128,7 @@ def fit_entry(
         values = lows + position * spans
         away = [scale * (values[nth] - item.prior) / item.spread for nth, item in known]
         violation = np.concatenate([errors(rows, place(position), model), away])
-        return np.concatenate([violation, pull * (position - start)[:held]]) if pull else violation
+        return np.concatenate([violation, pull * (position - start)[:num_parameters]]) if pull else violation
 
     return place(
         robust_least_squares(objective, start, np.zeros_like(start), np.ones_like(start), scale=scale)
@@ -171,12 +171,12 @@ def rows_of(measurements: Sequence[Measurements], device: Device) -> list[Kernel
     SpecError
         If a file says that it was measured on another device.
     """
-    found = []
+    result = []
     for one in measurements:
         if one.device and one.device != device.name:
             raise SpecError(f"{one.source} was measured on {one.device}; the fit is of {device.name}")
         for number, (op, seconds) in enumerate(one.kernels):
-            found.append(
+            result.append(
                 KernelRow(
                     id=f"{one.source}:{number}",
                     table=one.source,
@@ -187,7 +187,7 @@ def rows_of(measurements: Sequence[Measurements], device: Device) -> list[Kernel
                     seconds=seconds,
                 )
             )
-    return found
+    return result
 
 
 def fit_kernels(
@@ -231,8 +231,8 @@ def fit_kernels(
             reason = f"fewer than {FEWEST} rows"
             left.append(Left(path=f"kernels.{device.name}.{family}", rows=len(members), reason=reason))
             continue
-        for wanted in _wanted(members[0].ops[0], device):
-            calibration, entry = _fit_one(members, calibration, device, wanted, per_call=per_call)
+        for item in _wanted(members[0].ops[0], device):
+            calibration, entry = _fit_one(members, calibration, device, item, per_call=per_call)
             entries.append(entry)
     if not entries:
         msg = f"no kind of kernel on {device.name} was timed {FEWEST} times; the files have {counted(len(rows), 'row')}"
@@ -277,9 +277,9 @@ def _wanted(op: Compute, device: Device) -> tuple[Wanted, ...]:
 
 
 def _fit_one(
-    rows: Sequence[KernelRow], base: Calibration, device: Device, wanted: Wanted, *, per_call: bool
+    rows: Sequence[KernelRow], base: Calibration, device: Device, requested: Wanted, *, per_call: bool
 ) -> tuple[Calibration, EntryFit]:
-    entry, parameters, model = wanted
+    entry, parameters, model = requested
     known = _values(base, entry, parameters)
     near = tuple(replace(item, start=min(max(known[item.name], item.low), item.high)) for item in parameters)
 
@@ -290,14 +290,15 @@ def _fit_one(
     def misses(test: Sequence[KernelRow], fitted: Fitted) -> Array:
         return errors(batches(test), fitted, model)
 
-    found = fit_and_check(rows, Fitted(calibration=base), fitted_to, misses, lambda row: row.table)
+    and_check = fit_and_check(rows, Fitted(calibration=base), fitted_to, misses, lambda row: row.table)
     values = {
-        key: float(f"{value:.4g}") for key, value in _values(found.fitted.calibration, entry, near).items()
+        key: float(f"{value:.4g}")
+        for key, value in _values(and_check.fitted.calibration, entry, near).items()
     }
-    calibration = _current(entry.changed(base, {**values, "fit": found.record(device.name)}), entry)
+    calibration = _current(entry.changed(base, {**values, "fit": and_check.record(device.name)}), entry)
     path = ".".join(("kernels", device.name, entry.section, *entry.keys))
     moves = moves_of(path, known, values, {item.name: item.high - item.low for item in near})
-    return calibration, found.entry(path, moves)
+    return calibration, and_check.entry(path, moves)
 
 
 def _values(calibration: Calibration, entry: Entry, parameters: Sequence[Parameter]) -> Mapping[str, float]:

@@ -37,17 +37,17 @@ def robust_least_squares(
         strength = (1.0 + errors * errors) ** -0.25
         slopes = _slopes(residuals, position, errors * scale, highs) / scale * strength[:, None]
         curvature = np.maximum(curvature, np.sum(slopes * slopes, axis=0))
-        held = np.sqrt(np.maximum(curvature, LEAST_SHARE * np.max(curvature)))
-        if not np.any(held):
+        sqrt = np.sqrt(np.maximum(curvature, LEAST_SHARE * np.max(curvature)))
+        if not np.any(sqrt):
             break
         before = loss
         for _ in range(TRIALS):
-            matrix = np.concatenate([slopes, np.diag(np.sqrt(damping) * held)])
+            matrix = np.concatenate([slopes, np.diag(np.sqrt(damping) * sqrt)])
             target = np.concatenate([-errors * strength, np.zeros(len(position))])
             trial = position + bounded_least_squares(matrix, target, lows - position, highs - position)
-            found = residuals(np.clip(trial, lows, highs)) / scale
-            if _loss(found) < loss:
-                position, errors, loss = np.clip(trial, lows, highs), found, _loss(found)
+            result = residuals(np.clip(trial, lows, highs)) / scale
+            if _loss(result) < loss:
+                position, errors, loss = np.clip(trial, lows, highs), result, _loss(result)
                 damping = max(damping / 5.0, 1e-12)
                 break
             damping *= 5.0

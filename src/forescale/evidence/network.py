@@ -42,12 +42,12 @@ def parameters_of(link: LinkCalibration, names: Sequence[str]) -> dict[str, floa
 
 
 def _changed(wire: WireProtocol, values: Mapping[str, float]) -> WireProtocol:
-    own = {
+    local = {
         name.removeprefix(f"{wire.name}."): v
         for name, v in values.items()
         if name.startswith(f"{wire.name}.")
     }
-    return replace(wire, **own)
+    return replace(wire, **local)
 
 
 def with_parameters(link: LinkCalibration, values: Mapping[str, float]) -> LinkCalibration:
@@ -93,8 +93,8 @@ def fit_link(
         rows = [errors(b, model) for b, model in zip(batches, models, strict=True)]
         return np.concatenate([*rows, pull * (position - first)])
 
-    found = robust_least_squares(violation, first, low, high, scale=scale)
-    return with_parameters(start, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(found), strict=True)})
+    result = robust_least_squares(violation, first, low, high, scale=scale)
+    return with_parameters(start, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(result), strict=True)})
 
 
 SHORTEST = 32768.0
@@ -194,26 +194,28 @@ def _fit_tier(
     def fitted_to(train: Sequence[Timed]) -> LinkCalibration:
         link = known[index]
         for exchanges in (False, True):
-            some = [item for item in train if (item[1].kind in EXCHANGES) is exchanges]
-            if some:
+            subset = [item for item in train if (item[1].kind in EXCHANGES) is exchanges]
+            if subset:
                 names = _names(link, cluster, index, exchanges=exchanges)
-                batches = _stacked(some, cluster)
+                batches = _stacked(subset, cluster)
                 link = fit_link(batches, place, _nearest(batches, place, link, names), names, pull=PULL)
         return link
 
     def misses(test: Sequence[Timed], link: LinkCalibration) -> Array:
-        found = [
+        result = [
             errors(batch, AlphaBeta(cluster=batch.cluster, calibration=place(batch, link)))
             for batch in _stacked(test, cluster)
         ]
-        return np.concatenate(found)
+        return np.concatenate(result)
 
-    found = fit_and_check(rows, known[index], fitted_to, misses, lambda item: item[0])
+    and_check = fit_and_check(rows, known[index], fitted_to, misses, lambda item: item[0])
     names = [
-        name for across in (False, True) for name in _names(found.fitted, cluster, index, exchanges=across)
+        name
+        for across in (False, True)
+        for name in _names(and_check.fitted, cluster, index, exchanges=across)
     ]
-    moves = moves_of(path, parameters_of(known[index], names), parameters_of(found.fitted, names))
-    return _named(found, cluster, index, date=date), found.entry(path, moves)
+    moves = moves_of(path, parameters_of(known[index], names), parameters_of(and_check.fitted, names))
+    return _named(and_check, cluster, index, date=date), and_check.entry(path, moves)
 
 
 def _nearest(
@@ -235,25 +237,25 @@ def _nearest(
         return with_parameters(link, {name: min(values[name] * factors[name], most[name]) for name in names})
 
     def miss(trial: LinkCalibration) -> float:
-        found = [
+        result = [
             errors(batch, AlphaBeta(cluster=batch.cluster, calibration=place(batch, trial)))
             for batch in batches
         ]
-        return float(np.mean(np.abs(np.concatenate(found))))
+        return float(np.mean(np.abs(np.concatenate(result))))
 
     return min((scaled(share, delay) for share in SHARES for delay in DELAYS), key=miss)
 
 
-def _named(found: Checked[LinkCalibration], cluster: Cluster, index: int, *, date: str) -> LinkCalibration:
+def _named(checked: Checked[LinkCalibration], cluster: Cluster, index: int, *, date: str) -> LinkCalibration:
     """Return the link with where it was measured, and how well it was fitted."""
     tier = cluster.tiers[index]
     return replace(
-        found.fitted,
+        checked.fitted,
         name=f"{cluster.name}.{tier.name}",
         tiers=(tier.name.casefold(),),
         architectures=(cluster.device.architecture.casefold(),),
         date=date,
-        fit=found.record(cluster.device.name),
+        fit=checked.record(cluster.device.name),
     )
 
 
@@ -271,7 +273,7 @@ def _names(link: LinkCalibration, cluster: Cluster, index: int, *, exchanges: bo
         names += ["reduction_efficiency", "reduction_launch"] if tier.in_network_reduction else []
         copies = ["copy_bandwidth", "sum_bandwidth"]
     # Only the innermost tier's copies count, and one without a limit has none to fit.
-    return names + [each for each in copies if index == 0 and np.isfinite(getattr(link, each))]
+    return names + [item for item in copies if index == 0 and np.isfinite(getattr(link, item))]
 
 
 def _stacked(timed: Sequence[Timed], cluster: Cluster) -> list[CollectiveBatch]:

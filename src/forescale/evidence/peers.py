@@ -26,37 +26,37 @@ class PeerGroup(Struct, frozen=True, kw_only=True):
 
 
 def compare_peers(
-    board: Scoreboard, asked: Mapping[str, Callable[[Case], float]] | None = None
+    board: Scoreboard, values: Mapping[str, Callable[[Case], float]] | None = None
 ) -> tuple[PeerGroup, ...]:
     """Return the errors of every tool whose predictions the corpus cites, and of those that are asked here.
 
-    `asked` are tools by name that give the seconds of a step; of these only the core rows are asked.
+    `values` are tools by name that give the seconds of a step; of these only the core rows are asked.
     """
-    found: dict[str, tuple[list[Errors], list[Errors]]] = defaultdict(lambda: ([], []))
+    errors: dict[str, tuple[list[Errors], list[Errors]]] = defaultdict(lambda: ([], []))
     for outcome in board.outcomes:
         if outcome.error is None and outcome.memory_error is None:
             continue
         measured = outcome.case.measured
-        for said in (*cited(outcome.case.remarks), *_answers(outcome, asked or {})):
-            times, memories = found[said.peer]
-            error = said.error
-            if said.step_time_s is not None and measured.step_time_s:
-                error = relative_error(said.step_time_s, measured.step_time_s)
+        for item in (*cited(outcome.case.remarks), *_answers(outcome, values or {})):
+            times, memories = errors[item.peer]
+            error = item.error
+            if item.step_time_s is not None and measured.step_time_s:
+                error = relative_error(item.step_time_s, measured.step_time_s)
             if error is not None and outcome.error is not None:
                 times.append((error, outcome.error))
-            if said.peak_bytes is not None and measured.peak_bytes and outcome.memory_error is not None:
-                memories.append((relative_error(said.peak_bytes, measured.peak_bytes), outcome.memory_error))
-    return tuple(_group(name, times, memories) for name, (times, memories) in found.items())
+            if item.peak_bytes is not None and measured.peak_bytes and outcome.memory_error is not None:
+                memories.append((relative_error(item.peak_bytes, measured.peak_bytes), outcome.memory_error))
+    return tuple(_group(name, times, memories) for name, (times, memories) in errors.items())
 
 
 Errors: TypeAlias = tuple[float, float]
 """Theirs and ours."""
 
 
-def _answers(outcome: Outcome, asked: Mapping[str, Callable[[Case], float]]) -> Iterator[Cited]:
+def _answers(outcome: Outcome, values: Mapping[str, Callable[[Case], float]]) -> Iterator[Cited]:
     if not outcome.case.core or outcome.error is None:
         return
-    for name, ask in asked.items():
+    for name, ask in values.items():
         # Its own assertions say what it cannot express.
         with contextlib.suppress(InexpressibleError, AssertionError):
             yield Cited(peer=name, step_time_s=ask(outcome.case))

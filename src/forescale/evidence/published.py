@@ -31,7 +31,7 @@ class Speed(Struct, frozen=True, kw_only=True):
     """The peak that `mfu_percent` is a percentage of; None is the device's own."""
 
     def step_time(
-        self, model: Model, cluster: Cluster, strategy: Layout, workload: Workload
+        self, model: Model, cluster: Cluster, layout: Layout, workload: Workload
     ) -> tuple[float | None, StepSource]:
         """Return the measured seconds per step and the published figure that they follow from.
 
@@ -40,10 +40,10 @@ class Speed(Struct, frozen=True, kw_only=True):
         """
         if self.step_time_s:
             return self.step_time_s, "step time"
-        per_device = workload.tokens_per_step / strategy.num_devices
+        per_device = workload.tokens_per_step / layout.num_devices
         if self.tokens_per_s:
             return per_device / self.tokens_per_s, "tokens/s"
-        flops = published_flops(model, workload.seq_len, strategy, self.convention)
+        flops = published_flops(model, workload.seq_len, layout, self.convention)
         if self.tflops:
             return per_device * flops / (self.tflops * TB), "TFLOP/s"
         if self.mfu_percent:
@@ -58,7 +58,7 @@ class Speed(Struct, frozen=True, kw_only=True):
         return rate
 
 
-def published_flops(model: Model, seq_len: int, strategy: Layout, convention: Mapping[str, Any]) -> float:
+def published_flops(model: Model, seq_len: int, layout: Layout, convention: Mapping[str, Any]) -> float:
     """Return the FLOPs of one token, forward and backward, as `convention` counts them.
 
     Source: Narayanan et al. 2021 (arXiv:2104.04473), section 5.1, generalised to grouped heads, gated and
@@ -76,7 +76,7 @@ def published_flops(model: Model, seq_len: int, strategy: Layout, convention: Ma
         ahead = model.mtp_layer or model.layers[-1]
         extra = layer_flops(ahead, model.hidden_size, seq_len, halved=halved)
         forward += model.num_mtp_layers * (extra + 4.0 * model.hidden_size**2 + logits)
-    passes = 4.0 if convention.get("recompute") and strategy.recompute.granularity == "full" else 3.0
+    passes = 4.0 if convention.get("recompute") and layout.recompute.granularity == "full" else 3.0
     return passes * forward + 3.0 * logits
 
 

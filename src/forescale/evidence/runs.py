@@ -73,8 +73,8 @@ class Run:
     @property
     def software(self) -> str:
         """Software stack, without its release."""
-        _, cluster, strategy, _ = self.case.question.parts
-        return (strategy.software or usual_software(cluster.device)).partition("@")[0]
+        _, cluster, layout, _ = self.case.question.parts
+        return (layout.software or usual_software(cluster.device)).partition("@")[0]
 
     def log_predicted(self, calibration: RunCalibration, size: int = 1) -> Array:
         """Return ln of the step time in seconds under `size` calibrations (arrays in one)."""
@@ -88,10 +88,10 @@ class Run:
         return waiting({name: float(np.ravel(seconds)[0]) for name, seconds in parts.items()})
 
     def _predicted(self, calibration: RunCalibration, size: int) -> StepSeconds:
-        asked = replace(self.case.question, costs=replace(self.costs, calibration=calibration))
+        question = replace(self.case.question, costs=replace(self.costs, calibration=calibration))
         ready, choices = self._prepare(size), self._choices
-        setting = setting_of(asked, choices)
-        pricing = pricing_of(asked, ready.degrees, choices, order_of(asked.layout), run=setting.run)
+        setting = setting_of(question, choices)
+        pricing = pricing_of(question, ready.degrees, choices, order_of(question.layout), run=setting.run)
         built = price_built(ready.blocks, choices, pricing)
         inputs = inputs_of(
             setting,
@@ -105,25 +105,25 @@ class Run:
 
     @property
     def _choices(self) -> StructuralOptions:
-        asked = self.case.question
-        return split_layout(asked.layout, domain=asked.cluster.domain)[1]
+        question = self.case.question
+        return split_layout(question.layout, domain=question.cluster.domain)[1]
 
     def _prepare(self, size: int) -> _Prepared:
         if self._prepared is None or self._prepared.size != size:
-            asked = self.case.question
-            single = split_layout(asked.layout)[0]
+            question = self.case.question
+            single = split_layout(question.layout)[0]
             names = Degrees.__dataclass_fields__
             degrees = Degrees(**{name: np.full(size, getattr(single, name)) for name in names})
             blocks = build_blocks(
-                asked.model, ShardingRules.from_workload(asked.workload, degrees, self._choices)
+                question.model, ShardingRules.from_workload(question.workload, degrees, self._choices)
             )
-            plan, pipeline = lay_out(asked.model, asked.layout, asked.workload)
+            plan, pipeline = lay_out(question.model, question.layout, question.workload)
             self._prepared = _Prepared(
                 size=size,
                 degrees=degrees,
                 blocks=blocks,
                 sharded=Sharded.from_model(
-                    asked.model, holdings(blocks), stack_plans([plan] * size), degrees
+                    question.model, holdings(blocks), stack_plans([plan] * size), degrees
                 ),
                 pipeline=pipeline,
             )
@@ -134,16 +134,16 @@ def runs_of(
     cases: Iterable[Case], calibration: RunCalibration, costs: Costs | None = None
 ) -> tuple[list[Run], list[Left]]:
     """Return the cases that have a step time and can be projected, in order, and why the others are left out."""
-    found: list[Run] = []
+    runs: list[Run] = []
     left: dict[str, list[str]] = {}
     for case in cases:
         run = Run(case=case, costs=costs or Costs())
         reason = _unusable(run, calibration)
         if reason is None:
-            found.append(run)
+            runs.append(run)
         else:
             left.setdefault(reason, []).append(case.id)
-    return found, [
+    return runs, [
         Left(path=", ".join(names), rows=len(names), reason=reason) for reason, names in left.items()
     ]
 

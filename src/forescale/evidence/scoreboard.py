@@ -173,10 +173,10 @@ def headline_label(case: Case) -> str:
 
 def parallelism(case: Case) -> str:
     """Return which kinds of parallelism the layout uses, such as "tp+pp+dp" or "fsdp"."""
-    strategy = case.question.layout
-    kinds = [name for name in ("tp", "cp", "ep", "pp") if getattr(strategy, name) > 1]
-    if strategy.dp > 1:
-        kinds.append("fsdp" if strategy.zero == 3 else "dp")
+    layout = case.question.layout
+    kinds = [name for name in ("tp", "cp", "ep", "pp") if getattr(layout, name) > 1]
+    if layout.dp > 1:
+        kinds.append("fsdp" if layout.zero == 3 else "dp")
     return "+".join(kinds) or "single device"
 
 
@@ -276,11 +276,11 @@ def naive_work(case: Case) -> float:
 
     Counted simply: two per weight and token, attention over the whole square, three passes, four under full recompute.
     """
-    model, _, strategy, workload = case.question.parts
-    flops = published_flops(model, workload.seq_len, strategy, _COUNT) * case.tokens_per_step
-    microbatches = workload.global_batch_size / (strategy.dp * strategy.micro_batch_size)
-    bubble = (strategy.pp - 1.0) / (microbatches * strategy.vpp)
-    return flops / strategy.num_devices * (1.0 + bubble)
+    model, _, layout, workload = case.question.parts
+    flops = published_flops(model, workload.seq_len, layout, _COUNT) * case.tokens_per_step
+    microbatches = workload.global_batch_size / (layout.dp * layout.micro_batch_size)
+    bubble = (layout.pp - 1.0) / (microbatches * layout.vpp)
+    return flops / layout.num_devices * (1.0 + bubble)
 
 
 MINIMUM_LAYOUTS = 3
@@ -316,8 +316,8 @@ def sweeps_of(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> list[S
     for case in cases:
         if case.skipped_reason is None and case.id in predicted_s and case.measured.step_time_s:
             groups[_key(case)].append(case)
-    found = (_sweep(group, predicted_s) for group in groups.values())
-    return [sweep for sweep in found if sweep is not None]
+    sweeps = (_sweep(group, predicted_s) for group in groups.values())
+    return [sweep for sweep in sweeps if sweep is not None]
 
 
 def mean_spearman(sweeps: Sequence[Sweep]) -> float | None:
@@ -332,15 +332,15 @@ def mean_regret(sweeps: Sequence[Sweep]) -> float | None:
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    model, cluster, strategy, workload = case.question.parts
+    model, cluster, layout, workload = case.question.parts
     compute = (workload.precision.compute, workload.precision.recipe)
     ran = (
         case.source,
         case.sitting,
-        strategy.software,
-        strategy.kernels,
+        layout.software,
+        layout.kernels,
         cluster.device,
-        strategy.num_devices,
+        layout.num_devices,
     )
     return (_shape(model), *ran, workload.seq_len, compute)
 
@@ -358,7 +358,7 @@ def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | N
     for case in cases:
         runs[case.question.layout, case.schedule, case.question.workload].append(case)
     firsts = [repeated[0] for repeated in runs.values()]
-    _, cluster, strategy, workload = firsts[0].question.parts
+    _, cluster, layout, workload = firsts[0].question.parts
     predicted = [predicted_s[case.id] / case.tokens_per_step for case in firsts]
     measured = [
         median(case.measured.step_time_s or 0.0 for case in repeated) / repeated[0].tokens_per_step
@@ -368,7 +368,7 @@ def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | N
         source=cases[0].source,
         model_name=cases[0].model_name,
         hardware=cluster.device.name,
-        num_devices=strategy.num_devices,
+        num_devices=layout.num_devices,
         seq_len=workload.seq_len,
         compute=workload.precision.compute,
         cases=tuple(case.id for case in cases),

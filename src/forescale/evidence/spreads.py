@@ -39,12 +39,12 @@ class Errors(Struct, frozen=True, kw_only=True):
 
     def members(self, name: str) -> Mask:
         """Return which runs are of a group."""
-        return np.array([name in each for each in self.groups])
+        return np.array([name in item for item in self.groups])
 
     @property
     def names(self) -> tuple[str, ...]:
         """All groups."""
-        return tuple(sorted({name for each in self.groups for name in each}))
+        return tuple(sorted({name for item in self.groups for name in item}))
 
 
 class Widths(Struct, frozen=True, kw_only=True):
@@ -59,8 +59,8 @@ class Widths(Struct, frozen=True, kw_only=True):
 
     def of(self, rows: Errors, index: int) -> float:
         """Return the half width of a run's interval."""
-        found = self.core if rows.core[index] else self.open
-        return math.hypot(closest(found, rows.groups[index], float), rows.waits[index] * self.waiting)
+        core = self.core if rows.core[index] else self.open
+        return math.hypot(closest(core, rows.groups[index], float), rows.waits[index] * self.waiting)
 
 
 def spreads(rows: Errors) -> dict[str, Unseen]:
@@ -77,22 +77,22 @@ def spreads(rows: Errors) -> dict[str, Unseen]:
         for index in np.flatnonzero(inside).tolist():
             covered[index] = abs(rows.errors[index]) <= others.of(rows, index)
     every = np.ones(len(rows.errors), dtype=bool)
-    found = widths(rows, every)
+    results_found = widths(rows, every)
 
-    def spread(chosen: Mask, width: float) -> Unseen:
-        return unseen_of(rows.errors[chosen], covered[chosen], width)
+    def spread(mask: Mask, width: float) -> Unseen:
+        return unseen_of(rows.errors[mask], covered[mask], width)
 
-    result = {name: spread(rows.members(name), width) for name, width in found.core.items()}
+    result = {name: spread(rows.members(name), width) for name, width in results_found.core.items()}
     if not rows.core.all():
         result |= {
             f"{name}{LEFT_OPEN}": spread(rows.members(name) & ~rows.core, width)
-            for name, width in found.open.items()
+            for name, width in results_found.open.items()
             if (rows.members(name) & ~rows.core).any()
         }
-    if found.waiting:
-        result[WAITING] = spread(rows.waits >= MUCH_WAITING, found.waiting)
+    if results_found.waiting:
+        result[WAITING] = spread(rows.waits >= MUCH_WAITING, results_found.waiting)
     if rows.core.any():
-        result["core"] = spread(rows.core, found.core["all"])
+        result["core"] = spread(rows.core, results_found.core["all"])
     return result
 
 
@@ -111,9 +111,9 @@ def widths(rows: Errors, among: Mask) -> Widths:
             open=_by_group(rows, size, little, kind=~rows.core),
             waiting=0.0,
         )
-        chosen = np.flatnonzero(much & among)
-        known = np.array([first.of(rows, index) for index in chosen.tolist()])
-        beyond = np.sqrt(np.maximum(size[chosen] ** 2 - known**2, 0.0)) / rows.waits[chosen]
+        selected = np.flatnonzero(much & among)
+        known = np.array([first.of(rows, index) for index in selected.tolist()])
+        beyond = np.sqrt(np.maximum(size[selected] ** 2 - known**2, 0.0)) / rows.waits[selected]
         waiting = quantiles(beyond, _weights(rows, much & among, rows.core), (0.8,))[0]
     left = np.sqrt(np.maximum(size**2 - (rows.waits * waiting) ** 2, 0.0))
     return Widths(
@@ -123,9 +123,9 @@ def widths(rows: Errors, among: Mask) -> Widths:
     )
 
 
-def large(rows: Errors, chosen: Mask, fewest: int = FEWEST) -> bool:
+def large(rows: Errors, mask: Mask, fewest: int = FEWEST) -> bool:
     """Return whether runs are enough for an interval of their own."""
-    return bool(chosen.sum() >= fewest and len(set(rows.families[chosen])) > 1)
+    return bool(mask.sum() >= fewest and len(set(rows.families[mask])) > 1)
 
 
 def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str, float]:
@@ -134,26 +134,26 @@ def _by_group(rows: Errors, size: Array, among: Mask, *, kind: Mask) -> dict[str
     Of fully known runs too few it is that of all runs of the group, those counting most. Few that leave something open
     are those of a wider group: to be known well is what makes most of a group's runs alike.
     """
-    found = {}
+    result = {}
     for name in rows.names:
         inside = rows.members(name) & among
-        own, whole = inside & kind, name == "all"
+        local, whole = inside & kind, name == "all"
         mixed = whole or bool(kind[rows.core].any())
-        chosen = own if large(rows, own) or (whole and own.any()) or not mixed else inside
-        if large(rows, chosen) or whole:
-            found[name] = quantiles(size[chosen], _weights(rows, chosen, kind), (0.8,))[0]
-    return found
+        selected = local if large(rows, local) or (whole and local.any()) or not mixed else inside
+        if large(rows, selected) or whole:
+            result[name] = quantiles(size[selected], _weights(rows, selected, kind), (0.8,))[0]
+    return result
 
 
-def _weights(rows: Errors, chosen: Mask, kind: Mask) -> Array:
+def _weights(rows: Errors, mask: Mask, kind: Mask) -> Array:
     """Return the weight of each chosen run: rows of the kind first, no family by its number of rows alone."""
-    families = rows.families[chosen]
+    families = rows.families[mask]
     names, counts = np.unique(families, return_counts=True)
     sizes = dict(zip(names, counts, strict=True))
     return np.array(
         [
-            (1.0 if own else OPEN_WEIGHT) / (BALANCE + sizes[family])
-            for family, own in zip(families, kind[chosen], strict=True)
+            (1.0 if item else OPEN_WEIGHT) / (BALANCE + sizes[family])
+            for family, item in zip(families, kind[mask], strict=True)
         ]
     )
 

@@ -73,8 +73,8 @@ def is_operation(node: TermNode) -> bool:
 
 def operation_of(node: TermNode) -> str:
     """Return "+", "-", "×" or "/" where the node is that of its inputs, whatever its name; else ""."""
-    words = {"sum": "+", "sum of its parts": "+", "product": "×", "quotient": "/", "difference": "-"}
-    return words.get(node.text, "")
+    parts = {"sum": "+", "sum of its parts": "+", "product": "×", "quotient": "/", "difference": "-"}
+    return parts.get(node.text, "")
 
 
 def is_constant(node: TermNode) -> bool:
@@ -199,18 +199,18 @@ def explain_account(question: Question, quantity: str, stage: int | None) -> Ter
 
 def _account(question: Question, stage: int | None) -> dict[str, Term]:
     """Return all quantities that a preset has of one layout, by name."""
-    told = project_as(question)
-    account = next(each for each in ACCOUNTS if each.name == told.preset)
-    rank = _rank(told, stage)
+    explicit = project_as(question)
+    account = next(item for item in ACCOUNTS if item.name == explicit.preset)
+    rank = _rank(explicit, stage)
     memory = _memory(rank, account.stages(question)[rank.stage], account.source)
-    made = next((each.seconds(question) for each in TIMED if each.name == told.preset), {})
-    return {**memory, **_time(told, {**told.time_s, **made}, account.source), **_counts(told)}
+    made = next((item.seconds(question) for item in TIMED if item.name == explicit.preset), {})
+    return {**memory, **_time(explicit, {**explicit.time_s, **made}, account.source), **_counts(explicit)}
 
 
-def _rank(told: Projection, stage: int | None) -> StageMemory:
-    stages = told.memory.stages
+def _rank(projection: Projection, stage: int | None) -> StageMemory:
+    stages = projection.memory.stages
     if stage is None:
-        return max(stages, key=lambda each: each.peak_bytes)
+        return max(stages, key=lambda item: item.peak_bytes)
     if not 0 <= stage < len(stages):
         ranks = f"the pipeline's {counted(len(stages), 'stage')}, 0 to {len(stages) - 1}"
         raise SpecError(f"stage {stage} is none of {ranks}")
@@ -223,27 +223,31 @@ def _memory(rank: StageMemory, made: StageBytes, source: str) -> dict[str, Term]
     return _of_parts("memory.peak", "memory", parts, rank.peak_bytes, "byte", whole, source)
 
 
-def _time(told: Projection, parts: Mapping[str, Numeric], source: str) -> dict[str, Term]:
+def _time(projection: Projection, parts: Mapping[str, Numeric], source: str) -> dict[str, Term]:
     """Return what follows from the step's time and its `parts`; nothing where the account states none."""
-    seconds = told.step_time.expected
+    seconds = projection.step_time.expected
     if not seconds:
         return {}
-    found = _of_parts("step_time", "step_time", parts, seconds, "s", "a step of the account's parts", source)
+    of_parts = _of_parts(
+        "step_time", "step_time", parts, seconds, "s", "a step of the account's parts", source
+    )
     for share, work in RATES.items():
-        flops = Term(getattr(told, f"{work}_per_step"), name=work, unit="FLOP")
-        inputs = {work: flops, "step_time": found["step_time"]}
+        flops = Term(getattr(projection, f"{work}_per_step"), name=work, unit="FLOP")
+        inputs = {work: flops, "step_time": of_parts["step_time"]}
         text = "FLOP / (step time × devices × the account's peak rate)"
-        found |= {
+        of_parts |= {
             work: flops,
-            share: Term(getattr(told, share), name=share, unit="1", text=text, inputs=inputs),
+            share: Term(getattr(projection, share), name=share, unit="1", text=text, inputs=inputs),
         }
     inputs = {
-        "tokens": Term(float(told.workload.tokens_per_step), name="tokens", unit="token"),
-        "step_time": found["step_time"],
-        "num_devices": Term(float(told.cluster.num_devices), name="num_devices", unit="1"),
+        "tokens": Term(float(projection.workload.tokens_per_step), name="tokens", unit="token"),
+        "step_time": of_parts["step_time"],
+        "num_devices": Term(float(projection.cluster.num_devices), name="num_devices", unit="1"),
     }
     name, text = "tokens_per_s_per_device", "tokens / (step time × devices)"
-    return found | {name: Term(getattr(told, name), name=name, unit="token/s", text=text, inputs=inputs)}
+    return of_parts | {
+        name: Term(getattr(projection, name), name=name, unit="token/s", text=text, inputs=inputs)
+    }
 
 
 def _of_parts(
@@ -251,22 +255,23 @@ def _of_parts(
 ) -> dict[str, Term]:
     """Return a total and its parts by their names as quantities; the total is made of those that are not nothing."""
     terms = {name: as_term(part, source=source).renamed(name, unit=unit) for name, part in parts.items()}
-    said = {name: term for name, term in terms.items() if abs(number_of(term)) > NOTHING * value}
-    total = Term(value, name=whole, unit=unit, source=source, text=text, inputs=said)
+    message = {name: term for name, term in terms.items() if abs(number_of(term)) > NOTHING * value}
+    total = Term(value, name=whole, unit=unit, source=source, text=text, inputs=message)
     return {whole: total, **{f"{family}.{name}": term for name, term in terms.items()}}
 
 
-def _counts(told: Projection) -> dict[str, Term]:
+def _counts(projection: Projection) -> dict[str, Term]:
     counts = {
-        name: float(getattr(told.params, name)) for name in ("total", "active", "trained", "per_device_max")
+        name: float(getattr(projection.params, name))
+        for name in ("total", "active", "trained", "per_device_max")
     }
-    source = told.model.source
+    source = projection.model.source
     named = {
         f"params.{name}": Term(count, name=name, unit="parameter", source=source)
         for name, count in counts.items()
     }
     name = "num_microbatches"
-    return named | {name: Term(float(told.num_microbatches), name=name, unit="1")}
+    return named | {name: Term(float(projection.num_microbatches), name=name, unit="1")}
 
 
 PALM = "Chowdhery et al. 2022, PaLM, arXiv:2204.02311, appendix B"
@@ -410,9 +415,9 @@ class Explainer(Struct, frozen=True, kw_only=True):
     @property
     def _utilisation_of_sites(self) -> Any:  # noqa: ANN401 (terms stand in for numbers)
         """The share of the time in which the sites compute."""
-        asked, step = self.question, float(value_of(self.evaluation.step_time)[0])
+        question, step = self.question, float(value_of(self.evaluation.step_time)[0])
         return Term(
-            utilisation_of(asked.model, asked.cluster, asked.workload, step),
+            utilisation_of(question.model, question.cluster, question.workload, step),
             name="compute_utilisation",
             unit="1",
             source=STREAMING,
@@ -479,21 +484,21 @@ class Explainer(Struct, frozen=True, kw_only=True):
 def _counted(part: CountKind, count: int, model: Model, trainable: Trainable) -> Term:
     """Return a count of parameters as the blocks that a model has so often, and the weights of each."""
     blocks: dict[int, tuple[str, int, dict[str, Any]]] = {}
-    for block, each, times in own_parameters(model, trainable):
-        if share := share_of(part, block, each):
+    for block, item, times in own_parameters(model, trainable):
+        if share := share_of(part, block, item):
             text = " × ".join(
-                [f"{size:,.0f}" for size in each.shape] + [f"{share:.4g} of them"] * (share != 1.0)
+                [f"{size:,.0f}" for size in item.shape] + [f"{share:.4g} of them"] * (share != 1.0)
             )
-            weight = Term(each.elements * share, name=each.name, unit="parameter", text=text)
-            blocks.setdefault(id(block), (block.name, times, {}))[2][each.name] = weight
+            weight = Term(item.elements * share, name=item.name, unit="parameter", text=text)
+            blocks.setdefault(id(block), (block.name, times, {}))[2][item.name] = weight
     parts: dict[str, Term] = {}
     for name, times, weights in blocks.values():
-        own = as_term(total(weights, name=name, unit="parameter"))
+        term = as_term(total(weights, name=name, unit="parameter"))
         label = name if name not in parts else f"{name}, kind {len(parts) + 1}"
-        inputs = {"blocks": Term(float(times), name="blocks", unit="1"), "each": own}
+        inputs = {"blocks": Term(float(times), name="blocks", unit="1"), "each": term}
         whole = Term(
-            times * own.value, name=name, unit="parameter", text="blocks × weights of each", inputs=inputs
+            times * term.value, name=name, unit="parameter", text="blocks × weights of each", inputs=inputs
         )
-        parts[label] = own if times == 1 else whole
+        parts[label] = term if times == 1 else whole
     text = "sum of the weights, tied ones once"
     return Term(float(count), name=part, unit="parameter", text=text, source=model.source, inputs=parts)

@@ -110,7 +110,7 @@ def _check_kind(path: Path, framework: Framework) -> None:
         raise SpecError(f"{path} is a file; several are written for {framework.name}: give a folder's name")
     for release, ending in writer.endings.items():
         if framework.release.startswith(release) and not _is_folder(path, framework):
-            others = {f"{framework.name}@{each}": end for each, end in writer.endings.items() if each}
+            others = {f"{framework.name}@{item}": end for item, end in writer.endings.items() if item}
             check_ending(path.name, ending, framework.label, others)
         elif is_folder(path) and not writer.several:
             fix = f"give a file's name, such as {path / f'run{ending}'}"
@@ -154,13 +154,13 @@ class Export(Result, Struct, frozen=True, kw_only=True):
 
     def essentials(self) -> dict[str, Any]:
         """Return what was written and what could not be said."""
-        return {"files": tuple(self.texts), "unsaid": tuple(each.word for each in self.unsaid)}
+        return {"files": tuple(self.texts), "unsaid": tuple(item.word for item in self.unsaid)}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each word that could not be said."""
         return [
-            asdict(each) | {"wanted": words_of(each.wanted), "read": words_of(each.read)}
-            for each in self.unsaid
+            asdict(item) | {"wanted": words_of(item.wanted), "read": words_of(item.read)}
+            for item in self.unsaid
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -203,28 +203,28 @@ def export(
     if framework is None:
         raise SpecError("say what the configuration is for: the question names no framework")
     writer = writer_of(framework)
-    asked = under(question, framework)
-    _check(asked, framework, writer.no_vision)
-    projection = project(asked)  # writers take a layout to be legal
-    files = writer.write(asked)
-    found = read_back(files, asked)
+    request = under(question, framework)
+    _check(request, framework, writer.no_vision)
+    projection = project(request)  # writers take a layout to be legal
+    files = writer.write(request)
+    back = read_back(files, request)
     if name is not None and len(files.texts) == 1 and files.comment is not None and not slurm:
         files = files.renamed(name)
-    together = projection if found == asked else project(found)
-    unsaid = tuple(_unsaid(asked, found, projection, together))
-    _refuse_another_model(asked, unsaid)
-    texts = {**files.texts, **headed(files, asked, projection, unsaid, together)}
+    together = projection if back == request else project(back)
+    unsaid = tuple(_unsaid(request, back, projection, together))
+    _refuse_another_model(request, unsaid)
+    texts = {**files.texts, **headed(files, request, projection, unsaid, together)}
     if slurm:
-        texts[SLURM] = slurm_script(files, asked)
+        texts[SLURM] = slurm_script(files, request)
     return Export(
-        question=asked,
+        question=request,
         projection=projection,
         read_back=together,
         unsaid=unsaid,
         texts=texts,
         main=files.main,
         launch=files.command,
-        options=tuple(told_beside(files, asked)),
+        options=tuple(told_beside(files, request)),
     )
 
 
@@ -246,19 +246,19 @@ def under(question: Question, framework: Framework) -> Question:
     """Return a question as a framework trains it: what was told stays, what was left open is the framework's."""
     if question.framework == framework:
         return question
-    told = told_words(question)
+    explicit = told_words(question)
     sections = ("strategy", "workload", "precision")
-    words: dict[str, Any] = {name: told[name] for name in sections if name in told}
-    return completed(question, words, framework)
+    values: dict[str, Any] = {name: explicit[name] for name in sections if name in explicit}
+    return completed(question, values, framework)
 
 
 def completed(
-    question: Question, words: Mapping[str, Any], framework: Framework | None, where: str = "the question"
+    question: Question, values: Mapping[str, Any], framework: Framework | None, where: str = "the question"
 ) -> Question:
-    """Return a question whose layout and workload are as `words` say, and otherwise as the framework trains."""
+    """Return a question whose layout and workload are as `values` say, and otherwise as the framework trains."""
     parts = {"model": question.model, "cluster": question.cluster, "framework": framework}
-    found = build_question({**words, **parts}, where=where)
-    return replace(question, framework=framework, strategy=found.strategy, workload=found.workload)
+    result = build_question({**values, **parts}, where=where)
+    return replace(question, framework=framework, strategy=result.strategy, workload=result.workload)
 
 
 def _check(question: Question, framework: Framework, no_vision: str) -> None:
@@ -275,26 +275,27 @@ def _check(question: Question, framework: Framework, no_vision: str) -> None:
     proposal = Proposal(
         model=question.model, cluster=question.cluster, workload=question.workload, degrees=question.layout
     )
-    for name, told in (limits.rules if limits is not None else {}).items():
+    for name, rule in (limits.rules if limits is not None else {}).items():
         if not RULES[name](proposal):
-            raise SpecError(f"{framework.name} does not run this layout: {name} ({told})")
+            raise SpecError(f"{framework.name} does not run this layout: {name} ({rule})")
 
 
 def _refuse_another_model(question: Question, unsaid: Sequence[Unsaid]) -> None:
     """Refuse to write a model that is another one where figures follow from the difference."""
     assert question.framework is not None
-    own = [
-        each
-        for each in unsaid
-        if each.word.startswith("model.") and (each.step_time_s, each.peak_bytes) != (0, 0)
+    local = [
+        item
+        for item in unsaid
+        if item.word.startswith("model.") and (item.step_time_s, item.peak_bytes) != (0, 0)
     ]
-    if own:
-        said = "; ".join(
-            f"{each.word.partition('.')[2]} {words_of(each.wanted)} would be {words_of(each.read)}"
-            for each in own
+    if local:
+        message = "; ".join(
+            f"{item.word.partition('.')[2]} {words_of(item.wanted)} would be {words_of(item.read)}"
+            for item in local
         )
         raise SpecError(
-            f"{question.framework.name} has no model like {question.model.name}: {said}; export writes no other model"
+            f"{question.framework.name} has no model like {question.model.name}: {message}; "
+            "export writes no other model"
         )
 
 
@@ -316,20 +317,20 @@ def read_back(files: Files, question: Question) -> Question:
     for reading in readings:
         values = deep_merge(values, said(reading, layout=True, sized=False))
     model = next((reading.model for reading in readings if reading.model is not None), question.model)
-    told = {name: getattr(question.workload, name) for name in files.left}
+    explicit = {name: getattr(question.workload, name) for name in files.left}
     if (
         question.workload.tokens is None
     ):  # left open: whatever number of steps the file starts with is no answer
-        told["tokens"] = None
-    words = {
+        explicit["tokens"] = None
+    parts = {
         "strategy": {**values.get("strategy", {}), **files.launched},
-        "workload": {**values["workload"], **told},
+        "workload": {**values["workload"], **explicit},
     }
-    return completed(replace(question, model=model), words, question.framework, where=files.main)
+    return completed(replace(question, model=model), parts, question.framework, where=files.main)
 
 
 def _unsaid(
-    asked: Question, found: Question, projection: Projection, together: Projection
+    request: Question, result: Question, projection: Projection, together: Projection
 ) -> Iterator[Unsaid]:
     """Yield each word that came back otherwise and that a figure follows from, and what it alone changes.
 
@@ -337,26 +338,26 @@ def _unsaid(
     Those of the model all count: with them another one is trained.
     """
     if _figures(together) == _figures(projection):
-        yield from (each for each, *_ in _otherwise(asked, found, "model"))
+        yield from (item for item, *_ in _otherwise(request, result, "model"))
         return
     among: list[tuple[Unsaid, str, Word]] = []
 
     def tied() -> Question:
-        question = asked
+        question = request
         for _, part, path in among:
-            question = _with(question, part, path, getattr(found, part))
+            question = _with(question, part, path, getattr(result, part))
         return question
 
     for part in ("model", "strategy", "workload"):
-        wanted, read = getattr(asked, part), getattr(found, part)
-        for unsaid, path in _otherwise(asked, found, part):
-            alone = _projected(partial(_with, asked, part, path, read))
+        requested, read = getattr(request, part), getattr(result, part)
+        for unsaid, path in _otherwise(request, result, part):
+            alone = _projected(partial(_with, request, part, path, read))
             if alone is not None and _figures(alone) != _figures(projection):
                 seconds = alone.step_time_s - projection.step_time_s
                 size = alone.memory.peak_bytes - projection.memory.peak_bytes
                 yield replace(unsaid, step_time_s=seconds, peak_bytes=size)
                 continue
-            others = _projected(partial(_with, found, part, path, wanted))
+            others = _projected(partial(_with, result, part, path, requested))
             if others is not None and _figures(others) != _figures(together):
                 yield replace(unsaid, step_time_s=None, peak_bytes=None)
             elif alone is None and others is None:  # it goes with others only, as replicas do with shards
@@ -367,42 +368,42 @@ def _unsaid(
         yield from (unsaid for unsaid, *_ in among)
 
 
-def _otherwise(asked: Question, found: Question, part: str) -> Iterator[tuple[Unsaid, Word]]:
+def _otherwise(question: Question, result: Question, part: str) -> Iterator[tuple[Unsaid, Word]]:
     """Yield the words of a part that came back otherwise, as if no figure followed from them, and where they stand."""
-    for path, one, other in _different(getattr(asked, part), getattr(found, part)):
+    for path, one, other in _different(getattr(question, part), getattr(result, part)):
         word = ".".join((part, *path))
         yield Unsaid(word=word, wanted=one, read=other, step_time_s=0.0, peak_bytes=0.0), path
 
 
 def _figures(projection: Projection) -> dict[str, Any]:
     """Return every number of a projection, without the question that it answers and what is said about it."""
-    asked = ("model", "cluster", "strategy", "workload", "preset", "notes", "costs")
+    names = ("model", "cluster", "strategy", "workload", "preset", "notes", "costs")
     return {
-        item.name: getattr(projection, item.name) for item in fields(projection) if item.name not in asked
+        item.name: getattr(projection, item.name) for item in fields(projection) if item.name not in names
     }
 
 
-def _different(wanted: Any, read: Any) -> list[tuple[Word, object, object]]:  # noqa: ANN401 (a specification)
+def _different(value: Any, read: Any) -> list[tuple[Word, object, object]]:  # noqa: ANN401 (a specification)
     """Return the words that differ, with what each is; of layers each word once, as the first layers have it."""
-    found: list[tuple[Word, object, object]] = []
-    for name in explicit_fields(wanted, read):
-        one, other = getattr(wanted, name), getattr(read, name)
+    result: list[tuple[Word, object, object]] = []
+    for name in explicit_fields(value, read):
+        one, other = getattr(value, name), getattr(read, name)
         if name in APART:
-            found += [
-                ((name, each), getattr(one, each), getattr(other, each))
-                for each in explicit_fields(one, other)
+            result += [
+                ((name, explicit_field), getattr(one, explicit_field), getattr(other, explicit_field))
+                for explicit_field in explicit_fields(one, other)
             ]
         elif name == LAYERS and len(one) == len(other):
             pairs = dict.fromkeys(zip(one, other, strict=True))
-            words = {path: (a, b) for a, b in pairs for path in _leaves(explicit_fields(a, b))}
-            found += [((name, *path), _at(a, path), _at(b, path)) for path, (a, b) in words.items()]
-        elif not (isinstance(wanted, Model) and name in NO_FIGURE):
-            found.append(((name,), one, other))
-    return found
+            parts = {path: (a, b) for a, b in pairs for path in _leaves(explicit_fields(a, b))}
+            result += [((name, *path), _at(a, path), _at(b, path)) for path, (a, b) in parts.items()]
+        elif not (isinstance(value, Model) and name in NO_FIGURE):
+            result.append(((name,), one, other))
+    return result
 
 
-def _leaves(words: Words) -> Iterator[Word]:
-    for name, value in words.items():
+def _leaves(parts: Words) -> Iterator[Word]:
+    for name, value in parts.items():
         if isinstance(value, Mapping) and name not in WHOLE:
             yield from ((name, *path) for path in _leaves(value))
         else:
@@ -413,17 +414,17 @@ def _at(spec: Any, path: Word) -> Any:  # noqa: ANN401 (a field of a specificati
     return reduce(lambda value, name: getattr(value, name, None), path, spec)
 
 
-def _changed(wanted: Any, path: Word, read: Any) -> Any:  # noqa: ANN401 (a specification)
-    """Return `wanted` with one word as `read` has it."""
+def _changed(requested: Any, path: Word, read: Any) -> Any:  # noqa: ANN401 (a specification)
+    """Return `requested` with one word as `read` has it."""
     if path[0] == LAYERS and len(path) > 1:
-        pairs = zip(wanted.layers, read.layers, strict=True)
-        return replace(wanted, layers=tuple(_changed(one, path[1:], other) for one, other in pairs))
-    if _at(wanted, path[:-1]) is None or _at(read, path[:-1]) is None:
+        pairs = zip(requested.layers, read.layers, strict=True)
+        return replace(requested, layers=tuple(_changed(one, path[1:], other) for one, other in pairs))
+    if _at(requested, path[:-1]) is None or _at(read, path[:-1]) is None:
         path = path[:1]
-    if not hasattr(_at(wanted, path[:-1]), path[-1]):  # a layer of another kind
-        return wanted
+    if not hasattr(_at(requested, path[:-1]), path[-1]):  # a layer of another kind
+        return requested
     change: Any = reduce(lambda value, name: {name: value}, reversed(path), _at(read, path))
-    return merged(wanted, change)
+    return merged(requested, change)
 
 
 def _with(question: Question, part: str, path: Word, other: Any) -> Question:  # noqa: ANN401 (a specification)

@@ -69,13 +69,13 @@ def headed(
 def slurm_script(files: Files, question: Question) -> str:
     """Return a script for sbatch that starts the launch line once on every node."""
     cluster = question.cluster
-    each = min(cluster.devices_per_node, cluster.num_devices)
+    item = min(cluster.devices_per_node, cluster.num_devices)
     lines = [
         "#!/usr/bin/env bash",
         f"#SBATCH --job-name={shlex.quote(question.model.name)}",
-        f"#SBATCH --nodes={-(-cluster.num_devices // each)}",
+        f"#SBATCH --nodes={-(-cluster.num_devices // item)}",
         "#SBATCH --ntasks-per-node=1",
-        f"#SBATCH --gpus-per-node={each}",
+        f"#SBATCH --gpus-per-node={item}",
         "#SBATCH --exclusive",
         f"#SBATCH --time=24:00:00  # {PLACEHOLDER}: your limit, and --account and --partition if your site wants them",
         "set -euo pipefail",
@@ -110,12 +110,12 @@ def _facts(
 ) -> list[tuple[str, str]]:
     """Return what is to know of the files: first what they are projected to do, then what was asked if that differs."""
     assumed = [note.text for note in projection.notes]
-    asked = f"{_speed(question, projection)}; {_memory(projection.memory)}"
+    request = f"{_speed(question, projection)}; {_memory(projection.memory)}"
     written = f"{_speed(question, together)}; {_memory(together.memory)}"
     facts = [
         ("projected", _speed(question, together)),
         ("memory", _memory(together.memory)),
-        *([("as asked", asked)] if asked != written else []),
+        *([("as asked", request)] if request != written else []),
         (QUESTION, f"forescale project {project_line(question, model=files.main)}"),
         (READ, f"forescale project {_reading(files, question)}"),
         (LAUNCH, files.command),
@@ -137,33 +137,33 @@ def _memory(memory: MemorySummary) -> str:
 
 def _reading(files: Files, question: Question) -> str:
     """Return the words after `forescale project` that read the files back."""
-    words = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
-    return shlex.join([*words, *told_beside(files, question)])
+    parts = [files.main, "--cluster", question.cluster.name, "--devices", str(question.cluster.num_devices)]
+    return shlex.join([*parts, *told_beside(files, question)])
 
 
 def told_beside(files: Files, question: Question) -> list[str]:
     """Return the options that the files do not hold and are read with, besides the devices."""
     framework = question.framework
     assert framework is not None
-    words: list[str] = []
+    names: list[str] = []
     for name in files.beside:
-        words += ["--config", name]
+        names += ["--config", name]
     if load_framework(writer_of(framework).frameworks[0]) != framework:  # which its files are read as
-        words += ["--framework", framework.label]
+        names += ["--framework", framework.label]
     for name in files.left:
         value = getattr(question.workload, name)
         if isinstance(value, Images):
-            words += [
+            names += [
                 "--images",
                 str(value.count),
                 *(["--image-size", str(value.size)] if value.size else []),
             ]
         else:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            names += [f"--{name.replace('_', '-')}", str(value)]
     launched = {} if framework.allocator == question.layout.allocator else files.launched
     for name, value in launched.items():
-        words += ["--set", f"strategy.{name}={value}"]
-    return words
+        names += ["--set", f"strategy.{name}={value}"]
+    return names
 
 
 def _losses(
@@ -175,18 +175,18 @@ def _losses(
     if not unsaid:
         return [f"Could not be said in {title}: nothing."]
     lines = [f"Could not be said in {title}, and what the projection changes by:"]
-    for each in unsaid:
+    for item in unsaid:
         change = (
             "only together with the others"
-            if each.step_time_s is None or each.peak_bytes is None
-            else _change(each.step_time_s, each.peak_bytes)
+            if item.step_time_s is None or item.peak_bytes is None
+            else _change(item.step_time_s, item.peak_bytes)
         )
-        lines.append(f"- {each.word} {words_of(each.wanted)}: runs with {words_of(each.read)}; {change}")
+        lines.append(f"- {item.word} {words_of(item.wanted)}: runs with {words_of(item.read)}; {change}")
     seconds = together.step_time_s - projection.step_time_s
     size = together.memory.peak_bytes - projection.memory.peak_bytes
     sums = (
-        math.fsum(each.step_time_s or 0.0 for each in unsaid),
-        math.fsum(each.peak_bytes or 0.0 for each in unsaid),
+        math.fsum(item.step_time_s or 0.0 for item in unsaid),
+        math.fsum(item.peak_bytes or 0.0 for item in unsaid),
     )
     adds = math.isclose(sums[0], seconds, abs_tol=SMALL_S) and math.isclose(
         sums[1], size, abs_tol=SMALL_BYTES

@@ -15,7 +15,7 @@ from forescale.spec.workload import LoraTarget
 from forescale.syntax import parse_mapping
 
 PEFT: Final = packaged("huggingface", "peft")
-PLACES: Mapping[str, tuple[LoraTarget, ...]] = {name: tuple(each) for name, each in PEFT["places"].items()}
+PLACES: Mapping[str, tuple[LoraTarget, ...]] = {name: tuple(place) for name, place in PEFT["places"].items()}
 """Our targets by what Hugging Face, Megatron-Bridge and MaxText call them."""
 WHOLE: Mapping[str, str] = {"embed_tokens": "embedding", "lm_head": "head", "wte": "embedding"}
 """Parts by the modules that PEFT trains whole."""
@@ -27,13 +27,13 @@ def targets_of(
     places: Mapping[str, tuple[LoraTarget, ...]] = PLACES,
 ) -> tuple[LoraTarget, ...]:
     """Return the products that are meant; `refuse` is told of a name that is none."""
-    found: dict[LoraTarget, None] = {}
+    values: dict[LoraTarget, None] = {}
     for name in names:
         last = str(name).rpartition(".")[2]
         if last not in places:
             refuse(f"adapters at {shown(name)} are not counted; known places are {', '.join(places)}")
-        found.update(dict.fromkeys(places[last]))
-    return tuple(found)
+        values.update(dict.fromkeys(places[last]))
+    return tuple(values)
 
 
 def parts_of(names: Iterable[object], refuse: Callable[[str], NoReturn]) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class AdapterReader:
             settings.refuse("use_dora has norms of whole weights, which cannot be expressed")
         if several := [key for key in BY_LAYER if settings.get(key)]:
             settings.refuse(f"{several[0]} gives layers adapters of their own, which cannot be expressed")
-        words = lora_words(
+        parts = lora_words(
             settings.size("r", 8),
             targets_of(settings.words("target_modules") or ("q_proj", "v_proj"), settings.refuse),
             dropout=settings.number("lora_dropout") or 0.0,
@@ -102,6 +102,6 @@ class AdapterReader:
         return ParsedFile(
             format=self.name,
             model=options.model_of(str(base)) if known and options.model_of else None,
-            workload_values={"trainable": words},
+            workload_values={"trainable": parts},
             **settings.accounted(unknown),
         )

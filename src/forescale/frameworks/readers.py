@@ -36,8 +36,8 @@ class HuggingFaceReader:
 
     def read(self, path: Path, options: Options) -> ParsedFile:  # noqa: ARG002  (nothing is left open)
         """Return the model at `path`."""
-        found = load_huggingface(path)
-        return ParsedFile(format=self.name, model=found.model, ignored=found.ignored)
+        huggingface = load_huggingface(path)
+        return ParsedFile(format=self.name, model=huggingface.model, ignored=huggingface.ignored)
 
 
 READERS: tuple[Reader, ...] = (
@@ -99,8 +99,8 @@ def training_file(folder: Path) -> Path | None:
     ReaderError
         If there are several.
     """
-    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".yaml", ".yml")]
-    files = [path for path in found if TrainerReader().recognises(_text_of(path))]
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".yaml", ".yml")]
+    files = [path for path in paths if TrainerReader().recognises(_text_of(path))]
     if len(files) > 1:
         named = ", ".join(path.name for path in files)
         raise ReaderError(folder, f"it holds several configurations of training, {named}; give one of them")
@@ -169,10 +169,10 @@ def reader_of(text: str, where: object) -> Reader:
         if reader.recognises(text):
             return reader
     for name, hallmark in FOREIGN.items():
-        if found := hallmark.search(text):
-            line = text.count("\n", 0, found.end()) + 1
+        if result := hallmark.search(text):
+            line = text.count("\n", 0, result.end()) + 1
             problem = (
-                f"it is of {name} (its line {line}: {found[0].strip()}), which is not read; give MODEL (a name or "
+                f"it is of {name} (its line {line}: {result[0].strip()}), which is not read; give MODEL (a name or "
                 "a config.json) with the layout in --plan or flags: --seq-len, --global-batch-size, --zero"
             )
             raise ReaderError(where, problem)
@@ -187,8 +187,8 @@ def reader_of(text: str, where: object) -> Reader:
 
 
 FOREIGN: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(rf"^[ \t]*(?:- )?(?:{words})\S*", re.MULTILINE)
-    for name, words in {
+    name: re.compile(rf"^[ \t]*(?:- )?(?:{item})\S*", re.MULTILINE)
+    for name, item in {
         "Axolotl": "base_model:|sequence_len:|sample_packing:",
         "llm-foundry": "device_train_microbatch_size:|global_train_batch_size:|fsdp_config:|max_seq_len:",
         "torchtune": "_component_:",

@@ -80,13 +80,13 @@ def packaged(framework: str, name: str = "keys") -> Any:  # noqa: ANN401  (JSON)
 
 
 def unknown_of(
-    given: Iterable[object], known: Collection[str], path: Path, lines: Mapping[str, int], *, strict: bool
+    values: Iterable[object], known: Collection[str], path: Path, lines: Mapping[str, int], *, strict: bool
 ) -> tuple[str, ...]:
     """Return the keys that a framework does not have; the first of them is refused, with its line, if `strict`.
 
     Of dotted keys the nearest are looked for in the same section.
     """
-    unknown = tuple(str(key) for key in given if key not in known)
+    unknown = tuple(str(key) for key in values if key not in known)
     if unknown and strict:
         line, section = lines.get(unknown[0]), unknown[0].rpartition(".")[0]
         near = [key for key in known if key.rpartition(".")[0] == section] or known
@@ -103,16 +103,16 @@ def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield f"{before}{key}", value
 
 
-def words_of(strategy: Layout, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:
+def words_of(layout: Layout, *, left: Collection[str] = (), **tables: Collection[str]) -> dict[str, Any]:
     """Return a layout in the words of a plan without the fields that are `left` to the framework.
 
     `tables` name, of a table such as kernels, the fields that are said.
     """
-    whole = asdict(strategy)
-    words = {name: value for name, value in whole.items() if name not in left}
-    return words | {
-        name: {field: value for field, value in whole[name].items() if field in said}
-        for name, said in tables.items()
+    whole = asdict(layout)
+    parts = {name: value for name, value in whole.items() if name not in left}
+    return parts | {
+        name: {field: value for field, value in whole[name].items() if field in table}
+        for name, table in tables.items()
     }
 
 

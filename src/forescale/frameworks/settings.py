@@ -99,8 +99,8 @@ class Settings:
         whole = isinstance(value, float) and value.is_integer()
         number = int(value) if whole else whole_of(text)  # type: ignore[call-overload]
         if number is None or isinstance(value, bool) or number < least:
-            given = f"{shown(value if number is None else number)}{_var(value)}"
-            self.refuse(f"{self.spell(key)} must be a whole number of {least} or more, got {given}")
+            values = f"{shown(value if number is None else number)}{_var(value)}"
+            self.refuse(f"{self.spell(key)} must be a whole number of {least} or more, got {values}")
         usual = LAYERS.le if key == "num_layers" else COUNT.le if key in LARGE_COUNTS else EXTENT.le
         most = _MANY.get(key, usual)
         if number > most:
@@ -171,17 +171,19 @@ class Settings:
         if value is None:
             return None
         if isinstance(value, list):
-            found: object = self._evaluate(key, f"[{','.join(map(str, value))}]")
+            result: object = self._evaluate(key, f"[{','.join(map(str, value))}]")
         else:
-            found = self._evaluate(key, str(value))
-        if isinstance(found, int):
-            if found < 1:
-                self.refuse(f"{self.spell(key)} must be 1 or more, got {found}")
-            return found
-        assert isinstance(found, list)
-        if len(found) != length:
-            self.refuse(f"{self.spell(key)} lists {counted(len(found), 'layer')}, but the model has {length}")
-        return tuple(found)
+            result = self._evaluate(key, str(value))
+        if isinstance(result, int):
+            if result < 1:
+                self.refuse(f"{self.spell(key)} must be 1 or more, got {result}")
+            return result
+        assert isinstance(result, list)
+        if len(result) != length:
+            self.refuse(
+                f"{self.spell(key)} lists {counted(len(result), 'layer')}, but the model has {length}"
+            )
+        return tuple(result)
 
     def _evaluate(self, key: str, text: str) -> int | list[int]:
         try:
@@ -199,19 +201,19 @@ class Settings:
 
     def _place(self, key: str) -> str:
         line = self._lines.get(key)
-        told = f"line {line}" if isinstance(line, int) else line
-        return f" ({told})" if line else ""
+        text = f"line {line}" if isinstance(line, int) else line
+        return f" ({text})" if line else ""
 
     def ask(self, keys: Iterable[str]) -> None:
         """Refuse keys that are variables which nothing sets, all at once."""
         values = {key: value for key in keys if isinstance(value := self._values.get(key), str)}
         unset = [key for key, value in values.items() if is_unset(value)]
         if len(unset) > 1:
-            given = " ".join(
+            raw = " ".join(
                 f"--var {name}=VALUE" for name in dict.fromkeys(values[key][2:-1] for key in unset)
             )
             self.refuse(
-                f"nothing sets the variables of {', '.join(map(self.spell, unset))}; give them with {given}"
+                f"nothing sets the variables of {', '.join(map(self.spell, unset))}; give them with {raw}"
             )
 
     def note(self, text: str) -> None:
@@ -255,7 +257,7 @@ def _sum_of_lists(node: ast.expr) -> int | list[int]:
         case ast.Constant(value=int() as value):
             return value
         case ast.List(elts=items):
-            return [found for item in items if isinstance(found := _sum_of_lists(item), int)]
+            return [result for item in items if isinstance(result := _sum_of_lists(item), int)]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _sum_of_lists(left) + _sum_of_lists(right)  # type: ignore[operator]
         case ast.BinOp(left=left, op=ast.Mult(), right=right):

@@ -81,7 +81,7 @@ class Files(Struct, frozen=True, kw_only=True):
 
 
 def check_ending(
-    name: str, own: str, reader: str = "", others: Mapping[str, str] = MappingProxyType({})
+    name: str, text: str, reader: str = "", others: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Refuse a name of another kind of file than what is written.
 
@@ -95,10 +95,10 @@ def check_ending(
         Endings of what other releases read, by release.
     """
     other = PurePath(name).suffix.lower()
-    if other in KINDS and KINDS[other] != KINDS[own]:
-        written = f"{reader} reads {KINDS[own]}" if reader else f"what is written is {KINDS[own]}"
+    if other in KINDS and KINDS[other] != KINDS[text]:
+        written = f"{reader} reads {KINDS[text]}" if reader else f"what is written is {KINDS[text]}"
         hint = "".join(f"; {KINDS[other]} is for {label}" for label, end in others.items() if end == other)
-        raise SpecError(f"{written}: give a name that ends in {own}, got {name}{hint}")
+        raise SpecError(f"{written}: give a name that ends in {text}, got {name}{hint}")
 
 
 EXPANDABLE: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -113,8 +113,8 @@ def allocator(question: Question) -> dict[str, str]:
 def filled(framework: str, name: str, /, **words: str) -> str:
     """Return the text of a framework's file with each {{word}} filled in; {{todo}} marks what only the user knows."""
     text = (files("forescale.frameworks") / framework / name).read_text(encoding="utf-8")
-    said = {"todo": PLACEHOLDER, **words}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: said[found[1]], text)
+    message = {"todo": PLACEHOLDER, **words}
+    return re.sub(r"\{\{(\w+)\}\}", lambda result: message[result[1]], text)
 
 
 class Writer(Protocol):
@@ -154,13 +154,13 @@ class Writer(Protocol):
 
 def torchrun(cluster: Cluster) -> str:
     """Return the launcher's part of a command; more than one node are told apart by variables."""
-    each = min(cluster.devices_per_node, cluster.num_devices)
-    nodes = -(-cluster.num_devices // each)
-    words = [f"torchrun --nproc-per-node {each} --nnodes {nodes}"]
+    item = min(cluster.devices_per_node, cluster.num_devices)
+    nodes = -(-cluster.num_devices // item)
+    parts = [f"torchrun --nproc-per-node {item} --nnodes {nodes}"]
     if nodes > 1:
-        words += [
+        parts += [
             "--node-rank ${NODE_RANK:-0}",
             "--master-addr ${MASTER_ADDR:-localhost}",
             "--master-port ${MASTER_PORT:-29500}",
         ]
-    return " ".join(words)
+    return " ".join(parts)

@@ -82,7 +82,7 @@ def best_interval_by_events(case: Case, seed: int = 0) -> float:
         parts = simulate(replace(case, work=work, interval=interval), np.random.default_rng(seed)).parts
         return (parts[SAVE] + parts[WASTED]) / parts["goodput"]
 
-    return min((float(each) for each in tried), key=lost)
+    return min((float(item) for item in tried), key=lost)
 
 
 class _Run:
@@ -121,7 +121,7 @@ class _Run:
             self._spend("custom_badput_events", case.planned)
             self.planned += 1
             self.stop = self._drawn(case.planned_mttf)
-        self.away = [each for each in self.away if each > self.clock]
+        self.away = [item for item in self.away if item > self.clock]
         if self._missing and case.replica_share is None:
             self._spend(RECOVERY, self.away[self._missing - 1] - self.clock)
 

@@ -113,35 +113,35 @@ def expected(case: Case) -> dict[str, Numeric]:
         failures = count * np.expm1(period / mttf)
         away = failures * mttf * np.expm1((case.restart + case.reload) / mttf)
     whole = case.interval * (case.written - case.blocking) / period
-    found: dict[str, Numeric] = {**dict.fromkeys(PARTS, 0.0), **case.divided(case.work)}
-    found["unproductive_checkpoint_save_time"] = count * case.blocking
-    found["wasted_progress_from_disruption"] = failures * (mttf + whole) - count * period
+    values: dict[str, Numeric] = {**dict.fromkeys(PARTS, 0.0), **case.divided(case.work)}
+    values["unproductive_checkpoint_save_time"] = count * case.blocking
+    values["wasted_progress_from_disruption"] = failures * (mttf + whole) - count * period
     both = case.restart + case.reload
     reading = case.reload / both if both else 0.0
-    found["unproductive_checkpoint_restore_time"] = away * reading
-    found["infrastructure_recovery_from_disruption"] = away * (1.0 - reading)
-    trained = count * period + found["wasted_progress_from_disruption"]
+    values["unproductive_checkpoint_restore_time"] = away * reading
+    values["infrastructure_recovery_from_disruption"] = away * (1.0 - reading)
+    trained = count * period + values["wasted_progress_from_disruption"]
     stops = trained / case.planned_mttf
-    found["custom_badput_events"] = found["custom_badput_events"] + stops * case.planned
-    found["unproductive_checkpoint_save_time"] = (
-        found["unproductive_checkpoint_save_time"] + stops * case.blocking
+    values["custom_badput_events"] = values["custom_badput_events"] + stops * case.planned
+    values["unproductive_checkpoint_save_time"] = (
+        values["unproductive_checkpoint_save_time"] + stops * case.blocking
     )
-    return _short_of_nodes(case, found, trained + away)
+    return _short_of_nodes(case, values, trained + away)
 
 
-def _short_of_nodes(case: Case, found: dict[str, Numeric], busy: Numeric) -> dict[str, Numeric]:
+def _short_of_nodes(case: Case, values: dict[str, Numeric], busy: Numeric) -> dict[str, Numeric]:
     """Add what a run waits for repairs, or trains more slowly without a replica, where spares run out."""
     load = case.fatal * case.repair / case.mttf
     if case.spares is None or not np.any(load):
-        return found
+        return values
     if case.replica_share is None:
         share = erlang_b(load=load, servers=case.spares + 1)
         waited = busy * share / (1.0 - share)
         name = "infrastructure_recovery_from_disruption"
-        return {**found, name: found[name] + waited}
+        return {**values, name: values[name] + waited}
     slow = 1.0 - _mean_speed(case, load)
     with np.errstate(divide="ignore"):
-        return {**found, "other": found["other"] + busy * slow / (1.0 - slow)}
+        return {**values, "other": values["other"] + busy * slow / (1.0 - slow)}
 
 
 @formula(unit="1", source="Erlang 1917: blocking of an M/M/c/c system, by its recursion")

@@ -50,14 +50,14 @@ def calendar(
     case, _ = case_of(
         operations, parameters=parameters, precision=workload.precision, cluster=cluster, seconds=seconds
     )
-    found = {name: each / SECONDS_PER_DAY for name, each in expected_parts(case).items()}
-    total = sum(found.values())
+    result = {name: expected_part / SECONDS_PER_DAY for name, expected_part in expected_parts(case).items()}
+    total = sum(result.values())
     errors, rates = drawn(failures, DRAWS, np.random.default_rng(0))
     days = walls(case, step, errors, rates) / SECONDS_PER_DAY
     low, high = np.quantile(days, (0.1, 0.9))
     return Calendar(
         days=Interval(low=float(min(low, total)), expected=total, high=float(max(high, total))),
-        parts_days=found,
+        parts_days=result,
         spread=spread(days, {STEP: stretched(step, errors), RATE: rates}),
         failures=failures.name,
         checkpoint_interval_s=float(case.interval),
@@ -72,24 +72,24 @@ def expected_parts(case: Case) -> dict[str, float]:
     SpecError
         If it never ends.
     """
-    found = {name: float(each) for name, each in expected(case).items()}
-    if not sum(found.values()) < ENDLESS * float(case.work):
+    result = {name: float(item) for name, item in expected(case).items()}
+    if not sum(result.values()) < ENDLESS * float(case.work):
         raise SpecError(
             f"it never ends: something fails every {float(case.mttf):.3g} s, and to restart and read a checkpoint "
             f"takes {case.restart + case.reload:.3g} s; give fewer failures, a shorter restart or repair or more spares"
         )
-    return found
+    return result
 
 
 def spread(values: Array, causes: Mapping[str, Array]) -> dict[str, float]:
     """Return the share of the variance of `values` that each drawn cause explains, the largest first."""
     if values.std() == 0.0:
         return {}
-    found = {
-        name: float(np.corrcoef(each, values)[0, 1] ** 2) if each.std() else 0.0
-        for name, each in causes.items()
+    result = {
+        name: float(np.corrcoef(cause, values)[0, 1] ** 2) if cause.std() else 0.0
+        for name, cause in causes.items()
     }
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return dict(sorted(result.items(), key=lambda item: -item[1]))
 
 
 def drawn(failures: Failures, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -156,8 +156,8 @@ def load_failures(name: str) -> Failures:
     records = packaged("operations")["failures"]
     if name not in records:
         raise UnknownNameError("failure rates", name, list(records))
-    told = {key: value for key, value in records[name].items() if key not in REMARKS}
-    return FailureCounts(name=name, **told).rates
+    record = {key: value for key, value in records[name].items() if key not in REMARKS}
+    return FailureCounts(name=name, **record).rates
 
 
 def rates_of(operations: Operations) -> Failures:
@@ -168,18 +168,18 @@ def rates_of(operations: Operations) -> Failures:
     UnknownNameError
         If there are no published ones of the name.
     """
-    told, factor = operations.failures, operations.failure_factor
-    if isinstance(told, float | int):
-        told = Failures(per_device_day={"all": told / NODE})
-    elif isinstance(told, str):
-        told = load_failures(told)
+    failures, factor = operations.failures, operations.failure_factor
+    if isinstance(failures, float | int):
+        failures = Failures(per_device_day={"all": failures / NODE})
+    elif isinstance(failures, str):
+        failures = load_failures(failures)
     if factor == 1.0:
-        return told
+        return failures
     return replace(
-        told,
-        name=f"{told.name} × {factor:g}",
-        per_device_day={cause: rate * factor for cause, rate in told.per_device_day.items()},
-        planned_per_device_day=told.planned_per_device_day * factor,
+        failures,
+        name=f"{failures.name} × {factor:g}",
+        per_device_day={cause: rate * factor for cause, rate in failures.per_device_day.items()},
+        planned_per_device_day=failures.planned_per_device_day * factor,
     )
 
 
@@ -195,10 +195,10 @@ def published(name: str, *keys: str) -> tuple[float, str]:
 
 def sources_of(operations: Operations) -> dict[str, str]:
     """Return where the figures are from that a run is operated with."""
-    told, saved = rates_of(operations), operations.checkpointing
-    restarts = told.source if told.restart is not None else published("restart_s")[1]
+    rates, saved = rates_of(operations), operations.checkpointing
+    restarts = rates.source if rates.restart is not None else published("restart_s")[1]
     return {
-        "failures": told.source,
+        "failures": rates.source,
         "restart": restarts if operations.restart is None else "given",
         "stall": published("save_stall_s")[1] if saved.stall is None else "given",
         "storage": published("storage_bytes_per_device_second")[1]
@@ -224,24 +224,25 @@ def saving(operations: Operations, parameters: float, precision: Precision, clus
             moment_bytes=STORAGE_BYTES[precision.moments],
         )
     )
-    told = operations.checkpointing
+    checkpointing = operations.checkpointing
     devices = cluster.num_devices
-    storage = told.storage_bandwidth or published("storage_bytes_per_device_second")[0] * devices
-    stall = published("save_stall_s")[0] if told.stall is None else told.stall
+    storage = checkpointing.storage_bandwidth or published("storage_bytes_per_device_second")[0] * devices
+    stall = published("save_stall_s")[0] if checkpointing.stall is None else checkpointing.stall
     copied, stored = stall + size / devices / cluster.device.host_bandwidth, size / storage
     peers = size / devices / min(cluster.tiers[-1].bandwidth, cluster.device.host_bandwidth)
-    if told.mode == "sync":
-        found = Saving(size, stall + stored, stall + stored, stored)
-    elif told.mode == "async":
-        found = Saving(size, copied, copied + stored, stored)
+    if checkpointing.mode == "sync":
+        result = Saving(size, stall + stored, stall + stored, stored)
+    elif checkpointing.mode == "async":
+        result = Saving(size, copied, copied + stored, stored)
     else:
-        found = Saving(size, copied, copied + peers, peers)
-    if told.interval is not None and told.interval < found.written:
+        result = Saving(size, copied, copied + peers, peers)
+    if checkpointing.interval is not None and checkpointing.interval < result.written:
         raise SpecError(
-            f"a checkpoint takes {found.written:.3g} s to write, longer than the {told.interval:.3g} s between two; "
-            f"give an interval of {found.written:.3g} s or more, or more storage bandwidth"
+            f"a checkpoint takes {result.written:.3g} s to write, "
+            f"longer than the {checkpointing.interval:.3g} s between two; "
+            f"give an interval of {result.written:.3g} s or more, or more storage bandwidth"
         )
-    return found
+    return result
 
 
 def case_of(
@@ -254,11 +255,11 @@ def case_of(
     SpecError
         If a checkpoint cannot be written between two failures.
     """
-    told, devices = rates_of(operations), cluster.num_devices
-    mttf = _mean_time(devices, told.total)
+    rates, devices = rates_of(operations), cluster.num_devices
+    mttf = _mean_time(devices, rates.total)
     saved = saving(operations, parameters, precision, cluster)
     if saved.written > mttf:
-        restart = _restart(operations, told)
+        restart = _restart(operations, rates)
         room = mttf - (saved.written - saved.reload)
         storage = f"{saved.bytes / room:.3g} byte/s of storage would do, or " if room > 0.0 else ""
         fix = (
@@ -276,10 +277,10 @@ def case_of(
         interval=operations.checkpointing.interval or best_interval(saved, mttf),
         blocking=saved.blocking,
         written=saved.written,
-        restart=_restart(operations, told),
+        restart=_restart(operations, rates),
         reload=saved.reload,
         mttf=mttf,
-        planned_mttf=_mean_time(devices, told.planned_per_device_day),
+        planned_mttf=_mean_time(devices, rates.planned_per_device_day),
         planned=operations.planned,
         spares=operations.spares,
         repair=operations.repair,
@@ -292,8 +293,8 @@ def case_of(
 
 
 def _restart(operations: Operations, failures: Failures) -> float:
-    given = (operations.restart, failures.restart)
-    return next((each for each in given if each is not None), published("restart_s")[0])
+    value = (operations.restart, failures.restart)
+    return next((item for item in value if item is not None), published("restart_s")[0])
 
 
 def best_interval(saved: Saving, mttf: float) -> float:

@@ -51,22 +51,26 @@ class Adapted(Struct, frozen=True, kw_only=True):
 
 def parts_of(b: Builder, name: str, result: str, outputs: Extent, *, matrices: int) -> tuple[Adapted, ...]:
     """Return the parts of a product with one result that have adapters."""
-    wanted = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
+    lora_targets = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
     dim, width = outputs
-    if name in UPS and "gate_up_proj" not in wanted:
-        chosen = [each for each in ("up_proj", "gate_proj")[:matrices] if each in wanted]
+    if name in UPS and "gate_up_proj" not in lora_targets:
+        names = [name for name in ("up_proj", "gate_proj")[:matrices] if name in lora_targets]
         share: Extent = (dim, width / matrices)
-        return tuple(Adapted(target=each, results=(result,), outputs=share) for each in chosen)
+        return tuple(Adapted(target=item, results=(result,), outputs=share) for item in names)
     targets: tuple[LoraTarget, ...] = ("gate_up_proj",) if name in UPS else TARGETS.get(name, ())
-    return (Adapted(target="lora", results=(result,), outputs=outputs),) if set(targets) & set(wanted) else ()
+    return (
+        (Adapted(target="lora", results=(result,), outputs=outputs),)
+        if set(targets) & set(lora_targets)
+        else ()
+    )
 
 
 def qkv_parts(
     b: Builder, results: Names, widths: tuple[tuple[str, Extent, Numeric], ...]
 ) -> tuple[Adapted, ...]:
     """Return the parts of a product of queries, keys and values (name, outputs and copies each) that have adapters."""
-    wanted = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
-    if "qkv_proj" in wanted:
+    lora_targets = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
+    if "qkv_proj" in lora_targets:
         local = summed(size / b.sharding.split(dim) * copies for _, (dim, size), copies in widths)
         whole = sum(size for _, (_, size), _ in widths)
         return (
@@ -77,18 +81,18 @@ def qkv_parts(
                 copies=local * b.sharding.split("heads") / whole,
             ),
         )
-    found = zip(("q_proj", "k_proj", "v_proj"), results, widths, strict=False)
+    results_found = zip(("q_proj", "k_proj", "v_proj"), results, widths, strict=False)
     return tuple(
         Adapted(target=target, results=(result,), outputs=extent, copies=copies)
-        for target, result, (_, extent, copies) in found
-        if target in wanted
+        for target, result, (_, extent, copies) in results_found
+        if target in lora_targets
     )
 
 
 def recurrent_parts(b: Builder, results: Names, outputs: Extent) -> tuple[Adapted, ...]:
     """Return the one adapter of all products that a layer with a recurrent state reads its input by."""
-    wanted = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
-    return (Adapted(target="in_proj", results=results, outputs=outputs),) if "in_proj" in wanted else ()
+    lora_targets = b.sharding.trainable.lora_targets if b.sharding.trainable.lora_rank and b.frozen else ()
+    return (Adapted(target="in_proj", results=results, outputs=outputs),) if "in_proj" in lora_targets else ()
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -155,16 +159,16 @@ def adapters(
     sharding = b.sharding
     rank, size = float(sharding.trainable.lora_rank), sharding.element_bytes
     for part in parts:
-        each = f"{name}.{part.target}"
+        text = f"{name}.{part.target}"
         split: Extent = ("rank" if summed_up else "ffn", rank)
         outputs: Extent = ("ffn" if summed_up else part.outputs[0], part.outputs[1])
-        b.parameter(f"{each}.down", inputs, split, adapter=True)
-        b.parameter(f"{each}.up", ("rank", rank), outputs, adapter=True, copies=part.copies)
+        b.parameter(f"{text}.down", inputs, split, adapter=True)
+        b.parameter(f"{text}.up", ("rank", rank), outputs, adapter=True, copies=part.copies)
         low = (Collective(kind="all_reduce", axis="tp", num_bytes=rows * rank * size),)
         gathered = (Collective(kind="all_gather", axis="tp", num_bytes=rows * part.outputs[1] * size),)
         _adapter(
             b,
-            each,
+            text,
             part.results,
             source=source,
             saved=saved,
@@ -195,9 +199,9 @@ def expert_adapters(
     rank: Extent = ("rank", float(sharding.trainable.lora_rank))
     experts: tuple[Extent, ...] = (("experts", num_experts),) if kind == "own" else ()
     for part in parts if kind != "none" else ():
-        each, group = f"{name}.{part.target}", "expert" if experts else "dense"
-        b.parameter(f"{each}.down", *experts, inputs, rank, adapter=True, group=group)
-        b.parameter(f"{each}.up", *experts, rank, part.outputs, adapter=True, group=group)
+        text, group = f"{name}.{part.target}", "expert" if experts else "dense"
+        b.parameter(f"{text}.down", *experts, inputs, rank, adapter=True, group=group)
+        b.parameter(f"{text}.up", *experts, rank, part.outputs, adapter=True, group=group)
         shape = Shape(
             rows=rows,
             k=inputs[1] / sharding.split(inputs[0]),
@@ -205,7 +209,7 @@ def expert_adapters(
             n=part.outputs[1] / sharding.split(part.outputs[0]),
             groups=num_experts / sharding.split("experts") if experts else None,
         )
-        _adapter(b, each, part.results, source=source, saved=source, shape=shape, messages=Messages())
+        _adapter(b, text, part.results, source=source, saved=source, shape=shape, messages=Messages())
 
 
 def _adapter(

@@ -88,18 +88,18 @@ def share_of(count: CountKind, block: Block, parameter: Parameter) -> float:
 @lru_cache(maxsize=256)
 def count_parameters(model: Model) -> ParameterCount:
     """Count the parameters of `model`: tied weights once, no padding."""
-    own = own_parameters(model)
-    main = [(parameter, times) for block, parameter, times in own if block.name != "mtp"]
-    ends = [parameter for block, parameter, _ in own if block.name in ("embedding", "head")]
-    mtp = [parameter for block, parameter, _ in own if block.name == "mtp"]
-    towers = [(each, times) for block, each, times in own if block.name.startswith(TOWER)]
+    local = own_parameters(model)
+    main = [(parameter, times) for block, parameter, times in local if block.name != "mtp"]
+    ends = [parameter for block, parameter, _ in local if block.name in ("embedding", "head")]
+    mtp = [parameter for block, parameter, _ in local if block.name == "mtp"]
+    towers = [(item, times) for block, item, times in local if block.name.startswith(TOWER)]
     return ParameterCount(
-        total=_counted("total", own),
-        active=_counted("active", own),
-        expert=round(sum(each.elements * times for each, times in main if each.group == "expert")),
+        total=_counted("total", local),
+        active=_counted("active", local),
+        expert=round(sum(item.elements * times for item, times in main if item.group == "expert")),
         embedding=round(sum(parameter.elements for parameter in ends if parameter.matrix)),
         mtp=round(sum(parameter.elements for parameter in mtp)) * model.num_mtp_layers,
-        vision=round(sum(each.elements * times for each, times in towers)),
+        vision=round(sum(item.elements * times for item, times in towers)),
     )
 
 
@@ -109,8 +109,8 @@ def count_trained(model: Model, trainable: Trainable) -> int:
     return _counted("trained", own_parameters(model, trainable))
 
 
-def _counted(count: CountKind, own: Sequence[tuple[Block, Parameter, int]]) -> int:
-    return round(sum(each.elements * share_of(count, block, each) * times for block, each, times in own))
+def _counted(count: CountKind, blocks: Sequence[tuple[Block, Parameter, int]]) -> int:
+    return round(sum(item.elements * share_of(count, block, item) * times for block, item, times in blocks))
 
 
 Convention: TypeAlias = Literal["masked", "full"]
@@ -137,8 +137,10 @@ class ModelFlops(Struct, frozen=True, kw_only=True):
 
 def block_flops(block: Block, convention: Convention = "masked") -> BlockFlops:
     """Return the forward and backward FLOP of `block`."""
-    forward = (each for operator in block.operators for each in operator.forward)
-    backward = (each for own in block.operators for each in (*own.backward_input, *own.backward_weight))
+    forward = (item for operator in block.operators for item in operator.forward)
+    backward = (
+        item for operator in block.operators for item in (*operator.backward_input, *operator.backward_weight)
+    )
     return BlockFlops(
         forward=summed(primitive_flops(primitive, convention) for primitive in forward),
         backward=summed(primitive_flops(primitive, convention) for primitive in backward),
@@ -198,9 +200,9 @@ def _forward(block: Block, convention: Convention, routed_share: float) -> Numer
 
 def _spared(block: Block, convention: Convention, routed_share: float) -> float:
     """Return the FLOP that backward does not have: of frozen weights, of pixels, of what lies below all gradients."""
-    one = [each for each in block.operators if each.frozen or not each.backward_input]
-    two = [each for each in one if not (each.backward_input or each.backward_weight)]
+    one = [operator for operator in block.operators if operator.frozen or not operator.backward_input]
+    two = [item for item in one if not (item.backward_input or item.backward_weight)]
     return sum(
-        float(_forward(replace(block, operators=tuple(some)), convention, routed_share))
-        for some in (one, two)
+        float(_forward(replace(block, operators=tuple(item)), convention, routed_share))
+        for item in (one, two)
     )

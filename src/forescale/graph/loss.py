@@ -50,7 +50,7 @@ def cross_entropy(b: Builder, logits: str) -> None:
     tokens, elements = b.sharding.tokens("sequence"), b.tensors[logits].elements
     kernels, saved = b.sharding.choices.kernels, logits
     kind = kernels.cross_entropy
-    held: Names = (logits,) if kernels.logged_losses else ()
+    names: Names = (logits,) if kernels.logged_losses else ()
     forward_bytes: Numeric = LOSS_BYTES[kind][0] + kernels.logged_losses * LOSS_BYTES["eager"][0]
     backward_bytes: Numeric = LOSS_BYTES[kind][1]
     temporaries: Names = ()
@@ -78,13 +78,13 @@ def cross_entropy(b: Builder, logits: str) -> None:
         forward=(Elementwise(bytes_moved=forward_bytes * elements, family="loss", kernels=6.0), scalars),
         backward_input=(Elementwise(bytes_moved=backward_bytes * elements, family="loss", kernels=2.0),),
         reads=(logits,),
-        saves=(saved, *held) if saved != logits else (saved,),
+        saves=(saved, *names) if saved != logits else (saved,),
         temporaries=temporaries,
         backward_temporaries=gradients,
         stranded=(logits,) if stepwise else (),
-        held=held,
-        afterwards=(b.tensor("head.logged", elements, LOGGED_BYTES),) if held else (),
-        gradient_in_saved=kind == "fused" and not held,
+        held=names,
+        afterwards=(b.tensor("head.logged", elements, LOGGED_BYTES),) if names else (),
+        gradient_in_saved=kind == "fused" and not names,
     )
 
 

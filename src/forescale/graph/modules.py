@@ -143,12 +143,12 @@ def linear(
     """
     width = outputs[1] if padded is None else padded
     copies = width / outputs[1]
-    held = 1 if b.sharding.choices.kernels.joins_gate else matrices
+    kept = 1 if b.sharding.choices.kernels.joins_gate else matrices
     b.parameter(
-        f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices, tensors=held
+        f"{name}.weight", inputs, outputs, copies=copies, narrow=narrow, matrices=matrices, tensors=kept
     )
     if bias:
-        b.parameter(f"{name}.bias", outputs, copies=copies, tensors=held)
+        b.parameter(f"{name}.bias", outputs, copies=copies, tensors=kept)
     k = inputs[1] if b.sharding.summa else inputs[1] / b.sharding.split(inputs[0])
     n = width / b.sharding.split(outputs[0])
     product(
@@ -196,10 +196,10 @@ def product(
         saved = source
     size = sharding.linear_input_bytes
     if narrow and b.tensors[saved].element_bytes > size:
-        own = f"{saved}.narrow"  # kept by whoever made it
-        if own not in b.tensors:
-            own = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
-        saved = own
+        text = f"{saved}.narrow"  # kept by whoever made it
+        if text not in b.tensors:
+            text = b.tensor(f"{name}.input", b.tensors[saved].elements, size, copy_of=saved)
+        saved = text
     temporaries: Names = () if saved == source else (source,)
     if own_gradient or sharding.choices.kernels.gradient_sum != "in_product":
         temporaries += made_gradient(b, name, k * n / sharding.degrees.cp if sharding.summa else k * n)

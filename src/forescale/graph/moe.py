@@ -202,11 +202,11 @@ def _experts(b: Builder, spec: MoeFfn, *, hidden: float, source: str, result: st
     returned = b.tensor("moe.returned", (_own_tokens(b) if once else sent) * hidden)
     moved = more(sent=sent, received=arrived) * hidden
     _travel(b, "moe.combine", elements=moved, source=reduced, result=returned, narrow="backward")
-    own = result if sharding.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden)
-    _permute(b, "moe.unpermute", returned, own, moved=2.0 * sent * row * _copied_here(b))
-    if own != result:  # forward each rank gets the others' parts, backward the others' gradients
+    local = result if sharding.choices.sp else b.tensor("moe.own", _own_tokens(b) * hidden)
+    _permute(b, "moe.unpermute", returned, local, moved=2.0 * sent * row * _copied_here(b))
+    if local != result:  # forward each rank gets the others' parts, backward the others' gradients
         shared = Collective(kind="all_gather", axis="tp", num_bytes=sharding.tokens("residual") * row)
-        b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(own,), writes=(result,))
+        b.operator("moe.share", forward=(shared,), backward_input=(shared,), reads=(local,), writes=(result,))
 
 
 WEIGHED_FORWARD = 12.0
@@ -400,12 +400,12 @@ def _grouped(
     dtype, active = sharding.expert_type, spec.top_k / spec.num_experts
     experts: Extent = ("experts", float(spec.num_experts))
     fused = 2 if spec.gated and name == "moe.up" else 1
-    held = 1 if sharding.choices.kernels.joins_gate else fused
-    own: dict[str, Any] = {"group": "expert", "active_fraction": active, "tensors": held}
+    kept = 1 if sharding.choices.kernels.joins_gate else fused
+    values: dict[str, Any] = {"group": "expert", "active_fraction": active, "tensors": kept}
     narrow = sharding.choices.kernels.narrow_experts
-    b.parameter(f"{name}.weight", experts, inputs, outputs, **own, narrow=narrow, matrices=fused)
+    b.parameter(f"{name}.weight", experts, inputs, outputs, **values, narrow=narrow, matrices=fused)
     if spec.bias:
-        b.parameter(f"{name}.bias", experts, outputs, **own)
+        b.parameter(f"{name}.bias", experts, outputs, **values)
     product = partial(GroupedGemm, groups=groups, m=rows, dtype=dtype, together=together)
     beyond, summed = summing(sharding, groups * k * n, kernels=calls)
     of_weight = (

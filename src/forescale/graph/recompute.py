@@ -117,19 +117,19 @@ def keep(block: Block, recompute: Recompute) -> Kept:
         return _kept(block, everything, (block.input_name,), (block.operators,))
     if recompute.granularity == "policy":
         return _by_shares(block, everything, shares_of(recompute))
-    wanted = frozenset(recompute.modules)
-    replayed = tuple(operator for operator in block.operators if wanted.intersection(operator.modules))
-    others = tuple(operator for operator in block.operators if not wanted.intersection(operator.modules))
+    modules = frozenset(recompute.modules)
+    replayed = tuple(operator for operator in block.operators if modules.intersection(operator.modules))
+    others = tuple(operator for operator in block.operators if not modules.intersection(operator.modules))
     read = fed(replayed)
     discarded = {
         name
         for operator in replayed
-        if wanted & OUTPUT_DISCARDED & set(operator.modules)
+        if modules & OUTPUT_DISCARDED & set(operator.modules)
         for name in operator.writes
     } - set(read)
     discarded |= {tensor.name for tensor in block.tensors.values() if tensor.copy_of in discarded}
     kept = tuple(dict.fromkeys(name for name in (*_saved(others), *read) if name not in discarded))
-    return _kept(block, everything, kept, _groups(replayed, wanted))
+    return _kept(block, everything, kept, _groups(replayed, modules))
 
 
 def awaited(block: Block) -> tuple[tuple[str, Numeric], ...]:
@@ -144,11 +144,11 @@ def awaited(block: Block) -> tuple[tuple[str, Numeric], ...]:
     scattered = {
         read: written
         for operator in block.operators
-        if any(isinstance(each, Collective) and each.kind == "reduce_scatter" for each in operator.forward)
+        if any(isinstance(item, Collective) and item.kind == "reduce_scatter" for item in operator.forward)
         for read, written in zip(operator.reads, operator.writes, strict=False)
     }
     for operator in block.operators:
-        if any(isinstance(each, Gemm | GroupedGemm) for each in operator.backward_weight):
+        if any(isinstance(item, Gemm | GroupedGemm) for item in operator.backward_weight):
             waiting |= {name: block.tensors[name].num_bytes for name in operator.saves}
             sizes = [block.tensors[name].element_bytes for name in operator.saves]
             part = min(1.0, *(size / NARROWEST_GRADIENT_BYTES for size in sizes))
@@ -175,20 +175,20 @@ def _by_shares(block: Block, everything: tuple[str, ...], listed: Mapping[str, f
     return Kept(tensors=kept, dropped=dropped, replays=(group,) if group else ())
 
 
-def needed(block: Block, held: frozenset[str]) -> frozenset[str]:
-    """Return the names of the operators that make what backward needs, given the tensors that are `held`."""
-    missing = [name for name in _saved(block.operators) if name not in held]
-    found: set[str] = set()
-    seen = set(held)
+def needed(block: Block, names: frozenset[str]) -> frozenset[str]:
+    """Return the names of the operators that make what backward needs, given the tensors that are `names`."""
+    missing = [name for name in _saved(block.operators) if name not in names]
+    result: set[str] = set()
+    seen = set(names)
     while missing:
         name = missing.pop()
         if name in seen:
             continue
         seen.add(name)
         for operator in makers(block, name):
-            found.add(operator.name)
+            result.add(operator.name)
             missing += operator.reads
-    return frozenset(found)
+    return frozenset(result)
 
 
 def makers(block: Block, name: str) -> tuple[Operator, ...]:
@@ -210,11 +210,11 @@ def _kept(
     )
 
 
-def _groups(replayed: tuple[Operator, ...], wanted: frozenset[str]) -> tuple[tuple[Operator, ...], ...]:
+def _groups(replayed: tuple[Operator, ...], names: frozenset[str]) -> tuple[tuple[Operator, ...], ...]:
     """Group replayed operators by their outermost wanted module; each norm stands alone."""
     groups: dict[str, list[Operator]] = {}
     for operator in replayed:
-        module = next(name for name in operator.modules if name in wanted)
+        module = next(name for name in operator.modules if name in names)
         groups.setdefault(operator.name if module == "layernorm" else module, []).append(operator)
     return tuple(tuple(group) for group in groups.values())
 

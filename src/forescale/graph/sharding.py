@@ -145,16 +145,16 @@ class StructuralOptions(Struct, frozen=True, kw_only=True):
         return self.overlap.expert and not self.kernels.halves_cross
 
 
-def split_layout(strategy: Layout, *, domain: int = NODE) -> tuple[Degrees, StructuralOptions]:
+def split_layout(layout: Layout, *, domain: int = NODE) -> tuple[Degrees, StructuralOptions]:
     """Return the numeric degrees (as floats) and the structural choices of one strategy.
 
     `domain` is of the cluster: the devices that share its fastest tier. One stage runs no schedule, whatever its name.
     """
-    degrees = {name: float(getattr(strategy, name)) for name in Degrees.__dataclass_fields__}
+    degrees = {name: float(getattr(layout, name)) for name in Degrees.__dataclass_fields__}
     choices = {
-        name: getattr(strategy, name) for name in StructuralOptions.__dataclass_fields__ if name != "domain"
+        name: getattr(layout, name) for name in StructuralOptions.__dataclass_fields__ if name != "domain"
     }
-    if strategy.pp == 1:
+    if layout.pp == 1:
         choices["schedule"] = None
     return Degrees(**degrees), StructuralOptions(**choices, domain=domain)
 
@@ -214,11 +214,11 @@ class ShardingRules:
     @property
     def of_blocks(self) -> ShardingRules | None:
         """The layout less what no block depends on: pipeline, data parallel and shards; None of several layouts."""
-        own = {name: getattr(self.degrees, name) for name in OF_BLOCKS}
-        if not all(isinstance(each, float) for each in (self.seq_len, *own.values())):
+        local = {name: getattr(self.degrees, name) for name in OF_BLOCKS}
+        if not all(isinstance(item, float) for item in (self.seq_len, *local.values())):
             return None
-        others = dict.fromkeys((name for name in Degrees.__dataclass_fields__ if name not in own), 1.0)
-        return replace(self, degrees=Degrees(**own, **others))
+        others = dict.fromkeys((name for name in Degrees.__dataclass_fields__ if name not in local), 1.0)
+        return replace(self, degrees=Degrees(**local, **others))
 
     def axes(self, dim: Dim) -> tuple[Axis, ...]:
         """Return the mesh axes that split `dim`."""
@@ -311,14 +311,18 @@ class ShardingRules:
     @property
     def narrow_type(self) -> str:
         """Compute type of products that a recipe narrows: fp8 with scales of blocks has kernels of its own."""
-        own = self.precision
-        return "fp8_blockwise" if (own.compute, own.recipe) == ("fp8", "blockwise") else own.compute
+        precision = self.precision
+        return (
+            "fp8_blockwise"
+            if (precision.compute, precision.recipe) == ("fp8", "blockwise")
+            else precision.compute
+        )
 
     @property
     def accumulate_bytes(self) -> float:
         """Bytes per element of a weight gradient beyond a product's own output: the sum is read and written."""
-        own = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
-        return max(2.0 * STORAGE_BYTES[self.precision.gradients] - own, 0.0)
+        local = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
+        return max(2.0 * STORAGE_BYTES[self.precision.gradients] - local, 0.0)
 
     @property
     def summed_bytes(self) -> float:
@@ -329,8 +333,8 @@ class ShardingRules:
         kernels, stored = self.choices.kernels, STORAGE_BYTES[self.precision.gradients]
         if kernels.gradient_sum != "apart":
             return 0.0
-        own = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
-        return own + (4.0 if kernels.keeps_product_gradients else 2.0) * stored
+        local = 4.0 if self.precision.compute in ("fp32", "tf32") else 2.0
+        return local + (4.0 if kernels.keeps_product_gradients else 2.0) * stored
 
     @property
     def core_type(self) -> str:

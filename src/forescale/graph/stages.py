@@ -77,15 +77,15 @@ class StagePlan(Struct, frozen=True, kw_only=True, dict=True):
 
     def taken(self, keep: NDArray[np.int64]) -> StagePlan:
         """Return some rows."""
-        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
-        some: dict[str, Any] = {
+        arrays = {item.name: getattr(self, item.name) for item in fields(self)}
+        subset: dict[str, Any] = {
             name: values[keep] for name, values in arrays.items() if isinstance(values, np.ndarray)
         }
         moments, waiting = (
-            tuple(each.taken(keep) for each in plans) for plans in (self.moments, self.waiting)
+            tuple(plan.taken(keep) for plan in plans) for plans in (self.moments, self.waiting)
         )
-        active = tuple(each[keep] for each in self.active)
-        return StagePlan(**some, moments=moments, waiting=waiting, active=active)
+        active = tuple(item[keep] for item in self.active)
+        return StagePlan(**subset, moments=moments, waiting=waiting, active=active)
 
 
 def layers_per_stage(num_layers: int, pp: int, vpp: int = 1) -> Chunks:
@@ -134,7 +134,7 @@ def virtual_stages(
 
     def count_kinds(of: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Array:
         kinds = (of_layer[np.array(of(chunk), dtype=np.int64)] for chunk in chunks)
-        return np.array([np.bincount(each, minlength=len(model.layer_kinds)) for each in kinds]).astype(float)
+        return np.array([np.bincount(kind, minlength=len(model.layer_kinds)) for kind in kinds]).astype(float)
 
     index = np.arange(len(chunks), dtype=float)
     return StagePlan(
@@ -190,19 +190,19 @@ def with_moments(
         How many of the moments stay the first, as they are.
     """
     of_kind = np.column_stack([chunks.heads, chunks.counts - chunks.replayed, chunks.first, chunks.last])
-    held = [np.einsum("mrc,rcd->mrd", each[apart:], of_kind[stage_of]) for each in live]
+    einsums = [np.einsum("mrc,rcd->mrd", item[apart:], of_kind[stage_of]) for item in live]
     working = [] if active is None else [active]
-    order = greatest(np.concatenate([*held, *working], axis=2)) + apart
+    order = greatest(np.concatenate([*einsums, *working], axis=2)) + apart
     ranks = np.arange(len(stage_of))
     told_apart = [chunks.rows[stage_of].reshape(len(ranks), -1)]
     if active is not None:
-        told_apart += [np.moveaxis(each, 1, 0).reshape(len(ranks), -1) for each in held]
+        told_apart += [np.moveaxis(item, 1, 0).reshape(len(ranks), -1) for item in einsums]
     moments, *late = (
         tuple(
             _weighted(chunks, stage_of, passes)
-            for passes in (*each[:apart], *(each[moment, ranks] for moment in order))
+            for passes in (*item[:apart], *(item[moment, ranks] for moment in order))
         )
-        for each in live
+        for item in live
     )
     return replace(
         plan,
@@ -226,13 +226,13 @@ def least_chunks(chunks: StagePlan, stage_of: NDArray[np.int64]) -> StagePlan:
     return StagePlan(**least, counts=counts, index=ranks.astype(float), multiplicity=np.ones(len(ranks)))
 
 
-def greatest(held: Array) -> NDArray[np.int64]:
+def greatest(kept: Array) -> NDArray[np.int64]:
     """Return, rank by rank, the moments of (moments, ranks, quantities) that no other exceeds in every quantity.
 
     Ranks with fewer of them repeat the first.
     """
-    covers: NDArray[np.bool_] = np.all(held[:, None] >= held[None, :], axis=-1)
-    earlier = np.arange(len(held))[:, None] < np.arange(len(held))
+    covers: NDArray[np.bool_] = np.all(kept[:, None] >= kept[None, :], axis=-1)
+    earlier = np.arange(len(kept))[:, None] < np.arange(len(kept))
     beaten = np.any(covers & (~covers.swapaxes(0, 1) | earlier[:, :, None]), axis=0)
     order = np.argsort(beaten, axis=0, kind="stable")[: int((~beaten).sum(axis=0).max())]
     return np.where(np.take_along_axis(beaten, order, axis=0), order[:1], order)

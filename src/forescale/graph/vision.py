@@ -28,25 +28,25 @@ EVERYTHING = Trainable(frozen=("embedding", "attention", "ffn", "moe", "norm", "
 
 def vision_blocks(vision: Vision, sharding: ShardingRules) -> tuple[Block, ...]:
     """Return the patch embedding, the layers by kind, and the projector."""
-    encoder, own = vision.encoder, _layout(vision, sharding, "vision")
-    start = replace(embedding_block(encoder, own), name="vision embedding")
+    encoder, layout = vision.encoder, _layout(vision, sharding, "vision")
+    start = replace(embedding_block(encoder, layout), name="vision embedding")
     layers = (
-        replace(layer_block(encoder, kind, own), name=f"vision {block_name(kind)}")
+        replace(layer_block(encoder, kind, layout), name=f"vision {block_name(kind)}")
         for kind in encoder.layer_kinds
     )
-    found: list[Block] = []
+    blocks: list[Block] = []
     trained = False
     for block in (start, *layers, _projector(vision, sharding)):
         needed, trained = _with_gradients(block, of_input=trained)
-        found.append(needed if sharding.choices.kernels.cuts_vision else _alone(needed))
-    return tuple(found)
+        blocks.append(needed if sharding.choices.kernels.cuts_vision else _alone(needed))
+    return tuple(blocks)
 
 
 def _alone(block: Block) -> Block:
     """Leave out messages between ranks that each have the whole tower."""
 
     def computed(work: Work) -> Work:
-        return tuple(each for each in work if not isinstance(each, Collective))
+        return tuple(item for item in work if not isinstance(item, Collective))
 
     return replace(
         block,
@@ -94,16 +94,16 @@ def _with_gradients(block: Block, *, of_input: bool) -> tuple[Block, bool]:
     for operator in block.operators:
         passes_on = not gradients.isdisjoint(operator.reads)
         is_norm = operator.name in trained and not operator.backward_weight  # whose one pass makes both
-        own = is_norm or bool(operator.backward_weight)
-        if passes_on or own:
+        local = is_norm or bool(operator.backward_weight)
+        if passes_on or local:
             gradients.update(operator.writes)
         operators.append(
             replace(
                 operator,
                 part="vision",
                 backward_input=operator.backward_input if passes_on or is_norm else (),
-                saves=operator.saves if passes_on or own else (),
-                backward_temporaries=operator.backward_temporaries if passes_on or own else (),
+                saves=operator.saves if passes_on or local else (),
+                backward_temporaries=operator.backward_temporaries if passes_on or local else (),
             )
         )
     return replace(block, operators=tuple(operators)), not gradients.isdisjoint(operators[-1].writes)
@@ -111,16 +111,16 @@ def _with_gradients(block: Block, *, of_input: bool) -> tuple[Block, bool]:
 
 def _projector(vision: Vision, sharding: ShardingRules) -> Block:
     """Return the tower's last norm, its projectors, and the writing of their results into the sequence."""
-    encoder, own = vision.encoder, _layout(vision, sharding, "vision")
-    b, h = Builder(sharding=own, part="head"), float(encoder.hidden_size)
-    source = b.tensor("vision.stream", own.tokens() * h)
+    encoder, layout = vision.encoder, _layout(vision, sharding, "vision")
+    b, h = Builder(sharding=layout, part="head"), float(encoder.hidden_size)
+    source = b.tensor("vision.stream", layout.tokens() * h)
     if encoder.final_norm:
         norm(
             b,
             "vision.norm",
             source=source,
             result="vision.result",
-            tokens=own.tokens(),
+            tokens=layout.tokens(),
             width=h,
             kind=encoder.norm,
             narrow=False,

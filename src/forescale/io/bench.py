@@ -135,14 +135,14 @@ def read_bench(path: str | Path) -> BenchArtifact:
     document = parse_mapping(read_text(file), file, parse_json)
     _check_schema(document.get("schema"), file)
     values = {key: value for key, value in document.items() if key != CHECKSUM}
-    given = document.get(CHECKSUM)
-    if given is not None and given != checksum(values):
+    raw = document.get(CHECKSUM)
+    if raw is not None and raw != checksum(values):
         raise ReaderError(
             file,
-            f"its checksum is {shown(given)}, and that of its content {checksum(values)[:8]}…: it was changed after it "
+            f"its checksum is {shown(raw)}, and that of its content {checksum(values)[:8]}…: it was changed after it "
             f'was written; restore or measure it again, or remove the key "{CHECKSUM}" if you changed it on purpose',
         )
-    return replace(build_bench(values, where=str(file)), unchecked=given is None)
+    return replace(build_bench(values, where=str(file)), unchecked=raw is None)
 
 
 def is_same_run(one: BenchArtifact, other: BenchArtifact) -> bool:
@@ -160,20 +160,20 @@ def merged(artifacts: Mapping[str, BenchArtifact]) -> BenchArtifact:
     SpecError
         If two of them contradict each other: in what ran, or on which device.
     """
-    given = tuple(artifacts.values())
+    value = tuple(artifacts.values())
     _check_alike(artifacts)
-    of_run = next((each for each in given if each.config is not None), given[0])
-    peaks = sorted(_rows_of(given, "ranks"), key=lambda rank: rank.peak_reserved_bytes)
+    of_run = next((item for item in value if item.config is not None), value[0])
+    peaks = sorted(_rows_of(value, "ranks"), key=lambda rank: rank.peak_reserved_bytes)
     kept: dict[str, list[float]] = defaultdict(list)
-    for layer in _rows_of(given, "layers"):
+    for layer in _rows_of(value, "layers"):
         kept[layer.kind] += [] if layer.activation_bytes is None else [layer.activation_bytes]
     timed: dict[str, Any] = {
-        key: pooled(_rows_of(given, key)) for key in ("blocks", "steps", "kernels", "collectives")
+        key: pooled(_rows_of(value, key)) for key in ("blocks", "steps", "kernels", "collectives")
     }
     return replace(
         of_run,
-        conditions=_together([each.conditions for each in given]),
-        unchecked=any(each.unchecked for each in given),
+        conditions=_together([item.conditions for item in value]),
+        unchecked=any(item.unchecked for item in value),
         ranks=tuple({(rank.rank, rank.stage): rank for rank in peaks}.values()),
         layers=tuple(
             LayerMeasurement(kind=kind, activation_bytes=median(sizes) if sizes else None)
@@ -184,7 +184,7 @@ def merged(artifacts: Mapping[str, BenchArtifact]) -> BenchArtifact:
 
 
 def _rows_of(artifacts: Iterable[BenchArtifact], key: str) -> list[Any]:
-    return [row for each in artifacts for row in getattr(each, key)]
+    return [row for artifact in artifacts for row in getattr(artifact, key)]
 
 
 def _check_alike(artifacts: Mapping[str, BenchArtifact]) -> None:
@@ -192,9 +192,12 @@ def _check_alike(artifacts: Mapping[str, BenchArtifact]) -> None:
     first: dict[str, tuple[str, object]] = {}
     for name, artifact in artifacts.items():
         run = artifact.config or {}
-        said = {key: run.get(key) for key in RUN} if run else {}
-        said |= {"device": artifact.conditions.device, "way to memory": TRACKED[artifact.conditions.tracked]}
-        for key, value in said.items():
+        message = {key: run.get(key) for key in RUN} if run else {}
+        message |= {
+            "device": artifact.conditions.device,
+            "way to memory": TRACKED[artifact.conditions.tracked],
+        }
+        for key, value in message.items():
             other, known = first.setdefault(key, (name, value)) if value != "" else (name, value)
             if value != known:
                 raise SpecError(
@@ -204,14 +207,16 @@ def _check_alike(artifacts: Mapping[str, BenchArtifact]) -> None:
 
 def _together(several: Sequence[Conditions]) -> Conditions:
     """Return the conditions of several files as one: all words, the largest numbers."""
-    found: dict[str, Any] = {}
-    for each in fields(Conditions):
-        values = [value for one in several if (value := getattr(one, each.name)) != each.default]
+    result: dict[str, Any] = {}
+    for item in fields(Conditions):
+        values = [value for one in several if (value := getattr(one, item.name)) != item.default]
         if values and isinstance(values[0], tuple):
-            found[each.name] = tuple(dict.fromkeys(chain.from_iterable(values)))
+            result[item.name] = tuple(dict.fromkeys(chain.from_iterable(values)))
         elif values:
-            found[each.name] = "; ".join(dict.fromkeys(values)) if isinstance(values[0], str) else max(values)
-    return Conditions(**found)
+            result[item.name] = (
+                "; ".join(dict.fromkeys(values)) if isinstance(values[0], str) else max(values)
+            )
+    return Conditions(**result)
 
 
 def write_bench(artifact: BenchArtifact, path: str | Path) -> None:
@@ -243,10 +248,10 @@ def _section(value: object) -> str:
 def _plain(value: Any) -> Any:  # noqa: ANN401 (a value of an artifact)
     """Return dataclasses as tables, without what they leave out."""
     if is_dataclass(value):
-        given = [
-            each for each in fields(value) if each.name == "op" or getattr(value, each.name) != each.default
+        values = [
+            item for item in fields(value) if item.name == "op" or getattr(value, item.name) != item.default
         ]
-        return {each.name: _plain(getattr(value, each.name)) for each in given}
+        return {item.name: _plain(getattr(value, item.name)) for item in values}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
@@ -254,7 +259,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 (a value of an artifact)
 
 def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
     """Return the artifact that plain values describe."""
-    keys = ("schema", *(each.name for each in fields(BenchArtifact) if each.name != "unchecked"))
+    keys = ("schema", *(item.name for item in fields(BenchArtifact) if item.name != "unchecked"))
     for key in document:
         if key not in keys:
             raise UnknownKeyError(key, where, keys)
@@ -266,32 +271,32 @@ def build_bench(document: Mapping[str, Any], *, where: str) -> BenchArtifact:
     rows = {key: _rows(document, key, where) for key in ROWS}
     rows["layers"], times = _layers(rows["layers"])
     rows["blocks"] = [*rows["blocks"], *times]
-    found: dict[str, Any] = {
-        key: tuple(_row(key, row, f"{where}, {key}[{place}]") for place, row in enumerate(given))
-        for key, given in rows.items()
+    values: dict[str, Any] = {
+        key: tuple(_row(key, row, f"{where}, {key}[{place}]") for place, row in enumerate(value))
+        for key, value in rows.items()
     }
     artifact = BenchArtifact(
         asked=document.get("asked"),
         config=document.get("config"),
         conditions=build(Conditions, document.get("conditions", {}), where=f"{where}, conditions"),
-        **found,
+        **values,
     )
     _check(artifact, where)
     return artifact
 
 
-def _check_schema(found: object, file: Path) -> None:
-    if found == SCHEMA:
+def _check_schema(value: object, file: Path) -> None:
+    if value == SCHEMA:
         return
-    if isinstance(found, str) and found.startswith(FAMILY):
-        number = found.removeprefix(FAMILY)
+    if isinstance(value, str) and value.startswith(FAMILY):
+        number = value.removeprefix(FAMILY)
         newer = (
             "a newer Forescale wrote it" if number.isdecimal() and int(number) > 1 else "nothing reads that"
         )
         raise ReaderError(
-            file, f"its schema is {found}; this version reads {SCHEMA}, and {newer}: update, or measure again"
+            file, f"its schema is {value}; this version reads {SCHEMA}, and {newer}: update, or measure again"
         )
-    raise ReaderError(file, f"it is no bench artifact: its schema must be {SCHEMA}, got {found!r}")
+    raise ReaderError(file, f"it is no bench artifact: its schema must be {SCHEMA}, got {value!r}")
 
 
 def _check(artifact: BenchArtifact, where: str) -> None:
@@ -383,8 +388,8 @@ class KernelTiming(Timed, frozen=True, kw_only=True):
 
     def extents(self) -> dict[str, Any]:
         """Return the fields of the operator."""
-        times = {"op", *(each.name for each in fields(Timed))}
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in times}
+        times = {"op", *(item.name for item in fields(Timed))}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in times}
 
 
 class GemmTiming(KernelTiming, frozen=True, kw_only=True):

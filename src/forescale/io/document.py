@@ -61,10 +61,10 @@ def is_document(text: str | Path) -> bool:
     if not is_file(path):
         return place is not None and path.suffix.lower() == ".json"
     content = parse_json(read_text(path), path) if path.suffix.lower() == ".json" else None
-    found = isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")
-    if place is not None and not found:
+    result = isinstance(content, dict) and str(content.get("schema", "")).startswith("forescale.")
+    if place is not None and not result:
         raise ReaderError(path, f"only what a command printed with --json has layouts by number, #{place}")
-    return found
+    return result
 
 
 def read_layout(text: str | Path) -> dict[str, Any]:
@@ -88,10 +88,12 @@ def read_asked(text: str | Path) -> dict[str, Any]:
     """
     path, place = numbered(text)
     document, layout = _layout(path, place)
-    asked = document.get("question")
-    if not isinstance(asked, Mapping) or layout.get("schema") != PROJECTION:
+    question = document.get("question")
+    if not isinstance(question, Mapping) or layout.get("schema") != PROJECTION:
         raise ReaderError(path, "it does not say what was asked; print it anew with --json")
-    kept = {name: value for name, value in asked.items() if name not in ("space", "objective", "precision")}
+    kept = {
+        name: value for name, value in question.items() if name not in ("space", "objective", "precision")
+    }
     kept |= {"devices": layout["cluster"]["num_devices"], "workload": layout["workload"]}
     return {**kept, "strategy": _even(kept.get("framework"), layout)}
 
@@ -114,14 +116,14 @@ def _layout(path: Path, place: int | None) -> tuple[dict[str, Any], dict[str, An
     document = parse_json(read_text(path), path)
     if isinstance(document, dict):
         refuse_misspelt(document, ("schema", "question", *ROWS), str(path))
-    found = [
+    result = [
         document[key] for key in ROWS if isinstance(document, dict) and isinstance(document.get(key), list)
     ]
-    if not found:
+    if not result:
         if place is not None:
             raise ReaderError(path, f"it is no search, so it has no layout #{place}")
         return document, _spelt(document, path)
-    rows, place = found[0], 1 if place is None else place
+    rows, place = result[0], 1 if place is None else place
     if not 1 <= place <= len(rows):
         raise ReaderError(path, f"it has layouts #1 to #{len(rows)}, not #{place}")
     row = rows[place - 1]
@@ -147,7 +149,7 @@ def _spelt(layout: Any, path: Path) -> Any:  # noqa: ANN401 (JSON)
             if missing := [key for key in known if key not in table]:
                 raise ReaderError(path, f"{name} has no {missing[0]}")
         stages = layout["memory"]["stages"]
-        listed = isinstance(stages, list) and all(isinstance(each, dict) for each in stages)
-        if not stages or not listed or not all("num_layers" in each for each in stages):
+        listed = isinstance(stages, list) and all(isinstance(stage, dict) for stage in stages)
+        if not stages or not listed or not all("num_layers" in stage for stage in stages):
             raise ReaderError(path, "memory.stages must list every pipeline stage with its num_layers")
     return layout

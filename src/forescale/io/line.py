@@ -29,10 +29,10 @@ class Condition(NamedTuple):
     holds: Callable[[Any], bool]
     words: str
 
-    def works(self, asked: Layout | Space) -> bool:
+    def works(self, layout: Layout | Space) -> bool:
         """Return whether it holds of a layout, or of any of a space; None is every value there is."""
-        value = getattr(asked, self.field)
-        if hasattr(asked, "base"):
+        value = getattr(layout, self.field)
+        if hasattr(layout, "base"):
             return value is None or any(map(self.holds, value))
         return self.holds(value)
 
@@ -63,12 +63,12 @@ def told_words(question: Question) -> dict[str, Any]:
     parts = {"model": question.model, "cluster": question.cluster, "framework": question.framework}
     sections = {name: values.pop(name) for name in ("strategy", "workload", "precision")}
 
-    def same(words: Mapping[str, Any]) -> bool:
+    def same(values: Mapping[str, Any]) -> bool:
         try:
-            found = build_question({"strategy": {}, **words, **parts}, where="the question")
+            result = build_question({"strategy": {}, **values, **parts}, where="the question")
         except SpecError:  # a word that others need
             return False
-        return (_read(found.strategy), found.workload) == (_read(question.strategy), question.workload)
+        return (_read(result.strategy), result.workload) == (_read(question.strategy), question.workload)
 
     derived = {name: value for name, value in sections["strategy"].items() if not name.startswith("dp_")}
     if same({**sections, "strategy": derived}):
@@ -82,7 +82,7 @@ def told_words(question: Question) -> dict[str, Any]:
 
 def _read(layout: Layout | None) -> Layout | None:
     """Return a layout with the fields as usual that no formula reads."""
-    idle = {name for name, each in WORKS_UNDER.items() if layout is not None and not each.works(layout)}
+    idle = {name for name, item in WORKS_UNDER.items() if layout is not None and not item.works(layout)}
     return layout if layout is None else replace(layout, **{name: getattr(Layout(), name) for name in idle})
 
 
@@ -97,23 +97,23 @@ def project_line(question: Question, *, model: str | None = None) -> str:
         The file that describes the model, where the catalogue does not have it.
     """
     values = told_words(question)
-    strategy, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
-    words = [_named(values.pop("model"), model or question.model.name)]
+    layout, workload = (dict(values.pop(name, {})) for name in ("strategy", "workload"))
+    parts = [_named(values.pop("model"), model or question.model.name)]
     for option in ("cluster", "devices", "framework", "preset"):
         if (value := values.pop(option, None)) is not None:
-            words += [f"--{option}", _named(value, question.cluster.name)]
+            parts += [f"--{option}", _named(value, question.cluster.name)]
     for option in ("seq_len", "global_batch_size"):
-        words += [_flag(option), str(workload.pop(option))]
+        parts += [_flag(option), str(workload.pop(option))]
     if "tokens" in workload:
-        words += ["--tokens", f"{workload.pop('tokens'):.15g}"]
+        parts += ["--tokens", f"{workload.pop('tokens'):.15g}"]
     for option in OPTIONS:
-        if option in strategy:
-            words += [_flag(option), str(strategy.pop(option))]
-    values |= {"strategy": strategy, "workload": workload}
+        if option in layout:
+            parts += [_flag(option), str(layout.pop(option))]
+    values |= {"strategy": layout, "workload": workload}
     values.pop("space", None)
     for path, value in _leaves(values, ()):
-        words += ["--set", f"{'.'.join(path)}={value if isinstance(value, str) else toml_value(value)}"]
-    return shlex.join(words)
+        parts += ["--set", f"{'.'.join(path)}={value if isinstance(value, str) else toml_value(value)}"]
+    return shlex.join(parts)
 
 
 def _named(value: object, name: str) -> str:

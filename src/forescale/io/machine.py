@@ -53,17 +53,17 @@ class Fields(Struct, frozen=True, kw_only=True):
 
     def stated(self, cluster: Cluster) -> str:
         """Return the defaults of the cluster that was built from these fields, in one sentence; empty for none."""
-        device, words = cluster.device, []
+        device, parts = cluster.device, []
         if "devices_per_node" in self.defaults:
-            words.append(f"{cluster.devices_per_node} devices per node")
+            parts.append(f"{cluster.devices_per_node} devices per node")
         if "tiers" in self.defaults:
-            words += [f"{tier.name} {tier.bandwidth / GB:g} GB/s per device" for tier in cluster.tiers]
-        words += [
+            parts += [f"{tier.name} {tier.bandwidth / GB:g} GB/s per device" for tier in cluster.tiers]
+        parts += [
             f"{name} {getattr(device, name) / scale:g}{unit}"
             for name, (scale, unit) in OPTIONAL.items()
             if name in self.device_defaults
         ]
-        return f"defaults of {cluster.name}: {', '.join(words)}" if words else ""
+        return f"defaults of {cluster.name}: {', '.join(parts)}" if parts else ""
 
 
 def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: Path | None = None) -> Fields:
@@ -84,7 +84,7 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
         values = {"device": dict(values), **({"name": values["name"]} if "name" in values else {})}
     entry = on_base(values, cluster_record, where)
     base, device = values.get("base"), entry.get("device")
-    own = isinstance(device, Mapping) or is_file(device)
+    local = isinstance(device, Mapping) or is_file(device)
     if is_file(device):
         entry["device"] = _device_file(str(device), folder)
     elif isinstance(device, str):
@@ -97,12 +97,12 @@ def cluster_fields(values: Mapping[str, Any], *, where: str, name: str, folder: 
         inside = {"base": below, **device} if below else device
         shown = resolve_device_name(below) if isinstance(below, str) else name
         entry["device"] = {"name": shown, **on_base(inside, device_record, f"{where}, device")}
-        own = not below
+        local = not below
     if base is not None and "tiers" not in values and "devices_per_node" in values:
         before, now = cluster_record(base)["devices_per_node"], values["devices_per_node"]
         entry["tiers"] = tiers_of_node(entry["tiers"], before, now, where)
     entry = {"name": resolve_cluster_name(base) if isinstance(base, str) else name, **entry}
-    return _completed(entry) if own and base is None else Fields(values=entry)
+    return _completed(entry) if local and base is None else Fields(values=entry)
 
 
 def is_device(values: Mapping[str, Any]) -> bool:
@@ -117,13 +117,13 @@ def is_file(device: object) -> bool:
 
 def on_base(values: Mapping[str, Any], record: Callable[[str], Any], where: str) -> dict[str, Any]:
     """Return `values` laid over the catalogue entry that their `base` names, if they have one."""
-    own = _plain({key: value for key, value in values.items() if key != "base"})
+    plain = _plain({key: value for key, value in values.items() if key != "base"})
     base = values.get("base")
     if base is None:
-        return own
+        return plain
     if not isinstance(base, str):
         raise SpecError(f"{where}: base must be a catalogue name, got {base!r}")
-    return deep_merge(_plain(record(base)), own)
+    return deep_merge(_plain(record(base)), plain)
 
 
 def tiers_of_node(
@@ -144,19 +144,19 @@ def tiers_of_node(
             f"{where}: devices_per_node is {now}, but no tier of the base joins devices inside a node; {fix}"
         )
         raise SpecError(msg)
-    found: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
     for tier in tiers:
         size = now if tier["size"] == before else tier["size"]
         if size and size % now and now % size:
             joins = f"tier {tier['name']!r} of the base joins {size} devices"
             raise SpecError(f"{where}: {joins}, which nodes of {now} do not fill evenly; {fix}")
-        if not size or size > (found[-1]["size"] if found else 1):
-            found.append({**tier, "size": size})
-    return found
+        if not size or size > (values[-1]["size"] if values else 1):
+            values.append({**tier, "size": size})
+    return values
 
 
-def _device_file(given: str, folder: Path | None) -> dict[str, Any]:
-    file = (folder or Path()) / place_of(given)
+def _device_file(text: str, folder: Path | None) -> dict[str, Any]:
+    file = (folder or Path()) / place_of(text)
     return {"name": file.stem, **on_base(load_mapping(file), device_record, str(file))}
 
 

@@ -69,26 +69,26 @@ def read_costs(values: object, cluster: Cluster, *, where: str, folder: Path | N
     """
     if not isinstance(values, Mapping):
         raise SpecError(f"{where}: cost must be a table ([cost]), got {values!r}")
-    given = dict(values)
-    given |= {
-        name: [given[name]] for name in ("measurements", "benchmarks") if isinstance(given.get(name), str)
+    value = dict(values)
+    value |= {
+        name: [value[name]] for name in ("measurements", "benchmarks") if isinstance(value.get(name), str)
     }
-    section = build(CostSection, given, where=f"{where}, cost")
+    section = build(CostSection, value, where=f"{where}, cost")
     start = folder or Path()
     files = tuple(str(start / place_of(text)) for text in section.measurements)
-    found = [read_measurements(path, cluster.device) for path in files]
-    measurements = Measurements.joined(found) if found else None
+    result = [read_measurements(path, cluster.device) for path in files]
+    measurements = Measurements.joined(result) if result else None
     if measurements is not None:
         measurements.check(cluster)
     calibration = None if section.calibration is None else str(start / place_of(section.calibration))
-    own = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
+    calibrations = Calibrations() if calibration is None else says_lines(read_calibrations)(calibration)
     return Costs(
         compute=section.compute,
         clock_hz=None if section.device_clock_mhz is None else section.device_clock_mhz * MHZ,
-        calibration=own.runs,
+        calibration=calibrations.runs,
         measurements=measurements,
-        kernels=own.kernels,
-        links=own.links,
+        kernels=calibrations.kernels,
+        links=calibrations.links,
         calibration_file=calibration,
         measurement_files=files,
         benchmark_files=tuple(str(start / place_of(text)) for text in section.benchmarks),
@@ -153,8 +153,8 @@ def read_measurements(
             from forescale.io.profile import is_profile, read_profile
 
             if is_profile(file):
-                found = read_profile(file, devices_per_node=ranks_per_node or NODE)
-                return of_profile(found, device, file)
+                profile = read_profile(file, devices_per_node=ranks_per_node or NODE)
+                return of_profile(profile, device, file)
             return of_artifact(read_bench(file), file)
         case ".csv":
             return _of_table(file, device, cluster)
@@ -167,16 +167,16 @@ def read_measurements(
             raise ReaderError(file, f"the suffix {suffix!r} is not one of {', '.join(SUFFIXES)}")
 
 
-def of_profile(found: Profile, device: Device, file: Path) -> Measurements:
+def of_profile(profile: Profile, device: Device, file: Path) -> Measurements:
     """Return the kernels and collectives that were recorded of a run on a device."""
-    if not found.kernels and not found.collectives:
+    if not profile.kernels and not profile.collectives:
         raise ReaderError(file, "it has neither kernels nor collectives to look up")
-    notes = check_device(found, device, file)
+    notes = check_device(profile, device, file)
     return Measurements(
         source=file.name,
         device=device.name,
-        kernels=found.kernels,
-        collectives=found.collectives,
+        kernels=profile.kernels,
+        collectives=profile.collectives,
         notes=notes,
     )
 
@@ -209,16 +209,16 @@ def artifact_notes(bench: BenchArtifact, name: str) -> tuple[str, ...]:
 
 def _of_table(file: Path, device: Device, cluster: str) -> Measurements:
     """Return the rows of one device, those that time one operator and nothing besides."""
-    found = read_table(file).rows
-    names = {row.text("hardware") for row in found}
-    own = sorted(
+    result = read_table(file).rows
+    names = {row.text("hardware") for row in result}
+    local = sorted(
         name
         for name in names
         if name and (catalogue_name(name) == device.name or name.casefold() == cluster.casefold())
     )
-    rows = read_kernels(file, dict.fromkeys(own, device))
+    rows = read_kernels(file, dict.fromkeys(local, device))
     kernels = tuple((row.ops[0], row.seconds) for row in rows if len(row.ops) == 1 and not row.extra)
-    timed = sorted({row.text("hardware") for row in found if row.text("kind") == "collective"} & set(own))
+    timed = sorted({row.text("hardware") for row in result if row.text("kind") == "collective"} & set(local))
     collectives = tuple(row for name in timed for row in read_collectives(file, name))
     if not kernels and not collectives:
         others = ", ".join(sorted(name for name in names if name)) or "none"
@@ -272,17 +272,19 @@ def read_nccl_tests(
     results = list(_results(path, lines))
     if not results:
         raise ReaderError(path, "no results; a table with size, time, algbw and busbw is expected")
-    found = _kind(lines)
+    result = _kind(lines)
     hosts, device = _ranks(lines)
     ranks = _agreed(path, "num_ranks", sum(hosts.values()) or None, num_ranks)
     per_node = _agreed(path, "ranks_per_node", max(hosts.values(), default=None), ranks_per_node)
-    chosen: CollectiveKind = _agreed(path, "kind", found, kind)
-    rows, wrong = _rows(results, kind=chosen, num_ranks=ranks, ranks_per_node=per_node, source=path.stem)
+    collective_kind: CollectiveKind = _agreed(path, "kind", result, kind)
+    rows, wrong = _rows(
+        results, kind=collective_kind, num_ranks=ranks, ranks_per_node=per_node, source=path.stem
+    )
     if not rows:
         problem = f"all of its {wrong} results are wrong" if wrong else "all of its messages have no bytes"
         raise ReaderError(path, f"no row counts: {problem}")
     return NcclTestsRun(
-        kind=chosen,
+        kind=collective_kind,
         device=device,
         num_ranks=ranks,
         ranks_per_node=per_node,
@@ -294,16 +296,16 @@ def read_nccl_tests(
 T = TypeVar("T")
 
 
-def _agreed(path: Path, name: str, found: T | None, given: T | None) -> T:
-    if found is None and given is None:
+def _agreed(path: Path, name: str, result: T | None, values: T | None) -> T:
+    if result is None and values is None:
         raise ReaderError(
             path,
             f"the log does not say {name}; keep what the test prints of its ranks, or give "
             f"--{name.replace('_', '-')}",
         )
-    if found is not None and given is not None and found != given:
-        raise ReaderError(path, f"the log says {name} is {found}, but {given} was given")
-    value = given if found is None else found
+    if result is not None and values is not None and result != values:
+        raise ReaderError(path, f"the log says {name} is {result}, but {values} was given")
+    value = values if result is None else result
     assert value is not None
     return value
 
@@ -367,25 +369,25 @@ def _results(path: Path, lines: list[str]) -> Iterator[tuple[float, float, str]]
     """
     headed, rooted, reduced = False, False, True
     for number, line in enumerate(lines, 1):
-        words = line.split()
-        if "size" in words and "time" in words:
-            headed, rooted, reduced = True, "root" in words, "redop" in words
+        parts = line.split()
+        if "size" in parts and "time" in parts:
+            headed, rooted, reduced = True, "root" in parts, "redop" in parts
             continue
-        if "(elements)" in words and "(us)" not in words:
+        if "(elements)" in parts and "(us)" not in parts:
             raise ReaderError(path, f"line {number}: times are in µs, as nccl-tests prints them: (us)")
-        if len(words) < 3 or None in map(whole_of, words[:2]) or _NUMBER.match(words[2]):
+        if len(parts) < 3 or None in map(whole_of, parts[:2]) or _NUMBER.match(parts[2]):
             continue
         # size count type [redop [root]] time algbw busbw wrong ...
-        start = 3 if len(words) > 3 and _NUMBER.match(words[3]) else 3 + reduced + rooted
-        values = words[start:]
+        start = 3 if len(parts) > 3 and _NUMBER.match(parts[3]) else 3 + reduced + rooted
+        values = parts[start:]
         if len(values) >= 4 and all(_NUMBER.match(value) for value in values[:3]):
-            size, time_us = float(words[0]), float(values[0])
+            size, time_us = float(parts[0]), float(values[0])
             if size and not 0 < time_us < MOST:
                 raise ReaderError(
                     path, f"line {number}: a message takes more than 0 µs, got {shown(values[0])}"
                 )
             yield size, time_us, values[3]
-        elif headed and _TYPE.match(words[2]):
+        elif headed and _TYPE.match(parts[2]):
             raise ReaderError(
-                path, f"line {number}: the row of {words[0]} bytes has no time: {shown(line.strip())}"
+                path, f"line {number}: the row of {parts[0]} bytes has no time: {shown(line.strip())}"
             )

@@ -147,29 +147,29 @@ def cluster_of(text: str, num_devices: int | None = None, *, folder: Path | None
 
 def devices_told(values: Mapping[str, Any], folder: Path | None = None) -> object:
     """Return how many devices a question says there are; where it counts nothing, its cluster's table or file."""
-    given = values.get("cluster")
+    cluster = values.get("cluster")
     if values.get("devices") is not None or values.get("nodes") is not None:
         return values.get("devices")
-    if isinstance(given, Cluster):
-        return given.num_devices
-    if isinstance(given, str):
-        file = file_of(given, folder, known=is_cluster_name(given))
-        given = None if file is None else load_mapping(file)
-    return given.get("num_devices") if isinstance(given, Mapping) else None
+    if isinstance(cluster, Cluster):
+        return cluster.num_devices
+    if isinstance(cluster, str):
+        file = file_of(cluster, folder, known=is_cluster_name(cluster))
+        cluster = None if file is None else load_mapping(file)
+    return cluster.get("num_devices") if isinstance(cluster, Mapping) else None
 
 
-def model_given(given: object, where: str, folder: Path | None = None) -> Model:
+def model_given(value: object, where: str, folder: Path | None = None) -> Model:
     """Return the model that was given as a value, name, file or table; `where` it was written, for messages.
 
     A table has the fields of `Model`, over `base` if it has one, or the keys of a Hugging Face configuration.
     """
-    if isinstance(given, Model):
-        return given
-    if isinstance(given, str):
-        return model_of(given, folder=folder)
-    if not isinstance(given, Mapping):
-        raise SpecError(f"{where}: model must be a name, a file or a table, got {shown(given)}")
-    values = dict(given)
+    if isinstance(value, Model):
+        return value
+    if isinstance(value, str):
+        return model_of(value, folder=folder)
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: model must be a name, a file or a table, got {shown(value)}")
+    values = dict(value)
     if HUGGINGFACE_KEYS & values.keys():
         return _of_huggingface(values, f"{where}, model")
     base = values.pop("base", None)
@@ -185,15 +185,15 @@ def model_given(given: object, where: str, folder: Path | None = None) -> Model:
 
 def _repeated(layers: Sequence[Any], where: str) -> list[Any]:
     """Return one entry per layer, from entries that may have a `count` of equal layers in a row."""
-    found: list[Any] = []
+    values: list[Any] = []
     for index, entry in enumerate(layers):
         if not isinstance(entry, Mapping) or "count" not in entry:
-            found.append(entry)
+            values.append(entry)
             continue
         count = within(entry["count"], LAYERS, f"{where}: layers.{index}.count", whole=True)
-        found += [{key: value for key, value in entry.items() if key != "count"}] * count
-        within(len(found), LAYERS, f"{where}: number of layers", whole=True)
-    return found
+        values += [{key: value for key, value in entry.items() if key != "count"}] * count
+        within(len(values), LAYERS, f"{where}: number of layers", whole=True)
+    return values
 
 
 def _of_huggingface(config: Mapping[str, Any], where: str) -> Model:
@@ -203,20 +203,22 @@ def _of_huggingface(config: Mapping[str, Any], where: str) -> Model:
     return checked_model(read_huggingface(config, name=name, where=where).model, where=where)
 
 
-def cluster_given(given: object, where: str, folder: Path | None = None, *, config: object = None) -> Cluster:
+def cluster_given(
+    values: object, where: str, folder: Path | None = None, *, config: object = None
+) -> Cluster:
     """Return the cluster that was given as a value, name, file or table, with the network of a hardware configuration.
 
     Its size is still to be set. `where` says where it was written, for messages.
     """
-    if isinstance(given, Cluster):
-        cluster = given
-    elif isinstance(given, str):
-        cluster = cluster_of(given, folder=folder)
-    elif isinstance(given, Mapping):
-        inside = {key: value for key, value in given.items() if key != "num_devices"}
+    if isinstance(values, Cluster):
+        cluster = values
+    elif isinstance(values, str):
+        cluster = cluster_of(values, folder=folder)
+    elif isinstance(values, Mapping):
+        inside = {key: value for key, value in values.items() if key != "num_devices"}
         cluster = build_cluster(inside, 1, where=f"{where}, cluster", name="cluster", folder=folder)
     else:
-        raise SpecError(f"{where}: cluster must be a name, a file or a table, got {shown(given)}")
+        raise SpecError(f"{where}: cluster must be a name, a file or a table, got {shown(values)}")
     if config is None:
         return cluster
     if not isinstance(config, str):
@@ -224,23 +226,23 @@ def cluster_given(given: object, where: str, folder: Path | None = None, *, conf
     return read_hardware_config((folder or Path()) / place_of(config)).applied(cluster)
 
 
-def framework_given(given: object, where: str) -> Framework | None:
+def framework_given(value: object, where: str) -> Framework | None:
     """Return the framework that was given as a value or name; `where` it was written, for messages."""
-    if given is None or isinstance(given, Framework):
-        return given
-    if not isinstance(given, str):
+    if value is None or isinstance(value, Framework):
+        return value
+    if not isinstance(value, str):
         raise SpecError(
-            f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(given)}"
+            f"{where}: framework must be a name, such as torchtitan or nemo@24.07; got {shown(value)}"
         )
-    return load_framework(given)
+    return load_framework(value)
 
 
-def failures_given(given: object, folder: Path | None) -> object:
+def failures_given(value: object, folder: Path | None) -> object:
     """Return rates of failure as `operations.failures` has them; those that a file counted are read."""
-    if not isinstance(given, str):
-        return given
-    path = file_of(given, folder, known=given in packaged("operations")["failures"])
-    return given if path is None else read_failures(path)
+    if not isinstance(value, str):
+        return value
+    path = file_of(value, folder, known=value in packaged("operations")["failures"])
+    return value if path is None else read_failures(path)
 
 
 def build_operations(values: Mapping[str, Any], where: str, folder: Path | None = None) -> Operations:
@@ -355,34 +357,34 @@ def build_cluster(
     if values.get("base") is None:
         _refuse_name_alone(values, Cluster, cluster_names(), where)
     entry = cluster_fields(values, where=where, name=name, folder=folder).values
-    given = entry.setdefault("num_devices", num_devices or 1)
-    if num_devices not in (None, given):
+    value = entry.setdefault("num_devices", num_devices or 1)
+    if num_devices not in (None, value):
         raise SpecError(
-            f"{where}: it says {given} devices, but {num_devices} were asked for; leave one of them out"
+            f"{where}: it says {value} devices, but {num_devices} were asked for; leave one of them out"
         )
     cluster = build(Cluster, entry, where=where)
-    told = [tier.parameters.algorithms or () for tier in cluster.tiers if tier.parameters is not None]
-    for algorithm in chain.from_iterable(told):
+    algorithms = [tier.parameters.algorithms or () for tier in cluster.tiers if tier.parameters is not None]
+    for algorithm in chain.from_iterable(algorithms):
         if algorithm not in ALGORITHM_NAMES:
             raise UnknownNameError("collective algorithm", algorithm, ALGORITHM_NAMES)
     return cluster
 
 
-def cluster_notes(given: object, where: str, folder: Path | None = None) -> tuple[Note, ...]:
+def cluster_notes(value: object, where: str, folder: Path | None = None) -> tuple[Note, ...]:
     """Return what a short name of a cluster means, or which defaults a file or table of one has."""
     name, place = "cluster", folder
-    if isinstance(given, str):
-        file = file_of(given, folder, known=is_cluster_name(given))
+    if isinstance(value, str):
+        file = file_of(value, folder, known=is_cluster_name(value))
         if file is None:
-            return _cluster_said(meaning_of(given))
-        given, name, place = load_mapping(file), file.stem, file.parent
-        if is_hardware_config(given):
+            return _cluster_said(meaning_of(value))
+        value, name, place = load_mapping(file), file.stem, file.parent
+        if is_hardware_config(value):
             return ()
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         return ()
-    found = cluster_fields(given, where=where, name=name, folder=place)
-    base = given.get("base")
-    stated = found.stated(build_cluster(given, None, where=where, name=name, folder=place))
+    result = cluster_fields(value, where=where, name=name, folder=place)
+    base = value.get("base")
+    stated = result.stated(build_cluster(value, None, where=where, name=name, folder=place))
     return _cluster_said(meaning_of(base) if isinstance(base, str) else "", stated)
 
 

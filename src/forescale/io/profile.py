@@ -94,14 +94,14 @@ def read_profile(path: str | Path, *, devices_per_node: int) -> Profile:
     events = document.get("traceEvents") if isinstance(document, Mapping) else None
     if not isinstance(events, list):
         raise ReaderError(file, "it is no trace of torch.profiler: it has no list traceEvents")
-    events = [each for each in events if isinstance(each, Mapping)]
+    events = [event for event in events if isinstance(event, Mapping)]
     _check(events, file)
-    found = _trace(events, devices_per_node)
-    if not (found.kernels or found.collectives or found.step_s or found.update_s or found.ranks):
+    trace = _trace(events, devices_per_node)
+    if not (trace.kernels or trace.collectives or trace.step_s or trace.update_s or trace.ranks):
         raise ReaderError(
             file, "nothing of it is a measurement; record with torch.profiler's record_shapes=True and step()"
         )
-    return replace(found, devices=_device_names(document, file))
+    return replace(trace, devices=_device_names(document, file))
 
 
 def _device_names(document: Event, file: Path) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def _trace(events: Sequence[Event], devices_per_node: int) -> Profile:
         for event in events
         if event.get("name") == "[memory]" and (args := _args(event)).get("Device Type")
     ]
-    allocated, reserved = (max((each[index] for each in peaks), default=0) for index in (0, 1))
+    allocated, reserved = (max((peak[index] for peak in peaks), default=0) for index in (0, 1))
     peak = RankPeak(peak_allocated_bytes=allocated, peak_reserved_bytes=max(reserved, allocated))
     return Profile(
         kernels=_kernels(events),
@@ -200,20 +200,20 @@ def _args(event: Event) -> Mapping[str, Any]:
 
 
 def _seconds(event: Event) -> float:
-    given = event.get("dur")
-    return given * MICRO if isinstance(given, int | float) and given > 0 else 0.0
+    dur = event.get("dur")
+    return dur * MICRO if isinstance(dur, int | float) and dur > 0 else 0.0
 
 
 def _annotated(events: Sequence[Event], start: str) -> float | None:
     """Return the median of what is annotated with a name; on the device where it is there as well."""
     for category in ("gpu_user_annotation", "user_annotation"):
-        found = [
+        seconds = [
             _seconds(event)
             for event in events
             if event.get("cat") == category and str(event.get("name")).startswith(start)
         ]
-        if found:
-            return median(found)
+        if seconds:
+            return median(seconds)
     return None
 
 
@@ -241,7 +241,7 @@ def _shaped(read: Reader, event: Event) -> Compute | None:
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
-    dtype = next((TYPES[each.lower()] for each in types if str(each).lower() in TYPES), None)
+    dtype = next((TYPES[type_.lower()] for type_ in types if str(type_).lower() in TYPES), None)
     try:
         return None if dtype is None else read(str(event["name"]), dims, dtype, args)
     except (IndexError, KeyError, ValueError, TypeError):
@@ -253,7 +253,7 @@ def _product(name: str, dims: list[Any], dtype: str, args: Mapping[str, Any]) ->
     one, other = dims[1:3] if "add" in name else dims[:2]
     batch = float(one[0]) if len(one) == 3 else 1.0
     (m, k), n = one[-2:], other[-1]
-    if not all(0 < each < inf for each in (batch, m, n, k)):
+    if not all(0 < item < inf for item in (batch, m, n, k)):
         raise ValueError
     return Gemm(m=float(m), n=float(n), k=float(k), batch=batch, dtype=dtype)
 
@@ -264,7 +264,11 @@ def _attention(name: str, dims: list[Any], dtype: str, args: Mapping[str, Any]) 
     query, key, value = dims[1:4] if backward else dims[:3]
     batch, heads, length, width = map(float, query)
     _, kv_heads, kv_len, _ = map(float, key)
-    flags = [each for each in args.get("Concrete Inputs", ()) if each in ("True", "False")]
+    flags = [
+        Concrete_Input
+        for Concrete_Input in args.get("Concrete Inputs", ())
+        if Concrete_Input in ("True", "False")
+    ]
     later = not backward and any(kind in name for kind in LATER_FLAG)
     causal = (flags[1 if later else 0] == "True") if len(flags) > later else True
     everything = length * kv_len
@@ -363,30 +367,31 @@ def _peaks(content: Event, file: Path) -> tuple[RankPeak, ...]:
     traces = content.get("device_traces") or []
     if not isinstance(traces, list):
         raise ReaderError(file, f"device_traces must be a list, got {shown(traces)}")
-    held: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    values: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for place, segment in enumerate(segments):
         where = f"segments[{place}]"
         sizes = [_whole(segment, key, where, file, SIZE) for key in ("allocated_size", "total_size")]
-        ends = held[_whole({"device": 0, **segment}, "device", where, file, PLACE)]
+        ends = values[_whole({"device": 0, **segment}, "device", where, file, PLACE)]
         ends[:] = [before + size for before, size in zip(ends, sizes, strict=True)]
-    found = []
-    for device in sorted({*held, *range(len(traces))}):
+    result = []
+    for device in sorted({*values, *range(len(traces))}):
         where = f"device_traces[{device}]"
         trace = _tables(traces[device], where, file) if device < len(traces) else []
         allocated, reserved = (
-            _highest(end, list(_changed(trace, which, where, file))) for which, end in enumerate(held[device])
+            _highest(end, list(_changed(trace, which, where, file)))
+            for which, end in enumerate(values[device])
         )
         if reserved or allocated:
-            found.append(
+            result.append(
                 RankPeak(
                     rank=device,
                     peak_allocated_bytes=allocated,
                     peak_reserved_bytes=max(reserved, allocated),
                 )
             )
-    if not found:
+    if not result:
         raise ReaderError(file, "it has no memory: nothing was allocated when it was taken")
-    return tuple(found)
+    return tuple(result)
 
 
 def _tables(rows: object, where: str, file: Path) -> list[Event]:

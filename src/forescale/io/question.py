@@ -170,8 +170,10 @@ def with_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     for override in overrides if several else (overrides,):
         path, equals, text = str(override).partition("=")
         keys = [key.strip() for key in path.split(".")]
+        if keys[0] == "layout":
+            keys[0] = "strategy"
         if not equals or not all(keys):
-            like = "section.key=value, such as strategy.tp=4"
+            like = "section.key=value, such as layout.tp=4"
             raise SpecError(f"the override {override!r} must look like {like}")
         _set(changed, keys, _literal(text.strip()), str(override))
     return spelt_out(changed)
@@ -206,10 +208,10 @@ def build_question(
     cluster, origin = sized_cluster(values, cluster, where, folder, layout=layout)
     if framework is not None:
         searched = strategy is None and isinstance(space.get("base"), Mapping)
-        given = space["base"] if searched else strategy or {}
-        words, workload = framework.completed(given, workload, model, cluster)
-        notes += () if searched else microbatch_note(given, words, framework.label)
-        strategy, space = (None, {**space, "base": words}) if searched else (words, space)
+        base = space["base"] if searched else strategy or {}
+        parts, workload = framework.completed(base, workload, model, cluster)
+        notes += () if searched else microbatch_note(base, parts, framework.label)
+        strategy, space = (None, {**space, "base": parts}) if searched else (parts, space)
     work = build(Workload, workload, where=f"{where}, workload")
     question = Question(
         model=model,
@@ -245,14 +247,14 @@ def benches_of(question: Question) -> tuple[Bench, ...]:
     """
     from forescale.io.bench import BenchArtifact, is_same_run
 
-    found = {file: _measured(file, question) for file in map(Path, question.costs.benchmark_files)}
-    own = {file: each for file, each in found.items() if isinstance(each, BenchArtifact)}
+    result = {file: _measured(file, question) for file in map(Path, question.costs.benchmark_files)}
+    local = {file: item for file, item in result.items() if isinstance(item, BenchArtifact)}
     benches = []
-    for file, each in found.items():
-        if not isinstance(each, BenchArtifact):
-            benches.append(each)
+    for file, item in result.items():
+        if not isinstance(item, BenchArtifact):
+            benches.append(item)
             continue
-        same_run = {path: other for path, other in own.items() if is_same_run(other, each)}
+        same_run = {path: other for path, other in local.items() if is_same_run(other, item)}
         if file == [*same_run][-1]:
             benches.append(_bench(same_run, question))
     return tuple(benches)
@@ -278,14 +280,14 @@ def _bench(files: Mapping[Path, BenchArtifact], target: Question) -> Bench:
     from forescale.io.bench import merged
     from forescale.restore import Bench
 
-    file, names = next(iter(files)), ", ".join(each.name for each in files)
-    artifact = merged({str(each): found for each, found in files.items()})
+    file, names = next(iter(files)), ", ".join(file.name for file in files)
+    artifact = merged({str(item): file for item, file in files.items()})
     where = artifact.conditions
     tracked = "tracked on fake tensors" if where.tracked else ""
-    told = [text for text in (where.software, where.date, tracked) if text]
+    texts = [text for text in (where.software, where.date, tracked) if text]
     return Bench(
         question=measured_question(artifact, target, where=names, folder=file.parent),
-        source=f"{names} ({', '.join(told)})" if told else names,
+        source=f"{names} ({', '.join(texts)})" if texts else names,
         is_tracked=where.tracked,
         blocks=artifact.blocks,
         steps=artifact.steps,
@@ -307,19 +309,19 @@ def _profiled(file: Path, target: Question) -> Bench:
         raise SpecError(
             f"{file.name} does not say of which layout it is, and a search has none; project the layout that was run"
         )
-    found = read_profile(file, devices_per_node=target.cluster.devices_per_node)
+    profile = read_profile(file, devices_per_node=target.cluster.devices_per_node)
     device = target.cluster.device
-    notes = check_device(found, device, file)
-    check_run(found, target, file)
-    update, step = found.update_s, found.step_s
+    notes = check_device(profile, device, file)
+    check_run(profile, target, file)
+    update, step = profile.update_s, profile.step_s
     count = target.workload.global_batch_size // (target.layout.dp * target.layout.micro_batch_size)
     return Bench(
         question=target.simulated,
         source=file.name,
         blocks=() if update is None else (BlockTiming(kind=WHOLE, part="update", seconds=update),),
         steps=() if step is None else (StepTiming(num_microbatches=count, seconds=step),),
-        ranks=found.ranks,
-        measurements=of_profile(found, device, file) if found.kernels or found.collectives else None,
+        ranks=profile.ranks,
+        measurements=of_profile(profile, device, file) if profile.kernels or profile.collectives else None,
         notes=notes,
     )
 
@@ -343,14 +345,14 @@ def measured_question(bench: BenchArtifact, target: Question, *, where: str, fol
             f"{where} measured {ran.model.name}; the question is about {target.model.name}: its layers, but for "
             "their number and that of their experts, must have been measured"
         )
-    for what, measured, asked in (
+    for what, measured, question in (
         ("on", ran.cluster.device.name, target.cluster.device.name),
         ("in", ran.workload.precision.compute, target.workload.precision.compute),
         ("with activations in", ran.workload.precision.activations, target.workload.precision.activations),
     ):
-        if measured != asked:
+        if measured != question:
             raise SpecError(
-                f"{where} was measured {what} {measured}; the question is {what} {asked}: measure there"
+                f"{where} was measured {what} {measured}; the question is {what} {question}: measure there"
             )
     return ran
 
@@ -373,30 +375,30 @@ def build_layout(values: Mapping[str, Any], num_devices: int, *, where: str, sit
     dp_shard if states are sharded (zero of 1 or more) or experts fold over it, else dp_replicate, which is at least the
     number of `sites` that train by themselves.
     """
-    given = build(Layout, values, where=f"{where}, strategy")
-    fixed = given.tp * given.cp * given.pp
+    value = build(Layout, values, where=f"{where}, strategy")
+    fixed = value.tp * value.cp * value.pp
     if "dp_replicate" in values and "dp_shard" in values:
-        return given
-    shards = given.zero > 0 or given.ep * given.etp > 1
+        return value
+    shards = value.zero > 0 or value.ep * value.etp > 1
     free = "dp_shard" if "dp_replicate" in values or ("dp_shard" not in values and shards) else "dp_replicate"
     least = 1 if "dp_replicate" in values else sites
-    fixed *= given.dp * least
+    fixed *= value.dp * least
     if num_devices % fixed:
         below, above = num_devices // fixed * fixed, -(-num_devices // fixed) * fixed
         nearest = f"are {below} or {above}" if below else f"is {above}"
         raise SpecError(
             f"{where}, strategy: the number of devices, {num_devices}, is no multiple of the {fixed} that "
-            f"tp {given.tp}, cp {given.cp}, pp {given.pp} and the data parallel degree given need; "
+            f"tp {value.tp}, cp {value.cp}, pp {value.pp} and the data parallel degree given need; "
             f"the nearest {nearest}"
         )
-    found = {"dp_replicate": given.dp_replicate * least}
-    found[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
-    return build(Layout, {**values, **found}, where=f"{where}, strategy")
+    result = {"dp_replicate": value.dp_replicate * least}
+    result[free] = num_devices // fixed * (least if free == "dp_replicate" else 1)
+    return build(Layout, {**values, **result}, where=f"{where}, strategy")
 
 
 def question_values(question: Question) -> dict[str, Any]:
     """Return a question as the plain values of a plan file: names that the catalogue knows, else fields."""
-    strategy, workload = _words(question)
+    layout, workload = _words(question)
     precision = workload.pop("precision", {})
     described = asdict(question.cluster)
     values: dict[str, Any] = {
@@ -410,7 +412,7 @@ def question_values(question: Question) -> dict[str, Any]:
         values["framework"] = question.framework.label
     if question.strategy is not None:
         degrees = {"dp_replicate": question.strategy.dp_replicate, "dp_shard": question.strategy.dp_shard}
-        values["strategy"] = {**degrees, **strategy}
+        values["strategy"] = {**degrees, **layout}
     if operations := _changed(question.operations):
         values["operations"] = operations
     if cost := cost_values(question.costs):
@@ -418,7 +420,7 @@ def question_values(question: Question) -> dict[str, Any]:
     limits = {name: getattr(question, name) for name in _LIMITS if getattr(question, name) != _LIMITS[name]}
     space = _space_values(question.space)
     if question.strategy is None and question.framework is not None:
-        space["base"] = strategy
+        space["base"] = layout
     return (
         values | limits | {"workload": workload, "precision": precision} | ({"space": space} if space else {})
     )
@@ -429,47 +431,47 @@ _LIMITS = MappingProxyType({"objective": "step_time", "max_memory": None, "safe"
 
 
 def _limits(values: Mapping[str, Any], where: str, device: Device) -> dict[str, Any]:
-    found = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
-    if found["objective"] not in get_args(Objective):
+    result = dict(_LIMITS) | {name: values[name] for name in _LIMITS if name in values}
+    if result["objective"] not in get_args(Objective):
         raise SpecError(
-            f"{where}: objective must be {' or '.join(get_args(Objective))}, got {shown(found['objective'])}"
+            f"{where}: objective must be {' or '.join(get_args(Objective))}, got {shown(result['objective'])}"
         )
-    if not isinstance(found["safe"], bool):
-        raise SpecError(f"{where}: safe must be true or false, got {shown(found['safe'])}")
-    if (limit := found["max_memory"]) is not None:
-        found["max_memory"] = device.limit_of(limit, f"{where}: max_memory")
-    return found
+    if not isinstance(result["safe"], bool):
+        raise SpecError(f"{where}: safe must be true or false, got {shown(result['safe'])}")
+    if (limit := result["max_memory"]) is not None:
+        result["max_memory"] = device.limit_of(limit, f"{where}: max_memory")
+    return result
 
 
 def _space(values: Mapping[str, Any], where: str) -> Space:
     """Return the space of a plan; rules are named as frameworks have them."""
-    given = {
-        name: [None if each == _UNCHANGED else each for each in value] if isinstance(value, list) else value
+    raw = {
+        name: [None if item == _UNCHANGED else item for item in value] if isinstance(value, list) else value
         for name, value in values.items()
     }
-    rules = tuple(map(_rule, names_of(given.pop("rules", None), f"{where}, space: rules")))
-    return replace(build(Space, given, where=f"{where}, space"), rules=rules)
+    rules = tuple(map(_rule, names_of(raw.pop("rules", None), f"{where}, space: rules")))
+    return replace(build(Space, raw, where=f"{where}, space"), rules=rules)
 
 
 def _space_values(space: Space) -> dict[str, Any]:
     """Return the dimensions of a space that are not as usual."""
-    found = _changed(replace(space, rules=()))
+    changed = _changed(replace(space, rules=()))
     rules = [rule.name for rule in space.rules]
-    words = {
-        name: [_UNCHANGED if each is None else each for each in value] if isinstance(value, tuple) else value
-        for name, value in found.items()
+    parts = {
+        name: [_UNCHANGED if item is None else item for item in value] if isinstance(value, tuple) else value
+        for name, value in changed.items()
     }
-    return words | ({"rules": rules} if rules else {})
+    return parts | ({"rules": rules} if rules else {})
 
 
 def _rule(name: str) -> Constraint:
     framework, _, rule = name.partition(": ")
-    found = load_framework(framework).limits
-    if found is None or rule not in found.rules:
+    limits = load_framework(framework).limits
+    if limits is None or rule not in limits.rules:
         raise UnknownNameError(
-            "rule", name, [] if found is None else [f"{framework}: {each}" for each in found.rules]
+            "rule", name, [] if limits is None else [f"{framework}: {rule}" for rule in limits.rules]
         )
-    return rule_of(framework, rule, found.rules[rule])
+    return rule_of(framework, rule, limits.rules[rule])
 
 
 def _words(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -477,12 +479,12 @@ def _words(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Where there is no layout, they are those of what a search starts from.
     """
-    given = question.space.base if question.strategy is None else question.strategy
-    strategy, workload = _changed(given), _changed(question.workload)
+    base = question.space.base if question.strategy is None else question.strategy
+    strategy, workload = _changed(base), _changed(question.workload)
     if question.framework is None:
         return strategy, workload
     layout, run = question.framework.completed(strategy, workload, question.model, question.cluster)
-    against = explicit_fields(given, merged(Layout(), layout))
+    against = explicit_fields(base, merged(Layout(), layout))
     types = explicit_fields(question.workload.precision, merged(Precision(), run["precision"]))
     return _joined(strategy, against), _joined(workload, {"precision": types} if types else {})
 
@@ -500,16 +502,16 @@ def _run_words(values: Mapping[str, Any]) -> dict[str, Any]:
     return workload
 
 
-def _told(given: Any) -> Any:  # noqa: ANN401 (a section of a plan)
+def _told(value: Any) -> Any:  # noqa: ANN401 (a section of a plan)
     """Return the words of a specification; what is none stays as it is."""
-    if isinstance(given, Layout):
-        degrees = {name: getattr(given, name) for name in ("vpp", "dp_replicate", "dp_shard")}
-        return {**degrees, **_changed(given)}
-    return _changed(given) if isinstance(given, Workload) else given
+    if isinstance(value, Layout):
+        degrees = {name: getattr(value, name) for name in ("vpp", "dp_replicate", "dp_shard")}
+        return {**degrees, **_changed(value)}
+    return _changed(value) if isinstance(value, Workload) else value
 
 
-def _joined(words: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    return deep_merge(words, {name: _plain(value) for name, value in more.items()})
+def _joined(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    return deep_merge(values, {name: _plain(value) for name, value in more.items()})
 
 
 def _check_sections(values: Mapping[str, Any], where: str) -> None:
@@ -556,13 +558,13 @@ def _literal(text: str) -> object:
 def _changed(spec: DataclassInstance) -> dict[str, Any]:
     """Return the fields of `spec` that differ from their defaults, dataclasses as tables."""
     default = Workload(seq_len=1, global_batch_size=1) if isinstance(spec, Workload) else type(spec)()
-    found = {}
+    result = {}
     for item in fields(spec):
         value, usual = getattr(spec, item.name), getattr(default, item.name)
         always = isinstance(spec, Workload) and item.name in ("seq_len", "global_batch_size")
         if always or _differs(value, usual):
-            found[item.name] = _plain(value)
-    return found
+            result[item.name] = _plain(value)
+    return result
 
 
 def _differs(value: object, usual: object) -> bool:

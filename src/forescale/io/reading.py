@@ -23,8 +23,8 @@ def said(reading: ParsedFile, *, layout: bool, sized: bool) -> dict[str, Any]:
     if reading.framework is not None:
         values["framework"] = reading.framework
     if reading.told:
-        own = {**without_data_parallel(reading.told), "schedule": _own_schedule(reading)}
-        values["strategy"] = own if layout else _not_searched(own)
+        data_parallel = {**without_data_parallel(reading.told), "schedule": _own_schedule(reading)}
+        values["strategy"] = data_parallel if layout else _not_searched(data_parallel)
     if reading.workload is not None:
         values["workload"] = asdict(reading.workload)
     elif reading.workload_values:
@@ -34,8 +34,8 @@ def said(reading: ParsedFile, *, layout: bool, sized: bool) -> dict[str, Any]:
     return values
 
 
-def _not_searched(strategy: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in strategy.items() if name not in (*NAMES, "stage_layers")}
+def _not_searched(layout: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in layout.items() if name not in (*NAMES, "stage_layers")}
 
 
 def _own_schedule(reading: ParsedFile) -> str | None:
@@ -43,14 +43,12 @@ def _own_schedule(reading: ParsedFile) -> str | None:
     return None if reading.schedule in (None, "1f1b", "interleaved-1f1b") else reading.schedule
 
 
-def without_data_parallel(strategy: Mapping[str, Any]) -> dict[str, Any]:
+def without_data_parallel(layout: Mapping[str, Any]) -> dict[str, Any]:
     """Leave data parallel to the devices; shards stay where there are replicas of them."""
     left_out = (
-        {"dp_replicate"}
-        if strategy["dp_replicate"] > 1 < strategy["dp_shard"]
-        else {"dp_replicate", "dp_shard"}
+        {"dp_replicate"} if layout["dp_replicate"] > 1 < layout["dp_shard"] else {"dp_replicate", "dp_shard"}
     )
-    return {name: value for name, value in strategy.items() if name not in left_out}
+    return {name: value for name, value in layout.items() if name not in left_out}
 
 
 REPLAYS = {"modules": ("selective",), "policy": ("policy",), "num_layers": ("selective", "full", "policy")}
@@ -75,14 +73,14 @@ def uncontradicted(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         raise ReaderError(
             path, f"precision.{twice[0]} is given in precision and in workload.precision; give it once"
         )
-    told = layout.get("recompute") if isinstance(layout, dict) else None
+    recompute = layout.get("recompute") if isinstance(layout, dict) else None
     for word, kinds in REPLAYS.items():
-        if not (isinstance(told, dict) and told.get(word)):
+        if not (isinstance(recompute, dict) and recompute.get(word)):
             continue
-        kind = told.get("granularity", kinds[0] if "framework" in values else "none")
+        kind = recompute.get("granularity", kinds[0] if "framework" in values else "none")
         if kind not in kinds:
-            said = f"recompute.{word} goes with the granularity {' or '.join(kinds)}; it is {kind}"
-            raise ReaderError(path, f"strategy: {said}")
+            text = f"recompute.{word} goes with the granularity {' or '.join(kinds)}; it is {kind}"
+            raise ReaderError(path, f"strategy: {text}")
     return values
 
 
@@ -99,16 +97,16 @@ def check_names(values: Mapping[str, Any], where: str) -> None:
 
         load_preset(str(preset))
     work = values["workload"]
-    own = work.get("precision", {}) if isinstance(work, Mapping) else {}
-    if not isinstance(own, Mapping | Precision):
-        raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(own)}")
-    for table in (own, values.get("precision", {})):
+    precision = work.get("precision", {}) if isinstance(work, Mapping) else {}
+    if not isinstance(precision, Mapping | Precision):
+        raise SpecError(f"{where}, workload: precision must be a table ([precision]), got {shown(precision)}")
+    for table in (precision, values.get("precision", {})):
         for name, value in table.items() if isinstance(table, Mapping) else ():
             if isinstance(value, Mapping | list):
                 raise SpecError(f"{where}, workload: precision.{name} must be a name, got {shown(value)}")
 
 
-def names_of(given: object, where: str) -> list[str]:
+def names_of(value: object, where: str) -> list[str]:
     """Return a list of names, none where nothing is given; refuse what is no list of text.
 
     Raises
@@ -116,11 +114,11 @@ def names_of(given: object, where: str) -> list[str]:
     SpecError
         If it is something else.
     """
-    if given is None:
+    if value is None:
         return []
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-        raise SpecError(f"{where} must be a list of names, got {shown(given)}")
-    return list(given)
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise SpecError(f"{where} must be a list of names, got {shown(value)}")
+    return list(value)
 
 
 IN_PRODUCT, APART = "accumulate_in_product", "sums_gradients_apart"
@@ -137,12 +135,12 @@ def _today(layout: Any) -> Any:  # noqa: ANN401 (a section of a plan)
     if not isinstance(kernels, Mapping):
         return layout
     flags = {name: kernels[name] for name in (IN_PRODUCT, APART) if isinstance(kernels.get(name), bool)}
-    words = {name: value for name, value in kernels.items() if name not in flags}
+    parts = {name: value for name, value in kernels.items() if name not in flags}
     if flags.get(APART):
-        words["gradient_sum"] = "apart"
+        parts["gradient_sum"] = "apart"
     elif IN_PRODUCT in flags:
-        words["gradient_sum"] = "in_product" if flags[IN_PRODUCT] else "after_product"
-    return {**layout, "kernels": words}
+        parts["gradient_sum"] = "in_product" if flags[IN_PRODUCT] else "after_product"
+    return {**layout, "kernels": parts}
 
 
 def with_fixed_vpp(layout: Any) -> tuple[Any, tuple[Note, ...]]:  # noqa: ANN401 (a section of a plan)
@@ -156,36 +154,53 @@ def with_fixed_vpp(layout: Any) -> tuple[Any, tuple[Note, ...]]:  # noqa: ANN401
     pp = layout.get("pp")
     if not isinstance(pp, int) or pp < 2:
         return layout, ()
-    found = family(layout["schedule"])
-    if found.fixed_vpp in (None, 1):
+    result = family(layout["schedule"])
+    if result.fixed_vpp in (None, 1):
         return layout, ()
-    text = f"vpp = {found.fixed_vpp}, the only value that schedule {found.name} allows"
-    return {**layout, "vpp": found.fixed_vpp}, (Note(topic="schedule", text=text),)
+    text = f"vpp = {result.fixed_vpp}, the only value that schedule {result.name} allows"
+    return {**layout, "vpp": result.fixed_vpp}, (Note(topic="schedule", text=text),)
 
 
 def spelt_out(values: dict[str, Any]) -> dict[str, Any]:
     """Return values as `build` takes them: lengths such as "128k" are numbers, and selective recompute has modules.
 
-    What is no length stays as it is. Where nobody names modules it is core_attn, as in Megatron-LM.
+    Selective recompute without modules recomputes core_attn, as in Megatron-LM. The section `layout` is `strategy`.
+
+    Raises
+    ------
+    SpecError
+        If both `layout` and `strategy` are given.
     """
-    return _with_length(_with_modules(values))
+    return _with_length(_with_modules(_with_layout(values)))
+
+
+def _with_layout(values: dict[str, Any]) -> dict[str, Any]:
+    if "layout" not in values:
+        return values
+    if "strategy" in values:
+        raise SpecError("the sections layout and strategy are the same; give one of them")
+    return {"strategy" if key == "layout" else key: value for key, value in values.items()}
 
 
 def _with_modules(values: dict[str, Any]) -> dict[str, Any]:
     layout = values.get("strategy")
     if not isinstance(layout, dict):
         return values
-    told = layout.get("recompute")
-    if not isinstance(told, dict) or told.get("granularity") != "selective" or "modules" in told:
+    recompute = layout.get("recompute")
+    if (
+        not isinstance(recompute, dict)
+        or recompute.get("granularity") != "selective"
+        or "modules" in recompute
+    ):
         return values
-    return {**values, "strategy": {**layout, "recompute": {**told, "modules": ["core_attn"]}}}
+    return {**values, "strategy": {**layout, "recompute": {**recompute, "modules": ["core_attn"]}}}
 
 
 def _with_length(values: dict[str, Any]) -> dict[str, Any]:
     work = values.get("workload")
     if not isinstance(work, dict):
         return values
-    given = {name: work[name] for name in ("seq_len", "document_len") if isinstance(work.get(name), str)}
-    lengths = {name: None if text.isdecimal() else length_of(text) for name, text in given.items()}
+    names = {name: work[name] for name in ("seq_len", "document_len") if isinstance(work.get(name), str)}
+    lengths = {name: None if text.isdecimal() else length_of(text) for name, text in names.items()}
     known = {name: length for name, length in lengths.items() if length is not None}
     return {**values, "workload": {**work, **known}} if known else values

@@ -36,7 +36,7 @@ def catalogue_name(text: str) -> str:
         return ""
 
 
-def check_device(found: Profile, device: Device, file: Path) -> tuple[str, ...]:
+def check_device(profile: Profile, device: Device, file: Path) -> tuple[str, ...]:
     """Return a note where a file does not name its device.
 
     Raises
@@ -45,18 +45,18 @@ def check_device(found: Profile, device: Device, file: Path) -> tuple[str, ...]:
         If it was recorded on another device than `device`.
     """
     on_host = device.vendor == CPU
-    names = {catalogue_name(name) or name for name in found.devices}
+    names = {catalogue_name(name) or name for name in profile.devices}
     fix = f"record it on {device.name}, or ask about the device it was recorded on"
-    if not found.on_device and not on_host:
+    if not profile.on_device and not on_host:
         raise SpecError(
             f"{file.name} was recorded on a CPU (it has no work of an accelerator); the question is about "
             f"{device.name}: {fix}; on an accelerator torch.profiler needs ProfilerActivity.CUDA"
         )
-    if found.on_device and on_host:
+    if profile.on_device and on_host:
         raise SpecError(
             f"{file.name} was recorded on an accelerator; the question is about {device.name}: {fix}"
         )
-    if on_host or device.name in (*names, *found.devices):
+    if on_host or device.name in (*names, *profile.devices):
         return ()
     if names:
         raise SpecError(
@@ -65,7 +65,7 @@ def check_device(found: Profile, device: Device, file: Path) -> tuple[str, ...]:
     return (f"{file.name} does not name its device; it is taken to be {device.name}",)
 
 
-def check_run(found: Profile, target: Question, file: Path) -> None:
+def check_run(profile: Profile, target: Question, file: Path) -> None:
     """Raise unless recorded shapes are those of the target's model and layout.
 
     Raises
@@ -73,7 +73,7 @@ def check_run(found: Profile, target: Question, file: Path) -> None:
     SpecError
         With each field that differs: what was recorded, and what the question has.
     """
-    ops = [op for op, _ in found.kernels]
+    ops = [op for op, _ in profile.kernels]
     fields = (
         *_of_attention([op for op in ops if isinstance(op, AttentionCore)], target),
         *_of_products([op for op in ops if isinstance(op, Gemm)], target),
@@ -92,7 +92,9 @@ def check_run(found: Profile, target: Question, file: Path) -> None:
 
 def _of_attention(ops: Sequence[AttentionCore], target: Question) -> Iterator[Field]:
     layout, length = target.layout, target.workload.seq_len
-    kinds = [each.attention for each in target.model.layer_kinds if each.attention is not None]
+    kinds = [
+        layer_kind.attention for layer_kind in target.model.layer_kinds if layer_kind.attention is not None
+    ]
     sizes: set[int] = set()
     for kind in kinds:
         if isinstance(kind, FullAttention):

@@ -49,12 +49,12 @@ def read_schedule_table(path: Path) -> tuple[Listed, ...]:
     ReaderError
         If the file cannot be read, or a key is missing, unknown, or has a value that cannot be.
     """
-    given = load_mapping(path)
-    for key in given:
+    mapping = load_mapping(path)
+    for key in mapping:
         if key not in KEYS:
             raise UnknownKeyError(str(key), str(path), KEYS)
-    durations = {name: _duration(path, key, given.get(key)) for key, name in DURATIONS.items()}
-    entries = given.get("schedulers")
+    durations = {name: _duration(path, key, mapping.get(key)) for key, name in DURATIONS.items()}
+    entries = mapping.get("schedulers")
     if not isinstance(entries, list) or not entries:
         raise ReaderError(path, "schedulers must list one schedule or more")
     return tuple(_listed(path, index, entry, durations) for index, entry in enumerate(entries))
@@ -84,8 +84,8 @@ def read_schedule(path: Path, label: str | None = None) -> tuple[Schedule, Lower
             return from_csv(read_text(path, most=MOST_BYTES), name=path.stem)
         except ScheduleError as error:
             raise ScheduleError(f"{path}: {error}") from error
-    found = _picked(path, label)
-    return family(found.schedule).build(found.request).renamed(found.label), None
+    picked = _picked(path, label)
+    return family(picked.schedule).build(picked.request).renamed(picked.label), None
 
 
 def limit_of(path: Path, label: str | None = None) -> float | None:
@@ -95,7 +95,7 @@ def limit_of(path: Path, label: str | None = None) -> float | None:
 
 def _picked(path: Path, label: str | None) -> Listed:
     listed = read_schedule_table(path)
-    names = [each.label for each in listed]
+    names = [item.label for item in listed]
     if label is None and len(listed) > 1:
         raise ReaderError(path, f"it lists {', '.join(names)}; say which with --schedule")
     if label is not None and label not in names:
@@ -113,12 +113,12 @@ def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float
     shape = {name: _count(path, f"{where}.{key}", entry.get(key)) for key, name in SHAPE.items()}
     limit = entry.get("cached_fwd_chunks_limit")
     chunks = None if limit is None else _count(path, f"{where}.cached_fwd_chunks_limit", limit)
-    held = None if chunks is None else chunks / shape["vpp"]
+    kept = None if chunks is None else chunks / shape["vpp"]
     request = Request(
         pp=shape["pp"],
         num_microbatches=shape["num_microbatches"],
         vpp=shape["vpp"],
-        memory_limit=held,
+        memory_limit=kept,
         forward=durations["forward"],
         input_grad=durations["input_grad"],
         weight_grad=durations["weight_grad"],
@@ -133,11 +133,11 @@ def _listed(path: Path, index: int, entry: object, durations: Mapping[str, float
 def _schedule(path: Path, where: str, entry: Mapping[object, object]) -> str:
     """Return the library's name of an entry: by its class, else by its name."""
     named = str(entry.get("class") or entry.get("name") or "").rpartition(".")[2]
-    wanted = entry.get("memory_config")
-    if wanted is not None:
-        if not isinstance(wanted, str) or wanted not in GREEDY:
-            raise ReaderError(path, f"{where}.memory_config must be half or min; got {wanted!r}")
-        return GREEDY[wanted]
+    memory_config = entry.get("memory_config")
+    if memory_config is not None:
+        if not isinstance(memory_config, str) or memory_config not in GREEDY:
+            raise ReaderError(path, f"{where}.memory_config must be half or min; got {memory_config!r}")
+        return GREEDY[memory_config]
     try:
         return family(named).name
     except UnknownNameError as error:

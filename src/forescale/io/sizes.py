@@ -66,7 +66,7 @@ def sized_cluster(
     SpecError
         If the number is given twice, is invalid, or is missing where no layout is given.
     """
-    given = values["cluster"]
+    value = values["cluster"]
     devices = _count({"devices": devices_told(values, folder)}, "devices", where)
     nodes = _count(values, "nodes", where)
     origin = ""
@@ -80,9 +80,9 @@ def sized_cluster(
     count = devices if devices is not None else (nodes or 0) * cluster.devices_per_node
     if nodes is not None:
         origin = f"{counted(nodes, 'node')} × {counted(cluster.devices_per_node, 'device')} per node of {cluster.name}"
-    elif values.get("devices") is None and not origin and not isinstance(given, Cluster):
+    elif values.get("devices") is None and not origin and not isinstance(value, Cluster):
         origin = "num_devices of the cluster"
-    if isinstance(given, Mapping) and given.get("num_devices", count) != count:
+    if isinstance(value, Mapping) and value.get("num_devices", count) != count:
         raise SpecError(f"{where}: cluster.num_devices is given beside {count} devices; leave it out")
     sized = cluster.sized(count) if link is None else cluster.over_sites(link, count)
     return sized, ((size_note(count, origin),) if origin else ())
@@ -108,10 +108,10 @@ def _count(values: Mapping[str, Any], key: str, where: str) -> int | None:
 
 
 def microbatch_note(
-    given: Mapping[str, Any], completed: Mapping[str, Any], framework: str
+    values: Mapping[str, Any], completed: Mapping[str, Any], framework: str
 ) -> tuple[Note, ...]:
     """Return the origin of a micro-batch that a layout does not give and the default of a framework does."""
-    if "micro_batch_size" in given or "micro_batch_size" not in completed:
+    if "micro_batch_size" in values or "micro_batch_size" not in completed:
         return ()
     text = f"micro_batch_size = {completed['micro_batch_size']}, inferred from the gradient accumulation of {framework}"
     return (Note(topic="layout", text=text),)

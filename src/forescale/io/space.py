@@ -41,9 +41,9 @@ FILE_KEYS = ("for", "fix", "allow", "overlap")
 
 
 def held_space(
-    space: Space, held: Words, model: Model, *, where: str, framework: Framework | None = None
+    space: Space, kept: Words, model: Model, *, where: str, framework: Framework | None = None
 ) -> Space:
-    """Return `space` with every dimension of `held` left to the values that its words mean.
+    """Return `space` with every dimension of `kept` left to the values that its words mean.
 
     `where` says where they were written, for messages.
 
@@ -54,7 +54,7 @@ def held_space(
     SpecError
         If a word means no value of its dimension, or none that `framework` knows.
     """
-    return replace(space, **_meant(space, held, model, where, framework))
+    return replace(space, **_meant(space, kept, model, where, framework))
 
 
 def wider_space(
@@ -62,9 +62,9 @@ def wider_space(
 ) -> Space:
     """Return `space` with the values of `allowed` beside those that it has; errors as for `held_space`."""
     values = _meant(space, allowed, model, where, framework)
-    own: dict[str, Any] = {"recompute": space.whole(model).recompute, "sp": space.sequence_parallel(model)}
+    local: dict[str, Any] = {"recompute": space.whole(model).recompute, "sp": space.sequence_parallel(model)}
     for name, more in values.items():
-        present = own.get(name, getattr(space, name))
+        present = local.get(name, getattr(space, name))
         values[name] = None if present is None else tuple(dict.fromkeys((*present, *more)))
     return replace(space, **values)
 
@@ -103,10 +103,10 @@ def _space_of(
         if key not in FILE_KEYS:
             raise UnknownKeyError(key, "the space", FILE_KEYS)
     if "for" in document:
-        own = load_framework(str(document["for"]))
-        if framework not in (None, own):
-            raise SpecError(f"it is for {own.name}, and {framework.name} is asked for; give one of them")
-        framework = own
+        local = load_framework(str(document["for"]))
+        if framework not in (None, local):
+            raise SpecError(f"it is for {local.name}, and {framework.name} is asked for; give one of them")
+        framework = local
     space = base if framework is None else searched(framework, base, limited=True)
     if "overlap" in document:
         overlap = overlap_of(_words("overlap", document["overlap"]))
@@ -133,32 +133,32 @@ def _words(key: str, value: object) -> list[str]:
 def overlap_of(names: Sequence[str], *, where: str = "overlap") -> Overlap:
     """Return which communication overlaps: exactly the named kinds, or none; `where` they were written."""
     known = [item.name for item in fields(Overlap)]
-    wanted = [name for name in names if name != "none"]
-    for name in wanted:
+    requested = [name for name in names if name != "none"]
+    for name in requested:
         if name not in known:
             raise SpecError(f"{where} takes {', '.join(known)} or none; got {shown(name)}")
-    if wanted and len(wanted) < len(names):
+    if requested and len(requested) < len(names):
         raise SpecError(f"{where} is none, or names what overlaps; got {','.join(names)}")
-    return Overlap(**{name: name in wanted for name in known})
+    return Overlap(**{name: name in requested for name in known})
 
 
 def _meant(
-    space: Space, given: Words, model: Model, where: str, framework: Framework | None
+    space: Space, value: Words, model: Model, where: str, framework: Framework | None
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name, words in given.items():
+    for name, item in value.items():
         if name not in (*NAMES, *SCENARIO_NAMES):
             raise UnknownKeyError(name, where, (*NAMES, *SCENARIO_NAMES))
-        found = tuple(chain.from_iterable(_values(space, name, word, model, where) for word in words))
+        iterable = tuple(chain.from_iterable(_values(space, name, word, model, where) for word in item))
         if framework is not None:
-            check_choice(framework, name, found)
-        values[name] = found
+            check_choice(framework, name, iterable)
+        values[name] = iterable
     return values
 
 
 def _values(space: Space, name: str, text: str, model: Model, where: str) -> tuple[object, ...]:
     """Return what one value of a dimension means."""
-    words: dict[str, dict[str, object]] = {
+    values: dict[str, dict[str, object]] = {
         "sp": {"true": True, "false": False},
         "tp_kind": {kind: kind for kind in get_args(TensorKind)},
         "cp_kind": {kind: kind for kind in get_args(ContextKind)},
@@ -172,10 +172,10 @@ def _values(space: Space, name: str, text: str, model: Model, where: str) -> tup
         return (None,) if text == "default" else (family(text).name,)
     if name == "recompute":
         return _recompute(space, text, model, where)
-    if name in words:
-        if (word := spelling(text, words[name])) is None:
-            raise SpecError(f"{where} {name} takes {', '.join(words[name])}; got {shown(text)}")
-        return (words[name][word],)
+    if name in values:
+        if (word := spelling(text, values[name])) is None:
+            raise SpecError(f"{where} {name} takes {', '.join(values[name])}; got {shown(text)}")
+        return (values[name][word],)
     least = 0 if name == "zero" else 1
     number = whole_of(text)
     if number is None or not least <= number <= (3 if name == "zero" else DEVICES.le):
@@ -194,9 +194,9 @@ def _recompute(space: Space, text: str, model: Model, where: str) -> tuple[Recom
     if text in get_args(RematPolicy):
         return (Recompute(granularity="policy", policy=text),)  # type: ignore[arg-type]
     for policies in (space.recompute or (), default_recompute(model)):
-        found = tuple(policy for policy in policies if policy.granularity == text)
-        if found:
-            return found
+        result = tuple(policy for policy in policies if policy.granularity == text)
+        if result:
+            return result
     known = ("none", "selective", "full", "full:N", "full:any", *get_args(RematPolicy))
     raise SpecError(f"{where} recompute takes {', '.join(known)}; got {shown(text)}")
 
@@ -225,8 +225,8 @@ def _scenario(name: str, text: str, where: str) -> object:
 
 
 def _precision(text: str, where: str) -> tuple[str, str]:
-    given, _, recipe = text.partition(":")
-    compute = spelling(given, get_args(ComputeType))
+    value, _, recipe = text.partition(":")
+    compute = spelling(value, get_args(ComputeType))
     recipes = get_args(get_type_hints(Precision)["recipe"])
     if compute is None or (recipe or "none") not in recipes:
         raise SpecError(

@@ -55,10 +55,10 @@ def step_counters(timeline: MemoryTimeline) -> Event:
         standing = rank.standing
         still = attributes(standing, "weights", "gradients", "optimizer", "buffers")
         events += [_counter(rank.rank, 0.0, name, value) for name, value in still.items()]
-        for time, held, total in zip(
+        for time, activation, total in zip(
             rank.time_s.tolist(), rank.activations.tolist(), rank.allocated.tolist(), strict=True
         ):
-            events.append(_counter(rank.rank, time, "activations", held))
+            events.append(_counter(rank.rank, time, "activations", activation))
             events.append(_counter(rank.rank, time, "allocated", total))
     return {**document, "traceEvents": events}
 

@@ -149,20 +149,29 @@ class AnchoredMemory(ReprMixin, Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Return the table `anchored` of a projection document."""
         estimate, bench = self.worst.estimate, self.bench
-        own = ("analytical_bytes", "point_bytes", "upper_bytes", "capacity_bytes", "safety_margin", "verdict")
+        names = (
+            "analytical_bytes",
+            "point_bytes",
+            "upper_bytes",
+            "capacity_bytes",
+            "safety_margin",
+            "verdict",
+        )
         return {
             "measured": asdict(bench.measured),
             "analytical_at_bench_bytes": bench.analytical_at_bench_bytes,
-            "corrections": [{**asdict(each), "factor": each.factor} for each in bench.corrections],
+            "corrections": [
+                {**asdict(correction), "factor": correction.factor} for correction in bench.corrections
+            ],
             **asdict(estimate.residual),
-            **attributes(estimate, *own),
+            **attributes(estimate, *names),
             "stage": self.worst.stage,
             "stages": [
                 {
-                    **attributes(each, "stage", "activations_bytes", "outside_bytes"),
-                    **attributes(each.estimate, "point_bytes", "upper_bytes", "verdict"),
+                    **attributes(stage, "stage", "activations_bytes", "outside_bytes"),
+                    **attributes(stage.estimate, "point_bytes", "upper_bytes", "verdict"),
                 }
-                for each in self.stages
+                for stage in self.stages
             ],
         }
 

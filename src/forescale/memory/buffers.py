@@ -60,7 +60,11 @@ def _score_buffer(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return the buffer of the layers with most heads, on every stage."""
     sharding = setting.sharding(sharded.degrees)
     attentions = [kind.attention for kind in setting.model.layer_kinds]
-    heads = [each.num_heads for each in attentions if isinstance(each, FullAttention | LatentAttention)]
+    heads = [
+        attention.num_heads
+        for attention in attentions
+        if isinstance(attention, FullAttention | LatentAttention)
+    ]
     return score_buffer_bytes(
         queries=sharding.tokens("sequence") * float(max(heads, default=0)) / sharding.split("heads"),
         keys=sharding.seq_len,
@@ -162,19 +166,19 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
     if not isinstance(reshard, str):
         ranks, zero = float(reshard), degrees.zero
         copied = summed(
-            resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=own, zero=zero)
-            for parameters, _, own in of_groups
+            resharded_copy_bytes(parameters=parameters, ranks=ranks, shards=local, zero=zero)
+            for parameters, _, local in of_groups
         )
-        return Gathered(**{name: each + copied for name, each in moments.items()})
+        return Gathered(**{name: moment + copied for name, moment in moments.items()})
     never = summed(
         whole_parameter_bytes(
-            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=own, zero=degrees.zero
+            parameters=parameters, trained=trained, reduced_bytes=reduced, shards=local, zero=degrees.zero
         )
-        for parameters, trained, own in of_groups
+        for parameters, trained, local in of_groups
     )
     kept = kept_whole(pp=degrees.pp, reshard=reshard)
     return Gathered(
-        **{name: resharded_bytes(always=each, never=never, whole=kept) for name, each in moments.items()}
+        **{name: resharded_bytes(always=moment, never=never, whole=kept) for name, moment in moments.items()}
     )
 
 
@@ -185,8 +189,8 @@ def _by_weight(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
     of_head = Elements(dense=matrices[0], expert=0.0), Elements(dense=matrices[1], expert=0.0)
     most = _whole(setting, sharded, sharded.stages.last, of_head)
     for present, block in _units(sharded):
-        own = _whole(setting, sharded, present, (block.largest, block.largest_trained), copies=2.0)
-        most = largest(first=most, second=own)
+        whole = _whole(setting, sharded, present, (block.largest, block.largest_trained), copies=2.0)
+        most = largest(first=most, second=whole)
     return {"layers": most, "loss": most, "head": most}
 
 
@@ -202,8 +206,8 @@ def _by_block(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
     block = layers
     for present, unit in _units(sharded):
         sent = unit.sent(precision)
-        own = _whole(setting, sharded, present, (sent, unit.trained), copies=2.0, reduced=reduced)
-        layers = largest(first=layers, second=own)
+        whole = _whole(setting, sharded, present, (sent, unit.trained), copies=2.0, reduced=reduced)
+        layers = largest(first=layers, second=whole)
         block = largest(first=block, second=_whole(setting, sharded, present, (sent, NO_ELEMENTS)))
     head = sharded.held.head.sent(precision), sharded.held.head.trained
     alone = _whole(setting, sharded, stages.last, (head[0], NO_ELEMENTS), ends=True)
@@ -266,7 +270,7 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
     if not setting.choices.kernels.gathers_aside:
         return 0.0
     stages, degrees = sharded.stages, sharded.degrees
-    held = sharded.held.map(lambda block: block.sent(setting.workload.precision))
+    kept = sharded.held.map(lambda block: block.sent(setting.workload.precision))
     shards = state_shards(degrees, setting.choices.tp_kind)
 
     def received(parameters: Numeric, ranks: Numeric = shards) -> Numeric:
@@ -274,17 +278,17 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
 
     dense: Numeric = 0.0 * stages.first
     pair = dense
-    for present, each in [(1.0, each) for each in held.layers] + [
-        (stages.first, each) for each in held.vision_layers
+    for present, item in [(1.0, layer) for layer in kept.layers] + [
+        (stages.first, vision_layer) for vision_layer in kept.vision_layers
     ]:
-        own = present * received(each.dense)
-        after = largest(first=own, second=present * received(each.expert, degrees.expert_shards))
-        dense, pair = largest(first=dense, second=own), largest(first=pair, second=own + after)
-    ends = [held.embedding.dense, *(each.dense for _, each in (*held.vision[:1], *held.vision[-1:]))]
+        local = present * received(item.dense)
+        after = largest(first=local, second=present * received(item.expert, degrees.expert_shards))
+        dense, pair = largest(first=dense, second=local), largest(first=pair, second=local + after)
+    ends = [kept.embedding.dense, *(item.dense for _, item in (*kept.vision[:1], *kept.vision[-1:]))]
     copies = head_copies(pp=degrees.pp, tied=setting.model.tied_embeddings)
     roots: list[Numeric] = [
         stages.first * summed(ends),
-        stages.last * (held.head.dense + held.head.vocabulary * copies),
+        stages.last * (kept.head.dense + kept.head.vocabulary * copies),
     ]
     if not setting.choices.kernels.gathers_ends_apart:
         roots = [summed(roots)]

@@ -228,5 +228,5 @@ def hybrid_slow_bytes(
     others = maximum(ranks / near - 1.0, 0.0)
     scales = PROBABILITY_BYTES * hidden * SCALES_PER_NUMBER
     sent = 2.0 * hidden + PROBABILITY_BYTES * experts * ranks + scales
-    each = 3.0 * (2.0 * hidden + PROBABILITY_BYTES * experts * near) + scales
-    return tokens * (minimum(others, 1.0) * sent + others * each)
+    item = 3.0 * (2.0 * hidden + PROBABILITY_BYTES * experts * near) + scales
+    return tokens * (minimum(others, 1.0) * sent + others * item)

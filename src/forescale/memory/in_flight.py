@@ -95,18 +95,18 @@ class InFlight(Struct, frozen=True, kw_only=True, eq=False):
         return in_flight(**how) if self.group is None else in_flight_in_groups(**how, group=self.group)
 
     def most(
-        self, degrees: Degrees, stages: Stages, count: Numeric, held: InFlightBytes
+        self, degrees: Degrees, stages: Stages, count: Numeric, in_flight_bytes: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the most bytes that they hold on each stage, ever and while the last micro-batch has a loss.
 
         The larger of both working sets is not in the result.
         """
         plain = saved_bytes(
-            per_microbatch=held.whole(stages), microbatches=self.shares(degrees, stages, count)
+            per_microbatch=in_flight_bytes.whole(stages), microbatches=self.shares(degrees, stages, count)
         )
         if not stages.moments:
             return plain, plain
-        first, *others = map(held.whole, stages.moments)
+        first, *others = map(in_flight_bytes.whole, stages.moments)
         vpp, rounds = degrees.vpp, count / (self.group or degrees.pp)
         most = held_bytes(plain=plain, few=first, many=_most(others), vpp=vpp, rounds=rounds)
         return most, held_bytes(plain=plain, few=first, many=first, vpp=vpp, rounds=rounds)
@@ -123,16 +123,16 @@ class ScheduledInFlight(InFlight, frozen=True, kw_only=True, eq=False):
         return named(self.held, "in flight, from the schedule", unit="1")
 
     def most(
-        self, degrees: Degrees, stages: Stages, count: Numeric, held: InFlightBytes
+        self, degrees: Degrees, stages: Stages, count: Numeric, in_flight_bytes: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes of the fullest moment."""
-        if stages.waiting and held.waiting is not None:
-            return _split(stages, held.whole, held.waiting, held.work)
+        if stages.waiting and in_flight_bytes.waiting is not None:
+            return _split(stages, in_flight_bytes.whole, in_flight_bytes.waiting, in_flight_bytes.work)
         if stages.moments:
-            most = _most(map(held.whole, stages.moments))
+            most = _most(map(in_flight_bytes.whole, stages.moments))
         else:
             shares = self.shares(degrees, stages, count)
-            most = saved_bytes(per_microbatch=held.whole(stages), microbatches=shares)
+            most = saved_bytes(per_microbatch=in_flight_bytes.whole(stages), microbatches=shares)
         return most, most
 
 
@@ -143,14 +143,14 @@ class InFlightBound(ScheduledInFlight, frozen=True, kw_only=True, eq=False):
     """(stages, candidates) micro-batches that wait for weight gradients meanwhile."""
 
     def most(
-        self, degrees: Degrees, stages: Stages, count: Numeric, held: InFlightBytes
+        self, degrees: Degrees, stages: Stages, count: Numeric, in_flight_bytes: InFlightBytes
     ) -> tuple[Numeric, Numeric]:
         """Return the bytes that no order goes below: of the chunks that a rank holds at least."""
         least = stages.moments[0] if stages.moments else stages
         shares = self.shares(degrees, stages, count)
-        most = saved_bytes(per_microbatch=held.whole(least), microbatches=shares)
-        if held.waiting is not None:
-            late = saved_bytes(per_microbatch=held.waiting(least), microbatches=self.waits)
+        most = saved_bytes(per_microbatch=in_flight_bytes.whole(least), microbatches=shares)
+        if in_flight_bytes.waiting is not None:
+            late = saved_bytes(per_microbatch=in_flight_bytes.waiting(least), microbatches=self.waits)
             most = held_until(whole=most, waiting=late)
         return most, most
 
@@ -167,9 +167,9 @@ def _split(
     beside_loss = most
     moments = zip(stages.moments, stages.waiting, stages.active, strict=True)
     for between, late, (forward, backward, loss) in moments:
-        held = held_until(whole=whole(between), waiting=waiting(late))
+        kept = held_until(whole=whole(between), waiting=waiting(late))
         here = largest(first=forward * work[0], second=backward * work[1])
         idle = idle_bytes(active=here, most_at_work=largest(first=work[0], second=work[1]))
-        most = largest(first=most, second=held - idle)
-        beside_loss = largest(first=beside_loss, second=loss * held)
+        most = largest(first=most, second=kept - idle)
+        beside_loss = largest(first=beside_loss, second=loss * kept)
     return most, beside_loss

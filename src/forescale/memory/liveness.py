@@ -56,12 +56,12 @@ def undominated(moments: Sequence[Moment]) -> list[Moment]:
     Of moments with the same tensors the first is returned.
     """
     names = [moment.tensors.keys() for moment in moments]
-    sizes = [-len(each) for each in names]
+    sizes = [-len(name) for name in names]
     largest: list[int] = []
     for index in sorted(range(len(names)), key=sizes.__getitem__):
-        own = names[index]
+        name = names[index]
         for other in largest:
-            if own <= names[other]:
+            if name <= names[other]:
                 break
         else:
             largest.append(index)
@@ -136,7 +136,7 @@ def _forward(
 def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
     operators = block.operators
     starts = _replay_starts(operators, kept)
-    released, held = _released(operators), _held(operators)
+    released, fixed = _released(operators), _held(operators)
     live: Sizes = {tensor.name: tensor.num_bytes for tensor in kept.tensors}
     gradients = _Gradients(block)
     gradients.seed(operators[-1].writes)
@@ -159,7 +159,7 @@ def _backward(block: Block, kept: Kept) -> tuple[Moment, ...]:
         tensors = {**live, **gradients.sizes(), **made, **extra}
         moments.append(Moment(name=operator.name, phase="backward", tensors=tensors))
         gradients.release(operator)
-        _drop(live, set(released.get(index, ())) - held)
+        _drop(live, set(released.get(index, ())) - fixed)
     return tuple(moments)
 
 
@@ -275,7 +275,7 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
     Sizes are those of all tensors, of their gradients, and of what is kept, which may be a share of a tensor.
     """
     count = len(shape.tensors)
-    operators = {each.name: each for each in shape.operators}
+    operators = {operator.name: operator for operator in shape.operators}
     tensors: dict[str, Any] = {
         name: _Placed(name=name, differentiable=has, num_bytes=at, gradient_bytes=count + at)
         for at, (name, has) in enumerate(shape.tensors)
@@ -298,7 +298,7 @@ def _fullest(shape: _Shape) -> tuple[Places, Places]:
         ),
     )
     forward, backward = (
-        tuple(tuple(cast("Iterable[int]", each.tensors.values())) for each in undominated(phase))
+        tuple(tuple(cast("Iterable[int]", item.tensors.values())) for item in undominated(phase))
         for phase in (moments.forward, moments.backward)
     )
     return forward, backward
@@ -311,22 +311,22 @@ def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
     names.
     """
     tensors = block.tensors.values()
-    sizes = [each.num_bytes for each in tensors]
-    sizes += [each.gradient_bytes for each in tensors]
-    sizes += [each.num_bytes for each in kept.tensors]
+    sizes = [tensor.num_bytes for tensor in tensors]
+    sizes += [tensor.gradient_bytes for tensor in tensors]
+    sizes += [tensor.num_bytes for tensor in kept.tensors]
     if Term in map(type, sizes):
         moments = block_moments(block, kept)
         return moments.forward_bytes, moments.backward_bytes
     shape = _Shape(
         operators=tuple(
-            replace(each, forward=(), backward_input=(), backward_weight=(), panels=None)
-            for each in block.operators
+            replace(operator, forward=(), backward_input=(), backward_weight=(), panels=None)
+            for operator in block.operators
         ),
         input_name=block.input_name,
-        tensors=tuple((each.name, each.differentiable) for each in tensors),
-        kept=tuple(each.name for each in kept.tensors),
-        dropped=tuple(each.name for each in kept.dropped),
-        replays=tuple(tuple(each.name for each in group) for group in kept.replays),
+        tensors=tuple((tensor.name, tensor.differentiable) for tensor in tensors),
+        kept=tuple(tensor.name for tensor in kept.tensors),
+        dropped=tuple(item.name for item in kept.dropped),
+        replays=tuple(tuple(item.name for item in group) for group in kept.replays),
     )
     forward, backward = (_largest_sum(sizes, places) for places in _fullest(shape))
     return forward, backward
@@ -335,7 +335,7 @@ def peaks_of(block: Block, kept: Kept) -> tuple[Numeric, Numeric]:
 def _largest_sum(sizes: Sequence[Numeric], places: Places) -> Numeric:
     """Return the most bytes of any moment, each summed one tensor after the other."""
     sums = [
-        functools.reduce(arithmetic.add, map(sizes.__getitem__, each)) if each else 0.0 for each in places
+        functools.reduce(arithmetic.add, map(sizes.__getitem__, place)) if place else 0.0 for place in places
     ]
     return functools.reduce(maximum, sums) if sums else 0.0
 
@@ -419,9 +419,11 @@ def _summed_bytes(block: Block) -> Numeric:
     return total(sizes, name="summed_bytes", unit="byte") if sizes else 0.0
 
 
-def _sums(each: Primitive) -> bool:
+def _sums(primitive: Primitive) -> bool:
     return (
-        isinstance(each, Collective) and each.axis == "tp" and each.kind in ("reduce_scatter", "all_reduce")
+        isinstance(primitive, Collective)
+        and primitive.axis == "tp"
+        and primitive.kind in ("reduce_scatter", "all_reduce")
     )
 
 
@@ -429,7 +431,7 @@ def _pools(block: Block, kept: Kept, moments: BlockMoments) -> tuple[Numeric, Nu
     """Return the working sets, beyond what is kept, of all operators but experts', and of experts'."""
     experts = {operator.name for operator in block.operators if operator.part == "moe"}
     inside, outside = (
-        peak_bytes([each for each in moments.backward if (each.name in experts) is among])
+        peak_bytes([item for item in moments.backward if (item.name in experts) is among])
         for among in (False, True)
     )
     none = kept.num_bytes * 0.0

@@ -74,7 +74,7 @@ def outside_bytes(
         name, buffers = BUFFERS[choices.dispatcher]
         made[name] = _least((buffers(setting, group, degrees),) * 3 for group in places("ep"))
     low, expected, high = (
-        total({name: each[index] for name, each in made.items()}, name="communicators", unit="byte")
+        total({name: item[index] for name, item in made.items()}, name="communicators", unit="byte")
         for index in range(3)
     )
     return Outside(context=context, communicators=Bounds(low=low, expected=expected, high=high))
@@ -148,7 +148,7 @@ def _collective(cluster: Cluster, library: Communication, group: Group) -> Bytes
             most_ranks=library.multicast_ranks,
         )
     exists = minimum(size - 1.0, 1.0)
-    fixed = [exists * each for each in library.fixed_bytes]
+    fixed = [exists * item for item in library.fixed_bytes]
     return one + fixed[0], two + switched + fixed[1], two + switched + fixed[2]
 
 

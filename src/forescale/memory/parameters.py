@@ -130,10 +130,13 @@ def holdings(blocks: PerBlock[Block]) -> PerBlock[BlockParameters]:
 
 def _holding(block: Block) -> BlockParameters:
     others = [parameter for parameter in block.parameters if parameter.name != VOCABULARY_WEIGHT]
-    whole, trained = _of(block.parameters), [each for each in block.parameters if not each.frozen]
+    whole, trained = (
+        _of(block.parameters),
+        [parameter for parameter in block.parameters if not parameter.frozen],
+    )
     experts = [parameter for parameter in trained if parameter.group == "expert"]
-    quantised = [each for each in block.parameters if each.quantised]
-    wide = [each for each in block.parameters if each.frozen and not each.quantised]
+    quantised = [parameter for parameter in block.parameters if parameter.quantised]
+    wide = [parameter for parameter in block.parameters if parameter.frozen and not parameter.quantised]
     return BlockParameters(
         dense=whole.dense,
         expert=whole.expert,
@@ -142,26 +145,26 @@ def _holding(block: Block) -> BlockParameters:
         frozen=_of(wide) if wide else None,
         quantised=_of(quantised) if quantised else None,
         products=product_elements(block),
-        vectors=_elements([each for each in others if not each.matrix], "dense"),
+        vectors=_elements([other for other in others if not other.matrix], "dense"),
         narrow=_narrow_elements(others),
-        narrow_trained=_of([each for each in trained if each.narrow]),
+        narrow_trained=_of([item for item in trained if item.narrow]),
         largest=_largest(others),
-        largest_trained=_largest([each for each in others if not each.frozen]),
-        score_biases=sum(each.elements for each in others if each.name == SCORE_BIAS),
+        largest_trained=_largest([other for other in others if not other.frozen]),
+        score_biases=sum(other.elements for other in others if other.name == SCORE_BIAS),
         tensors=_tensors(trained),
         expert_tensors=_tensors(experts),
-        vector_tensors=_tensors([each for each in trained if not each.matrix]),
-        num_experts=max((each.shape[0] for each in experts), default=0.0),
+        vector_tensors=_tensors([item for item in trained if not item.matrix]),
+        num_experts=max((expert.shape[0] for expert in experts), default=0.0),
     )
 
 
 def _tensors(parameters: Sequence[Parameter]) -> float:
-    return float(sum(each.tensors for each in parameters))
+    return float(sum(parameter.tensors for parameter in parameters))
 
 
 def _of(parameters: Sequence[Parameter]) -> Elements:
-    vocabulary = [each for each in parameters if each.name == VOCABULARY_WEIGHT]
-    others = [each for each in parameters if each.name != VOCABULARY_WEIGHT]
+    vocabulary = [parameter for parameter in parameters if parameter.name == VOCABULARY_WEIGHT]
+    others = [parameter for parameter in parameters if parameter.name != VOCABULARY_WEIGHT]
     return Elements(
         dense=_elements(others, "dense"),
         expert=_elements(others, "expert"),
@@ -170,11 +173,11 @@ def _of(parameters: Sequence[Parameter]) -> Elements:
 
 
 def _largest(parameters: Sequence[Parameter]) -> Elements:
-    found: dict[str, Numeric] = {"dense": 0.0, "expert": 0.0}
+    values: dict[str, Numeric] = {"dense": 0.0, "expert": 0.0}
     for parameter in parameters:
         elements = named(parameter.local_elements, parameter.name, unit="parameter")
-        found[parameter.group] = maximum(found[parameter.group], elements / float(parameter.matrices))
-    return Elements(**found)
+        values[parameter.group] = maximum(values[parameter.group], elements / float(parameter.matrices))
+    return Elements(**values)
 
 
 def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
@@ -183,8 +186,8 @@ def _narrow_elements(parameters: Sequence[Parameter]) -> Numeric:
 
 
 def _elements(parameters: Sequence[Parameter], group: str) -> Numeric:
-    own = (each for each in parameters if each.group == group)
-    ours = {each.name: named(each.local_elements, each.name, unit="parameter") for each in own}
+    local = (parameter for parameter in parameters if parameter.group == group)
+    ours = {item.name: named(item.local_elements, item.name, unit="parameter") for item in local}
     return total(ours, name="weights", unit="parameter")
 
 
@@ -240,15 +243,15 @@ class Sharded(Weights, frozen=True, kw_only=True):
 
     @classmethod
     def from_model(
-        cls, model: Model, held: PerBlock[BlockParameters], stages: Stages, degrees: Degrees
+        cls, model: Model, per_block: PerBlock[BlockParameters], stages: Stages, degrees: Degrees
     ) -> Sharded:
         """Return the parameters of every stage that holds what of a model."""
         tied, num_mtp = model.tied_embeddings, model.num_mtp_layers
 
         def over(of: Callable[[BlockParameters], Elements | None]) -> Elements | None:
-            if not any(map(of, held.all())):
+            if not any(map(of, per_block.all())):
                 return None
-            elements = held.map(lambda block: of(block) or NO_ELEMENTS)
+            elements = per_block.map(lambda block: of(block) or NO_ELEMENTS)
             head = stages.last * elements.head.vocabulary * head_copies(pp=degrees.pp, tied=tied)
             dense = over_stages(stages, elements, lambda block: block.dense, num_mtp=num_mtp) + head
             if num_mtp:
@@ -263,7 +266,7 @@ class Sharded(Weights, frozen=True, kw_only=True):
         return cls(
             degrees=degrees,
             stages=stages,
-            held=held,
+            held=per_block,
             num_mtp=num_mtp,
             dense=whole.dense,
             expert=whole.expert,

@@ -67,9 +67,9 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
 
     most = (lambda on: kept(on) - moved(on)) if offloads else kept
     part = 1.0 / in_flight.num_splits
-    forward, backward = (part * each for each in _working_sets(setting, inputs))
-    held = InFlightBytes(whole=most, waiting=awaited, work=(forward, backward))
-    saved, beside_loss = in_flight.most(degrees, stages, count, held)
+    forward, backward = (part * working_set for working_set in _working_sets(setting, inputs))
+    in_flight_bytes = InFlightBytes(whole=most, waiting=awaited, work=(forward, backward))
+    saved, beside_loss = in_flight.most(degrees, stages, count, in_flight_bytes)
     late = deferred_bytes(setting, inputs, count)
     loss = part * (stages.last * largest(first=head.forward, second=head.backward))
     work = largest(first=forward, second=backward)
@@ -79,8 +79,8 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     at_loss = beside_loss + loss + stages.last * in_flight.other_losses * head.kept
     activations: Numeric = largest(first=at_layers, second=at_loss)
     if setting.choices.kernels.logged_losses:  # the micro-batch is gone but for what metrics take
-        own = most(stages) / degrees.vpp - head.held - head.afterwards
-        activations = largest(first=activations, second=beside_loss - stages.last * own)
+        local = most(stages) / degrees.vpp - head.held - head.afterwards
+        activations = largest(first=activations, second=beside_loss - stages.last * local)
     beyond, stranded = _beyond(setting, inputs, activations, (at_layers, at_loss, beside_loss), loss)
     host: Numeric = 0.0
     if offloads:
@@ -102,7 +102,7 @@ def _beyond(
     ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.taken.stranded
     lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0
-    if any(any_true(value_of(each)) for each in (states.at_layers, states.at_loss, states.at_head)):
+    if any(any_true(value_of(item)) for item in (states.at_layers, states.at_loss, states.at_head)):
         together = largest(first=layers + states.at_layers, second=loss + states.at_loss)
         beyond = largest(first=most, second=largest(first=together, second=head + states.at_head)) - most
     if not any_true(value_of(lost)):
@@ -169,10 +169,10 @@ def _working_sets(setting: EvalContext, inputs: MemoryInputs) -> tuple[Numeric, 
     present += [(stages.first, tower.taken, 0.0) for _, tower in inputs.blocks.vision]
     forward: Numeric = 0.0 * stages.first
     backward = whole = forward
-    for here, own, beside in present:
-        forward = largest(first=forward, second=here * (own.forward - own.kept))
-        backward = largest(first=backward, second=here * (own.backward - own.kept + beside))
-        whole = largest(first=whole, second=here * own.forward)
+    for here, local, beside in present:
+        forward = largest(first=forward, second=here * (local.forward - local.kept))
+        backward = largest(first=backward, second=here * (local.backward - local.kept + beside))
+        whole = largest(first=whole, second=here * local.forward)
     if setting.choices.crosses and setting.choices.schedule is None:
         count = setting.num_microbatches(inputs.degrees)
         backward = crossing_bytes(backward=backward, forward=whole, microbatches=count)
@@ -197,8 +197,8 @@ def message_buffers(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
         received = setting.num_microbatches(degrees) * degrees.vpp
     message = message_bytes(setting.model, setting.sharding(degrees))
     ends = {"first": stages.first, "last": stages.last, "pp": degrees.pp, "vpp": degrees.vpp}
-    held = gradient_message_bytes(message_bytes=message, received=received, **ends)
-    return held if group is None else held + waiting_message_bytes(message_bytes=message, group=group, **ends)
+    kept = gradient_message_bytes(message_bytes=message, received=received, **ends)
+    return kept if group is None else kept + waiting_message_bytes(message_bytes=message, group=group, **ends)
 
 
 @formula(
@@ -214,8 +214,8 @@ def gradient_message_bytes(
     What is received forward is the input that the first layer keeps.
     """
     looped = vpp > 1
-    held = received * where(looped, 1.0, 1.0 - last) + where(looped, 1.0, 1.0 - first)
-    return message_bytes * held * minimum(pp - 1.0, 1.0)
+    kept = received * where(looped, 1.0, 1.0 - last) + where(looped, 1.0, 1.0 - first)
+    return message_bytes * kept * minimum(pp - 1.0, 1.0)
 
 
 @formula(
@@ -242,8 +242,8 @@ def pool_bytes(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
     others: Numeric = stages.last * largest(first=head.forward, second=head.backward)
     for kind, block in enumerate(inputs.blocks.layers):
         here: Numeric = any_of(count=stages.counts[kind])
-        for each in (block.taken, block.left):
-            inside, outside = each.captured or (0.0, 0.0)
+        for item in (block.taken, block.left):
+            inside, outside = item.captured or (0.0, 0.0)
             captured = largest(first=captured, second=here * inside)
             others = largest(first=others, second=here * outside)
     return second_pool_bytes(captured=captured, others=others)
@@ -315,8 +315,8 @@ def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:
     standing = states.buffers + message_buffers(setting, inputs) + work.gathered
     updating = states.lasting + (states.update - freed)
     buffers = largest(first=standing, second=updating) + pool_bytes(setting, inputs)
-    held = setting.overhead
-    ratio = float(held.fragmentation.expected)
+    kept = setting.overhead
+    ratio = float(kept.fragmentation.expected)
     zero = inputs.degrees.zero
     flat = flat_gradient_bytes(update=states.update, activations=activations, zero=zero)
     lost = largest(first=flat, second=states.received) if kernels.flat_update else states.received
@@ -330,14 +330,14 @@ def _memory_parts(setting: EvalContext, inputs: MemoryInputs) -> MemoryParts:
         "freed logits in whose room nothing fits": work.stranded,
         "freed tensors that messages still read": _queued(setting, inputs),
     }
-    if (measured := held.measured) is not None:
+    if (measured := kept.measured) is not None:
         overhead = {
             "outside the allocator": inputs.outside.expected,
             "reserved beyond allocated, measured": _measured_gap(measured, allocated),
             "allocated beyond formulas, measured": measured.live_tensor_excess_bytes,
         }
-    elif held.residual is not None:
-        overhead["allocated beyond formulas, tracked"] = held.residual.live_tensor_excess_bytes
+    elif kept.residual is not None:
+        overhead["allocated beyond formulas, tracked"] = kept.residual.live_tensor_excess_bytes
     return MemoryParts(
         weights=weights,
         gradients=states.gradients,
@@ -408,10 +408,10 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
         for stage, peak in enumerate(_of_stages(footprint.stage_peak, len(plan.counts)))
     )
     worst = max(stages, key=lambda stage: stage.peak_bytes)
-    held = setting.overhead
+    overhead = setting.overhead
     allocated, reserved = worst.allocated_bytes, worst.reserved_bytes
-    usual = fragmentation_bytes(allocated=allocated, ratio=number_of(held.fragmentation.expected))
-    off = partial(_away, outside, held, allocated=allocated, reserved=reserved)
+    usual = fragmentation_bytes(allocated=allocated, ratio=number_of(overhead.fragmentation.expected))
+    off = partial(_away, outside, overhead, allocated=allocated, reserved=reserved)
     low = number_of(off("low", returned=worst.fragmentation_bytes - number_of(usual)))
     high = number_of(off("high"))
     capacity = setting.cluster.device.hbm_bytes
@@ -431,7 +431,7 @@ def memory_summary(setting: EvalContext, plan: StagePlan, footprint: Footprint) 
 
 def _away(
     outside: Outside,
-    held: Overhead,
+    overhead: Overhead,
     end: Literal["low", "high"],
     *,
     allocated: Numeric,
@@ -443,10 +443,10 @@ def _away(
     Before it gives up, the allocator returns what it holds unused: low is what it cannot return. Where the residual was
     measured, only its margin is open.
     """
-    if held.anchor is not None and held.measured is not None:
-        margin, carried = held.anchor.safety_margin, held.measured.framework_overhead_bytes
-        grown = margin * (_measured_gap(held.measured, allocated) - carried)
-        return held.measured.above(margin) + grown if end == "high" else 0.0
+    if overhead.anchor is not None and overhead.measured is not None:
+        margin, carried = overhead.anchor.safety_margin, overhead.measured.framework_overhead_bytes
+        grown = margin * (_measured_gap(overhead.measured, allocated) - carried)
+        return overhead.measured.above(margin) + grown if end == "high" else 0.0
 
     def off(bounds: Bounds) -> Numeric:
         return getattr(bounds, end) - bounds.expected  # type: ignore[no-any-return]
@@ -454,17 +454,17 @@ def _away(
     return away(
         context=off(outside.context),
         communicators=off(outside.communicators),
-        fragmentation=allocated * off(held.fragmentation) - returned,
+        fragmentation=allocated * off(overhead.fragmentation) - returned,
         formulas=reserved * off(load_residual()),
     )
 
 
-def highest_peak(footprint: Footprint, held: Overhead, stages: Stages) -> Numeric:
+def highest_peak(footprint: Footprint, overhead: Overhead, stages: Stages) -> Numeric:
     """Return what the fullest device of every candidate needs at the upper end of its range."""
     memory, outside = footprint.memory, footprint.outside
     allocated = memory.allocated
     reserved = allocated + memory.overhead - outside.expected
-    peaks = footprint.stage_peak + _away(outside, held, "high", allocated=allocated, reserved=reserved)
+    peaks = footprint.stage_peak + _away(outside, overhead, "high", allocated=allocated, reserved=reserved)
     return Picker.slowest(peaks, stages)(peaks)
 
 
@@ -490,8 +490,8 @@ def fragmentation_note(memory: MemorySummary, setting: EvalContext) -> tuple[Not
 
 def _of_stages(values: object, count: int) -> list[float]:
     """Return a quantity of one layout on each stage."""
-    found: list[float] = np.asarray(value_of(values), dtype=np.float64).reshape(-1).tolist()
-    return found if len(found) == count else found * count
+    result: list[float] = np.asarray(value_of(values), dtype=np.float64).reshape(-1).tolist()
+    return result if len(result) == count else result * count
 
 
 def fit(*, point_bytes: float, upper_bytes: float, capacity_bytes: float) -> Verdict:

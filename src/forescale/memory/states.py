@@ -33,10 +33,10 @@ ENDS = ("embedding.", "head.")
 
 def state_bytes(setting: EvalContext, sharded: Sharded) -> StateBytes:
     """Return all that stands on a device of every stage, each parameter group over its own shards."""
-    held, whole = weights_and_updates(setting, sharded), gathered(setting, sharded)
+    weights, whole = weights_and_updates(setting, sharded), gathered(setting, sharded)
     least, lasting = whole.least, lasting_buffers(setting, sharded)
     return replace(
-        held,
+        weights,
         narrow=narrow_weights(setting, sharded),
         buffers=standing_buffers(setting, sharded, least, lasting),
         at_layers=whole.layers - least,
@@ -70,7 +70,7 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
     frozen: Numeric = 0.0
     for elements, size in sharded.not_trained(precision):
         frozen = frozen + over_shards(weight_bytes, size, size, elements)
-    held = StateBytes(
+    kept = StateBytes(
         weights=over_shards(weight_bytes, weight, weight) + frozen,
         frozen=frozen,
         gradients=over_shards(partial(gradient_bytes, beside=beside), gradient, gradient),
@@ -81,10 +81,10 @@ def weights_and_updates(setting: EvalContext, sharded: Sharded) -> StateBytes:
         optimizer=over_shards(optimizer_bytes, dense_state, expert_state),
     )
     if not offload.updates:
-        return held
+        return kept
     left = 0.0 if offload.master else optimizer_element_bytes(precision, 0.0)
-    sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else held.updated
-    return on_host(held, offload, zero, left, sent * gathered_bytes(precision))
+    sent = over_shards(optimizer_bytes, 1.0, 1.0, sharded.sent(precision)) if sharded.frozen else kept.updated
+    return on_host(kept, offload, zero, left, sent * gathered_bytes(precision))
 
 
 def _received(setting: EvalContext, sharded: Sharded, size: float) -> Numeric:
@@ -102,7 +102,7 @@ def _received(setting: EvalContext, sharded: Sharded, size: float) -> Numeric:
     )
 
 
-def on_host(held: StateBytes, offload: Offload, zero: Numeric, left: float, sent: Numeric) -> StateBytes:
+def on_host(kept: StateBytes, offload: Offload, zero: Numeric, left: float, sent: Numeric) -> StateBytes:
     """Return the states with those that are offloaded on the host.
 
     Of each parameter `left` bytes of states stay, a master copy; `sent` are bytes on their way.
@@ -110,21 +110,21 @@ def on_host(held: StateBytes, offload: Offload, zero: Numeric, left: float, sent
     weights = at_stage_3(zero=zero, sharded=1.0, otherwise=0.0) if offload.parameters else 0.0
     whole = weights if offload.states else 0.0
     share = largest(first=offload.optimizer, second=whole)
-    updated, moved = share * held.updated, held.optimizer - left * held.updated
+    updated, moved = share * kept.updated, kept.optimizer - left * kept.updated
     beside = STORAGE_BYTES["fp32"] * (1.0 if offload.master else 2.0)
     return StateBytes(
-        weights=held.weights * (1.0 - weights),
-        frozen=held.frozen * (1.0 - weights),
-        gradients=held.gradients * (1.0 - whole),
-        optimizer=held.optimizer - share * moved,
-        update=held.update * (1.0 - share),
-        updated=held.updated * (1.0 - share),
+        weights=kept.weights * (1.0 - weights),
+        frozen=kept.frozen * (1.0 - weights),
+        gradients=kept.gradients * (1.0 - whole),
+        optimizer=kept.optimizer - share * moved,
+        update=kept.update * (1.0 - share),
+        updated=kept.updated * (1.0 - share),
         copied=updated if left else 0.0,
-        host=share * moved + beside * updated + weights * held.weights,
+        host=share * moved + beside * updated + weights * kept.weights,
         host_updated=updated,
-        host_optimizer=share * held.optimizer,
+        host_optimizer=share * kept.optimizer,
         host_weights=weights * sent,
-        host_gradients=whole * held.gradients,
+        host_gradients=whole * kept.gradients,
     )
 
 
@@ -208,8 +208,8 @@ def received_bytes(
     it is.
     """
     rounds = maximum(np.floor(parameters / (bucket or np.inf)), 1.0)
-    held = parameters * element_bytes / (rounds if waits else 1.0)
-    return where((zero >= 1) & (zero < 3) & (shards > 1), held, 0.0)
+    kept = parameters * element_bytes / (rounds if waits else 1.0)
+    return where((zero >= 1) & (zero < 3) & (shards > 1), kept, 0.0)
 
 
 def update_element_bytes(precision: Precision) -> float:
@@ -295,11 +295,11 @@ momentum: arXiv:1804.04235, section 3."""
 @cache
 def moments_per_parameter(model: Model, optimizer: OptimizerName, trainable: Trainable) -> Moments:
     """Return the moments that `optimizer` keeps per parameter of `model` that is trained."""
-    trained = [(each, times) for _, each, times in own_parameters(model, trainable) if not each.frozen]
+    trained = [(item, times) for _, item, times in own_parameters(model, trainable) if not item.frozen]
 
     def average(group: ParameterGroup) -> float:
-        ours = [(each, times) for each, times in trained if each.group == group]
-        elements = sum(each.elements * times for each, times in ours)
-        return sum(ELEMENTS[optimizer](each) * times for each, times in ours) / elements if ours else 0.0
+        ours = [(item, times) for item, times in trained if item.group == group]
+        elements = sum(item.elements * times for item, times in ours)
+        return sum(ELEMENTS[optimizer](item) * times for item, times in ours) / elements if ours else 0.0
 
     return Moments(dense=average("dense"), expert=average("expert"))

@@ -94,33 +94,33 @@ def total_bytes(tensors: Iterable[Sized]) -> float:
     return sum(tensor.num_bytes for tensor in tensors)
 
 
-def block_loads(model: Model, strategy: Layout, workload: Workload) -> PerBlock[BlockLoad]:
+def block_loads(model: Model, layout: Layout, workload: Workload) -> PerBlock[BlockLoad]:
     """Return the load of every kind of layer, of both ends and of multi-token prediction."""
-    degrees, choices = split_layout(strategy)
+    degrees, choices = split_layout(layout)
     blocks = build_blocks(model, ShardingRules.from_workload(workload, degrees, choices))
     return PerBlock(
         layers=tuple(
-            _block_load(block_name(kind), block, strategy.recompute)
+            _block_load(block_name(kind), block, layout.recompute)
             for kind, block in zip(model.layer_kinds, blocks.layers, strict=True)
         ),
         embedding=_block_load("embedding", blocks.embedding, NO_RECOMPUTE),
         head=_block_load("head", blocks.head, NO_RECOMPUTE),
-        mtp=None if blocks.mtp is None else _block_load("mtp", blocks.mtp, strategy.recompute),
+        mtp=None if blocks.mtp is None else _block_load("mtp", blocks.mtp, layout.recompute),
         vision=blocks.map_vision(
-            lambda block: _block_load(block.name, block, strategy.recompute.of_towers),
+            lambda block: _block_load(block.name, block, layout.recompute.of_towers),
             lambda block: _block_load(block.name, block, NO_RECOMPUTE),
         ),
     )
 
 
 def stage_loads(
-    model: Model, strategy: Layout, workload: Workload, placement: Placement
+    model: Model, layout: Layout, workload: Workload, placement: Placement
 ) -> tuple[StageLoad, ...]:
     """Return the loads of all stages in the order of the model, replica after replica."""
-    plain = block_loads(model, replace(strategy, recompute=NO_RECOMPUTE), workload)
-    blocks = _in_units(block_loads(model, strategy, workload), plain, strategy.recompute.unit)
-    of_stage, given = placement.rank_of_stage[: placement.num_stages], strategy.stage_layers
-    plan = virtual_stages(model, of_stage, stage_layers=given, recompute=strategy.recompute)
+    plain = block_loads(model, replace(layout, recompute=NO_RECOMPUTE), workload)
+    blocks = _in_units(block_loads(model, layout, workload), plain, layout.recompute.unit)
+    of_stage, stage_layers = placement.rank_of_stage[: placement.num_stages], layout.stage_layers
+    plan = virtual_stages(model, of_stage, stage_layers=stage_layers, recompute=layout.recompute)
     taken, heads, others = (
         np.tile(rows, (placement.num_replicas, 1)).tolist()
         for rows in (plan.replayed, plan.heads, plan.counts - plan.replayed)
@@ -139,10 +139,10 @@ def stage_loads(
         works = [block for block, _, count in present if count]
         kept += blocks.embedding.kept if first else ()
         if head := [blocks.head] if (stage + 1) % placement.num_stages == 0 else []:
-            kept += _kept_of_mtp(model, strategy.recompute, blocks, plain)
+            kept += _kept_of_mtp(model, layout.recompute, blocks, plain)
             late += _awaited_at_the_end(model, blocks)
-        elif strategy.kernels.keeps_stage_outputs:
-            kept.append(_stage_output(model, strategy, workload))
+        elif layout.kernels.keeps_stage_outputs:
+            kept.append(_stage_output(model, layout, workload))
         loads.append(
             StageLoad(
                 stage=stage,
@@ -150,7 +150,7 @@ def stage_loads(
                 kept=tuple(kept),
                 awaited=tuple(late),
                 forward=_fullest("forward", works, head),
-                backward=_fullest("backward", works, head, _crossing(works, strategy, workload)),
+                backward=_fullest("backward", works, head, _crossing(works, layout, workload)),
                 between=blocks.head.kept if head else (),
                 afterwards=blocks.head.afterwards if head else (),
             )
@@ -158,22 +158,22 @@ def stage_loads(
     return tuple(loads)
 
 
-def _stage_output(model: Model, strategy: Layout, workload: Workload) -> Sized:
-    kept = kept_message_bytes(model, ShardingRules.from_workload(workload, *split_layout(strategy)))
+def _stage_output(model: Model, layout: Layout, workload: Workload) -> Sized:
+    kept = kept_message_bytes(model, ShardingRules.from_workload(workload, *split_layout(layout)))
     return Sized(owner="pipeline", name="stage output", num_bytes=float(kept))
 
 
 def _block_load(name: str, block: Block, policy: Recompute) -> BlockLoad:
     kept = keep(block, policy)
     moments: BlockMoments = block_moments(block, kept)
-    ends = [tensor for each in block.operators for tensor in (*each.held, *each.afterwards)]
+    ends = [tensor for operator in block.operators for tensor in (*operator.held, *operator.afterwards)]
     return BlockLoad(
         name=name,
         kept=_sized(name, [(tensor.name, tensor.num_bytes) for tensor in kept.tensors]),
         awaited=_sized(name, awaited(block)),
         forward=_fullest_moment(name, moments.forward),
         backward=_fullest_moment(name, moments.backward),
-        afterwards=_sized(name, [(each, block.tensors[each].num_bytes) for each in ends]),
+        afterwards=_sized(name, [(end, block.tensors[end].num_bytes) for end in ends]),
     )
 
 
@@ -229,23 +229,23 @@ def _beyond(moment: tuple[Sized, ...], block: BlockLoad) -> tuple[Sized, ...]:
     return tuple(tensor for tensor in (*rest, *freed) if tensor.num_bytes)
 
 
-def _crossing(works: Sequence[BlockLoad], strategy: Layout, workload: Workload) -> tuple[Sized, ...]:
+def _crossing(works: Sequence[BlockLoad], layout: Layout, workload: Workload) -> tuple[Sized, ...]:
     """Return what a block's forward of the next micro-batch takes beside the backward that it crosses, if it does."""
-    batch, size = workload.global_batch_size, strategy.micro_batch_size
-    several = num_microbatches(global_batch_size=batch, dp=strategy.dp, micro_batch_size=size) > 1
-    choices = split_layout(strategy)[1]
+    batch, size = workload.global_batch_size, layout.micro_batch_size
+    several = num_microbatches(global_batch_size=batch, dp=layout.dp, micro_batch_size=size) > 1
+    choices = split_layout(layout)[1]
     if not several or not choices.crosses or choices.schedule is not None:
         return ()
-    return max((each.forward for each in works), key=total_bytes, default=())
+    return max((work.forward for work in works), key=total_bytes, default=())
 
 
 def _fullest(
     name: str, works: Sequence[BlockLoad], head: Sequence[BlockLoad], beside: tuple[Sized, ...] = ()
 ) -> tuple[Sized, ...]:
     """Return the largest working set of a pass: one block is replayed, or one head runs, at a time."""
-    alone = [getattr(each, name) for each in head]
-    held = [tensor for each in head for tensor in each.afterwards if tensor in each.kept]
-    beyond = [(*_beyond(getattr(each, name), each), *held, *beside) for each in works]
+    alone = [getattr(item, name) for item in head]
+    tensors = [tensor for item in head for tensor in item.afterwards if tensor in item.kept]
+    beyond = [(*_beyond(getattr(work, name), work), *tensors, *beside) for work in works]
     return max([*beyond, *alone, ()], key=total_bytes)
 
 
@@ -297,9 +297,9 @@ class PeakMoment(Struct, frozen=True, kw_only=True):
     def kinds(self) -> dict[str, float]:
         """GiB by kind: the states, buffers and activations."""
         sizes: dict[str, float] = {}
-        for each in self.tensors:
-            kind = {"states": each.name, "buffers": "buffers"}.get(each.owner, "activations")
-            sizes[kind] = sizes.get(kind, 0.0) + each.num_bytes / GIB
+        for tensor in self.tensors:
+            kind = {"states": tensor.name, "buffers": "buffers"}.get(tensor.owner, "activations")
+            sizes[kind] = sizes.get(kind, 0.0) + tensor.num_bytes / GIB
         return sizes
 
 
@@ -323,9 +323,9 @@ class RankTimeline(Struct, frozen=True, kw_only=True, eq=False):
 
     def outline(self) -> tuple[Dot, ...]:
         """Return GiB over seconds for a picture: of stretches of equally many points the largest."""
-        held, count = self.allocated / GIB, len(self.time_s)
+        kept, count = self.allocated / GIB, len(self.time_s)
         starts = np.unique(np.linspace(0, count, min(count, DRAWN) + 1).astype(int)[:-1])
-        tops = np.maximum.reduceat(held, starts)
+        tops = np.maximum.reduceat(kept, starts)
         return tuple(Dot(x=float(x), y=float(y)) for x, y in zip(self.time_s[starts], tops, strict=True))
 
 
@@ -391,11 +391,11 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
         }
 
 
-def schedule_of(strategy: Layout, num_microbatches: int, weight_part: float = 1.0) -> Schedule:
+def schedule_of(layout: Layout, num_microbatches: int, weight_part: float = 1.0) -> Schedule:
     """Return the schedule that a layout runs: the one it names, else 1F1B, interleaved where vpp > 1."""
-    pp, vpp = strategy.pp, strategy.vpp
-    name = (strategy.schedule if pp > 1 else None) or ("interleaved-1f1b" if vpp > 1 else "1f1b")
-    parts: dict[str, Any] = {"num_splits": strategy.sequence_pieces, "group_size": group_of(strategy)}
+    pp, vpp = layout.pp, layout.vpp
+    name = (layout.schedule if pp > 1 else None) or ("interleaved-1f1b" if vpp > 1 else "1f1b")
+    parts: dict[str, Any] = {"num_splits": layout.sequence_pieces, "group_size": group_of(layout)}
     request = Request(pp=pp, vpp=vpp, num_microbatches=num_microbatches, weight_part=weight_part, **parts)
     return build_schedule(name, request, vpp=vpp)
 
@@ -436,20 +436,20 @@ def standing_of_ranks(result: Projection, setting: EvalContext, inputs: MemoryIn
     """Return what every rank of a projected layout holds besides activations."""
     stages, states = result.memory.stages, inputs.states
     standing = states.buffers + message_buffers(setting, inputs) + working_bytes(setting, inputs).gathered
-    held = (standing, states.lasting, states.update, pool_bytes(setting, inputs))
-    rows = np.hstack([np.broadcast_to(np.asarray(each), (len(stages), 1)) for each in held]).tolist()
+    kept = (standing, states.lasting, states.update, pool_bytes(setting, inputs))
+    rows = np.hstack([np.broadcast_to(np.asarray(item), (len(stages), 1)) for item in kept]).tolist()
     whole = setting.choices.graphs == "full"
     return tuple(
         Standing(
             weights=stage.weights_bytes,
             gradients=stage.gradients_bytes,
             optimizer=stage.optimizer_bytes,
-            buffers=own + second,
+            buffers=local + second,
             lasting=stays,
-            update=max(own, stays + copies) + (stage.activations_bytes if whole else second),
+            update=max(local, stays + copies) + (stage.activations_bytes if whole else second),
             graphs=stage.activations_bytes if whole else second,
         )
-        for stage, (own, stays, copies, second) in zip(stages, rows, strict=True)
+        for stage, (local, stays, copies, second) in zip(stages, rows, strict=True)
     )
 
 
@@ -502,8 +502,8 @@ class _Curves:
         low = int(self.flat.bounds[int(self.flat.rank[action])])
 
         def count(end: int, *kinds: Kind) -> NDArray[np.int64]:
-            found = self.flat.stage[low:end][np.isin(self.flat.kind[low:end], kinds)]
-            return np.bincount(found, minlength=len(self.loads))
+            result = self.flat.stage[low:end][np.isin(self.flat.kind[low:end], kinds)]
+            return np.bincount(result, minlength=len(self.loads))
 
         end = action + int(self.at_end[action])
         whole = count(action + 1, Kind.F, Kind.RELOAD) - count(end, Kind.B, Kind.I, Kind.OFFLOAD)
@@ -526,7 +526,7 @@ def _rank(curves: _Curves, rank: int, standing: Standing, update_s: float) -> Ra
     during, after = curves.during[low:high], curves.after[low:high]
     makespan = simulation.makespan
     times = np.concatenate(([0.0], np.stack([begin, end], axis=1).ravel(), [makespan, makespan + update_s]))
-    held = np.concatenate(([0.0], np.stack([during, after], axis=1).ravel(), [0.0, 0.0]))
+    concatenate = np.concatenate(([0.0], np.stack([during, after], axis=1).ravel(), [0.0, 0.0]))
     beyond = max(0.0, standing.update - standing.buffers)
     update = np.zeros_like(times)
     update[-2] = beyond
@@ -536,7 +536,7 @@ def _rank(curves: _Curves, rank: int, standing: Standing, update_s: float) -> Ra
     return RankTimeline(
         rank=rank,
         time_s=np.maximum.accumulate(times),
-        activations=held,
+        activations=concatenate,
         update=update,
         standing=standing,
         peak=peak,
@@ -551,7 +551,7 @@ def _peak_of_action(curves: _Curves, action: int, standing: Standing) -> PeakMom
     if kind in BACKWARD:
         work = loads[stage].afterwards if curves.at_end[action] else loads[stage].backward
     tensors = [(tensor, count) for load, count in zip(loads, live, strict=True) for tensor in load.kept]
-    tensors += [(each, count) for load, count in zip(loads, waiting, strict=True) for each in load.awaited]
+    tensors += [(item, count) for load, count in zip(loads, waiting, strict=True) for item in load.awaited]
     tensors += [(tensor, curves.waiting(action)) for tensor in loads[-1].between]
     tensors += [(tensor, 1) for tensor in (*work, *_states(standing, standing.buffers))]
     return PeakMoment(
@@ -577,13 +577,13 @@ def _peak_of_update(rank: int, when: float, standing: Standing) -> PeakMoment:
         time_s=when,
         allocated_bytes=standing.states + standing.update,
         in_flight=0,
-        tensors=_largest_first([(each, 1) for each in live]),
+        tensors=_largest_first([(item, 1) for item in live]),
     )
 
 
 def _states(standing: Standing, buffers: float) -> list[Sized]:
-    held = [Sized(owner="states", name=name, num_bytes=getattr(standing, name)) for name in STATES]
-    return [*held, Sized(owner="buffers", name="buffers and workspaces", num_bytes=buffers)]
+    sizeds = [Sized(owner="states", name=name, num_bytes=getattr(standing, name)) for name in STATES]
+    return [*sizeds, Sized(owner="buffers", name="buffers and workspaces", num_bytes=buffers)]
 
 
 def _together(tensors: Iterable[tuple[Sized, float]]) -> list[Sized]:

@@ -76,9 +76,9 @@ def project_as(question: Question) -> Projection:
     if preset is DEFAULT:
         return project(question)
     question.check_together(f"preset {preset.name}")
-    model, cluster, strategy, workload = question.parts
-    check(model, cluster, strategy, workload)
-    if strategy.recompute.layer_ids or strategy.recompute.unit > 1:
+    model, cluster, layout, workload = question.parts
+    check(model, cluster, layout, workload)
+    if layout.recompute.layer_ids or layout.recompute.unit > 1:
         raise SpecError(
             f"preset {preset.name} knows recompute of all layers or a stage's first; use recompute.num_layers"
         )

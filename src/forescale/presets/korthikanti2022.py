@@ -84,9 +84,9 @@ def korthikanti_output(
     return 4.0 * tokens * hidden_size / sequence_ranks + 4.0 * tokens * vocab_size / tp
 
 
-def drops_scores(strategy: Layout) -> bool:
+def drops_scores(layout: Layout) -> bool:
     """Whether attention's scores are made again: selective recompute of the core."""
-    return strategy.recompute.granularity == "selective" and "core_attn" in strategy.recompute.modules
+    return layout.recompute.granularity == "selective" and "core_attn" in layout.recompute.modules
 
 
 def heads_of(model: Model, *, preset: str) -> int:
@@ -137,14 +137,14 @@ class Korthikanti2022(Struct, frozen=True, kw_only=True):
 
     def project(self, question: Question) -> Projection:
         """Project activation memory; the paper has no formula of states."""
-        model, _, strategy, workload = question.parts
-        return memory_projection(self.account(model, strategy, workload), question, preset=self.name)
+        model, _, layout, workload = question.parts
+        return memory_projection(self.account(model, layout, workload), question, preset=self.name)
 
     def stages(self, question: Question) -> Sequence[StageBytes]:
         """Return bytes by stage."""
         return self.account(question.model, question.layout, question.workload).stages
 
-    def account(self, model: Model, strategy: Layout, workload: Workload) -> Account:
+    def account(self, model: Model, layout: Layout, workload: Workload) -> Account:
         """Return bytes by stage.
 
         Raises
@@ -152,52 +152,52 @@ class Korthikanti2022(Struct, frozen=True, kw_only=True):
         SpecError
             If the sequence is split over context ranks, which the paper does not know.
         """
-        if strategy.cp > 1:
-            raise SpecError(f"preset {self.name} has no context parallelism; cp is {strategy.cp}, use cp 1")
+        if layout.cp > 1:
+            raise SpecError(f"preset {self.name} has no context parallelism; cp is {layout.cp}, use cp 1")
         total = count_parameters(model).total
         stages = tuple(
             StageBytes(
                 num_layers=count,
-                parameters=total / (strategy.tp * strategy.pp),
-                activations=self._stage(model, strategy, workload, rank, count),
+                parameters=total / (layout.tp * layout.pp),
+                activations=self._stage(model, layout, workload, rank, count),
             )
-            for rank, count in enumerate(layers_of(model, strategy))
+            for rank, count in enumerate(layers_of(model, layout))
         )
         return Account(
             stages=stages,
             total_parameters=total,
             complete=False,
-            notes=(_STATES, *gpt_note(model), *_flash(strategy)),
+            notes=(_STATES, *gpt_note(model), *_flash(layout)),
         )
 
-    def _stage(self, model: Model, strategy: Layout, workload: Workload, rank: int, count: int) -> Numeric:
+    def _stage(self, model: Model, layout: Layout, workload: Workload, rank: int, count: int) -> Numeric:
         """Return what a stage of `count` layers keeps of all micro-batches in flight."""
         tokens = recorded(
             seq_len=workload.seq_len,
-            micro_batch_size=strategy.micro_batch_size,
+            micro_batch_size=layout.micro_batch_size,
             hidden_size=model.hidden_size,
-            sequence_ranks=strategy.tp if strategy.sp else 1,
+            sequence_ranks=layout.tp if layout.sp else 1,
         )
-        microbatches, replayed = microbatches_of(strategy, workload), replayed_layers(strategy, count)
-        tp = recorded(tp=strategy.tp)
+        microbatches, replayed = microbatches_of(layout, workload), replayed_layers(layout, count)
+        tp = recorded(tp=layout.tp)
         kept = korthikanti_layer(
             **recorded(
-                num_heads=heads_of(model, preset=self.name), scores=0.0 if drops_scores(strategy) else 1.0
+                num_heads=heads_of(model, preset=self.name), scores=0.0 if drops_scores(layout) else 1.0
             ),
             **tp,
             **tokens,
         )
         layers = recorded(replayed=replayed, kept=count - replayed)
         one = layers["replayed"] * korthikanti_replayed_layer(**tokens) + layers["kept"] * kept
-        flight = recorded(stage=rank, pp=strategy.pp, vpp=strategy.vpp, num_microbatches=microbatches)
-        held: Numeric = one * in_flight(**flight)
+        flight = recorded(stage=rank, pp=layout.pp, vpp=layout.vpp, num_microbatches=microbatches)
+        value: Numeric = one * in_flight(**flight)
         if rank == 0:
-            held = held + korthikanti_embedding(
-                **recorded(in_flight=min(strategy.pp, microbatches)), **tokens
+            value = value + korthikanti_embedding(
+                **recorded(in_flight=min(layout.pp, microbatches)), **tokens
             )
-        if rank == strategy.pp - 1:
-            held = held + korthikanti_output(**recorded(vocab_size=model.vocab_size), **tp, **tokens)
-        return held
+        if rank == layout.pp - 1:
+            value = value + korthikanti_output(**recorded(vocab_size=model.vocab_size), **tp, **tokens)
+        return value
 
 
 _STATES = Note(
@@ -205,8 +205,8 @@ _STATES = Note(
 )
 
 
-def _flash(strategy: Layout) -> tuple[Note, ...]:
-    if not strategy.flash_attention or drops_scores(strategy):
+def _flash(layout: Layout) -> tuple[Note, ...]:
+    if not layout.flash_attention or drops_scores(layout):
         return ()
     text = (
         "the paper's attention keeps its scores (5as/h); flash attention keeps what selective recompute does"

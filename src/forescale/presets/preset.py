@@ -106,30 +106,30 @@ def recorded(**numbers: float) -> dict[str, Any]:
     return {name: as_term(float(number), name=name) for name, number in numbers.items()}
 
 
-def microbatches_of(strategy: Layout, workload: Workload) -> int:
+def microbatches_of(layout: Layout, workload: Workload) -> int:
     """Return the micro-batches per step of a legal layout."""
     return int(
         num_microbatches(
             global_batch_size=workload.global_batch_size,
-            dp=strategy.dp,
-            micro_batch_size=strategy.micro_batch_size,
+            dp=layout.dp,
+            micro_batch_size=layout.micro_batch_size,
         )
     )
 
 
-def layers_of(model: Model, strategy: Layout) -> tuple[int, ...]:
+def layers_of(model: Model, layout: Layout) -> tuple[int, ...]:
     """Return the layers of every pipeline rank."""
-    return strategy.rank_layers or tuple(
-        len(rank) for rank in layers_per_stage(model.num_layers, strategy.pp, strategy.vpp)
+    return layout.rank_layers or tuple(
+        len(rank) for rank in layers_per_stage(model.num_layers, layout.pp, layout.vpp)
     )
 
 
-def replayed_layers(strategy: Layout, num_layers: int) -> int:
+def replayed_layers(layout: Layout, num_layers: int) -> int:
     """Return how many of a rank's layers full recompute runs again."""
-    if strategy.recompute.granularity != "full":
+    if layout.recompute.granularity != "full":
         return 0
-    limit = strategy.recompute.num_layers
-    return num_layers if limit is None else min(limit * strategy.vpp, num_layers)
+    limit = layout.recompute.num_layers
+    return num_layers if limit is None else min(limit * layout.vpp, num_layers)
 
 
 NO_TIME = Note(
@@ -146,20 +146,20 @@ def memory_projection(account: Account, question: Question, *, preset: str) -> P
     SpecError
         If the account does not know the layout's tensor parallelism.
     """
-    model, cluster, strategy, workload = question.parts
-    if strategy.tp_kind not in account.tensor_kinds:
-        msg = f"preset {preset} does not know tp_kind {strategy.tp_kind}; it takes {', '.join(account.tensor_kinds)}"
+    model, cluster, layout, workload = question.parts
+    if layout.tp_kind not in account.tensor_kinds:
+        msg = f"preset {preset} does not know tp_kind {layout.tp_kind}; it takes {', '.join(account.tensor_kinds)}"
         raise SpecError(msg)
     flops = model_flops(model, workload.seq_len)
     nothing = Interval(low=0.0, expected=0.0, high=0.0)
     return Projection(
         model=model,
         cluster=cluster,
-        strategy=strategy,
+        strategy=layout,
         workload=workload,
         preset=preset,
         step_time=nothing,
-        num_microbatches=microbatches_of(strategy, workload),
+        num_microbatches=microbatches_of(layout, workload),
         tokens_per_s_per_device=0.0,
         mfu=0.0,
         mfu_full_attention=0.0,

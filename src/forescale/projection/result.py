@@ -69,25 +69,25 @@ WIDE = 5.0
 
 
 def memory_and_time(
-    found: Sequence[Projection],
+    projections: Sequence[Projection],
     *,
     note: str,
     chosen: Projection | None = None,
     link: Callable[[Projection], str] | None = None,
 ) -> LineChart:
     """Return memory of the fullest device against step time, with one `chosen`; `link` is where a point leads."""
-    several = found if chosen is None else (*found, chosen)
+    several = projections if chosen is None else (*projections, chosen)
     points = [(one, one.memory.peak_bytes / GIB, one.step_time_s) for one in several]
     axes = ("GiB on the fullest device", "seconds per step")
     return scatter("Memory and step time", note, axes, points, chosen, link)
 
 
 def days_and_money(
-    found: Sequence[Projection], *, note: str, price: float | None = None
+    projections: Sequence[Projection], *, note: str, price: float | None = None
 ) -> tuple[LineChart, ...]:
     """Return days against money, where tokens are known and a price: of a device and hour, or the device's own."""
     points = []
-    for one in found:
+    for one in projections:
         hourly = one.cluster.device.price_per_hour if price is None else price
         money = one.run_cost(hourly or None)
         if one.training_days is not None and money is not None:
@@ -102,16 +102,16 @@ def scatter(
     note: str,
     axes: tuple[str, str],
     points: Sequence[tuple[Projection, float, float]],
-    chosen: Projection | None = None,
+    projection: Projection | None = None,
     link: Callable[[Projection], str] | None = None,
 ) -> LineChart:
-    """Return each projection as a point, with the one that is `chosen` marked; `link` is where a point leads."""
+    """Return each projection as a point, with the one that is `projection` marked; `link` is where a point leads."""
     x, y = (
         value_axis(name, values, log=max(values) > WIDE * min(values) > 0, say=_amount)
         for name, values in zip(axes, ([x for _, x, _ in points], [y for *_, y in points]), strict=True)
     )
-    sides = {"layouts": [point for point in points if point[0] is not chosen]}
-    sides |= {} if chosen is None else {"this one": [point for point in points if point[0] is chosen]}
+    sides = {"layouts": [point for point in points if point[0] is not projection]}
+    sides |= {} if projection is None else {"this one": [point for point in points if point[0] is projection]}
     lines = []
     for colour, (name, several) in enumerate(sides.items()):
         dots = (
@@ -437,7 +437,7 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
                 note="of the fullest device of each",
                 axis="stage",
                 unit="GiB",
-                bars=tuple(Bar(label=str(each.stage), values=each.parts) for each in self.memory.stages),
+                bars=tuple(Bar(label=str(stage.stage), values=stage.parts) for stage in self.memory.stages),
                 quantities="memory.",
                 limit=capacity,
                 limit_name=f"{capacity:.0f} GiB",

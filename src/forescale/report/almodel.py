@@ -144,7 +144,7 @@ SHORT: dict[CollectiveKind, str] = {
 
 
 def almodel_report(
-    found: AlmodelResult, first_table: AlmodelResult | None = None, *, num_detailed: int = 5
+    result: AlmodelResult, first_table: AlmodelResult | None = None, *, num_detailed: int = 5
 ) -> Report:
     """Return the whole report.
 
@@ -153,19 +153,19 @@ def almodel_report(
     first_table
         The same search on the terms of the analysis's first table, listed as a second ranking.
     """
-    best, slowest = found.best, found.slowest
+    best, slowest = result.best, result.slowest
     other = () if first_table is None else (_of_first_table(first_table),)
     return layouts_report(
         Layouts(
-            title=f"Parallelism strategies of {found.model.name} on {counted(found.cluster.num_devices, 'device')} "
+            title=f"Parallelism strategies of {result.model.name} on {counted(result.cluster.num_devices, 'device')} "
             "(preset almodel)",
-            headers=_headers(found),
+            headers=_headers(result),
             columns=COLUMNS,
             best=(
                 Ranking(
                     title="Layouts by step time",
                     entries=best,
-                    lead=f"The best {len(best)} of {found.num_layouts} layouts, each with the policy and the largest "
+                    lead=f"The best {len(best)} of {result.num_layouts} layouts, each with the policy and the largest "
                     "micro-batch that are fastest for it; GB are 2^30 bytes. The printed rates, 30 % in reserve.",
                 ),
                 *other,
@@ -177,26 +177,26 @@ def almodel_report(
                 lead="Of all layouts and policies, each with the largest micro-batch that fits.",
             ),
             name=_name,
-            details=partial(details, found),
+            details=partial(details, result),
             num_detailed=num_detailed,
-            summary=_summary(found),
+            summary=_summary(result),
             notes=tuple(note.text for note in best[0].projection.notes) if best else (),
         )
     )
 
 
-def _of_first_table(found: AlmodelResult) -> Ranking[Ranked]:
+def _of_first_table(result: AlmodelResult) -> Ranking[Ranked]:
     return Ranking(
         title="Layouts on the terms of the analysis's first table",
-        entries=found.best,
+        entries=result.best,
         lead="The analysis printed this table with other rates than those of its hardware table, and with 25 % in "
         "reserve. FSDP at 131.5 GB/s, the rates of CP by group size and of DP are inferred from its rows; the "
         "formulas are the same. Layouts with an MFU of 20 % or more.",
     )
 
 
-def _headers(found: AlmodelResult) -> tuple[Section, ...]:
-    model, work, terms = found.model, found.workload, found.preset.terms
+def _headers(result: AlmodelResult) -> tuple[Section, ...]:
+    model, work, terms = result.model, result.workload, result.preset.terms
     full = sequence_flops(
         model, seq_len=work.seq_len, recompute=Recompute(granularity="full"), quirks=terms.quirks
     )
@@ -207,7 +207,7 @@ def _headers(found: AlmodelResult) -> tuple[Section, ...]:
         model_section(model),
         training_section(model, work, [("Remat overhead (full)", f"{100 * full.overhead:+.1f}%")]),
         hardware_section(
-            found.cluster,
+            result.cluster,
             work,
             [
                 ("Measured rates by group size (GB/s)", _rates(terms)),
@@ -250,17 +250,17 @@ def _name(one: Ranked) -> str:
     return f"{degrees} remat={policy_name(one.strategy.recompute)}"
 
 
-def _summary(found: AlmodelResult) -> tuple[str, ...]:
-    if not found.best or not found.slowest:
+def _summary(result: AlmodelResult) -> tuple[str, ...]:
+    if not result.best or not result.slowest:
         return ()
-    best, worst = found.best[0], found.slowest[0]
+    best, worst = result.best[0], result.slowest[0]
     low, high = (100 * one.projection.mfu_full_attention for one in (worst, best))
     return (
         f"Best layout: {_name(best)}",
         f"Best step time: {best.step.total:.3f}s, MFU: {high:.1f}%",
         f"MFU range: {low:.1f}% - {high:.1f}%",
         f"Step time range: {best.step.total:.3f}s - {worst.step.total:.3f}s",
-        f"{found.num_candidates:,} layouts with policies and micro-batches; {found.num_feasible:,} layouts with "
+        f"{result.num_candidates:,} layouts with policies and micro-batches; {result.num_feasible:,} layouts with "
         "policies fit",
     )
 
@@ -270,24 +270,24 @@ def policy_name(recompute: Recompute) -> str:
     return recompute.policy or {"none": "save_all"}.get(recompute.granularity, recompute.granularity)
 
 
-def details(found: AlmodelResult, one: Ranked) -> Sequence[Section]:
+def details(result: AlmodelResult, one: Ranked) -> Sequence[Section]:
     """Return the sections of one layout."""
     contents: dict[str, Content] = {
-        "Memory per device": _memory(found, one),
-        "Batch": Paragraph(_batch(found, one)),
+        "Memory per device": _memory(result, one),
+        "Batch": Paragraph(_batch(result, one)),
         "FLOPs": Paragraph(_flops(one)),
-        "Communication": _communication(found, one),
+        "Communication": _communication(result, one),
         "Performance": _performance(one),
     }
     return [Section(title, (content,), 3) for title, content in contents.items()]
 
 
-def _memory(found: AlmodelResult, one: Ranked) -> Table:
+def _memory(result: AlmodelResult, one: Ranked) -> Table:
     memory, layout = one.memory, one.strategy
-    count = found.cluster.device.hbm_bytes / GIB
+    count = result.cluster.device.hbm_bytes / GIB
     in_flight = min(layout.pp, one.projection.num_microbatches)
     rows = (
-        ("Weights", memory.weights, _weights(found, one)),
+        ("Weights", memory.weights, _weights(result, one)),
         ("Optimizer", memory.optimizer, "Adam mu + nu"),
         ("Gradients", memory.gradients, ""),
         ("FSDP buffer", memory.buffers, "peak of gathers: 2 layers × full layer weight × (FSDP−1)/FSDP"),
@@ -296,29 +296,29 @@ def _memory(found: AlmodelResult, one: Ranked) -> Table:
             memory.activations,
             f"micro_batch={layout.micro_batch_size} × inflight={in_flight}, remat={policy_name(layout.recompute)}",
         ),
-        ("XLA reserve", memory.overhead, f"{found.preset.terms.reserve:.0%} of everything modelled"),
+        ("XLA reserve", memory.overhead, f"{result.preset.terms.reserve:.0%} of everything modelled"),
         ("Total", memory.total, f"of {count:g} GiB HBM ({float(memory.total) / GIB / count:.0%} used)"),
     )
     shown = [(name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows]
     return headed("<Component", "Size (GB)", "<Detail", rows=shown)
 
 
-def _weights(found: AlmodelResult, one: Ranked) -> str:
+def _weights(result: AlmodelResult, one: Ranked) -> str:
     """Return how the weights of a device divide into experts and the rest."""
-    layout, expert = one.strategy, float(count_parameters(found.model).expert)
+    layout, expert = one.strategy, float(count_parameters(result.model).expert)
     elements = almodel_device_parameters(
         expert=expert, other=0.0, ep=layout.ep, fsdp=one.fsdp, model_ranks=layout.tp * layout.pp
     )
-    own = float(almodel_state_bytes(parameters=elements, copies=1.0))
-    return f"expert: {own / GIB:.2f} + non-expert: {(float(one.memory.weights) - own) / GIB:.2f}"
+    local = float(almodel_state_bytes(parameters=elements, copies=1.0))
+    return f"expert: {local / GIB:.2f} + non-expert: {(float(one.memory.weights) - local) / GIB:.2f}"
 
 
-def _batch(found: AlmodelResult, one: Ranked) -> str:
+def _batch(result: AlmodelResult, one: Ranked) -> str:
     count, size = one.projection.num_microbatches, one.strategy.micro_batch_size
     return (
         f"per_device_batch={one.per_device_batch:g}, micro_batch={size} (PDB × TP × CP), GA={count}, "
         f"data-parallel ranks={one.strategy.dp}, sequences per rank and step={count * size}, "
-        f"devices={found.cluster.num_devices}"
+        f"devices={result.cluster.num_devices}"
     )
 
 
@@ -330,10 +330,10 @@ def _flops(one: Ranked) -> str:
     )
 
 
-def _communication(found: AlmodelResult, one: Ranked) -> Table:
-    step, terms = one.step, found.preset.terms
+def _communication(result: AlmodelResult, one: Ranked) -> Table:
+    step, terms = one.step, result.preset.terms
     exposed = f"{float(step.fsdp.seconds):.2f} total, {float(step.fsdp_exposed):.2f} exposed"
-    device = found.cluster.device
+    device = result.cluster.device
     rows = (
         _row("TP all-reduce", step.tp, "exposed"),
         _row("EP all-to-all", step.ep, "exposed"),

@@ -56,7 +56,9 @@ class Table(Struct, frozen=True):
 
 def headed(*headings: str, rows: Sequence[tuple[str, ...]]) -> Table:
     """Return rows under headings; words under a heading with `<` stand left, numbers right."""
-    tops = (Heading(each.removeprefix("<"), "left" if each[:1] == "<" else "right") for each in headings)
+    tops = (
+        Heading(heading.removeprefix("<"), "left" if heading[:1] == "<" else "right") for heading in headings
+    )
     return Table(tuple(tops), tuple(rows))
 
 
@@ -103,7 +105,9 @@ class Report(Struct, frozen=True, kw_only=True):
             "sections": [
                 {
                     "title": section.title,
-                    "contents": [asdict(each) for each in section.contents if not isinstance(each, Picture)],
+                    "contents": [
+                        asdict(content) for content in section.contents if not isinstance(content, Picture)
+                    ],
                     "level": section.level,
                 }
                 for section in self.sections

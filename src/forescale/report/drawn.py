@@ -33,19 +33,19 @@ MEANINGS: dict[MeshAxis, str] = {
 def drawings(question: Question) -> list[str]:
     """Return figures of one layout: its placement, and its pipeline if it has one that is not too much to draw."""
     tiers = "; ".join(f"{tier.name}: {tier.bandwidth / 1e9:,.0f} GB/s" for tier in question.cluster.tiers)
-    found = [drawing(placement(question.layout, question.cluster), "Where ranks lie", tiers)]
+    result = [drawing(placement(question.layout, question.cluster), "Where ranks lie", tiers)]
     layout, workload = question.layout, question.workload
     passes = 3 * layout.pp * layout.vpp * workload.global_batch_size // (layout.dp * layout.micro_batch_size)
     if layout.pp > 1 and passes <= MOST_PASSES:
         step = memory_timeline(question).simulation.timeline
-        found.append(drawing(to_svg(step), "One step of the pipeline"))
-    return found
+        result.append(drawing(to_svg(step), "One step of the pipeline"))
+    return result
 
 
-def placement(strategy: Layout, cluster: Cluster) -> str:
+def placement(layout: Layout, cluster: Cluster) -> str:
     """Return an SVG document: for each axis of more than one rank the devices that device 0 talks to, node by node."""
-    degrees, choices = split_layout(strategy, domain=cluster.domain)
-    meshes = groups(degrees, order_of(strategy), choices.tp_kind)
+    degrees, choices = split_layout(layout, domain=cluster.domain)
+    meshes = groups(degrees, order_of(layout), choices.tp_kind)
     node = cluster.devices_per_node
     count = min(cluster.num_devices, max(node, SHOWN))
     axes = [(name, meshes[name]) for name in MEANINGS if meshes[name].num_ranks > 1]
@@ -82,18 +82,18 @@ def _axis(name: MeshAxis, group: Group, cluster: Cluster, left: list[int], row: 
     """Return one axis: what it is, and the devices, those of rank 0's communicator filled."""
     members, top = set(_members(group)), 22 + ROW * row
     colour = SERIES[list(MEANINGS).index(name)]
-    seen = len([each for each in members if each < len(left)])
+    seen = len([member for member in members if member < len(left)])
     rest = f", {len(members) - seen} not drawn" if len(members) > seen else ""
-    words = f"{name} {len(members)}, {MEANINGS[name]}: {_crossed(group, cluster)}{rest}"
-    found = [f'<text x="0" y="{top + 12}">{xml(words)}</text>']
+    text = f"{name} {len(members)}, {MEANINGS[name]}: {_crossed(group, cluster)}{rest}"
+    result = [f'<text x="0" y="{top + 12}">{xml(text)}</text>']
     for rank, x in enumerate(left):
         inside = rank in members
         paint = f'fill="{colour}"' if inside else 'fill="currentColor" fill-opacity="0.12"'
-        found.append(
+        result.append(
             f'<rect x="{x}" y="{top + 18}" width="{SIDE - 2}" height="{SIDE - 2}" rx="2" {paint}>'
             f"<title>device {rank}{' talks to device 0 over ' + name if inside and rank else ''}</title></rect>"
         )
-    return found
+    return result
 
 
 def _members(group: Group) -> list[int]:
@@ -108,11 +108,11 @@ def _members(group: Group) -> list[int]:
 
 def _crossed(group: Group, cluster: Cluster) -> str:
     """Return how many ranks share each tier, up to the one that holds them all."""
-    said = []
+    message = []
     for tier, ranks in zip(cluster.tiers, ranks_per_tier(group, cluster), strict=True):
         whole = float(ranks) >= float(group.num_ranks)
         if whole or float(ranks) > 1.0:
-            said.append(f"{'all' if whole else f'{float(ranks):g}'} within {tier.name}")
+            message.append(f"{'all' if whole else f'{float(ranks):g}'} within {tier.name}")
         if whole:
             break
-    return ", ".join(said)
+    return ", ".join(message)

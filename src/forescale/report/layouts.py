@@ -72,30 +72,30 @@ class Layouts(Struct, Generic[E], frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def layouts_report(found: Layouts[E]) -> Report:
+def layouts_report(layouts: Layouts[E]) -> Report:
     """Return the report; a ranking without entries and details of none are left out."""
     detailed = [
         section
-        for place, entry in enumerate(found.best[0].entries[: found.num_detailed], start=1)
+        for place, entry in enumerate(layouts.best[0].entries[: layouts.num_detailed], start=1)
         for section in (
-            Section(f"#{place}: {found.name(entry)}", (), 2),
-            *found.details(entry),
+            Section(f"#{place}: {layouts.name(entry)}", (), 2),
+            *layouts.details(entry),
         )
     ]
-    rankings = [_ranked(item, found.columns) for item in found.best if item.entries]
-    legends = Section("Column legend", (legend(found.columns), *found.legend), 2)
-    slowest = [_ranked(found.slowest, found.columns)] if found.slowest.entries else []
-    notes = [Section("Notes", (Bullets(found.notes),))] if found.notes else []
+    rankings = [_ranked(item, layouts.columns) for item in layouts.best if item.entries]
+    legends = Section("Column legend", (legend(layouts.columns), *layouts.legend), 2)
+    slowest = [_ranked(layouts.slowest, layouts.columns)] if layouts.slowest.entries else []
+    notes = [Section("Notes", (Bullets(layouts.notes),))] if layouts.notes else []
     return Report(
-        title=found.title,
+        title=layouts.title,
         sections=(
-            *found.headers,
+            *layouts.headers,
             *rankings[:1],
             legends,
             *rankings[1:],
             *([Section("Detailed layouts", ()), *detailed] if detailed else []),
             *slowest,
-            Section("Summary", (Bullets(found.summary),)),
+            Section("Summary", (Bullets(layouts.summary),)),
             *notes,
         ),
     )
@@ -212,14 +212,14 @@ def _experts(moe: MoeFfn) -> str:
 
 
 def _heads(model: Model) -> str:
-    found = [
+    texts = [
         f"{kind.attention.num_heads}h × {_head_width(kind.attention)}d"
         for kind in model.layer_kinds
         if kind.attention is not None
     ]
     dense = [kind.ffn.ffn_hidden_size for kind in model.layer_kinds if isinstance(kind.ffn, DenseFfn)]
     wide = f"; dense FFN {', '.join(f'{width:,}' for width in dict.fromkeys(dense))}" if dense else ""
-    return ", ".join(dict.fromkeys(found)) + wide
+    return ", ".join(dict.fromkeys(texts)) + wide
 
 
 def _head_width(attention: Attention) -> int:
@@ -244,12 +244,12 @@ MEANINGS = {
 
 
 def search_report(
-    found: SearchResult, slowest: Sequence[Projection] = (), *, num_detailed: int = 5
+    result: SearchResult, slowest: Sequence[Projection] = (), *, num_detailed: int = 5
 ) -> Report:
     """Return the report of a search: headers, ranking with legend, details, slowest layouts and summary."""
-    first = found.best[0]
+    first = result.best[0]
     model, cluster, work = first.model, first.cluster, first.workload
-    objective = found.objective.replace("_", " ")
+    objective = result.objective.replace("_", " ")
     return layouts_report(
         Layouts(
             title=f"Layouts of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}",
@@ -262,29 +262,29 @@ def search_report(
                 ),
                 hardware_section(cluster, work),
             ),
-            columns=(*_columns(found.best, slowest), *_folded(found)),
+            columns=(*_columns(result.best, slowest), *_folded(result)),
             best=(
                 Ranking(
                     title=f"Layouts by {objective}",
-                    entries=found.best,
-                    lead=f"The best {len(found.best)} of {_fitting(found)} layouts that fit; {found.num_legal:,} are "
-                    "legal. Memory in GiB on the fullest device, times in seconds per step.",
-                    charts=tuple(found.pictures()),
+                    entries=result.best,
+                    lead=f"The best {len(result.best)} of {_fitting(result)} layouts that fit; {result.num_legal:,} "
+                    "are legal. Memory in GiB on the fullest device, times in seconds per step.",
+                    charts=tuple(result.pictures()),
                 ),
             ),
             slowest=Ranking(title=f"Slowest {counted(len(slowest), 'layout')} that fit", entries=slowest),
             name=lambda one: phrases.layout(one.strategy),
             details=_details,
             num_detailed=num_detailed,
-            summary=_summary(found, slowest),
+            summary=_summary(result, slowest),
             notes=tuple(f"{note.topic}: {note.text}" for note in first.notes),
         )
     )
 
 
-def _fitting(found: SearchResult) -> str:
+def _fitting(result: SearchResult) -> str:
     """Return how many layouts fit: those left out as slower than the best were not counted."""
-    return f"{'' if found.num_feasible_is_exact else 'at least '}{found.num_feasible:,}"
+    return f"{'' if result.num_feasible_is_exact else 'at least '}{result.num_feasible:,}"
 
 
 def _recompute(recompute: Recompute) -> str:
@@ -318,7 +318,7 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
         "dp_replicate": "Replicas of the states",
         "dp_shard": "Data-parallel ranks that share states",
     }
-    wanted = [
+    columns = [
         Column(name, meaning, _degree(name))
         for name, meaning in degrees.items()
         if any(getattr(one.strategy, name) > 1 for one in shown)
@@ -330,27 +330,27 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
         "left",
     )
     unusual = any(_choices(one.strategy) for one in shown)
-    return (*wanted, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
+    return (*columns, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
 
 
-def _folded(found: SearchResult) -> tuple[Column[Projection], ...]:
+def _folded(result: SearchResult) -> tuple[Column[Projection], ...]:
     """Return the column of what the best stand for, if any stands for more than itself."""
-    counts = {id(one): count for one, count in zip(found.best, found.variants, strict=True)}
+    counts = {id(one): count for one, count in zip(result.best, result.variants, strict=True)}
     meaning = "Variants of this layout at least as good as the last of the ranking"
     column: Column[Projection] = Column("more", meaning, lambda one: str(counts.get(id(one), "")))
-    return (column,) if any(found.variants) else ()
+    return (column,) if any(result.variants) else ()
 
 
 def _choices(layout: Layout) -> str:
     """Return the choices of a layout that have an effect and are not the usual ones."""
-    found = [
+    result = [
         _grid(layout) if layout.tp_kind == "summa" else layout.cp_kind if layout.cp > 1 else None,
         "no sp" if layout.tp > 1 and not layout.sp else None,
         layout.schedule if layout.pp > 1 else None,
         None if group_of(layout) is None else f"groups of {group_of(layout)}",
         layout.rank_order if layout.placement or layout.axis_order != DEFAULT_AXIS_ORDER else None,
     ]
-    return ", ".join(filter(None, found))
+    return ", ".join(filter(None, result))
 
 
 def _grid(layout: Layout) -> str:
@@ -484,27 +484,27 @@ def _performance(one: Projection) -> Bullets:
     )
 
 
-def _summary(found: SearchResult, slowest: Sequence[Projection]) -> tuple[str, ...]:
-    best = found.best[0]
+def _summary(result: SearchResult, slowest: Sequence[Projection]) -> tuple[str, ...]:
+    best = result.best[0]
     span = (
         (
             f"Step time range of what fits: {best.step_time_s:.3f}s - {slowest[0].step_time_s:.3f}s",
             f"MFU range: {100 * slowest[0].mfu:.1f}% - {100 * best.mfu:.1f}%",
         )
-        if slowest and found.objective == "step_time"
+        if slowest and result.objective == "step_time"
         else ()
     )
     gains = tuple(
         f"with {item.change}: {item.step_time_s:.3f}s per step, {item.gain:.1%} less"
-        for item in found.relaxations
+        for item in result.relaxations
     )
-    held = f"Held fixed: {'; '.join(map(str, found.held_fixed))}"
-    claims = filter(None, [found.margin, found.claim, held])
+    text = f"Held fixed: {'; '.join(map(str, result.held_fixed))}"
+    claims = filter(None, [result.margin, result.claim, text])
     return (
         f"Best layout: {phrases.layout(best.strategy)}",
         f"Best step time: {best.step_time_s:.3f}s, MFU: {100 * best.mfu:.1f}%",
         *claims,
         *span,
-        f"{counted(found.num_legal, 'legal layout')}; {_fitting(found)} fit",
+        f"{counted(result.num_legal, 'legal layout')}; {_fitting(result)} fit",
         *gains,
     )

@@ -60,8 +60,8 @@ class Channels:
 
     def _group(self, key: Any, ranks: Iterable[int]) -> Any:  # noqa: ANN401
         if key not in self._groups:
-            chosen = list(ranks)
-            made = [dist.new_group([members[rank] for rank in chosen]) for members in self.pipelines]
+            selected = list(ranks)
+            made = [dist.new_group([members[rank] for rank in selected]) for members in self.pipelines]
             self._groups[key] = made[self.pipelines.index(self.members)]
         return self._groups[key]
 
@@ -104,13 +104,13 @@ class Channels:
         """Average tensors in place over the data-parallel pipelines' ranks of this place."""
         if self._num_peers > 1:
             for tensor in tensors:
-                own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-                dist.all_reduce(own, group=self._peers)
-                own.div_(self._num_peers)
+                local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                dist.all_reduce(local, group=self._peers)
+                local.div_(self._num_peers)
 
     def sum(self, tensor: Tensor, ranks: Iterable[int]) -> None:
         """Add up a tensor in place over some ranks, all of which call it in one order."""
         key = tuple(sorted(set(ranks)))
         if len(key) > 1:
-            own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            dist.all_reduce(own, group=self._groups[key])
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            dist.all_reduce(local, group=self._groups[key])

@@ -77,8 +77,8 @@ class WeightGradients:
         if getattr(parameter, name, None) is None:
             dtype = torch.float32 if self.in_fp32 else parameter.dtype
             setattr(parameter, name, torch.zeros_like(parameter, dtype=dtype))
-        found: Tensor = getattr(parameter, name)
-        return found
+        tensor: Tensor = getattr(parameter, name)
+        return tensor
 
     def collect(self, parameters: Iterable[Tensor]) -> None:
         """Move what autograd itself added to `.grad` to where gradients accumulate."""
@@ -117,16 +117,16 @@ def _turn_gathered(
 def _reduced(gradient: Tensor, shard: DTensor) -> DTensor:
     """Return a shard's part of the mean of a gradient over the ranks of its mesh."""
     mesh = shard.device_mesh
-    own = DTensor.from_local(
+    local = DTensor.from_local(
         gradient.to(shard.dtype) / mesh.size(), mesh, [Partial()] * mesh.ndim, run_check=False
     )
-    return own.redistribute(mesh, shard.placements)
+    return local.redistribute(mesh, shard.placements)
 
 
 def store_of(parameter: Tensor) -> WeightGradients | None:
     """Return where `split` lets a parameter's gradients wait; None where it was not turned over."""
-    found: WeightGradients | None = getattr(parameter, _STORE, None)
-    return found
+    weight_gradients: WeightGradients | None = getattr(parameter, _STORE, None)
+    return weight_gradients
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -223,8 +223,10 @@ class _Embedding(torch.autograd.Function):
         (tokens,), weight, store = ctx.saved_tensors, ctx.weight, ctx.store
 
         def compute() -> None:
-            found = torch.ops.aten.embedding_dense_backward(grad, tokens, weight.shape[0], -1, False)
-            store.add(weight, found)
+            embedding_dense_backward = torch.ops.aten.embedding_dense_backward(
+                grad, tokens, weight.shape[0], -1, False
+            )
+            store.add(weight, embedding_dense_backward)
 
         if weight.requires_grad:
             store.put(compute)
@@ -249,14 +251,14 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        (x,), run, own, store = ctx.saved_tensors, ctx.run, ctx.own, ctx.store
-        kept = [parameter.detach().clone() for parameter in own]  # FSDP2 has let go of them when W comes
+        (x,), run, local, store = ctx.saved_tensors, ctx.run, ctx.own, ctx.store
+        kept = [parameter.detach().clone() for parameter in local]  # FSDP2 has let go of them when W comes
 
         def compute() -> None:
-            leaves = [each.requires_grad_() for each in kept]
+            leaves = [item.requires_grad_() for item in kept]
             with torch.enable_grad():
-                found = torch.autograd.grad(run(x.detach(), *leaves), leaves, grad)
-            for parameter, gradient in zip(own, found, strict=True):
+                result = torch.autograd.grad(run(x.detach(), *leaves), leaves, grad)
+            for parameter, gradient in zip(local, result, strict=True):
                 if parameter.requires_grad:
                     store.add(parameter, gradient)
 
@@ -266,7 +268,7 @@ class _Norm(torch.autograd.Function):
             with torch.enable_grad():
                 (passed,) = torch.autograd.grad(run(leaf, *kept), leaf, grad)
         store.put(compute)
-        return passed, None, None, *(None for _ in own)
+        return passed, None, None, *(None for _ in local)
 
 
 def _linear_layer(layer: nn.Linear, _: object, x: Tensor) -> Tensor:
@@ -280,15 +282,15 @@ def _embedding_layer(layer: nn.Embedding, plain: Callable[..., Tensor], tokens: 
 
 
 def _layer_norm(layer: nn.LayerNorm, plain: Callable[..., Tensor], x: Tensor) -> Tensor:
-    def run(given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return functional.layer_norm(given, layer.normalized_shape, weight, bias, layer.eps)
+    def run(tensor: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return functional.layer_norm(tensor, layer.normalized_shape, weight, bias, layer.eps)
 
     return _with_own(layer, run, plain, x)
 
 
 def _rms_norm(layer: nn.RMSNorm, plain: Callable[..., Tensor], x: Tensor) -> Tensor:
-    def run(given: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(given, layer.normalized_shape, weight, layer.eps)
+    def run(tensor: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(tensor, layer.normalized_shape, weight, layer.eps)
 
     return _with_own(layer, run, plain, x)
 
@@ -298,9 +300,9 @@ def _other_norm(layer: nn.Module, plain: Callable[..., Tensor], x: Tensor) -> Te
     names = [f"layer.{name}" for name, _ in layer.named_parameters(recurse=False)]
     called = _Called(layer, plain)
 
-    def run(given: Tensor, *own: Tensor) -> Tensor:
-        found: Tensor = torch.func.functional_call(called, dict(zip(names, own, strict=True)), (given,))
-        return found
+    def run(tensor: Tensor, *own: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(called, dict(zip(names, own, strict=True)), (tensor,))
+        return result
 
     return _with_own(layer, run, plain, x)
 
@@ -308,11 +310,11 @@ def _other_norm(layer: nn.Module, plain: Callable[..., Tensor], x: Tensor) -> Te
 def _with_own(
     layer: nn.Module, run: Callable[..., Tensor], plain: Callable[..., Tensor], x: Tensor
 ) -> Tensor:
-    own = list(layer.parameters(recurse=False))
-    store = store_of(own[0]) if own else None
+    parameters = list(layer.parameters(recurse=False))
+    store = store_of(parameters[0]) if parameters else None
     if store is None:
         return plain(layer, x)
-    return _Norm.apply(x, run, store, *own)  # type: ignore[no-any-return, no-untyped-call]
+    return _Norm.apply(x, run, store, *parameters)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Called(nn.Module):

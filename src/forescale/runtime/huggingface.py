@@ -23,9 +23,9 @@ class HuggingFaceStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return hidden states of tokens or hidden states, or scores; (batch, tokens, ...)."""
-        given = {"inputs_embeds" if x.is_floating_point() else "input_ids": x}
-        found: Tensor = self.body(**given, use_cache=False).last_hidden_state
-        return found if self.head is None else self.head(found)
+        value = {"inputs_embeds" if x.is_floating_point() else "input_ids": x}
+        tensor: Tensor = self.body(**value, use_cache=False).last_hidden_state
+        return tensor if self.head is None else self.head(tensor)
 
 
 def huggingface_stage(model: Any, stage_layers: Sequence[int], stage: int) -> HuggingFaceStage:  # noqa: ANN401

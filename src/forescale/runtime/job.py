@@ -40,9 +40,9 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return what the chosen experts make of every token."""
         rows = x.flatten(0, 1)
-        weight, chosen = functional.softmax(self.router(rows), -1).max(-1)
-        order = chosen.argsort(stable=True)
-        counts = torch.bincount(chosen, minlength=self.up.shape[0]).tolist()
+        weight, selected = functional.softmax(self.router(rows), -1).max(-1)
+        order = selected.argsort(stable=True)
+        counts = torch.bincount(selected, minlength=self.up.shape[0]).tolist()
         inner = functional.silu(grouped_linear(rows[order], self.up, counts))
         out = grouped_linear(inner, self.down, counts) * weight[order, None]
         return torch.zeros_like(rows).index_copy(0, order, out).view_as(x)
@@ -121,8 +121,8 @@ def toy_stage(
     head = nn.Linear(width, VOCABULARY, bias=False)
     head.weight.data.copy_(embedding.weight.data)
     last = stage == num_stages - 1
-    found = Stage(blocks, embedding=embedding if stage == 0 else None, head=head if last else None)
-    return found.to(dtype)
+    result = Stage(blocks, embedding=embedding if stage == 0 else None, head=head if last else None)
+    return result.to(dtype)
 
 
 TIED = (((0, "embedding.weight"), (-1, "head.weight")),)
@@ -163,8 +163,8 @@ class SleepingStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Sleep."""
         store = store_of(self.weight)
-        found: Tensor = _Sleep.apply(x, self.weight, self.seconds, store)  # type: ignore[no-untyped-call]
-        return found
+        tensor: Tensor = _Sleep.apply(x, self.weight, self.seconds, store)  # type: ignore[no-untyped-call]
+        return tensor
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -227,24 +227,24 @@ def _joined(job: Job) -> list[Ran]:
         if dist.get_world_size() != job.schedule.num_ranks:
             needed, started = counted(job.schedule.num_ranks, "rank"), dist.get_world_size()
             raise RunError(f"{job.schedule.name} runs on {needed}; torchrun started {started}")
-        own, first = _work(dist.get_rank(), job), dist.get_rank() == 0
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.gather_object(own, found if first else None)
-        return found if first else []
+        work, first = _work(dist.get_rank(), job), dist.get_rank() == 0
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.gather_object(work, values if first else None)
+        return values if first else []
     finally:
         dist.destroy_process_group()
 
 
-def _steps(job: Job, found: Sequence[Ran]) -> list[MeasuredStep]:
+def _steps(job: Job, rans: Sequence[Ran]) -> list[MeasuredStep]:
     """Return the steps of all ranks; between hosts all clocks begin when the ranks have met."""
-    if not found:
+    if not rans:
         return []
-    apart = len({rank.host for rank in found}) > 1
-    memory = tuple(rank.memory_gib for rank in found if rank.memory_gib is not None)
+    apart = len({rank.host for rank in rans}) > 1
+    memory = tuple(rank.memory_gib for rank in rans if rank.memory_gib is not None)
     steps = []
     for index in range(job.steps):
-        passes, starts = zip(*(rank.steps[index] for rank in found), strict=True)
-        moments = [0.0] * len(found) if apart else starts
+        passes, starts = zip(*(rank.steps[index] for rank in rans), strict=True)
+        moments = [0.0] * len(rans) if apart else starts
         step = together(job.schedule, passes, moments, iteration=index + 1)
         steps.append(replace(step, memory_gib=memory))
     return steps
@@ -260,16 +260,16 @@ def _work(_rank: int, job: Job) -> Ran:
         step = PipelineStep(job.what, make, toy_loss, device=device, tied=TIED, count_bytes=True)
     else:
         step = PipelineStep(job.what, partial(_sleeping, job.seconds), _sum, device=device)
-    inputs, targets = (each.to(device) for each in _batch(job))
-    found = []
+    inputs, targets = (item.to(device) for item in _batch(job))
+    result = []
     for index in range(job.warmup + job.steps):
         step(inputs, targets)
         for parameter in step.parameters():
             parameter.grad = None
         if index >= job.warmup:
-            found.append((step.passes, step.start_s))
+            result.append((step.passes, step.start_s))
     memory = torch.cuda.max_memory_reserved() / 2**30 if device.type == "cuda" else None
-    return Ran(host=socket.gethostname(), steps=found, memory_gib=memory)
+    return Ran(host=socket.gethostname(), steps=result, memory_gib=memory)
 
 
 def _toy(job: Job, stage: int) -> torch.nn.Module:

@@ -40,8 +40,8 @@ def launch(work: Callable[..., Any], num_ranks: int, *arguments: object, backend
         try:
             for rank in range(num_ranks):
                 mine, theirs = context.Pipe(duplex=False)
-                given = (work, rank, num_ranks, f"{folder}/store", backend, theirs, arguments)
-                process = context.Process(target=_serve, args=given, daemon=True)
+                value = (work, rank, num_ranks, f"{folder}/store", backend, theirs, arguments)
+                process = context.Process(target=_serve, args=value, daemon=True)
                 with _shielded(starts=isinstance(context, SpawnContext)):
                     process.start()
                 theirs.close()

@@ -31,8 +31,8 @@ class Piece:
 
     def roots(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return what this piece left behind and later pieces used, and the gradients that they left."""
-        used = [(own, leaf.grad) for own, leaf in self.left if leaf.grad is not None]
-        return [own for own, _ in used], [grad for _, grad in used]
+        used = [(local, leaf.grad) for local, leaf in self.left if leaf.grad is not None]
+        return [local for local, _ in used], [grad for _, grad in used]
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def extend(tensor: Tensor, dim: int = 1) -> Tensor:
     place = len(piece.left)
     leaf = tensor.detach().requires_grad_(tensor.requires_grad)
     piece.left.append((tensor, leaf))
-    return torch.cat([*(each.left[place][1] for each in piece.earlier), tensor], dim)
+    return torch.cat([*(item.left[place][1] for item in piece.earlier), tensor], dim)
 
 
 def offset(dim_size: int) -> int:

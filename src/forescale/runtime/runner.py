@@ -184,16 +184,16 @@ class Runner:
         self.clock.end()
         if total is not None and self._late_check:
             self._check_loss("the last forward", total)
-        return total, [self._pass(*each) for each in state.ran]
+        return total, [self._pass(*item) for item in state.ran]
 
     def ready(self, inputs: Sequence[Tensor]) -> None:
         """Learn what stages hand on, before the first step."""
         if not self.metas:
             self._learn_shapes(inputs)
 
-    def _pass(self, action: Action, taken: Mark, begun: Mark, ended: Mark, live: float, held: int) -> Pass:
+    def _pass(self, action: Action, taken: Mark, begun: Mark, ended: Mark, live: float, value: int) -> Pass:
         start, end = self.clock.seconds(begun), self.clock.seconds(ended)
-        return Pass(action, start, end, start - self.clock.seconds(taken), live, held)
+        return Pass(action, start, end, start - self.clock.seconds(taken), live, value)
 
     def _run(self, action: Action, state: State) -> None:
         handler = self._handlers.get(action.kind)
@@ -207,10 +207,10 @@ class Runner:
                 raise
             raise RunError(f"rank {self.channels.rank}, {action}: {type(error).__name__}: {error}") from error
         ended = self.clock.now()
-        held = (
-            sum(each.saved.num_bytes for each in state.held.values() if each.saved) if self.count_bytes else 0
+        num_bytes = (
+            sum(item.saved.num_bytes for item in state.held.values() if item.saved) if self.count_bytes else 0
         )
-        state.ran.append((action, taken, state.begun, ended, state.live, held))
+        state.ran.append((action, taken, state.begun, ended, state.live, num_bytes))
 
     def _forward(self, action: Action, state: State) -> None:
         stage, unit = key = action.stage, action.microbatch
@@ -261,8 +261,8 @@ class Runner:
         builder = getattr(module, "dw_builder", None)
         if builder is not None:
             puts.append(builder())
-        held = state.held[action.stage, action.microbatch]
-        held.x = held.y = torch.empty(0)
+        kept = state.held[action.stage, action.microbatch]
+        kept.x = kept.y = torch.empty(0)
         state.waiting[action.stage, action.microbatch] = puts
 
     def _weight_gradient(self, action: Action, state: State) -> None:
@@ -271,16 +271,16 @@ class Runner:
 
     def _gradients(self, action: Action, state: State) -> None:
         stage, unit = action.stage, action.microbatch
-        held = state.held[stage, unit]
-        roots, grads = held.piece.roots()
+        kept = state.held[stage, unit]
+        roots, grads = kept.piece.roots()
         arrived = self._arrived(action, state)
         state.begun = self.clock.now()
-        torch.autograd.backward([held.y, *roots], [arrived, *grads])
-        held.piece.left.clear()
+        torch.autograd.backward([kept.y, *roots], [arrived, *grads])
+        kept.piece.left.clear()
         self.store.collect(self.stages[stage].parameters())
         if stage % self.num_stages:
-            assert held.x.grad is not None
-            state.gradients[stage, unit] = held.x.grad
+            assert kept.x.grad is not None
+            state.gradients[stage, unit] = kept.x.grad
 
     def _arrived(self, action: Action, state: State) -> Tensor | None:
         """Return the gradient of a stage's output; None of a loss."""
@@ -339,15 +339,15 @@ class Runner:
 
     def _earlier(self, stage: int, unit: int, state: State) -> tuple[Piece, ...]:
         first = unit - unit % self.schedule.num_splits
-        return tuple(state.pieces[stage, each] for each in range(first, unit))
+        return tuple(state.pieces[stage, index] for index in range(first, unit))
 
     def _is_last(self, stage: int) -> bool:
         return stage % self.num_stages == self.num_stages - 1
 
     def _check_stages(self) -> None:
-        wanted = sorted(s for s, rank in enumerate(self.place) if rank == self.channels.rank)
-        if sorted(self.stages) != wanted:
-            msg = f"rank {self.channels.rank} runs stages {wanted}; it was given modules of {sorted(self.stages)}"
+        requested = sorted(s for s, rank in enumerate(self.place) if rank == self.channels.rank)
+        if sorted(self.stages) != requested:
+            msg = f"rank {self.channels.rank} runs stages {requested}; it was given modules of {sorted(self.stages)}"
             raise RunError(msg)
         for stage, module in self.stages.items():
             if not any(parameter.requires_grad for parameter in module.parameters()) and stage == 0:
@@ -400,7 +400,7 @@ class Runner:
                 ids = range(stage, len(self.place), self.num_stages)
                 names = self.channels.share(self._names(stage), owner=self.place[stage])
                 for name in names:
-                    self._sum([(each, name) for each in ids])
+                    self._sum([(item, name) for item in ids])
         for first, second in self.tied:
             for base in range(0, len(self.place), self.num_stages):
                 self._sum([(base + first[0], first[1]), (base + second[0], second[1])])
@@ -432,14 +432,14 @@ def lowered(schedule: Schedule | LoweredSchedule) -> LoweredSchedule:
     RunError
         If it cannot run; the message names the first rule it breaks, a deadlock with its circle.
     """
-    given = schedule if isinstance(schedule, LoweredSchedule) else None
+    value = schedule if isinstance(schedule, LoweredSchedule) else None
     plan = schedule.schedule if isinstance(schedule, LoweredSchedule) else schedule
-    report = check(plan, lowered=given)
+    report = check(plan, lowered=value)
     runs = "eager" in report.deadlock_free  # the channels are this: no send waits for its receive
-    broken = [each for each in report.violations if each.rule != "deadlock" or not runs]
+    broken = [violation for violation in report.violations if violation.rule != "deadlock" or not runs]
     if broken:
         raise RunError(f"{plan.name} cannot run: {broken[0].message.removeprefix(f'{plan.name}: ')}")
-    return given or lower(plan)
+    return value or lower(plan)
 
 
 def _zeros(meta: Meta) -> Tensor:

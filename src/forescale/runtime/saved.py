@@ -26,15 +26,15 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
 
 def _key(tensor: Tensor) -> int:
     """Return what tensors that lie in one place have in common, those without bytes too."""
-    found: int = _storage(tensor)._cdata  # noqa: SLF001
-    return found
+    value: int = _storage(tensor)._cdata  # noqa: SLF001
+    return value
 
 
 class Saved:
     """Tensors that one forward of one stage saved; parameters are not among them."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._own = {_key(each) for each in parameters}
+        self._own = {_key(parameter) for parameter in parameters}
         self._slots: list[_Slot] = []
         self._away = False
 

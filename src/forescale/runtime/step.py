@@ -95,8 +95,8 @@ class PipelineStep:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's parameters, each once, for an optimizer."""
-        found = {id(p): p for module in self.stages.values() for p in module.parameters()}
-        return list(found.values())
+        stages = {id(p): p for module in self.stages.values() for p in module.parameters()}
+        return list(stages.values())
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Run one step and return the mean loss, on every rank.
@@ -117,7 +117,7 @@ class PipelineStep:
         self.runner.clock.begin()
         self.start_s = self.runner.clock.start_s
         loss, passes = self.runner.step(cut_inputs, cut_targets)
-        self.passes = [each.after(self.start_s) for each in passes]
+        self.passes = [pass_.after(self.start_s) for pass_ in passes]
         self.channels.average(self.runner.store.of(parameter) for parameter in self._averaged())
         total = (
             torch.zeros(1, dtype=torch.float64, device=self.channels.device)
@@ -163,17 +163,17 @@ def _own_stages(
 ) -> dict[int, nn.Module]:
     """Return one rank's modules by stage id; gradients are averaged here, so DDP around a stage is taken off."""
     if isinstance(stages, Mapping):
-        found = dict(stages)
+        result = dict(stages)
     else:
         mine = [stage for stage, home in enumerate(plan.placement.rank_of_stage) if home == rank]
         if not callable(stages) and len(stages) != plan.num_stages:
             msg = f"{plan.name} has {counted(plan.num_stages, 'stage')}; it was given {counted(len(stages), 'module')}"
             raise RunError(msg)
         make = stages if callable(stages) else stages.__getitem__
-        found = {stage: make(stage % plan.num_stages).to(device) for stage in mine}
+        result = {stage: make(stage % plan.num_stages).to(device) for stage in mine}
     return {
         stage: module.module if isinstance(module, DistributedDataParallel) else module
-        for stage, module in found.items()
+        for stage, module in result.items()
     }
 
 

@@ -98,8 +98,8 @@ class Order(Sequence[int]):
     @overload
     def __getitem__(self, at: slice) -> tuple[int, ...]: ...
     def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
-        found = self.codes[at].tolist()
-        return tuple(found) if isinstance(at, slice) else found
+        code = self.codes[at].tolist()
+        return tuple(code) if isinstance(at, slice) else code
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (Order, tuple)) and np.array_equal(self.codes, as_codes(other))

@@ -91,23 +91,23 @@ def check(
         The schedule's program, if it is there already.
     """
     flat = flatten(schedule.orders)
-    found = _ids(schedule, flat)
-    if not found:
-        found = _complete(schedule, flat) + _blocks(flat)
-    if not found:
-        found = _local_order(schedule, flat)
+    ids = _ids(schedule, flat)
+    if not ids:
+        ids = _complete(schedule, flat) + _blocks(flat)
+    if not ids:
+        ids = _local_order(schedule, flat)
     free: tuple[Semantics, ...] = ()
-    if not found:
+    if not ids:
         try:
             program = build(schedule) if program is None else program
         except ScheduleError as error:
-            found = [Violation(rule="cycle", message=str(error))]
+            ids = [Violation(rule="cycle", message=str(error))]
         else:
             # what `lower` makes of a schedule that runs has one global order of messages, so it needs no proof
-            found, free = ([], SEMANTICS) if lowered is None else _communication(schedule, lowered)
-    if memory_limit is not None and not any(v.rule in {"ids", "complete"} for v in found):
-        found += out_of_memory(schedule, memory_limit, sizes)
-    return CheckReport(violations=tuple(found), deadlock_free=free)
+            ids, free = ([], SEMANTICS) if lowered is None else _communication(schedule, lowered)
+    if memory_limit is not None and not any(v.rule in {"ids", "complete"} for v in ids):
+        ids += out_of_memory(schedule, memory_limit, sizes)
+    return CheckReport(violations=tuple(ids), deadlock_free=free)
 
 
 def _at(flat: Flat, index: int, rule: str, problem: str) -> Violation:
@@ -135,11 +135,11 @@ def _ids(schedule: Schedule, flat: Flat) -> list[Violation]:
         ]
     home = np.array(schedule.placement.rank_of_stage)
     away = np.nonzero(home[flat.stage] != flat.rank)[0]
-    found = [_at(flat, int(i), "placement", f"belongs on rank {home[flat.stage[i]]}") for i in away]
+    ats = [_at(flat, int(i), "placement", f"belongs on rank {home[flat.stage[i]]}") for i in away]
     routes = np.arange(schedule.num_units) // schedule.num_splits * schedule.placement.num_replicas
     replica = routes // schedule.num_microbatches
     wrong = np.nonzero(flat.stage // schedule.num_stages != replica[flat.unit])[0]
-    return found + [
+    return ats + [
         _at(flat, int(i), "placement", f"belongs to replica {replica[flat.unit[i]]}") for i in wrong
     ]
 
@@ -170,7 +170,7 @@ def _complete(schedule: Schedule, flat: Flat) -> list[Violation]:
             "needs OFFLOAD and RELOAD once or never",
         ),
     )
-    found = []
+    result = []
     for bad, need in rules:
         for stage, unit in np.argwhere(bad)[:8].tolist():
             rank = schedule.placement.rank_of_stage[stage]
@@ -180,8 +180,8 @@ def _complete(schedule: Schedule, flat: Flat) -> list[Violation]:
                 if n[kind][stage, unit]
             )
             message = f"stage {stage}, micro-batch {unit} (rank {rank}) {need}; it has {has or 'nothing'}"
-            found.append(Violation(rule="complete", message=message, rank=rank))
-    return found
+            result.append(Violation(rule="complete", message=message, rank=rank))
+    return result
 
 
 def _blocks(flat: Flat) -> list[Violation]:
@@ -204,7 +204,7 @@ def _local_order(schedule: Schedule, flat: Flat) -> list[Violation]:
         kind: positions(schedule, flat, *(BACKWARD if kind is Kind.I else (kind,)))
         for kind in (Kind.F, Kind.I, Kind.W, Kind.OFFLOAD, Kind.RELOAD)
     }
-    found = []
+    result = []
     pairs = (
         (Kind.F, Kind.I),
         (Kind.I, Kind.W),
@@ -216,7 +216,7 @@ def _local_order(schedule: Schedule, flat: Flat) -> list[Violation]:
         early, late = where[first], where[second]
         for stage, unit in np.argwhere((early >= 0) & (late >= 0) & (early >= late))[:8].tolist():
             index = int(late[stage, unit])
-            found.append(
+            result.append(
                 _at(
                     flat,
                     index,
@@ -224,7 +224,7 @@ def _local_order(schedule: Schedule, flat: Flat) -> list[Violation]:
                     f"comes before {flat.label(int(early[stage, unit]))}, which it needs",
                 )
             )
-    return found + _split_order(schedule, flat, where)
+    return result + _split_order(schedule, flat, where)
 
 
 def _split_order(schedule: Schedule, flat: Flat, where: dict[Kind, Ints]) -> list[Violation]:
@@ -232,13 +232,13 @@ def _split_order(schedule: Schedule, flat: Flat, where: dict[Kind, Ints]) -> lis
     splits = schedule.num_splits
     if splits == 1:
         return []
-    found = []
+    result = []
     for kind, sign in ((Kind.F, 1), (Kind.I, -1)):
         table = where[kind].reshape(where[kind].shape[0], -1, splits)
         for stage, microbatch, piece in np.argwhere(sign * np.diff(table, axis=2) < 0)[:8].tolist():
             index = int(table[stage, microbatch, piece])
-            found.append(_at(flat, index, "order", "is out of order among the pieces of its sequence"))
-    return found
+            result.append(_at(flat, index, "order", "is out of order among the pieces of its sequence"))
+    return result
 
 
 def _communication(
@@ -251,7 +251,7 @@ def _communication(
         return unmet, ()
     if not find_deadlock(table, "single"):
         return [], SEMANTICS  # one stream per rank is the strictest: the others have fewer waits
-    free, found = [], []
+    free, result = [], []
     for semantics in SEMANTICS:
         cycle = find_deadlock(table, semantics)
         if not cycle:
@@ -260,8 +260,8 @@ def _communication(
         message = f"deadlock if messages are {_MEANING[semantics]}: {describe(table, cycle)}"
         rank = int(table.flat.rank[cycle[0]])
         position = cycle[0] - int(table.flat.bounds[rank])
-        found.append(Violation(rule="deadlock", message=message, rank=rank, position=position))
-    return found, tuple(free)
+        result.append(Violation(rule="deadlock", message=message, rank=rank, position=position))
+    return result, tuple(free)
 
 
 def out_of_memory(
@@ -269,14 +269,14 @@ def out_of_memory(
 ) -> list[Violation]:
     """Return the first action of each rank that brings it above a limit."""
     limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), (schedule.num_ranks,)) * (1.0 + 1e-9)
-    found = []
+    result = []
     for rank in np.nonzero(peak_memory(schedule, sizes) > limits)[0].tolist():
-        flat = flatten([order if each == rank else () for each, order in enumerate(schedule.orders)])
+        flat = flatten([order if item == rank else () for item, order in enumerate(schedule.orders)])
         curve = memory_during(schedule, sizes, flat)
         index = int(np.argmax(curve > limits[rank]))
         problem = f"brings the rank to {curve[index]:g}; the limit is {limits[rank]:g}"
-        found.append(_at(flat, index, "memory", problem))
-    return found
+        result.append(_at(flat, index, "memory", problem))
+    return result
 
 
 class Issued(Struct, frozen=True, kw_only=True, eq=False):
@@ -362,7 +362,7 @@ def _exchanged(schedule: Schedule, table: Issued) -> list[Violation]:
     flat, logical = table.flat, schedule.num_stages
     actions = list(zip(flat.kind.tolist(), flat.stage.tolist(), flat.unit.tolist(), strict=True))
     where = {(Kind.B if kind == Kind.I else kind, *place): i for i, (kind, *place) in enumerate(actions)}
-    found, needed = [], 0
+    result, needed = [], 0
     for index in np.nonzero(flat.are(Kind.F, *BACKWARD))[0].tolist():
         kind, stage, unit = actions[index]
         forward = kind == Kind.F
@@ -373,13 +373,13 @@ def _exchanged(schedule: Schedule, table: Issued) -> list[Violation]:
         sends, receives = (Kind.SEND_F, Kind.RECV_F) if forward else (Kind.SEND_B, Kind.RECV_B)
         received, sent = where.get((receives, stage, unit)), where.get((sends, source, unit))
         if received is None or sent is None or received > index:
-            found.append(_at(flat, index, "fifo", "runs before its input is received"))
+            result.append(_at(flat, index, "fifo", "runs before its input is received"))
         elif sent < where[Kind.F if forward else Kind.B, source, unit]:
-            found.append(_at(flat, sent, "fifo", "sends what is not there yet"))
-    if not found and needed != np.count_nonzero(table.send):
+            result.append(_at(flat, sent, "fifo", "sends what is not there yet"))
+    if not result and needed != np.count_nonzero(table.send):
         msg = f"{np.count_nonzero(table.send)} messages are sent; the schedule has {needed}"
-        found.append(Violation(rule="fifo", message=msg))
-    return found
+        result.append(Violation(rule="fifo", message=msg))
+    return result
 
 
 def find_deadlock(table: Issued, semantics: Semantics) -> tuple[int, ...]:
@@ -413,9 +413,9 @@ def _previous(table: Issued, mask: NDArray[np.bool_]) -> Ints:
 def _single(table: Issued, node: Ints, owner: Ints) -> list[Ints]:
     before = _previous(table, np.ones(node.size, dtype=bool))
     waits = np.where(before == ABSENT, ABSENT, node[before])
-    own, other = waits[owner], np.full(owner.size, ABSENT)
+    wait, other = waits[owner], np.full(owner.size, ABSENT)
     other[node[table.receive]] = waits[table.receive]
-    return [own, other]
+    return [wait, other]
 
 
 def _looser(table: Issued, node: Ints, owner: Ints, semantics: Semantics) -> list[Ints]:
@@ -452,8 +452,8 @@ def _arrivals(table: Issued, node: Ints, owner: Ints) -> list[Ints]:
     keys = flat.unit[at] * width + flat.stage[at] * 2 + (flat.kind[at] == Kind.RECV_B)
     slot = dict(zip(keys.tolist(), node[at].tolist(), strict=True))
     takes = np.nonzero(flat.are(Kind.F, *BACKWARD))[0]
-    wanted = flat.unit[takes] * width + flat.stage[takes] * 2 + (flat.kind[takes] != Kind.F)
-    column[node[takes]] = [slot.get(key, ABSENT) for key in wanted.tolist()]
+    requested = flat.unit[takes] * width + flat.stage[takes] * 2 + (flat.kind[takes] != Kind.F)
+    column[node[takes]] = [slot.get(key, ABSENT) for key in requested.tolist()]
     return [column]
 
 

@@ -69,9 +69,9 @@ class Difference(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def parts(self) -> tuple[Part, ...]:
         """The path that set the measured makespan, first to last."""
         aligned, at = self._aligned, self._last
-        found: list[Part] = []
+        parts: list[Part] = []
         while at != ABSENT:
-            found.append(self._part("pass", at, self._taken[at], self._simulated_taken[at]))
+            parts.append(self._part("pass", at, self._taken[at], self._simulated_taken[at]))
             before, source = int(aligned.before[at]), int(aligned.source[at])
             awaited = bool(aligned.awaited[at])
             origin = source if awaited else before
@@ -79,14 +79,14 @@ class Difference(Struct, frozen=True, kw_only=True, eq=False, dict=True):
                 break
             gap = 1e3 * (aligned.start[at] - aligned.end[origin])
             simulated = self._gap(origin, message=awaited)
-            found.append(self._part("message" if awaited else "host", at, gap, simulated))
+            parts.append(self._part("message" if awaited else "host", at, gap, simulated))
             at = origin
-        return tuple(reversed(found))
+        return tuple(reversed(parts))
 
     @cached_property
     def passes(self) -> tuple[Compared, ...]:
         """Every pass, rank after rank."""
-        aligned, found = self._aligned, []
+        aligned, result = self._aligned, []
         starts, taken = self._simulated_start, self._simulated_taken
         for at in np.nonzero(aligned.flat.kind <= Kind.W)[0].tolist():
             before = int(aligned.before[at])
@@ -94,7 +94,7 @@ class Difference(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             if before != ABSENT:
                 idle -= 1e3 * aligned.end[before]
                 simulated_idle -= starts[before] + taken[before]
-            found.append(
+            result.append(
                 Compared(
                     rank=int(aligned.flat.rank[at]),
                     action=self._name(at),
@@ -106,53 +106,53 @@ class Difference(Struct, frozen=True, kw_only=True, eq=False, dict=True):
                     lost_within=float(self._taken[at] - taken[at]),
                 )
             )
-        return tuple(found)
+        return tuple(result)
 
     @property
     def timeline(self) -> Timeline:
         """The measured step with what its ranks lost against the simulation shaded."""
         shades = []
-        for each in self.passes:
-            end = each.start + each.taken
-            if each.lost_before > 0.0:
-                shades.append(Shade(each.rank, each.start - each.lost_before, each.start))
-            if each.lost_within > 0.0:
-                shades.append(Shade(each.rank, end - min(each.lost_within, each.taken), end))
+        for pass_ in self.passes:
+            end = pass_.start + pass_.taken
+            if pass_.lost_before > 0.0:
+                shades.append(Shade(pass_.rank, pass_.start - pass_.lost_before, pass_.start))
+            if pass_.lost_within > 0.0:
+                shades.append(Shade(pass_.rank, end - min(pass_.lost_within, pass_.taken), end))
         return self.step.timeline.shaded(shades)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """What to tell: the difference, its causes with the passes and messages that weigh most, slow ranks."""
         measured, simulated = 1e3 * self.step.makespan_s, self.simulation.makespan
-        told = [
+        explicit = [
             f"measured {measured:.2f} ms, simulated {simulated:.2f} ms ({simulated / measured - 1.0:+.1%})",
         ]
         causes: tuple[Cause, ...] = ("pass", "message", "host")
-        told += [line for cause in causes if (line := self._told(cause, 1e-3 * measured))]
-        rest = measured - simulated - sum(each.excess for each in self.parts)
+        explicit += [line for cause in causes if (line := self._told(cause, 1e-3 * measured))]
+        rest = measured - simulated - sum(part.excess for part in self.parts)
         if abs(rest) > 1e-3 * measured:
-            told.append(f"{rest:+.2f} ms: the simulation is held up elsewhere than on the measured path")
+            explicit.append(f"{rest:+.2f} ms: the simulation is held up elsewhere than on the measured path")
         busy = np.array([self._per_pass(rank) for rank in range(self.step.schedule.num_ranks)])
         typical = float(np.median(busy))
-        told += [
+        explicit += [
             f"rank {rank} is slow: its passes take {share / typical:.2f} times those of the median rank"
             for rank, share in enumerate(busy.tolist())
             if typical and share > SLOW * typical
         ]
-        return tuple(told)
+        return tuple(explicit)
 
     def _told(self, cause: Cause, least: float) -> str | None:
         """Return what one cause adds on the path, with where it adds most; None of nothing."""
-        parts = [each for each in self.parts if each.cause == cause]
-        total = sum(each.excess for each in parts)
-        worst = sorted(parts, key=lambda each: -each.excess)[:3]
+        parts = [part for part in self.parts if part.cause == cause]
+        total = sum(part.excess for part in parts)
+        worst = sorted(parts, key=lambda item: -item.excess)[:3]
         if abs(total) < least and (not worst or worst[0].excess < least):
             return None
         by_rank: dict[int, float] = {}
-        for each in parts:
-            by_rank[each.rank] = by_rank.get(each.rank, 0.0) + each.excess
+        for part in parts:
+            by_rank[part.rank] = by_rank.get(part.rank, 0.0) + part.excess
         rank = max(by_rank, key=lambda key: by_rank[key])
-        named = ", ".join(f"{each.action} {each.excess:+.2f}" for each in worst if each.excess > 0.1 * least)
+        named = ", ".join(f"{item.action} {item.excess:+.2f}" for item in worst if item.excess > 0.1 * least)
         where = f"; most on rank {rank} ({by_rank[rank]:+.2f})" if by_rank[rank] > 0.0 else ""
         late = "late before " if cause == "message" else "before " if cause == "host" else ""
         return f"{total:+.2f} ms: {NAMES[cause]}{where}{f': {late}{named}' if named else ''}"

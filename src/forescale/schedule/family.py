@@ -177,17 +177,19 @@ class Family(Struct, frozen=True, kw_only=True):
             name=self.name,
             placement=self.place(request.pp, request.vpp),
             num_microbatches=request.num_microbatches,
-            orders=tuple(each if isinstance(each, Order) else tuple(each) for each in self.orders(request)),
+            orders=tuple(
+                order if isinstance(order, Order) else tuple(order) for order in self.orders(request)
+            ),
             num_splits=request.num_splits if self.splits_sequences else 1,
         )
 
 
 def described(name: str, **built: Any) -> Family:  # noqa: ANN401  (fields of a family)
     """Return a family of the catalogue (`schedules.json`) with what builds and bounds it."""
-    words: dict[str, Any] = {
-        key: tuple(each) if isinstance(each, list) else each for key, each in _catalogue()[name].items()
+    values: dict[str, Any] = {
+        key: tuple(item) if isinstance(item, list) else item for key, item in _catalogue()[name].items()
     }
-    return Family(name=name, **words, **built)
+    return Family(name=name, **values, **built)
 
 
 @cache
@@ -202,4 +204,4 @@ def keep_first(orders: Orders, num_microbatches: int) -> Orders:
     """
     end = num_microbatches << MICROBATCH_SHIFT
     codes = (as_codes(order) for order in orders)
-    return [Order(each[each < end]) for each in codes]
+    return [Order(code[code < end]) for code in codes]

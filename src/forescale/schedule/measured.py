@@ -118,34 +118,34 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
     @property
     def makespan_s(self) -> float:
         """From the first pass's start to the last one's end."""
-        passes = [each for rank in self.ranks for each in computed(rank)]
-        return max(each.end_s for each in passes) - min(each.start_s for each in passes)
+        passes = [item for rank in self.ranks for item in computed(rank)]
+        return max(pass_.end_s for pass_ in passes) - min(pass_.start_s for pass_ in passes)
 
     @property
     def idle_share(self) -> float:
         """Share of the makespan, mean over ranks, in which nothing was computed."""
-        busy = [sum(each.end_s - each.start_s for each in computed(rank)) for rank in self.ranks]
+        busy = [sum(item.end_s - item.start_s for item in computed(rank)) for rank in self.ranks]
         return 1.0 - float(np.mean(busy)) / self.makespan_s
 
     @property
     def peak_activations(self) -> Array:
         """Most micro-batches of a full share that each rank held; shape (num_ranks,)."""
-        return np.array([max((each.live for each in rank), default=0.0) for rank in self.ranks])
+        return np.array([max((item.live for item in rank), default=0.0) for rank in self.ranks])
 
     @property
     def peak_bytes(self) -> Array:
         """Most bytes that each rank saved for backward passes, where they were counted; shape (num_ranks,)."""
         return np.array(
-            [max((each.saved_bytes for each in rank), default=0) for rank in self.ranks], dtype=float
+            [max((item.saved_bytes for item in rank), default=0) for rank in self.ranks], dtype=float
         )
 
     @property
     def aligned(self) -> Aligned:
         """Start and end of each of the schedule's actions."""
         flat = flatten(self.schedule.orders)
-        found = {_key(each.action): each for rank in self.ranks for each in rank}
+        ranks = {_key(item.action): item for rank in self.ranks for item in rank}
         keys = zip(flat.kind.tolist(), flat.stage.tolist(), flat.unit.tolist(), strict=True)
-        passes = [found[key] for key in keys]
+        passes = [ranks[key] for key in keys]
         compute = np.nonzero(flat.kind <= Kind.W)[0]
         before = np.full(flat.code.size, ABSENT)
         same = flat.rank[compute[1:]] == flat.rank[compute[:-1]]
@@ -154,9 +154,9 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
             flat=flat,
             source=sources(self.schedule, flat),
             before=before,
-            start=np.array([each.start_s for each in passes]),
-            end=np.array([each.end_s for each in passes]),
-            waited=np.array([each.waited_s for each in passes]),
+            start=np.array([pass_.start_s for pass_ in passes]),
+            end=np.array([pass_.end_s for pass_ in passes]),
+            waited=np.array([pass_.waited_s for pass_ in passes]),
         )
 
     @property
@@ -193,19 +193,19 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
         took = 1e3 * self.schedule.num_splits * aligned.message
         stage, back = aligned.flat.stage % stages, aligned.flat.are(*BACKWARD)
         overall = _median(took)
-        found = [
+        medians = [
             [_median(took[receives & (stage == at)], overall) for at in boundaries]
             for receives, boundaries in ((~back, range(1, stages)), (back, range(stages - 1)))
         ]
         return LinkTimes(
-            transfer=np.array(found[0]), backward_transfer=np.array(found[1]), host=1e3 * self._posted_s
+            transfer=np.array(medians[0]), backward_transfer=np.array(medians[1]), host=1e3 * self._posted_s
         )
 
     @property
     def _posted_s(self) -> float:
         """Mean time of a rank's own for a send or receive; 0 where they were not recorded."""
         took = [
-            each.end_s - each.start_s for rank in self.ranks for each in rank if each.action.kind in MESSAGES
+            item.end_s - item.start_s for rank in self.ranks for item in rank if item.action.kind in MESSAGES
         ]
         return float(np.mean(took)) if took else 0.0
 
@@ -213,7 +213,7 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
     def _messages_per_pass(self) -> Array:
         """Sends and receives that each rank posts per pass; (num_ranks,)."""
         counts = [
-            sum(each.action.kind in MESSAGES for each in rank) / len(computed(rank)) for rank in self.ranks
+            sum(item.action.kind in MESSAGES for item in rank) / len(computed(rank)) for rank in self.ranks
         ]
         return np.array(counts)
 
@@ -238,19 +238,19 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
             for i in range(flat.code.size)
         )
         counted_live = bool(self.peak_activations.any())
-        held = ", ".join(f"{memory:.3g}" for memory in self.memory_gib)
+        kept = ", ".join(f"{memory:.3g}" for memory in self.memory_gib)
         return Timeline(
             title=f"{self.schedule.name}, measured, iteration {self.iteration}",
             num_ranks=len(self.ranks),
             makespan=max(bar.end for bar in bars),
             bars=bars,
             memory=tuple(
-                tuple((1e3 * each.end_s, each.live) for each in computed(rank)) if counted_live else ()
+                tuple((1e3 * item.end_s, item.live) for item in computed(rank)) if counted_live else ()
                 for rank in self.ranks
             ),
             messages=tuple(zip(aligned.source[crosses].tolist(), crosses.tolist(), strict=True)),
             note=f"{1e3 * self.makespan_s:.1f} ms, {self.idle_share:.1%} idle"
-            + (f"; memory by rank in GiB: {held}" if held else ""),
+            + (f"; memory by rank in GiB: {kept}" if kept else ""),
         )
 
     def simulated(self) -> Simulation:
@@ -269,7 +269,7 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
             "idle_share": self.idle_share,
             "simulated_idle_share": simulated.bubble_rate_makespan,
             **attributes(self, "peak_activations", "peak_bytes"),
-            "ranks": [[_row(each) for each in rank] for rank in self.ranks],
+            "ranks": [[_row(item) for item in rank] for rank in self.ranks],
         }
 
 
@@ -289,7 +289,7 @@ def together(
     """Return one step from all ranks' passes, each on the clock of a rank that began at `starts_s`."""
     first = min(starts_s)
     moved = tuple(
-        tuple(each.after(first - start) for each in rank) for rank, start in zip(ranks, starts_s, strict=True)
+        tuple(item.after(first - start) for item in rank) for rank, start in zip(ranks, starts_s, strict=True)
     )
     return MeasuredStep(schedule=schedule, ranks=moved, sends=sends, iteration=iteration)
 
@@ -318,7 +318,7 @@ def stage_times_for(step: MeasuredStep, schedule: Schedule) -> tuple[StageTimes,
 
 def computed(passes: Sequence[Pass]) -> list[Pass]:
     """Return the passes among a rank's actions."""
-    return [each for each in passes if each.action.kind <= Kind.W]
+    return [pass_ for pass_ in passes if pass_.action.kind <= Kind.W]
 
 
 def _key(action: Action) -> tuple[int, int, int]:
@@ -328,7 +328,7 @@ def _key(action: Action) -> tuple[int, int, int]:
 def _means(aligned: Aligned, taken: Array, kind: Kind, schedule: Schedule) -> Array:
     """Return means by stage; NaN where no pass of the kind ran."""
     stage, of_kind = aligned.flat.stage % schedule.num_stages, aligned.flat.are(kind)
-    rows = [taken[of_kind & (stage == each)] for each in range(schedule.num_stages)]
+    rows = [taken[of_kind & (stage == index)] for index in range(schedule.num_stages)]
     return np.array([row.mean() if row.size else np.nan for row in rows])
 
 
@@ -344,6 +344,6 @@ def _median(values: Array, otherwise: float = 0.0) -> float:
     return max(0.0, float(np.median(known))) if known.size else otherwise
 
 
-def _row(each: Pass) -> dict[str, Any]:
+def _row(item: Pass) -> dict[str, Any]:
     names = ("stream", "start_s", "end_s", "waited_s", "live", "saved_bytes")
-    return {"action": str(each.action), **attributes(each, *names)}
+    return {"action": str(item.action), **attributes(item, *names)}

@@ -93,21 +93,21 @@ def live_passes(schedule: Schedule) -> tuple[Array, Array]:
     waiting = flat.are(Kind.I) * 1.0 - flat.are(Kind.W)
     forward, backward = flat.are(Kind.F), flat.are(Kind.B, Kind.I)
     last = (flat.stage + 1) % schedule.placement.num_stages == 0
-    found = []
+    result = []
     for low, high in pairwise(flat.bounds.tolist()):
         here = slice(low, high)
-        own = flat.stage[here, None] == np.unique(flat.stage[here])
+        local = flat.stage[here, None] == np.unique(flat.stage[here])
         after = np.concatenate(
-            [np.cumsum(own * step[here, None], axis=0) for step in (whole, waiting)], axis=1
+            [np.cumsum(local * step[here, None], axis=0) for step in (whole, waiting)], axis=1
         )
         then = np.append(np.arange(low + 1, high), low)  # before what comes next is after what came before
         backs = np.append(backward[low + 1 : high], False)
         of_last = (forward & last)[here] | (backs & last[then])
         states = np.column_stack([after, forward[here], backs, of_last])
         distinct = np.unique(states, axis=0)[::-1]
-        found.append(distinct[greatest(distinct[:, None])[:, 0]])
-    most = max(map(len, found))
-    every = [np.concatenate([each, np.repeat(each[:1], most - len(each), axis=0)]) for each in found]
+        result.append(distinct[greatest(distinct[:, None])[:, 0]])
+    most = max(map(len, result))
+    every = [np.concatenate([item, np.repeat(item[:1], most - len(item), axis=0)]) for item in result]
     live = np.stack(every, axis=1)
     passes = np.stack(np.split(live[..., :-3], 2, axis=2)) / schedule.num_splits
     return passes, live[..., -3:]
@@ -124,16 +124,18 @@ def losses_beside(schedule: Schedule) -> tuple[tuple[tuple[float, float], ...], 
     forward, backward = flat.kind == Kind.F, np.isin(flat.kind, (Kind.B, Kind.I))
     made = forward | (flat.kind == Kind.RELOAD)
     gone = np.isin(flat.kind, (Kind.B, Kind.W, Kind.OFFLOAD))
-    found, own_loss = {(1.0, 0.0)}, 0.0
+    result, own_loss = {(1.0, 0.0)}, 0.0
     for low, high in pairwise(flat.bounds.tolist()):
-        own = slice(low, high)
-        held = np.cumsum(made[own] * 1.0 - gone[own]) + gone[own]
-        waiting = np.cumsum((last & forward)[own] * 1.0 - (last & backward)[own]) - (last & forward)[own]
-        shares, losses = held / held.max(initial=1.0), waiting / schedule.num_splits
-        found |= set(zip(shares[backward[own]].tolist(), losses[backward[own]].tolist(), strict=True))
-        own_loss = max(own_loss, float(losses[(last & backward)[own]].max(initial=0.0)))
+        local = slice(low, high)
+        cumsum = np.cumsum(made[local] * 1.0 - gone[local]) + gone[local]
+        waiting = (
+            np.cumsum((last & forward)[local] * 1.0 - (last & backward)[local]) - (last & forward)[local]
+        )
+        shares, losses = cumsum / cumsum.max(initial=1.0), waiting / schedule.num_splits
+        result |= set(zip(shares[backward[local]].tolist(), losses[backward[local]].tolist(), strict=True))
+        own_loss = max(own_loss, float(losses[(last & backward)[local]].max(initial=0.0)))
     rising: list[tuple[float, float]] = []
-    for share, losses in sorted(found, reverse=True):
+    for share, losses in sorted(result, reverse=True):
         if not rising or losses > rising[-1][1]:
             rising.append((share, losses))
     return tuple(rising), own_loss
@@ -179,8 +181,8 @@ def in_flight_microbatches(
     plain = np.minimum(num_microbatches, pp - stage)
     chunks = 2.0 * (pp - 1 - stage) + (vpp - 1) * (pp if group is None else group) + 1
     looped = np.minimum(chunks / vpp, num_microbatches)
-    held = np.where(np.asarray(vpp) > 1, looped, plain)
-    return float(held) if held.ndim == 0 else held
+    where = np.where(np.asarray(vpp) > 1, looped, plain)
+    return float(where) if where.ndim == 0 else where
 
 
 def live_chunks(pp: int, vpp: int, group: int | None = None) -> Array:

@@ -91,11 +91,11 @@ class Messages(Struct, frozen=True, kw_only=True, eq=False):
 
 def _sent(program: Program) -> Messages:
     """Return the messages that the program's delayed waits stand for."""
-    found = []
+    result = []
     for before, delay in program.columns:
         at = np.nonzero((before != ABSENT) & (delay != program.sizes.no_delay))[0]
-        found.append(np.stack((before[at], at, delay[at])))
-    sender, receiver, kind = np.concatenate(found, axis=1)
+        result.append(np.stack((before[at], at, delay[at])))
+    sender, receiver, kind = np.concatenate(result, axis=1)
     order = np.lexsort((kind, sender, program.stream[receiver], program.stream[sender]))
     return Messages(sender=sender[order], receiver=receiver[order], kind=kind[order])
 
@@ -154,13 +154,13 @@ def _arrivals(at: Ints, waits: Ints, delay: Ints, num_nodes: int, size: Sizes) -
     columns = []
     left = np.arange(at.size)
     while left.size:
-        _, chosen = np.unique(at[left], return_index=True)
-        pick = left[chosen]
+        _, selected = np.unique(at[left], return_index=True)
+        pick = left[selected]
         before = np.full(num_nodes, ABSENT)
         delays = np.full(num_nodes, size.no_delay)
         before[at[pick]], delays[at[pick]] = waits[pick], delay[pick]
         columns.append((before, delays))
-        left = np.delete(left, chosen)
+        left = np.delete(left, selected)
     return columns
 
 

@@ -49,9 +49,9 @@ class Flat(Struct, frozen=True, kw_only=True, eq=False):
 
     def are(self, *kinds: Kind) -> NDArray[np.bool_]:
         """Return which actions are of some kinds."""
-        wanted = np.zeros(KIND_BITS + 1, dtype=bool)
-        wanted[list(kinds)] = True
-        return wanted[self.kind]
+        requested = np.zeros(KIND_BITS + 1, dtype=bool)
+        requested[list(kinds)] = True
+        return requested[self.kind]
 
     def label(self, index: int) -> str:
         """Return one action with its place, for messages."""
@@ -178,10 +178,10 @@ def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[
             highest = level[before]
             if highest >= _ABSENT:
                 before = second[node]
-                found = level[before]
-                if found > highest:  # noqa: PLR1730 -- this loop is hot
-                    highest = found
-                if found >= _ABSENT:
+                result = level[before]
+                if result > highest:  # noqa: PLR1730 -- this loop is hot
+                    highest = result
+                if result >= _ABSENT:
                     before, highest = _third(others, node, level, highest) if others else (_ABSENT, highest)
                     if before == _ABSENT:
                         level[node] = highest + 1
@@ -197,10 +197,10 @@ def levels(predecessors: Sequence[Sequence[int]], num_nodes: int) -> tuple[list[
 def _third(columns: Sequence[Sequence[int]], node: int, level: list[int], highest: int) -> tuple[int, int]:
     """Return a predecessor beyond the second column without a level, if any, and the highest level found."""
     for column in columns:
-        found = level[column[node]]
-        if found < _ABSENT:
+        result = level[column[node]]
+        if result < _ABSENT:
             return column[node], highest
-        highest = max(highest, found)
+        highest = max(highest, result)
     return _ABSENT, highest
 
 
@@ -379,12 +379,12 @@ def _column(num_nodes: int, at: Ints, waits: Ints, delay: Ints, size: Sizes) -> 
 
 
 def _levels(name: str, flat: Flat, first: Ints, columns: list[Ints]) -> Ints:
-    found, cycle = levels([column.tolist() for column in columns], int(first.size))
+    result, cycle = levels([column.tolist() for column in columns], int(first.size))
     if cycle:
         shown = " -> ".join(flat.label(int(first[node])) for node in cycle[:6])
         msg = f"{name}: actions wait for each other in a circle: {shown}{' ...' if len(cycle) > 6 else ''}"
         raise ScheduleError(msg)
-    return np.array(found, dtype=np.int64)
+    return np.array(result, dtype=np.int64)
 
 
 def _without_local(program: Program) -> Program:

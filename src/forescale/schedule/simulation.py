@@ -70,11 +70,11 @@ def time_by_rounds(schedule: Schedule, times: StageTimes, links: LinkTimes) -> T
     """
     laid = lay_out(schedule, times, links, blocks=_NO_BLOCKS, passing=True)
     table = _Table(schedule, laid.spent, laid.delays)
-    found = table.run(schedule)
-    if found is None:
+    result = table.run(schedule)
+    if result is None:
         return None
     return Timing(
-        first_start=found[0], last_end=found[1], runs=_runs(schedule, len(table.home)), nodes=laid.nodes
+        first_start=result[0], last_end=result[1], runs=_runs(schedule, len(table.home)), nodes=laid.nodes
     )
 
 
@@ -91,7 +91,7 @@ class _Table:
         self.stages, self.units = stages, units
         self.ends = np.full((3 * stages + 3, units), np.inf)
         self.ends[3 * stages] = 0.0
-        nothing, never, nobody = (3 * stages + each for each in range(3))
+        nothing, never, nobody = (3 * stages + index for index in range(3))
         stage = np.arange(stages)
         place = stage % schedule.num_stages
         first, last = place == 0, place == schedule.num_stages - 1
@@ -165,14 +165,14 @@ class _Table:
 
 def _runs(schedule: Schedule, stages: int) -> tuple[tuple[Ints, Array], ...]:
     """Return how often each rank runs which duration class; see `Timing.runs`."""
-    found = []
+    result = []
     for order in schedule.orders:
         codes = as_codes(order)
         classes = (codes & KIND_BITS) * stages + (codes >> STAGE_SHIFT & STAGE_BITS)
-        found.append(np.bincount(classes, minlength=NUM_PASSES * stages))
-    counts = np.array(found)
+        result.append(np.bincount(classes, minlength=NUM_PASSES * stages))
+    counts = np.array(result)
     ranks, classes = np.nonzero(counts)
-    return layered_runs(ranks, classes, counts[ranks, classes], len(found))
+    return layered_runs(ranks, classes, counts[ranks, classes], len(result))
 
 
 if TYPE_CHECKING:
@@ -468,10 +468,10 @@ def shared_blocks(simulation: Simulation) -> tuple[Array, Array]:
     if simulation.compiled.sends == "early":
         return starts, ends
     classes = simulation.compiled.program.sizes.compute_class(flat)
-    own = simulation.laid.nodes[classes]
+    node = simulation.laid.nodes[classes]
     for i in np.nonzero(flat.joined)[0].tolist():
-        total = own[i] + own[i + 1]
-        share = own[i] / total if total else 0.5
+        total = node[i] + node[i + 1]
+        share = node[i] / total if total else 0.5
         ends[i] = starts[i + 1] = starts[i] + share * (ends[i] - starts[i])
     return starts, ends
 
@@ -493,10 +493,10 @@ def _memory_steps(simulation: Simulation) -> tuple[tuple[tuple[float, float], ..
         low, high = int(flat.bounds[rank]), int(flat.bounds[rank + 1])
         before, steps = 0.0, [(0.0, 0.0)]
         for i in range(low, high):
-            held = float(curve[i])
-            if held != before:
-                when = simulation.start[i] if held > before else simulation.end[i]
-                steps.append((float(when), held))
-                before = held
+            kept = float(curve[i])
+            if kept != before:
+                when = simulation.start[i] if kept > before else simulation.end[i]
+                steps.append((float(when), kept))
+                before = kept
         rows.append(tuple(steps))
     return tuple(rows)

@@ -93,7 +93,7 @@ class StageTimes(Struct, frozen=True, kw_only=True, eq=False):
         """Whether any duration differs by candidate."""
         passes = (self.forward, self.input_grad, self.weight_grad, self.recompute, self.offload, self.reload)
         others = (self.causal_forward, self.causal_backward, self.apart, self.host, self.hidden)
-        return any(np.ndim(each) == 2 for each in (*passes, *others))
+        return any(np.ndim(pass_) == 2 for pass_ in (*passes, *others))
 
     def table(self, num_stages: int) -> Array:
         """Return passes by kind: (6, num_stages, N), rows F B I W OFFLOAD RELOAD."""
@@ -133,8 +133,8 @@ class LinkTimes(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def by_candidate(self) -> bool:
         """Whether any message differs by candidate."""
-        given = (self.latency, self.transfer, self.backward_transfer, self.host)
-        return any(np.ndim(each) == 2 for each in given if each is not None)
+        value = (self.latency, self.transfer, self.backward_transfer, self.host)
+        return any(np.ndim(item) == 2 for item in value if item is not None)
 
     def tables(self, num_stages: int) -> tuple[Array, Array]:
         """Return latency and transfer by direction and sending stage: each (2, num_stages, N)."""
@@ -179,7 +179,7 @@ def _column(value: Numeric, count: int, name: str, per: str) -> Array:
 
 
 def _directed(forward: Numeric, backward: Numeric, num_stages: int, name: str) -> Array:
-    down, up = (_column(each, num_stages - 1, name, "boundary") for each in (forward, backward))
+    down, up = (_column(item, num_stages - 1, name, "boundary") for item in (forward, backward))
     table = np.zeros((2, num_stages, max(down.shape[1], up.shape[1])))
     table[0, :-1], table[1, 1:] = down, up
     return table
@@ -202,11 +202,11 @@ class Durations(Struct, frozen=True, kw_only=True, eq=False):
 
     def some(self, candidates: slice) -> Durations:
         """Return the durations of some candidates."""
-        own = (
-            each if each is None or each.shape[1] == 1 else each[:, candidates]
-            for each in (self.delays, self.host)
+        local = (
+            item if item is None or item.shape[1] == 1 else item[:, candidates]
+            for item in (self.delays, self.host)
         )
-        delays, host = own
+        delays, host = local
         assert delays is not None
         return Durations(nodes=self.nodes[:, candidates], delays=delays, host=host)
 
@@ -270,16 +270,16 @@ def _host(schedule: Schedule, times: StageTimes, links: LinkTimes) -> Array | No
     if not (np.any(times.host) or np.any(links.host)):
         return None
     stages = schedule.num_stages
-    own, posted = (
+    column, posted = (
         _column(times.host, stages, "host", "stage"),
         _column(links.host, stages - 1, "host", "boundary"),
     )
     home = np.array(schedule.placement.rank_of_stage).reshape(-1, stages)
     crossed = np.zeros((len(home), stages + 1, posted.shape[1]))
     crossed[:, 1:-1] = (home[:, 1:] != home[:, :-1])[..., None] * posted
-    passing = own + crossed[:, :-1] + crossed[:, 1:]
+    passing = column + crossed[:, :-1] + crossed[:, 1:]
     table = np.zeros((schedule.num_splits, NUM_KINDS, *passing.shape))
-    table[:, [Kind.F, Kind.B, Kind.I]], table[:, Kind.W] = passing, own
+    table[:, [Kind.F, Kind.B, Kind.I]], table[:, Kind.W] = passing, column
     return table.reshape(-1, passing.shape[2])
 
 

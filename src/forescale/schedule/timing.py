@@ -136,13 +136,13 @@ class CompiledSchedule(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _some(self, laid: Durations, candidates: slice) -> Timing:
-        some = laid.some(candidates)
-        nodes = some.nodes
+        subset = laid.some(candidates)
+        nodes = subset.nodes
         if nodes.shape[1] > 1:
-            part = replace(some, nodes=np.ascontiguousarray(nodes))
+            part = replace(subset, nodes=np.ascontiguousarray(nodes))
             return self.summary(part, self.run(part))
-        host = None if some.host is None else some.host[:, 0]
-        part = Durations(nodes=nodes[:, 0], delays=some.delays[:, 0], host=host)  # quicker without the axis
+        host = None if subset.host is None else subset.host[:, 0]
+        part = Durations(nodes=nodes[:, 0], delays=subset.delays[:, 0], host=host)  # quicker without the axis
         alone = self.summary(part, self.run(part))
         return Timing(
             first_start=alone.first_start[:, None],
@@ -201,14 +201,14 @@ class CompiledSchedule(Struct, frozen=True, kw_only=True, eq=False):
         mean = laid.spent[self.program.duration][:, None]
         spread = float(np.sqrt(np.log1p(jitter**2)))
         drawn = np.random.default_rng(seed)
-        found = []
+        result = []
         for low in range(0, num_draws, MAX_CANDIDATES):
             count = min(MAX_CANDIDATES, num_draws - low)
             factors = np.exp(drawn.normal(-(spread**2) / 2.0, spread, (nodes, count)))
-            each = np.concatenate((mean * factors, np.zeros((1, count))))
-            state = alone.run(Durations(nodes=each, delays=laid.delays[:, None]))
-            found.append(state[-1 - width : -1][: self.schedule.num_ranks].max(axis=0))
-        return np.concatenate(found)
+            concatenate = np.concatenate((mean * factors, np.zeros((1, count))))
+            state = alone.run(Durations(nodes=concatenate, delays=laid.delays[:, None]))
+            result.append(state[-1 - width : -1][: self.schedule.num_ranks].max(axis=0))
+        return np.concatenate(result)
 
     def summary(self, laid: Durations, state: Array) -> Timing:
         """Return the timing behind a state of `run`."""
@@ -315,9 +315,9 @@ def layered_runs(ranks: Ints, classes: Ints, counts: Ints, num_ranks: int) -> tu
     slot = np.arange(ranks.size) - np.searchsorted(ranks, ranks)
     layers = []
     for index in range(int(slot.max(initial=-1)) + 1):
-        chosen = slot == index
+        selected = slot == index
         of_rank, times = np.zeros(num_ranks, dtype=np.int64), np.zeros(num_ranks)
-        of_rank[ranks[chosen]], times[ranks[chosen]] = classes[chosen], counts[chosen]
+        of_rank[ranks[selected]], times[ranks[selected]] = classes[selected], counts[selected]
         layers.append((of_rank, times))
     return tuple(layers)
 

@@ -51,8 +51,8 @@ def _expressible(schedule: Schedule) -> None:
         (schedule.num_splits > 1, "sequence pieces"),
         (copies, "copies to the host"),
     )
-    for found, what in reasons:
-        if found:
+    for result, what in reasons:
+        if result:
             raise ScheduleError(f"{schedule.name}: torch's schedule CSV has no word for {what}")
 
 

@@ -61,10 +61,10 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
         ReaderError
             If the run does not hold it.
         """
-        for each in self.steps:
-            if each.iteration == iteration:
-                return each
-        known = [each.iteration for each in self.steps]
+        for step in self.steps:
+            if step.iteration == iteration:
+                return step
+        known = [step.iteration for step in self.steps]
         where, problem = "dump", f"iteration {iteration} is not in it; it holds {known[0]} to {known[-1]}"
         raise ReaderError(where, problem)
 
@@ -82,12 +82,14 @@ def read_run(folder: Path) -> MeasuredRun:
     config = _Config.from_values(_load(paths[0]) if paths else {}, paths[0] if paths else folder, len(files))
     ranks = [_load(path) for path in files]
     common = set.intersection(*(set(rank) for rank in ranks))
-    iterations = sorted((each for each in common if each.isdecimal() and len(each) < 10), key=int)
+    iterations = sorted((item for item in common if item.isdecimal() and len(item) < 10), key=int)
     if not iterations:
         raise ReaderError(folder, "its files have no iteration in common")
     reader = _Reader(config, files)
     return MeasuredRun(
-        steps=tuple(reader.step(int(each), [rank[each] for rank in ranks]) for each in iterations)
+        steps=tuple(
+            reader.step(int(iteration), [rank[iteration] for rank in ranks]) for iteration in iterations
+        )
     )
 
 
@@ -117,32 +119,32 @@ def _record(step: MeasuredStep, rank: int) -> dict[str, Any]:
     passes = step.ranks[rank]
     place = step.schedule.placement.rank_of_stage
     chunk = {stage: i for i, stage in enumerate(s for s, home in enumerate(place) if home == rank)}
-    whole = step.total_s or max(each.end_s for row in step.ranks for each in row)
+    whole = step.total_s or max(item.end_s for row in step.ranks for item in row)
     memory = step.memory_gib[rank] if step.memory_gib else float(step.peak_bytes[rank]) / 2**30
     record: dict[str, Any] = {"total": 1e3 * whole, "memory": memory}
     for name, kinds in SERIES.items():
-        mine = [each for each in passes if each.action.kind in kinds]
+        mine = [pass_ for pass_ in passes if pass_.action.kind in kinds]
         if not mine and name not in _ALWAYS:
             continue
-        record[f"{name}_start"] = [1e3 * each.start_s for each in mine]
-        record[f"{name}_end"] = [1e3 * each.end_s for each in mine]
-        record[f"{name}_minibatch"] = [each.action.microbatch for each in mine]
-        record[f"{name}_chunk"] = [chunk[each.action.stage] for each in mine]
-        record[f"{name}_waited"] = [1e3 * each.waited_s for each in mine]
-        record[f"{name}_live"] = [each.live for each in mine]
-        record[f"{name}_saved_bytes"] = [each.saved_bytes for each in mine]
+        record[f"{name}_start"] = [1e3 * item.start_s for item in mine]
+        record[f"{name}_end"] = [1e3 * item.end_s for item in mine]
+        record[f"{name}_minibatch"] = [item.action.microbatch for item in mine]
+        record[f"{name}_chunk"] = [chunk[item.action.stage] for item in mine]
+        record[f"{name}_waited"] = [1e3 * item.waited_s for item in mine]
+        record[f"{name}_live"] = [item.live for item in mine]
+        record[f"{name}_saved_bytes"] = [item.saved_bytes for item in mine]
     return record
 
 
 def _rank_files(folder: Path) -> list[Path]:
-    found: dict[str, dict[int, Path]] = {}
+    paths: dict[str, dict[int, Path]] = {}
     for path in sorted(folder.glob("*pp_rank_*.json")):
         if match := _RANK_FILE.match(path.name):
-            found.setdefault(match[1], {})[int(match[2])] = path
-    if len(found) != 1:
-        problem = f"it must hold the pp_rank_<rank>.json files of one run; found those of {len(found)}"
+            paths.setdefault(match[1], {})[int(match[2])] = path
+    if len(paths) != 1:
+        problem = f"it must hold the pp_rank_<rank>.json files of one run; found those of {len(paths)}"
         raise ReaderError(folder, problem)
-    (ranks,) = found.values()
+    (ranks,) = paths.values()
     if sorted(ranks) != list(range(len(ranks))):
         raise ReaderError(folder, f"ranks must be 0 to n - 1; found {sorted(ranks)}")
     return [ranks[rank] for rank in sorted(ranks)]
@@ -167,21 +169,21 @@ class _Config(Struct, frozen=True, kw_only=True):
     early: bool = False
 
     @classmethod
-    def from_values(cls, given: dict[str, Any], path: Path, num_ranks: int) -> _Config:
+    def from_values(cls, values: dict[str, Any], path: Path, num_ranks: int) -> _Config:
         """Read it; the simulator's names are vpp_size and micro_batches."""
 
         def whole(names: Sequence[str], otherwise: int) -> int:
-            name = next((name for name in names if given.get(name) is not None), None)
+            name = next((name for name in names if values.get(name) is not None), None)
             if name is None:
                 return otherwise
-            if type(given[name]) is not int or not 0 < given[name] <= 1 << 20:
-                raise ReaderError(path, f"{name} must be a whole number from 1; got {given[name]!r}")
-            return int(given[name])
+            if type(values[name]) is not int or not 0 < values[name] <= 1 << 20:
+                raise ReaderError(path, f"{name} must be a whole number from 1; got {values[name]!r}")
+            return int(values[name])
 
         pp = whole(("pp_size",), num_ranks)
         if pp != num_ranks:
             raise ReaderError(path, f"it says pp_size {pp}, but there are {counted(num_ranks, 'rank file')}")
-        home, placement = given.get("rank_of_stage"), None
+        home, placement = values.get("rank_of_stage"), None
         if home is not None:
             if not isinstance(home, list) or not all(type(rank) is int and 0 <= rank < pp for rank in home):
                 raise ReaderError(path, f"rank_of_stage must list a rank from 0 to {pp - 1} for each stage")
@@ -196,8 +198,8 @@ class _Config(Struct, frozen=True, kw_only=True):
             num_units=units or None,
             placement=placement,
             num_splits=whole(("num_splits",), 1),
-            schedule=given["schedule"] if isinstance(given.get("schedule"), str) else None,
-            early=given.get("sends") == "early",
+            schedule=values["schedule"] if isinstance(values.get("schedule"), str) else None,
+            early=values.get("sends") == "early",
         )
 
 
@@ -223,7 +225,7 @@ class _Reader:
     def step(self, iteration: int, records: Sequence[Any]) -> MeasuredStep:
         """Return one iteration of all ranks."""
         rows = [self._rows(record, path, iteration) for record, path in zip(records, self.files, strict=True)]
-        units = self.config.num_units or 1 + max(row.unit for each in rows for row in each)
+        units = self.config.num_units or 1 + max(row.unit for item in rows for row in item)
         steps = [self._placed(rows, placement, units) for placement in self._placements()]
         step = min(steps, key=_out_of_order)
         report = check(step.schedule)
@@ -232,7 +234,7 @@ class _Reader:
             raise ReaderError(self.files[0].parent, problem)
         memory = [record.get("memory") for record in records]
         known = any(memory) and all(
-            type(each) in (int, float) for each in memory
+            type(item) in (int, float) for item in memory
         )  # zeros where it was not taken
         return replace(
             step,
@@ -268,7 +270,7 @@ class _Reader:
         group = [divmod(index, pp * vpp) for index in range(count)]
         chunk = columns["chunk"] or [within // pp if vpp > 1 else 0 for _, within in group]
         if not columns["chunk"] and kinds[0] is not Kind.F:
-            chunk = [vpp - 1 - each for each in chunk]
+            chunk = [vpp - 1 - item for item in chunk]
         unit = columns["minibatch"] or [
             number * pp + within % pp if vpp > 1 else number * pp + within for number, within in group
         ]
@@ -283,24 +285,24 @@ class _Reader:
         config = self.config
         if config.placement is not None:
             return [config.placement]
-        found = [loop(config.pp, config.vpp)]
+        result = [loop(config.pp, config.vpp)]
         if config.vpp > 1:
-            found.append(wave(config.pp, config.vpp))
+            result.append(wave(config.pp, config.vpp))
         if config.vpp == 2:
-            found.append(bidirectional(config.pp))
-        return found
+            result.append(bidirectional(config.pp))
+        return result
 
     def _placed(self, rows: Sequence[Sequence[_Row]], placement: Placement, units: int) -> MeasuredStep:
         ranks, orders = [], []
-        for rank, own in enumerate(rows):
+        for rank, local in enumerate(rows):
             stages = [stage for stage, home in enumerate(placement.rank_of_stage) if home == rank]
-            stray = next((row for row in own if row.chunk >= len(stages)), None)
+            stray = next((row for row in local if row.chunk >= len(stages)), None)
             if stray is not None:
                 has = counted(len(stages), "chunk")
                 raise ReaderError(self.files[rank], f"a pass names chunk {stray.chunk}; the rank has {has}")
-            passes = [_pass(row, stages[row.chunk]) for row in _one_after_the_other(own)]
+            passes = [_pass(row, stages[row.chunk]) for row in _one_after_the_other(local)]
             ranks.append(tuple(passes))
-            orders.append(_order(own, stages))
+            orders.append(_order(local, stages))
         schedule = Schedule(
             name="measured order",
             placement=placement,
@@ -354,12 +356,12 @@ def _together(first: _Row, second: _Row) -> bool:
 
 def _one_after_the_other(rows: Sequence[_Row]) -> list[_Row]:
     """Return the rows with the parts of blocks after each other, each with half of the block's time."""
-    found = list(rows)
+    result = list(rows)
     for index, (first, second) in enumerate(itertools.pairwise(rows)):
         if _together(first, second):
             middle = (first.start + first.end) / 2.0
-            found[index], found[index + 1] = replace(first, end=middle), replace(second, start=middle)
-    return found
+            result[index], result[index + 1] = replace(first, end=middle), replace(second, start=middle)
+    return result
 
 
 def _order(rows: Sequence[_Row], stages: Sequence[int]) -> tuple[int, ...]:
@@ -385,14 +387,14 @@ def _name_of(schedule: Schedule) -> str:
     """Return the family whose order this is."""
     vpp = len(schedule.placement.rank_of_stage) // schedule.num_ranks
     request = Request(pp=schedule.num_ranks, num_microbatches=schedule.num_microbatches, vpp=vpp)
-    for each in families():
-        wanted = replace(request, vpp=each.fixed_vpp or vpp)
-        if wanted.vpp != vpp or each.splits_sequences or each.violation(wanted):
+    for family in families():
+        requested = replace(request, vpp=family.fixed_vpp or vpp)
+        if requested.vpp != vpp or family.splits_sequences or family.violation(requested):
             continue
         try:
-            built = each.build(wanted)
+            built = family.build(requested)
         except ScheduleError:
             continue
         if built.placement == schedule.placement and built.orders == schedule.orders:
-            return each.name
+            return family.name
     return schedule.name

@@ -102,13 +102,13 @@ class WorkBounds:
         columns = {**whole.columns, **keys}
         table = distinct(columns, (*DENSE_KEY, *keys))
         self.where, first = table.where, first_rows(table.where)
-        self.kinds, self.kind = numbered([tuple(each.first.choices.items()) for each in branches])
+        self.kinds, self.kind = numbered([tuple(branch.first.choices.items()) for branch in branches])
         self.dense = [self._over(kind, first, self._dense) for kind in self.kinds if len(first)]
         self.apart = not (whole.base.overlap.expert or whole.base.overlap.shared_experts)
         of_experts = [
-            tuple(each for each in kind if not self.apart or each[0] != "cp_kind") for kind in self.kinds
+            tuple(item for item in kind if not self.apart or item[0] != "cp_kind") for kind in self.kinds
         ]
-        self.alike = np.array([of_experts.index(each) for each in of_experts])
+        self.alike = np.array([of_experts.index(of_expert) for of_expert in of_experts])
 
     def on(self, cells: Candidates, placement: RelaxedPlacement) -> WorkBounds:
         """Return the bounds of cells of the same variants, each of which is a row of these but for its experts."""
@@ -128,12 +128,12 @@ class WorkBounds:
         where = distinct(columns, tuple(columns)).where
         first = first_rows(where)
         work = self.where[first]
-        found = []
+        result = []
         for row, kind in enumerate(self.kind.tolist() if len(first) else ()):
             model = self._of_model(self.dense[kind])[work]
             slowest = self._slowest(row, first, model, self.dense[kind], work)
-            found.append(self._step(row, first, model, slowest)[where])
-        return np.array(found).reshape(len(self.branches), len(where))
+            result.append(self._step(row, first, model, slowest)[where])
+        return np.array(result).reshape(len(self.branches), len(where))
 
     def fine(self, rows: Rows, cells: Rows) -> Array:
         """Return the bounds of some (branch, cell) pairs, experts and all.
@@ -144,14 +144,14 @@ class WorkBounds:
         bounds, kinds = np.empty(len(rows)), self.kind[rows]
         for alike in np.flatnonzero(np.bincount(self.alike[kinds])).tolist():
             of_alike = np.flatnonzero(self.alike[kinds] == alike)
-            some = np.unique(cells[of_alike])
-            experts = self._over(self.kinds[alike], some, self._experts)
+            cell = np.unique(cells[of_alike])
+            experts = self._over(self.kinds[alike], cell, self._experts)
             for kind in np.flatnonzero(np.bincount(kinds[of_alike])).tolist():
                 pairs = np.flatnonzero(kinds == kind)
-                own, at = np.unique(cells[pairs], return_inverse=True)
-                among = experts.map(_at(np.searchsorted(some, own)))
+                local, at = np.unique(cells[pairs], return_inverse=True)
+                among = experts.map(_at(np.searchsorted(cell, local)))
                 seconds, hidden = (among.map(_column(column)) for column in (0, 1))
-                blocks = self.dense[kind].map(_at(self.where[own])).zipped(seconds, np.add)
+                blocks = self.dense[kind].map(_at(self.where[local])).zipped(seconds, np.add)
                 bounds[pairs] = self._of_kind(rows[pairs], cells[pairs], blocks, hidden, at)
         return bounds
 
@@ -161,10 +161,10 @@ class WorkBounds:
         """Return the bounds of pairs of one list, whose blocks are the ones `at`, as is what they hide."""
         bounds, model = np.empty(len(rows)), self._of_model(blocks)
         for row in np.flatnonzero(np.bincount(rows)).tolist():
-            own = np.flatnonzero(rows == row)
-            slowest = self._slowest(row, cells[own], model[at[own]], blocks, at[own])
-            least = 0.0 if self.apart else self._least_on_stage(row, cells[own], hidden, at[own])
-            bounds[own] = self._step(row, cells[own], model[at[own]], slowest, least)
+            local = np.flatnonzero(rows == row)
+            slowest = self._slowest(row, cells[local], model[at[local]], blocks, at[local])
+            least = 0.0 if self.apart else self._least_on_stage(row, cells[local], hidden, at[local])
+            bounds[local] = self._step(row, cells[local], model[at[local]], slowest, least)
         return bounds
 
     def _of_model(self, blocks: PerBlock[Array]) -> Array:
@@ -190,10 +190,10 @@ class WorkBounds:
 
     def _on_stages(self, cells: Rows, blocks: PerBlock[Array], at: Rows) -> tuple[Array, Array]:
         """Return (stages, cells) seconds, and which of the stages there are."""
-        found = stages_of(
+        result = stages_of(
             self.question.model, {name: self.whole.columns[name][cells] for name in ("pp", "vpp")}
         )
-        stages = found.plans.picked(taking(found.plan))  # moments do not matter
+        stages = result.plans.picked(taking(result.plan))  # moments do not matter
         num_mtp = self.question.model.num_mtp_layers
         seconds = np.asarray(over_stages(stages, blocks.map(_at(at)), _own, num_mtp=num_mtp))
         return seconds, np.asarray(stages.multiplicity > 0)
@@ -235,15 +235,15 @@ class WorkBounds:
         common = split_layout(self.whole.base, domain=self.whole.domain)[1]
         columns = {name: values[cells] for name, values in self.whole.columns.items()}
         parallel = as_sequence_parallel(columns)
-        order, found = [], []
+        order, result = [], []
         for sp in (True, False):
             pairs = np.flatnonzero(parallel == sp)
             if len(pairs):
                 choices = replace(common, sp=sp, **dict(kind))
-                chosen = {name: values[pairs] for name, values in columns.items()}
+                selected = {name: values[pairs] for name, values in columns.items()}
                 order.append(pairs)
-                found.append(of(cells[pairs], chosen, choices))
-        return reduce(_joined, found).map(_at(np.argsort(np.concatenate(order))))
+                result.append(of(cells[pairs], selected, choices))
+        return reduce(_joined, result).map(_at(np.argsort(np.concatenate(order))))
 
     def _dense(self, cells: Rows, columns: Columns, choices: StructuralOptions) -> PerBlock[Array]:
         """Return the seconds of everything but experts, or of all where there are none."""
@@ -255,14 +255,14 @@ class WorkBounds:
         """Return (cells, 2): seconds of experts and of sending tokens to them and back; what they hide of that."""
         keys = self.placement.experts.keys(cells)
         table = distinct({**columns, **keys}, (*OF_BLOCKS, *keys))
-        found = self._priced(
+        priced = self._priced(
             {name: table.columns[name] for name in OF_BLOCKS},
             cells[first_rows(table.where)],
             choices,
             within=EXPERT_PARTS,
             operators=_of_experts if self.apart else None,
         )
-        return found.map(_at(table.where))
+        return priced.map(_at(table.where))
 
     def _priced(
         self,
@@ -275,12 +275,12 @@ class WorkBounds:
         operators: Callable[[Operator], bool] | None = None,
     ) -> PerBlock[Array]:
         """Return the seconds of one micro-batch through each block and back, nothing recomputed, of some parts."""
-        question, found = self.question, []
+        question, result = self.question, []
         for start in range(0, len(cells), KEYS_AT_ONCE):
-            some = slice(start, start + KEYS_AT_ONCE)
-            degrees = as_degrees({name: values[some] for name, values in columns.items()})
+            subset = slice(start, start + KEYS_AT_ONCE)
+            degrees = as_degrees({name: values[subset] for name, values in columns.items()})
             placement = self.placement.dense if within is None else self.placement.experts
-            pricing = placement.pricing(question, degrees, choices, cells[some])
+            pricing = placement.pricing(question, degrees, choices, cells[subset])
 
             blocks = blocks_of(question, degrees, choices)
             if operators is not None:
@@ -288,25 +288,25 @@ class WorkBounds:
 
             def seconds(priced: PricedBlock, tp: Numeric = degrees.tp) -> Array:
                 halves = choices.kernels.halves_cross
-                own = block_seconds(priced, (), overlap=choices.overlapped, halves=halves)
+                local = block_seconds(priced, (), overlap=choices.overlapped, halves=halves)
                 named = [
                     value
-                    for parts in (own.forward_parts, own.backward_parts)
+                    for parts in (local.forward_parts, local.backward_parts)
                     for name, value in parts.items()
                     if name not in without and (within is None or name in within)
                 ]
                 if within is None and choices.deferred_head_gradients and priced.block.name == "head":
-                    saved, _ = deferred_seconds(priced, own, choices)
+                    saved, _ = deferred_seconds(priced, local, choices)
                     named.append(-maximum(saved, 0.0) * (1.0 + question.model.num_mtp_layers))
                 numbers = np.asarray(sum(named)) + 0.0 * np.asarray(tp)
                 return (
                     numbers
                     if within is None
-                    else np.stack([numbers, sum(own.hidden) + 0.0 * numbers], axis=1)
+                    else np.stack([numbers, sum(local.hidden) + 0.0 * numbers], axis=1)
                 )
 
-            found.append(price_blocks(blocks, pricing).map(seconds))
-        return reduce(_joined, found)
+            result.append(price_blocks(blocks, pricing).map(seconds))
+        return reduce(_joined, result)
 
 
 def _own(seconds: Array) -> Numeric:
@@ -332,7 +332,7 @@ def _only(operators: Callable[[Operator], bool], block: Block) -> Block:
 
 
 def _of_experts(operator: Operator) -> bool:
-    sent = (each.axis for each in operator.primitives if isinstance(each, Collective))
+    sent = (primitive.axis for primitive in operator.primitives if isinstance(primitive, Collective))
     return operator.part == "moe" or any(axis in ("ep", "etp") for axis in sent)
 
 
@@ -354,16 +354,16 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
         stages = plans(first[owner])
-        degrees, held = as_degrees(layouts.columns), batch.held(first[owner])
-        sharded = Sharded.from_model(self.question.model, held, stages, degrees)
+        degrees, fixed = as_degrees(layouts.columns), batch.held(first[owner])
+        sharded = Sharded.from_model(self.question.model, fixed, stages, degrees)
         setting = setting_of(self.question, batch.choices)
         states = state_bytes(setting, sharded)
         starts = np.searchsorted(owner, np.arange(len(first)))
         always = states.total() + states.narrow + beside(setting, states, safe=self.question.safe)
 
         def least(active: Numeric) -> Array:
-            found: Array = np.minimum.reduceat(np.asarray(always + active), starts, axis=1)
-            return found[:, table.where]
+            reduceat: Array = np.minimum.reduceat(np.asarray(always + active), starts, axis=1)
+            return reduceat[:, table.where]
 
         standing, kept = states.buffers, least(states.buffers)
         return StateBytes(
@@ -383,10 +383,10 @@ def beside(setting: EvalContext, states: StateBytes, *, safe: bool) -> Numeric:
     Of these the allocator loses pieces, and at the upper end of its range (`safe`) formulas are off besides: they stand
     for more.
     """
-    held = setting.overhead
-    if held.measured is not None:
+    overhead = setting.overhead
+    if overhead.measured is not None:
         return 0.0
-    ratio = held.fragmentation
+    ratio = overhead.fragmentation
     return (states.received + states.aside) / (
         float(ratio.high) * float(load_residual().high) if safe else float(ratio.expected)
     )
@@ -399,14 +399,14 @@ def cell_bounds(
 
     With a relaxed `placement` they hold for all placements of a variant's ranks.
     """
-    chosen, where = np.unique(cell, return_inverse=True)
+    selected, where = np.unique(cell, return_inverse=True)
     bounds = score_pairs(
         question,
-        cells.whole.take(chosen),
+        cells.whole.take(selected),
         variant,
         where,
-        least=LeastStates(question=question, cells=cells, chosen=chosen),
-        relaxed=None if placement is None else placement.at(chosen),
+        least=LeastStates(question=question, cells=cells, chosen=selected),
+        relaxed=None if placement is None else placement.at(selected),
     )
     return Scores(step_time=bounds.step_time * MARGIN, peak=bounds.peak * MARGIN)
 
@@ -419,7 +419,7 @@ class MemoryBounds:
         self.nodes = tree.nodes
         self.closest = np.zeros_like(self.nodes)
         """Nodes whose coarse bound is also their fine one."""
-        variants = tuple(replace(each.first, recompute=NO_RECOMPUTE) for each in tree.branches)
+        variants = tuple(replace(branch.first, recompute=NO_RECOMPUTE) for branch in tree.branches)
         self.bare = replace(cells.whole, variants=variants)
         recomputes = [cells.whole.variants[index].recompute for index in tree.branches[0].variants[0]]
         self.policies = tuple(dict.fromkeys(map(uncounted, recomputes)))
@@ -434,10 +434,10 @@ class MemoryBounds:
         families = [self._families(row) for row in range(len(bounds))]
         sizes = [len(first) for _, _, first in families]
         rows = np.repeat(np.arange(len(bounds)), sizes)
-        found = self.fine(rows, np.concatenate([first for *_, first in families]))
+        fine = self.fine(rows, np.concatenate([first for *_, first in families]))
         for row, (cells, where, _) in enumerate(families):
             start = sum(sizes[:row])
-            bounds[row, cells] = found[start : start + sizes[row]][where]
+            bounds[row, cells] = fine[start : start + sizes[row]][where]
             self.closest[row, families[row][2]] = True
         return bounds
 
@@ -460,9 +460,9 @@ class MemoryBounds:
         """Return the bounds of some (branch, cell) pairs; of blocks that schedules share the least is found once."""
         bounds = np.full(len(rows), np.inf)
         least = LeastStates(question=self.question, cells=self.cells, chosen=np.arange(len(self.cells)))
-        found = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
+        result = batches(self.question, self.bare, rows, cells, relaxed=self.placement, bounded=True)
         known: dict[PricedOnce, PerBlock[RecomputeSplit[BlockBytes]]] = {}
-        for batch in found:
+        for batch in result:
             if batch.blocks not in known:
                 known[batch.blocks] = least_bytes(batch.blocks.built, self.policies, batch.choices)
             bounds[batch.pairs] = self._of(batch, known[batch.blocks], least(batch)) * MARGIN
@@ -487,8 +487,8 @@ class MemoryBounds:
                 batch.pipeline.take(part).in_flight,
                 mapped(floor, taking(part)),
             )
-            found = footprint(setting, inputs)
-            peaks[part] = highest_peak(found, setting.overhead, stages) if question.safe else found.peak
+            result = footprint(setting, inputs)
+            peaks[part] = highest_peak(result, setting.overhead, stages) if question.safe else result.peak
         return peaks
 
 
@@ -499,17 +499,18 @@ def least_bytes(
     if not all(policy.takes_all for policy in policies):
         policies = tuple(dict.fromkeys((*policies, NO_RECOMPUTE)))
     layers = [
-        [_on_layer(blocks.layers, at, each, choices) for each in policies] for at in range(len(blocks.layers))
+        [_on_layer(blocks.layers, at, policy, choices) for policy in policies]
+        for at in range(len(blocks.layers))
     ]
     return PerBlock(
-        layers=tuple(_of_all(_least(each)) for each in layers),
+        layers=tuple(_of_all(_least(layer)) for layer in layers),
         embedding=_of_any(blocks.embedding, ()),
         head=_of_any(
             blocks.head, (), split=splits_backward(choices.schedule) or choices.deferred_head_gradients > 0
         ),
         mtp=None
         if blocks.mtp is None
-        else _of_all(_least([_on_layer((blocks.mtp,), 0, each, choices) for each in policies])),
+        else _of_all(_least([_on_layer((blocks.mtp,), 0, policy, choices) for policy in policies])),
         vision=blocks.map_vision(lambda block: _of_any(block, policies), lambda block: _of_any(block, ())),
     )
 
@@ -520,34 +521,34 @@ def _on_layer(layers: Sequence[Block], at: int, policy: Recompute, choices: Stru
     Layers that are replayed together keep one input, of whichever kind the first of them is.
     """
     offload = choices.offload
-    own, *others = (
+    local, *others = (
         block_bytes(
-            each,
-            keep(each, policy),
+            layer,
+            keep(layer, policy),
             offloaded=offload.modules,
             captured=choices.graphs == "partial",
             split=splits_backward(choices.schedule),
         )
-        for each in (layers[at], *(layers if policy.unit > 1 else ()))
+        for layer in (layers[at], *(layers if policy.unit > 1 else ()))
     )
-    kept, working = own.kept, own.backward - own.kept
-    ahead = own.forward - own.kept
+    kept, working = local.kept, local.backward - local.kept
+    ahead = local.forward - local.kept
     if policy.unit > 1:
-        kept = reduce(minimum, [each.kept for each in others]) / float(policy.unit)
+        kept = reduce(minimum, [other.kept for other in others]) / float(policy.unit)
         working = working + float(policy.unit - 1) * keep(layers[at], NO_RECOMPUTE).num_bytes
-    kept = kept - offload.module_share * own.offloaded
-    return replace(own, kept=kept, forward=kept + ahead, backward=kept + working, offloaded=0.0)
+    kept = kept - offload.module_share * local.offloaded
+    return replace(local, kept=kept, forward=kept + ahead, backward=kept + working, offloaded=0.0)
 
 
-def _least(found: Sequence[BlockBytes]) -> BlockBytes:
+def _least(block_byteses: Sequence[BlockBytes]) -> BlockBytes:
     """Return what is kept, and needed beyond that at work, at the least of each."""
-    kept = reduce(minimum, [each.kept for each in found])
-    ahead = reduce(minimum, [each.forward - each.kept for each in found])
-    working = reduce(minimum, [each.backward - each.kept for each in found])
-    pools = [each.captured for each in found if each.captured is not None]
-    captured = [reduce(minimum, each) for each in zip(*pools, strict=True)]
+    kept = reduce(minimum, [item.kept for item in block_byteses])
+    ahead = reduce(minimum, [item.forward - item.kept for item in block_byteses])
+    working = reduce(minimum, [item.backward - item.kept for item in block_byteses])
+    pools = [item.captured for item in block_byteses if item.captured is not None]
+    captured = [reduce(minimum, item) for item in zip(*pools, strict=True)]
     return replace(
-        found[0],
+        block_byteses[0],
         kept=kept,
         forward=kept + ahead,
         backward=kept + working,
@@ -559,8 +560,8 @@ def _of_any(
     block: Block, policies: Sequence[Recompute], *, split: bool = False
 ) -> RecomputeSplit[BlockBytes]:
     """Return the least of a block that nothing offloads, and under none of `policies` what it keeps as it is."""
-    plain = dict.fromkeys(each.of_towers for each in policies) or (NO_RECOMPUTE,)
-    return _of_all(_least([block_bytes(block, keep(block, each), split=split) for each in plain]))
+    plain = dict.fromkeys(policy.of_towers for policy in policies) or (NO_RECOMPUTE,)
+    return _of_all(_least([block_bytes(block, keep(block, item), split=split) for item in plain]))
 
 
 def _of_all(cost: BlockBytes) -> RecomputeSplit[BlockBytes]:

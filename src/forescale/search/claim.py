@@ -30,7 +30,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 def held_fixed(question: Question) -> tuple[Held, ...]:
     """Return what a search of this question holds fixed, each with the option that opens it."""
-    return tuple(each for each in _held(question) if _takes(question, each))
+    return tuple(item for item in _held(question) if _takes(question, item))
 
 
 def _held(question: Question) -> Iterator[Held]:
@@ -65,15 +65,15 @@ def _overlaps(question: Question) -> tuple[str, ...]:
     return ("tensor", "expert", *(("shared_experts",) if shared else ()))
 
 
-def _takes(question: Question, held: Held) -> bool:
+def _takes(question: Question, kept: Held) -> bool:
     """Return whether the framework of the question, if there is one, is known to take the other values."""
     framework = question.framework
-    if framework is None or held.dimension == "framework":
+    if framework is None or kept.dimension == "framework":
         return True
-    if framework.limits is None or held.dimension not in framework.limits.values:
+    if framework.limits is None or kept.dimension not in framework.limits.values:
         return False
     try:
-        check_choice(framework, held.dimension, tuple(held.option.partition("=")[2].split(",")))
+        check_choice(framework, kept.dimension, tuple(kept.option.partition("=")[2].split(",")))
     except SpecError:
         return False
     return True
@@ -87,7 +87,7 @@ def claim(objective: str, *, num_legal: int, gap: float, held: Sequence[Held]) -
     """Return what is proven of the first layout of a ranking, no more."""
     best, better = BEST[objective]
     scope = f"of {counted(num_legal, 'legal layout')} of this search space"
-    scope += f" ({', '.join(each.dimension for each in held)} held fixed)" if held else ""
+    scope += f" ({', '.join(item.dimension for item in held)} held fixed)" if held else ""
     if gap > 0.0:
         return (
             f"Search stopped early; the {best} layout that fits, {scope}, may be up to "

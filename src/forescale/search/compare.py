@@ -112,15 +112,15 @@ class Comparison(Result, Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per figure, part of the step and part of the memory."""
         parts = (*self.figures, *self.time_parts, self.memory.peak, *self.memory.parts)
-        return [each.to_json() for each in parts]
+        return [part.to_json() for part in parts]
 
     def pictures(self) -> Sequence[Chart]:
         """Return the parts of both steps, and of both memories."""
         memory = {
-            each.name: tuple(value / GIB for value in (each.a or 0.0, each.b or 0.0))
-            for each in self.memory.parts
+            part.name: tuple(value / GIB for value in (part.a or 0.0, part.b or 0.0))
+            for part in self.memory.parts
         }
-        steps = {each.name: (each.a or 0.0, each.b or 0.0) for each in self.time_parts}
+        steps = {time_part.name: (time_part.a or 0.0, time_part.b or 0.0) for time_part in self.time_parts}
         return tuple(
             BarChart(title=title, note="", axis="", unit=unit, bars=tuple(
                 Bar(label=name, values={part: pair[side] for part, pair in parts.items()})
@@ -173,11 +173,11 @@ def compare(
         ) from error
 
 
-def _document(given: Projection | Document, name: str) -> Document:
-    document = given.to_json() if isinstance(given, Projection) else given
-    found = document.get("schema") if isinstance(document, Mapping) else None
-    if found != PROJECTION:
-        got = found or ("no schema" if isinstance(document, Mapping | list) else shown(given))
+def _document(projection: Projection | Document, name: str) -> Document:
+    document = projection.to_json() if isinstance(projection, Projection) else projection
+    schema = document.get("schema") if isinstance(document, Mapping) else None
+    if schema != PROJECTION:
+        got = schema or ("no schema" if isinstance(document, Mapping | list) else shown(projection))
         raise SpecError(f"{name}: expected a projection, or a {PROJECTION} document of one; found {got}")
     return document
 
@@ -192,18 +192,18 @@ def _check_sums(document: Document, name: str) -> None:
         (
             "the parts of a stage",
             "peak_bytes",
-            sum(each[f"{part}_bytes"] for part in PARTS),
-            each["peak_bytes"],
+            sum(stage[f"{part}_bytes"] for part in PARTS),
+            stage["peak_bytes"],
         )
-        for each in stages
+        for stage in stages
     ]
-    fullest = max(each["peak_bytes"] for each in stages)
+    fullest = max(stage["peak_bytes"] for stage in stages)
     sums.append(("the fullest stage", "memory.peak_bytes", fullest, document["memory"]["peak_bytes"]))
-    for parts, whole, found, said in sums:
-        if said is not None and not math.isclose(
-            found, within(said, FIGURE, whole), rel_tol=SAME, abs_tol=SAME
+    for parts, whole, result, message in sums:
+        if message is not None and not math.isclose(
+            result, within(message, FIGURE, whole), rel_tol=SAME, abs_tol=SAME
         ):
-            raise _ContradictionError(f"{name}: {parts} makes {found:g}, but {whole} is {said:g}")
+            raise _ContradictionError(f"{name}: {parts} makes {result:g}, but {whole} is {message:g}")
 
 
 def _changes(a: Document, b: Document, names: tuple[str, ...]) -> tuple[Change, ...]:
@@ -228,14 +228,14 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def _time_parts(a: Mapping[str, float], b: Mapping[str, float]) -> Iterator[Difference]:
     for name in dict.fromkeys([*TIME_PARTS, *a, *b]):
-        found = _difference(name, a.get(name, 0.0), b.get(name, 0.0))
-        if found.a or found.b:
-            yield found
+        difference = _difference(name, a.get(name, 0.0), b.get(name, 0.0))
+        if difference.a or difference.b:
+            yield difference
 
 
 def _difference(name: str, a: object, b: object) -> Difference:
     """Return two figures side by side; they are numbers, or unknown."""
-    one, other = (None if each is None else float(within(each, FIGURE, name)) for each in (a, b))
+    one, other = (None if item is None else float(within(item, FIGURE, name)) for item in (a, b))
     return Difference(name=name, a=one, b=other)
 
 
@@ -246,7 +246,7 @@ def _verdict(memory: Document) -> str:
 
 
 def _memory(a: Document, b: Document) -> MemoryDifference:
-    one, other = (max(each["stages"], key=lambda stage: stage["peak_bytes"]) for each in (a, b))
+    one, other = (max(item["stages"], key=lambda stage: stage["peak_bytes"]) for item in (a, b))
     return MemoryDifference(
         stage_a=one["stage"],
         stage_b=other["stage"],

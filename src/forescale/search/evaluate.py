@@ -129,7 +129,7 @@ class PricedOnce:
 
     def costs(self, policies: Sequence[Recompute]) -> BlockCosts:
         """Return what they cost under recompute policies, one after the other."""
-        return joined([self.model.under(each) for each in policies], len(self))
+        return joined([self.model.under(policy) for policy in policies], len(self))
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -160,24 +160,24 @@ class Batch(Struct, frozen=True, kw_only=True):
     def together(self) -> list[list[int]]:
         """Return which of `policies` occur: those that take all layers at once, as they differ in costs alone."""
         present = np.unique(self.policy).tolist()
-        whole = [each for each in present if self.policies[each].takes_all]
-        return [*([whole] if whole else []), *([each] for each in present if each not in whole)]
+        whole = [item for item in present if self.policies[item].takes_all]
+        return [*([whole] if whole else []), *([item] for item in present if item not in whole)]
 
-    def held(self, some: Rows) -> PerBlock[BlockParameters]:
+    def held(self, rows: Rows) -> PerBlock[BlockParameters]:
         """Return the parameters of the blocks of some pairs."""
-        return mapped(self.blocks.held, taking(self.block[some]))
+        return mapped(self.blocks.held, taking(self.block[rows]))
 
-    def take(self, some: Rows) -> Batch:
+    def take(self, rows: Rows) -> Batch:
         """Return some of the pairs."""
         return replace(
             self,
-            pairs=self.pairs[some],
-            rows=self.rows[some],
-            variant=self.variant[some],
-            policy=self.policy[some],
-            ranks=self.ranks.take(some),
-            at=self.at[some],
-            stages=StagesOf(self.stages.plans, self.stages.plan[some]),
+            pairs=self.pairs[rows],
+            rows=self.rows[rows],
+            variant=self.variant[rows],
+            policy=self.policy[rows],
+            ranks=self.ranks.take(rows),
+            at=self.at[rows],
+            stages=StagesOf(self.stages.plans, self.stages.plan[rows]),
         )
 
 
@@ -202,17 +202,17 @@ def batches(
     if len(row) == 0:
         return
     present, variant = np.unique(variant, return_inverse=True)
-    candidates = replace(candidates, variants=tuple(candidates.variants[each] for each in present.tolist()))
-    found = _Batches(question, candidates, relaxed, bounded=bounded)
-    stages, schedule = found.stages(variant, row), found.schedules_of(variant, row)
+    candidates = replace(candidates, variants=tuple(candidates.variants[item] for item in present.tolist()))
+    result = _Batches(question, candidates, relaxed, bounded=bounded)
+    stages, schedule = result.stages(variant, row), result.schedules_of(variant, row)
     parallel = as_sequence_parallel(candidates.columns)
-    alike = found.alike(variant, schedule)
+    alike = result.alike(variant, schedule)
     for which in np.unique(alike).tolist():
         for sp in (True, False):
             pairs = np.flatnonzero((alike == which) & (parallel[row] == sp))
             if len(pairs):
-                own = StagesOf(stages.plans, stages.plan[pairs])
-                yield from found.of(pairs, variant[pairs], row[pairs], schedule[pairs], own, sp=sp)
+                local = StagesOf(stages.plans, stages.plan[pairs])
+                yield from result.of(pairs, variant[pairs], row[pairs], schedule[pairs], local, sp=sp)
 
 
 class _Batches:
@@ -225,11 +225,11 @@ class _Batches:
         self.relaxed, self.bounded = relaxed, bounded
         variants = candidates.variants
         self.common = split_layout(candidates.base, domain=candidates.domain)[1]
-        self.policies, self.policy = numbered([uncounted(each.recompute) for each in variants])
-        self.selections, self.selection = numbered([each.recompute.selection for each in variants])
-        self.orders, self.order = numbered([each.rank_order for each in variants])
-        _, self.list = numbered([tuple(each.choices.values()) for each in variants])
-        self.schedules, self.schedule = numbered([None, *(each.schedule for each in variants)])
+        self.policies, self.policy = numbered([uncounted(variant.recompute) for variant in variants])
+        self.selections, self.selection = numbered([variant.recompute.selection for variant in variants])
+        self.orders, self.order = numbered([variant.rank_order for variant in variants])
+        _, self.list = numbered([tuple(variant.choices.values()) for variant in variants])
+        self.schedules, self.schedule = numbered([None, *(variant.schedule for variant in variants)])
 
     def schedules_of(self, variant: Rows, rows: Rows) -> Rows:
         """Return which of `schedules` pairs run: those of one stage none, as `split_layout` has it."""
@@ -260,8 +260,8 @@ class _Batches:
         )
         for which in np.unique(schedule).tolist():
             name = self.schedules[which]
-            own = replace(choices, schedule=name)
-            batch = replace(whole.take(np.flatnonzero(schedule == which)), choices=own)
+            local = replace(choices, schedule=name)
+            batch = replace(whole.take(np.flatnonzero(schedule == which)), choices=local)
             if name is None:
                 yield from self._in_turn(batch)
             else:
@@ -294,8 +294,8 @@ class _Batches:
             yield self._under_floor(batch, of_shape, table.where, recompute)
             return
         for index, shape in enumerate(of_shape):
-            own = batch.take(np.flatnonzero(table.where == index))
-            yield self._built(own, shape, recompute[index])
+            take = batch.take(np.flatnonzero(table.where == index))
+            yield self._built(take, shape, recompute[index])
 
     def _built(self, batch: Batch, shape: Shape, recompute: Recompute) -> Batch:
         """Return a batch of one shape with its pipeline, simulated if it has a name."""
@@ -392,7 +392,7 @@ def uncounted(recompute: Recompute) -> Recompute:
 def numbered(values: Sequence[T]) -> tuple[tuple[T, ...], Rows]:
     """Return distinct values, and which of them each is."""
     rank: dict[T, int] = {}
-    which = np.array([rank.setdefault(each, len(rank)) for each in values], dtype=np.int64)
+    which = np.array([rank.setdefault(item, len(rank)) for item in values], dtype=np.int64)
     return tuple(rank), which
 
 
@@ -430,17 +430,17 @@ def score(
     if candidates.num_rows == 0:
         return scores
     states = _by_kind(question, candidates) if memory_limit < np.inf else {}
-    wanted = candidates.legal if only is None else only
+    legal = candidates.legal if only is None else only
     for branch in branches_of(candidates.variants):
         indices = branch.variants.reshape(-1).tolist()
-        flags = wanted[indices]
+        flags = legal[indices]
         if states and branch.first.schedule is None:
             flags = flags & (states[branch.first.tp_kind] <= memory_limit)
         for start in range(0, candidates.num_rows, ROWS_AT_ONCE):
             which, row = np.nonzero(flags[:, start : start + ROWS_AT_ONCE])
             variant, row = np.array(indices)[which], row + start
-            found = score_pairs(question, candidates, variant, row, chunk=chunk)
-            scores.step_time[variant, row], scores.peak[variant, row] = found.step_time, found.peak
+            result = score_pairs(question, candidates, variant, row, chunk=chunk)
+            scores.step_time[variant, row], scores.peak[variant, row] = result.step_time, result.peak
     return scores
 
 
@@ -466,17 +466,17 @@ def score_pairs(
         placement of their ranks as well, whatever placement the variants have.
     """
     scores = Scores(step_time=np.full(len(row), np.inf), peak=np.full(len(row), np.inf))
-    found = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
-    for batch in found:
+    result = batches(question, candidates, variant, row, relaxed=relaxed, bounded=least is not None)
+    for batch in result:
         group = _Group(question, candidates, batch, least)
         for policies in batch.together():
-            wanted = np.flatnonzero(np.isin(batch.policy, policies))
-            told = [batch.policies[each] for each in policies]
-            setting = replace(group.setting, choices=replace(batch.choices, recompute=told[0]))
-            costs = batch.blocks.costs(told)
+            isin = np.flatnonzero(np.isin(batch.policy, policies))
+            explicit = [batch.policies[policy] for policy in policies]
+            setting = replace(group.setting, choices=replace(batch.choices, recompute=explicit[0]))
+            costs = batch.blocks.costs(explicit)
             block = batch.block + np.searchsorted(policies, batch.policy) * len(batch.blocks)
-            for start in range(0, len(wanted), chunk):
-                part = wanted[start : start + chunk]
+            for start in range(0, len(isin), chunk):
+                part = isin[start : start + chunk]
                 inputs = group.inputs(setting, part, mapped(costs, taking(block[part])))
                 evaluation = evaluate(setting, inputs)
                 scores.step_time[batch.pairs[part]] = evaluation.step_time
@@ -492,12 +492,12 @@ def score_layouts(question: Question, layouts: Sequence[Layout]) -> Scores:
     """Return step time and peak memory, (layouts,), of legal layouts whatever they differ in."""
     scores = Scores(step_time=np.full(len(layouts), np.inf), peak=np.full(len(layouts), np.inf))
     alike: dict[Layout, list[int]] = {}
-    for index, each in enumerate(layouts):
-        alike.setdefault(uncrossed(each), []).append(index)
+    for index, layout in enumerate(layouts):
+        alike.setdefault(uncrossed(layout), []).append(index)
     for base, indices in alike.items():
         candidates, variant = candidates_of(question, [layouts[index] for index in indices], base)
-        found = score_pairs(question, candidates, variant, np.arange(len(indices)))
-        scores.step_time[indices], scores.peak[indices] = found.step_time, found.peak
+        result = score_pairs(question, candidates, variant, np.arange(len(indices)))
+        scores.step_time[indices], scores.peak[indices] = result.step_time, result.peak
     return scores
 
 
@@ -514,7 +514,7 @@ def states_of(question: Question, candidates: Candidates, variant: Rows, row: Ro
     bytes_of = _by_kind(question, candidates)
     kinds = tuple(bytes_of)
     known = np.stack([np.zeros(candidates.num_rows), *bytes_of.values()])
-    which = [0 if each.schedule else 1 + kinds.index(each.tp_kind) for each in candidates.variants]
+    which = [0 if variant.schedule else 1 + kinds.index(variant.tp_kind) for variant in candidates.variants]
     return np.asarray(known[np.array(which)[variant], row])
 
 
@@ -531,7 +531,7 @@ def _by_kind(question: Question, candidates: Candidates) -> dict[TensorKind, Arr
     common = split_layout(candidates.base, domain=candidates.domain)[1]
     return {
         kind: _states(question, candidates, stages, replace(common, tp_kind=kind))
-        for kind in dict.fromkeys(each.tp_kind for each in candidates.variants)
+        for kind in dict.fromkeys(variant.tp_kind for variant in candidates.variants)
     }
 
 
@@ -542,10 +542,10 @@ def _states(
     model = question.model
     table = distinct(candidates.columns, (*TRAFFIC_KEY, "zero"))
     degrees = as_degrees(table.columns)
-    held = holdings(blocks_of(question, degrees, choices))
+    kept = holdings(blocks_of(question, degrees, choices))
     stages = stages_of_rows(first_rows(table.where))
     setting = setting_of(question, choices)
-    states = weights_and_updates(setting, Sharded.from_model(model, held, stages, degrees))
+    states = weights_and_updates(setting, Sharded.from_model(model, kept, stages, degrees))
     total = np.asarray(states.total())
     fullest: Array = np.max(np.where(stages.multiplicity > 0, total, 0.0), axis=0)
     return fullest[table.where]
@@ -570,19 +570,19 @@ class _Group:
     def _traffic(self) -> DataTraffic:
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        held, stages = self.batch.held(first), self.batch.stages(first)
-        sharded = Sharded.from_model(self.question.model, held, stages, degrees)
+        kept, stages = self.batch.held(first), self.batch.stages(first)
+        sharded = Sharded.from_model(self.question.model, kept, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, first)
         return data_traffic(self.setting, sharded, pricing)
 
     def inputs(self, setting: EvalContext, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
-        held, stages = self.batch.held(part), self.batch.stages(part)
-        sharded = Sharded.from_model(self.question.model, held, stages, degrees)
+        kept, stages = self.batch.held(part), self.batch.stages(part)
+        sharded = Sharded.from_model(self.question.model, kept, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
         pipeline = self.batch.pipeline.take(part)
-        told = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)
+        explicit = partial(inputs_of, setting, sharded, costs, pricing=pricing, pipeline=pipeline)
         if self.floor is not None:
-            return told(least=mapped(self.floor, taking(part)))
-        return told(traffic=mapped(self.traffic, taking(self.traffic_table.where[part])))
+            return explicit(least=mapped(self.floor, taking(part)))
+        return explicit(traffic=mapped(self.traffic, taking(self.traffic_table.where[part])))

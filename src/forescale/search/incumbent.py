@@ -96,8 +96,8 @@ class Incumbent:
     def __post_init__(self) -> None:
         """Start without any."""
         known: dict[Variant, int] = {}
-        apart = [replace(each, axis_order=DEFAULT_AXIS_ORDER, placement=None) for each in self.variants]
-        self.unplaced = np.array([known.setdefault(each, len(known)) for each in apart], dtype=np.int64)
+        apart = [replace(variant, axis_order=DEFAULT_AXIS_ORDER, placement=None) for variant in self.variants]
+        self.unplaced = np.array([known.setdefault(item, len(known)) for item in apart], dtype=np.int64)
         self.fastest = np.full(len(self.goal.relaxed), np.inf)
 
     def add(self, layouts: Candidates, ordinal: Rows, variant: Rows, row: Rows, scores: Scores) -> None:
@@ -108,12 +108,12 @@ class Incumbent:
         fits = scores.peak <= self.goal.memory_limit
         self.num_feasible += int(np.count_nonzero(fits))
         value = scores.step_time if self.goal.by_time else scores.peak
-        chosen = np.flatnonzero(fits & (value <= self.cutoff))
-        if len(chosen) == 0:
+        selected = np.flatnonzero(fits & (value <= self.cutoff))
+        if len(selected) == 0:
             return
-        variant, row = variant[chosen], row[chosen]
-        self.step_time = np.concatenate([self.step_time, scores.step_time[chosen]])
-        self.peak = np.concatenate([self.peak, scores.peak[chosen]])
+        variant, row = variant[selected], row[selected]
+        self.step_time = np.concatenate([self.step_time, scores.step_time[selected]])
+        self.peak = np.concatenate([self.peak, scores.peak[selected]])
         self.variant = np.concatenate([self.variant, variant])
         self.ordinal = np.concatenate([self.ordinal, ordinal[row]])
         added = {name: values[row] for name, values in layouts.columns.items()}
@@ -184,8 +184,8 @@ class Incumbent:
 
     def state(self) -> State:
         """Return what was found as arrays."""
-        found = {name: np.asarray(getattr(self, name)) for name in _INCUMBENT}
-        return {**found, **{f"column {name}": column for name, column in self.columns.items()}}
+        result = {name: np.asarray(getattr(self, name)) for name in _INCUMBENT}
+        return {**result, **{f"column {name}": column for name, column in self.columns.items()}}
 
     def restore(self, state: State) -> None:
         """Take back what `state` returned."""

@@ -119,16 +119,16 @@ class Candidates(Struct, frozen=True, kw_only=True):
         Equivalent spellings count once: the kind of context parallelism matters where cp > 1, an order of ranks
         where no other has the same ranks share the tiers of the network.
         """
-        known = tuple(dict.fromkeys(each.rank_order for each in self.variants))
+        known = tuple(dict.fromkeys(variant.rank_order for variant in self.variants))
         orders = dict(zip(known, self.allows_orders(known), strict=True))
-        firsts = {each.branch: each for each in reversed(self.variants)}
-        branches = tuple(dict.fromkeys(each.branch for each in self.variants))
-        allowed = self.allows_branches([firsts[each] for each in branches])
+        firsts = {variant.branch: variant for variant in reversed(self.variants)}
+        branches = tuple(dict.fromkeys(variant.branch for variant in self.variants))
+        allowed = self.allows_branches([firsts[branch] for branch in branches])
         by_branch = dict(zip(branches, allowed, strict=True))
         return np.stack(
             [
-                by_branch[each.branch] & orders[each.rank_order] & self.allows_recompute(each)
-                for each in self.variants
+                by_branch[variant.branch] & orders[variant.rank_order] & self.allows_recompute(variant)
+                for variant in self.variants
             ]
         )
 
@@ -143,21 +143,21 @@ class Candidates(Struct, frozen=True, kw_only=True):
         for index, variant in enumerate(firsts):
             flags[index] = self._legal(variant, BRANCHED)
             for alone, where in kinds.items():
-                own = _spelt(variant, alone)
+                spelt = _spelt(variant, alone)
                 for before, other in enumerate(firsts[:index]):
-                    if _spelt(other, alone) == own:
+                    if _spelt(other, alone) == spelt:
                         flags[index] &= ~(where & flags[before])
         return flags
 
     def _legal(self, variant: Variant, choices: tuple[str, ...]) -> NDArray[np.bool_]:
         """Return where the choices of a variant keep to all rules that depend on some of them."""
         rules = [rule for rule in self.rules if set(rule.choices) & set(choices)]
-        chosen = replace(self.base, **{name: getattr(variant, name) for name in choices})
+        base = replace(self.base, **{name: getattr(variant, name) for name in choices})
         proposal = Proposal(
             model=self.model,
             cluster=self.cluster,
             workload=self.workload,
-            degrees=ManyLayouts(self.columns, chosen),
+            degrees=ManyLayouts(self.columns, base),
         )
         return legal(proposal, (self.num_rows,), rules=rules)[0]
 
@@ -179,9 +179,9 @@ class Candidates(Struct, frozen=True, kw_only=True):
         vision towers that do as the decoder (`Recompute.of_towers`).
         """
         counts = {
-            each.num_layers
-            for each in {variant.recompute for variant in self.variants}
-            if not each.layer_ids and replace(each, num_layers=recompute.num_layers) == recompute
+            item.num_layers
+            for item in {variant.recompute for variant in self.variants}
+            if not item.layer_ids and replace(item, num_layers=recompute.num_layers) == recompute
         }
         smaller = [count for count in counts if count is not None and count < int(recompute.num_layers or 0)]
         apart = self.model.num_mtp_layers or (self.model.vision is not None and recompute.towers is None)
@@ -203,9 +203,9 @@ class Candidates(Struct, frozen=True, kw_only=True):
 
     def strategy(self, variant: int, row: int) -> Layout:
         """Return one layout as a strategy."""
-        chosen = self.variants[variant]
+        selected = self.variants[variant]
         degrees: dict[str, Any] = {name: int(self.columns[name][row]) for name in DEGREE_NAMES}
-        others = {name: getattr(chosen, name) for name in VARIED}
+        others = {name: getattr(selected, name) for name in VARIED}
         sp = bool(self.columns["sp"][row])
         return settled(replace(self.base, **degrees, **others, sp=sp), self.domain)
 
@@ -214,8 +214,8 @@ def _alone(tp: Rows, cp: Rows, pp: Rows) -> dict[tuple[bool, ...], NDArray[np.bo
     """Return the rows by which of cp, tp × cp and pp are 1: where choices about them make no difference."""
     flags = np.stack([cp == 1, tp * cp == 1, pp == 1])
     kinds = product((False, True), repeat=len(flags))
-    found = {kind: (flags == np.array(kind)[:, None]).all(axis=0) for kind in kinds if any(kind)}
-    return {kind: where for kind, where in found.items() if where.any()}
+    result = {kind: (flags == np.array(kind)[:, None]).all(axis=0) for kind in kinds if any(kind)}
+    return {kind: where for kind, where in result.items() if where.any()}
 
 
 def _spelt(variant: Variant, alone: tuple[bool, ...]) -> tuple[object, ...]:
@@ -238,12 +238,12 @@ def uncrossed(layout: Layout) -> Layout:
 
 def candidates_of(question: Question, layouts: Sequence[Layout], base: Layout) -> tuple[Candidates, Rows]:
     """Return legal layouts that are alike but for degrees and variants, one row each, and the variant of each."""
-    variants = [Variant(**{name: getattr(each, name) for name in VARIED}) for each in layouts]
-    known = {each: index for index, each in enumerate(dict.fromkeys(variants))}
-    found = Candidates(
+    variants = [Variant(**{name: getattr(layout, name) for name in VARIED}) for layout in layouts]
+    known = {variant: index for index, variant in enumerate(dict.fromkeys(variants))}
+    candidates = Candidates(
         model=question.model,
         columns={
-            name: np.array([getattr(each, name) for each in layouts], dtype=np.int64)
+            name: np.array([getattr(layout, name) for layout in layouts], dtype=np.int64)
             for name in (*DEGREE_NAMES, "sp")
         },
         variants=tuple(known),
@@ -252,7 +252,7 @@ def candidates_of(question: Question, layouts: Sequence[Layout], base: Layout) -
         workload=question.workload,
         refused={},
     )
-    return found, np.array([known[each] for each in variants], dtype=np.int64)
+    return candidates, np.array([known[variant] for variant in variants], dtype=np.int64)
 
 
 @lru_cache(maxsize=16)
@@ -279,13 +279,13 @@ def variants_of(space: Space, model: Model, cluster: Cluster) -> tuple[Variant, 
 
 def _kinds(space: Space) -> tuple[tuple[TensorKind, int, ContextKind], ...]:
     """Return the kinds of tensor and context parallelism that go together; SUMMA gathers keys and values."""
-    found: list[tuple[TensorKind, int, ContextKind]] = []
+    tensor_kinds: list[tuple[TensorKind, int, ContextKind]] = []
     for tensor in space.tp_kind:
         if tensor == "summa":
-            found += [(tensor, panels, "all_gather") for panels in space.summa_panels]
+            tensor_kinds += [(tensor, panels, "all_gather") for panels in space.summa_panels]
         else:
-            found += [(tensor, 1, kind) for kind in space.cp_kind]
-    return tuple(found)
+            tensor_kinds += [(tensor, 1, kind) for kind in space.cp_kind]
+    return tuple(tensor_kinds)
 
 
 def longest_chunk(num_layers: int, pp: Rows, vpp: Rows) -> Rows:
@@ -297,9 +297,9 @@ def longest_chunk(num_layers: int, pp: Rows, vpp: Rows) -> Rows:
     return np.array(longest, dtype=np.int64)[where.reshape(-1)]
 
 
-def options(wanted: Sequence[int] | None, possible: Sequence[int]) -> tuple[int, ...]:
+def options(values: Sequence[int] | None, possible: Sequence[int]) -> tuple[int, ...]:
     """Return what may be chosen of what is possible."""
-    return tuple(possible) if wanted is None else tuple(value for value in wanted if value in possible)
+    return tuple(possible) if values is None else tuple(value for value in values if value in possible)
 
 
 def expert_degrees(model: Model, space: Space, stage_devices: int) -> list[tuple[int, int]]:
@@ -330,13 +330,13 @@ def rank_orders(
     cluster: Cluster, orders: Sequence[tuple[Axis, ...]], choices: Sequence[PlacementChoice]
 ) -> list[RankOrder]:
     """Return what a search tries, each once: axis orders before placements."""
-    found: list[RankOrder] = [(order, None) for order in orders] if "orders" in choices else []
+    result: list[RankOrder] = [(order, None) for order in orders] if "orders" in choices else []
     for choice in choices:
         if choice == "all":
-            found += [(DEFAULT_AXIS_ORDER, each) for each in placements(cluster)]
+            result += [(DEFAULT_AXIS_ORDER, placement) for placement in placements(cluster)]
         elif choice != "orders":
-            found.append((DEFAULT_AXIS_ORDER, choice))
-    fitting = [each for each in dict.fromkeys(found) if fills_tiers(each[1] or (), cluster)]
+            result.append((DEFAULT_AXIS_ORDER, choice))
+    fitting = [item for item in dict.fromkeys(result) if fills_tiers(item[1] or (), cluster)]
     if not fitting:
         where = " × ".join(map(str, cluster.tier_fill))
         devices = f"{counted(cluster.num_devices, 'device')} of {cluster.name}"
@@ -401,22 +401,22 @@ def first_of_their_kind(
     known: Sequence[RankOrder], fill: Sequence[int], degrees: dict[Axis, Codes]
 ) -> NDArray[np.bool_]:
     """Return (orders, rows) flags: where each can be, and none of those before it is the same."""
-    result = np.stack([allowed(each, degrees) for each in known])
-    possible, numbers = result.copy(), [codes(each, fill, degrees) for each in known]
+    result = np.stack([allowed(item, degrees) for item in known])
+    possible, numbers = result.copy(), [codes(item, fill, degrees) for item in known]
     several = np.stack([degrees[axis] > 1 for axis in DEFAULT_AXIS_ORDER])
     kinds, kind = np.unique(several, axis=1, return_inverse=True)
     written = np.array(
         [
-            [_several(order, placement, dict(zip(DEFAULT_AXIS_ORDER, each, strict=True))) for each in kinds.T]
+            [_several(order, placement, dict(zip(DEFAULT_AXIS_ORDER, item, strict=True))) for item in kinds.T]
             for order, placement in known
         ]
     )[:, kind.reshape(-1)]
     for index, (_, placement) in enumerate(known):
-        own = numbers[index]
+        number = numbers[index]
         for before, (_, other) in enumerate(known[:index]):
             if other is not None and placement is not None and len(other) == len(placement):
                 continue
-            same = (own == numbers[before]) & (own != ODD)
+            same = (number == numbers[before]) & (number != ODD)
             if other is None and placement is None:
                 same |= written[index] == written[before]
             result[index] &= ~(same & possible[before])
@@ -453,8 +453,8 @@ def _codes(values: Rows) -> tuple[int, Rows]:
     """Return how many distinct non-negative values there are, and the rank of each among them."""
     largest = int(values.max(initial=0))
     if largest > SPARSE * len(values):
-        found, where = np.unique(values, return_inverse=True)
-        return len(found), where
+        result, where = np.unique(values, return_inverse=True)
+        return len(result), where
     present = np.zeros(largest + 1, dtype=bool)
     present[values] = True
     rank = np.cumsum(present) - 1

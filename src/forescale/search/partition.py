@@ -72,25 +72,25 @@ def partition_stages(question: Question, measured: Array | None = None) -> Parti
         If there are fewer layers than stages, or no cut fits the memory.
     """
     prepared = prepare(question)
-    even, inputs, strategy = project(question), prepared.inputs, question.layout
+    even, inputs, layout = project(question), prepared.inputs, question.layout
     ranks, in_flight = _in_flight(prepared)
     layers = _layers(prepared)
     if measured is not None:
         layers = _as_measured(question, layers, ranks, measured)
     room = question.cluster.device.hbm_bytes - _beside(even, inputs)
     share = len(ranks) / (max(ranks) + 1)
-    found = partition_layers(
+    result = partition_layers(
         layers, len(ranks), in_flight=[float(in_flight[rank]) for rank in ranks], memory_limit=room / share
     )
-    chosen = _strategy(question.model, strategy, found)
-    cut = project(question.of(chosen))
+    selected = _strategy(question.model, layout, result)
+    cut = project(question.of(selected))
     fits = even.memory.peak_bytes <= question.cluster.device.hbm_bytes
     slower = (
-        even.step_time_s <= cut.step_time_s if measured is None else float(measured.max()) <= found.longest
+        even.step_time_s <= cut.step_time_s if measured is None else float(measured.max()) <= result.longest
     )
     if fits and slower:
-        chosen, cut = strategy, even
-    return Partitioned(partition=found, strategy=chosen, projection=cut, even=even)
+        selected, cut = layout, even
+    return Partitioned(partition=result, strategy=selected, projection=cut, even=even)
 
 
 def _as_measured(
@@ -102,10 +102,10 @@ def _as_measured(
     counts = virtual_stages(question.model, ranks, stage_layers=question.layout.stage_layers).counts
     ends = 1 + np.cumsum(counts.sum(axis=1)).astype(int)
     bounds = [0, *ends[:-1].tolist(), len(layers)]
-    found: list[Layer] = []
+    result: list[Layer] = []
     for (low, high), seconds in zip(pairwise(bounds), measured.tolist(), strict=True):
         factor = seconds / sum(layer.time for layer in layers[low:high])
-        found += [
+        result += [
             replace(
                 layer,
                 forward=factor * layer.forward,
@@ -114,17 +114,17 @@ def _as_measured(
             )
             for layer in layers[low:high]
         ]
-    return found
+    return result
 
 
 def _in_flight(prepared: Prepared) -> tuple[tuple[int, ...], list[float]]:
     """Return the rank of every virtual stage, and the micro-batches each rank holds at once."""
-    strategy, inputs, pipeline = prepared.question.layout, prepared.inputs, prepared.inputs.pipeline
+    layout, inputs, pipeline = prepared.question.layout, prepared.inputs, prepared.inputs.pipeline
     count = prepared.setting.num_microbatches(inputs.degrees)
-    held = np.asarray(pipeline.in_flight.shares(inputs.degrees, inputs.stages, count))[:, 0].tolist()
+    share = np.asarray(pipeline.in_flight.shares(inputs.degrees, inputs.stages, count))[:, 0].tolist()
     if isinstance(pipeline, Simulated):
-        return pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], held
-    return tuple(range(strategy.pp)) * strategy.vpp, held
+        return pipeline.rank_of_stage[: pipeline.compiled.schedule.num_stages], share
+    return tuple(range(layout.pp)) * layout.vpp, share
 
 
 class _Present(Struct, frozen=True, kw_only=True):
@@ -141,43 +141,51 @@ def _layers(prepared: Prepared) -> list[Layer]:
     """Return the embedding, the decoder's layers, and the head with multi-token prediction."""
     setting, inputs = prepared.setting, prepared.inputs
     model, recompute = setting.model, setting.choices.recompute
-    held, again = inputs.held, prepared.priced.under(FULL).bytes
-    now = inputs.seconds.zipped(inputs.blocks, lambda seconds, own: (seconds.taken, own.taken.kept))
+    kept, again = inputs.held, prepared.priced.under(FULL).bytes
+    now = inputs.seconds.zipped(inputs.blocks, lambda seconds, local: (seconds.taken, local.taken.kept))
 
     def layer(present: Sequence[_Present], name: str, beside: float = 0.0) -> Layer:
         states = _states(setting, inputs, present, beside)
         return _layer(present, states, name, choosing=recompute.granularity == "none")
 
-    def present(own: tuple[BlockSeconds, Numeric], holding: BlockParameters, number: float = 1.0) -> _Present:
-        return _Present(number=number, seconds=own[0], kept=own[1], least=own[1], holding=holding)
+    def present(
+        block_seconds: tuple[BlockSeconds, Numeric], holding: BlockParameters, number: float = 1.0
+    ) -> _Present:
+        return _Present(
+            number=number,
+            seconds=block_seconds[0],
+            kept=block_seconds[1],
+            least=block_seconds[1],
+            holding=holding,
+        )
 
     kinds = [
-        layer([replace(present(own, holding), least=full.taken.kept)], "layer")
-        for own, full, holding in zip(now.layers, again.layers, held.layers, strict=True)
+        layer([replace(present(local, holding), least=full.taken.kept)], "layer")
+        for local, full, holding in zip(now.layers, again.layers, kept.layers, strict=True)
     ]
-    last, again_embedded = [present(now.head, held.head)], 0.0
-    if now.mtp is not None and held.mtp is not None:
-        last.append(present(now.mtp, held.mtp, float(model.num_mtp_layers)))
+    last, again_embedded = [present(now.head, kept.head)], 0.0
+    if now.mtp is not None and kept.mtp is not None:
+        last.append(present(now.mtp, kept.mtp, float(model.num_mtp_layers)))
         apart = second_embedding(first=inputs.stages.first, last=inputs.stages.last)
         again_embedded = float(np.max(apart))
-    tower = zip(now.vision, held.vision, strict=True)
-    first = [present(own, holding, float(times)) for (times, own), (_, holding) in tower]
-    embedding = layer([present(now.embedding, held.embedding), *first], "embedding")
-    decoder = [kinds[model.layer_kinds.index(each)] for each in model.layers]
+    tower = zip(now.vision, kept.vision, strict=True)
+    first = [present(local, holding, float(times)) for (times, local), (_, holding) in tower]
+    embedding = layer([present(now.embedding, kept.embedding), *first], "embedding")
+    decoder = [kinds[model.layer_kinds.index(layer)] for layer in model.layers]
     return [embedding, *decoder, layer(last, "head", again_embedded)]
 
 
 def _layer(present: Sequence[_Present], states: float, name: str, *, choosing: bool) -> Layer:
     def summed(get: Callable[[_Present], Numeric]) -> float:
-        return sum(own.number * number_of(get(own)) for own in present)
+        return sum(item.number * number_of(get(item)) for item in present)
 
-    kept, weight = summed(lambda own: own.kept), summed(lambda own: own.seconds.weight)
+    kept, weight = summed(lambda local: local.kept), summed(lambda local: local.seconds.weight)
     return Layer(
-        forward=summed(lambda own: own.seconds.forward),
-        input_grad=summed(lambda own: own.seconds.backward) - weight,
+        forward=summed(lambda local: local.seconds.forward),
+        input_grad=summed(lambda local: local.seconds.backward) - weight,
         weight_grad=weight,
         activation=kept,
-        recomputed_activation=summed(lambda own: own.least) if choosing else kept,
+        recomputed_activation=summed(lambda local: local.least) if choosing else kept,
         state=states,
         name=name,
     )
@@ -188,14 +196,15 @@ def _states(setting: EvalContext, inputs: Inputs, present: Sequence[_Present], b
     copies = number_of(head_copies(pp=inputs.degrees.pp, tied=setting.model.tied_embeddings))
 
     def summed(of: Callable[[BlockParameters], Elements | None]) -> Elements:
-        held = [(own.number, of(own.holding) or NO_ELEMENTS) for own in present]
+        kept = [(item.number, of(item.holding) or NO_ELEMENTS) for item in present]
         if beside:
-            held.append((beside, of(inputs.held.embedding) or NO_ELEMENTS))
+            kept.append((beside, of(inputs.held.embedding) or NO_ELEMENTS))
         return Elements(
             dense=sum(
-                number * (number_of(own.dense) + copies * number_of(own.vocabulary)) for number, own in held
+                number * (number_of(local.dense) + copies * number_of(local.vocabulary))
+                for number, local in kept
             ),
-            expert=sum(number * number_of(own.expert) for number, own in held),
+            expert=sum(number * number_of(local.expert) for number, local in kept),
         )
 
     trained, frozen, quantised = map(summed, map(attrgetter, ("trained", "frozen", "quantised")))
@@ -205,23 +214,23 @@ def _states(setting: EvalContext, inputs: Inputs, present: Sequence[_Present], b
 
 def _beside(even: Projection, inputs: Inputs) -> float:
     """Return what a rank of the even layout needs at most beside states and kept activations."""
-    held = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
+    names = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
     stages = even.memory.stages
-    standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in held) for stage in stages)
+    standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in names) for stage in stages)
     active = max(
-        number_of(np.maximum(own.taken.forward, own.taken.backward) - own.taken.kept)
-        for own in inputs.blocks.all()
+        number_of(np.maximum(item.taken.forward, item.taken.backward) - item.taken.kept)
+        for item in inputs.blocks.all()
     )
     return float(standing + active)
 
 
-def _strategy(model: Model, strategy: Layout, found: Partition) -> Layout:
+def _strategy(model: Model, layout: Layout, partition: Partition) -> Layout:
     """Return the layout with the partition's layers, and the recompute that it chose."""
     most = model.num_layers
-    counts = [min(high - 1, most) - max(low - 1, 0) for low, high in pairwise(found.bounds)]
+    counts = [min(high - 1, most) - max(low - 1, 0) for low, high in pairwise(partition.bounds)]
     layers = tuple(max(0, count) for count in counts)
-    again = tuple(each - 1 for stage in found.recomputed for each in stage if 0 < each <= most)
-    chosen = replace(strategy, stage_layers=layers)
+    again = tuple(item - 1 for stage in partition.recomputed for item in stage if 0 < item <= most)
+    selected = replace(layout, stage_layers=layers)
     if again:
-        chosen = replace(chosen, recompute=replace(FULL, layer_ids=again))
-    return chosen
+        selected = replace(selected, recompute=replace(FULL, layer_ids=again))
+    return selected

@@ -103,10 +103,10 @@ def pareto_search(
     if not counts or counts[0] < 1:
         raise SpecError(f"numbers of devices must be whole numbers of 1 or more, got {list(counts)}")
     question.cluster.check_sizes(counts)
-    asked = [(each, count) for each in scenarios(question) for count in counts]
-    found = [_scored_at(each, count, alone=len(asked) == 1) for each, count in asked]
-    scored = [each for each in found if each is not None]
-    points = [point for each in scored for point in each.front()]
+    request = [(scenario, count) for scenario in scenarios(question) for count in counts]
+    scoreds = [_scored_at(item, count, alone=len(request) == 1) for item, count in request]
+    scored = [item for item in scoreds if item is not None]
+    points = [point for item in scored for point in item.front()]
     if not points:
         shown = ", ".join(str(count) for count in counts)
         msg = f"no layout of {question.model.name} fits on {shown} devices of {question.cluster.name}"
@@ -117,8 +117,8 @@ def pareto_search(
     return ParetoResult(
         front=tuple(map(project, best)),
         objectives=objectives,
-        num_legal=sum(len(each.candidates) for each in scored),
-        num_feasible=sum(each.num_feasible for each in scored),
+        num_legal=sum(len(item.candidates) for item in scored),
+        num_feasible=sum(item.num_feasible for item in scored),
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -168,16 +168,16 @@ class Scored(Struct, frozen=True, kw_only=True):
 
     def layout(self, index: int) -> Question:
         """Return one layout by its place among all (variants, rows)."""
-        strategy = self.candidates.strategy(*divmod(index, self.fits.shape[1]))
-        return self.question.over_sites(self.question.site.of(strategy))
+        layout = self.candidates.strategy(*divmod(index, self.fits.shape[1]))
+        return self.question.over_sites(self.question.site.of(layout))
 
     def front(self) -> list[tuple[float, float, int, Question]]:
         """Return step time, peak, devices and layout of those that fit and that no other beats in the first two."""
         fitting = np.flatnonzero(self.fits)
         times, peaks = (values.reshape(-1)[fitting] for values in (self.scores.step_time, self.scores.peak))
-        asked, devices = self.question, self.question.cluster.num_devices
+        question, devices = self.question, self.question.cluster.num_devices
         return [
-            (step_of_all(asked, times[at]), peaks[at], devices, self.layout(int(fitting[at])))
+            (step_of_all(question, times[at]), peaks[at], devices, self.layout(int(fitting[at])))
             for at in pareto_front(times, peaks)
         ]
 
@@ -208,17 +208,17 @@ def score_all(question: Question) -> Scored:
 
 def slowest_of(question: Question, count: int) -> tuple[Projection, ...]:
     """Return the `count` slowest layouts that fit, of all scenarios, slowest first; all layouts are scored."""
-    found: list[tuple[float, Question]] = []
-    for each in scenarios(question):
+    values: list[tuple[float, Question]] = []
+    for scenario in scenarios(question):
         try:
-            scored = score_all(each)
+            scored = score_all(scenario)
         except InfeasibleError:
             continue
         step = np.where(scored.fits, scored.scores.step_time, -np.inf).reshape(-1)
         order = np.argsort(-step, kind="stable")[: min(count, scored.num_feasible)]
-        found += [(float(step[index]), scored.layout(index)) for index in order.tolist()]
-    found.sort(key=lambda one: -one[0])
-    return tuple(project(layout) for _, layout in found[:count])
+        values += [(float(step[index]), scored.layout(index)) for index in order.tolist()]
+    values.sort(key=lambda one: -one[0])
+    return tuple(project(layout) for _, layout in values[:count])
 
 
 SCHEMA = "forescale.search/1"
@@ -278,7 +278,7 @@ def search(
     question = question_of(question, cluster, workload, **parts)
     if question.preset != "default":
         raise SpecError(f"search ranks by our own engine, not as {question.preset} answers")
-    asked, question = question, question.site
+    request, question = question, question.site
     limits = memory_limits(question.memory_limit)
     goal = Goal(
         objective=question.objective, top=top, memory_limit=limits[0], relaxed=limits, folds=not all_variants
@@ -289,27 +289,27 @@ def search(
     ranking.check(question)
     solvers = ranking.solvers
     ranked = ranking.best()
-    best = tuple(project(asked.over_sites(each.of(one))) for each, one, _ in ranked)
+    best = tuple(project(request.over_sites(item.of(one))) for item, one, _ in ranked)
     steps = ranking.fastest()
-    gains = more_memory([step_of_all(asked, each) for each in steps], limits, every=relax)
+    gains = more_memory([step_of_all(request, step) for step in steps], limits, every=relax)
     if relax:
-        more = relaxations(asked, steps[0], ranking.refused, watch)
+        more = relaxations(request, steps[0], ranking.refused, watch)
         gains = tuple(sorted((*gains, *more), key=lambda item: -item.gain))
     return SearchResult(
         best=best,
         variants=tuple(count - 1 for *_, count in ranked),
-        surest=_surest(asked, ranking, best, watch) if surest and goal.by_time else None,
+        surest=_surest(request, ranking, best, watch) if surest and goal.by_time else None,
         objective=question.objective,
         num_legal=ranking.num_legal,
-        num_feasible=sum(each.incumbent.num_feasible for each in solvers),
-        num_evaluated=sum(each.counts.evaluated for each in solvers),
-        num_over_memory=sum(each.counts.over_memory for each in solvers),
-        num_beaten=sum(each.counts.beaten for each in solvers) + ranking.beyond,
+        num_feasible=sum(solver.incumbent.num_feasible for solver in solvers),
+        num_evaluated=sum(solver.counts.evaluated for solver in solvers),
+        num_over_memory=sum(solver.counts.over_memory for solver in solvers),
+        num_beaten=sum(solver.counts.beaten for solver in solvers) + ranking.beyond,
         gap=ranking.progress.gap,
         elapsed_s=time.perf_counter() - started,
         refused=ranking.refused,
         relaxations=gains,
-        question=asked,
+        question=request,
     )
 
 
@@ -317,16 +317,16 @@ def _surest(
     question: Question, ranking: Ranking, best: Sequence[Projection], watch: Watch
 ) -> Projection | None:
     """Return the fastest layout that fits for sure: of those that the best stand for too, or else of all."""
-    sure = next((each for each in best if each.memory.verdict == "FITS"), None)
+    sure = next((item for item in best if item.memory.verdict == "FITS"), None)
     if sure is not None and (sure is best[0] or not ranking.goal.folds):
         return sure
     if (known := ranking.surest()) is not None:
-        scenario, strategy = known
-        return project(question.over_sites(scenario.of(strategy)))
-    found = fastest(replace(question, safe=True), watch=watch, like=ranking)
-    if not found.done or found.question is None or found.strategy is None:
+        scenario, layout = known
+        return project(question.over_sites(scenario.of(layout)))
+    result = fastest(replace(question, safe=True), watch=watch, like=ranking)
+    if not result.done or result.question is None or result.strategy is None:
         return None
-    return project(found.question.of(found.strategy))
+    return project(result.question.of(result.strategy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -85,12 +85,12 @@ class RelaxedPlacement(Struct, frozen=True, kw_only=True):
 
     def at(self, rows: Rows) -> RelaxedPlacement:
         """Return the places of some rows."""
-        return RelaxedPlacement(parts=tuple(replace(each, where=each.where[rows]) for each in self.parts))
+        return RelaxedPlacement(parts=tuple(replace(part, where=part.where[rows]) for part in self.parts))
 
 
 def relaxed_placement(candidates: Candidates, cluster: Cluster, *, experts: bool = True) -> RelaxedPlacement:
     """Return where communicators of candidates, of `experts` too, may lie under the placements of their variants."""
-    hierarchical = any(CONTEXT_KINDS[each.cp_kind].halves for each in candidates.variants)
+    hierarchical = any(CONTEXT_KINDS[variant.cp_kind].halves for variant in candidates.variants)
     inner = candidates.base.cp_inner if hierarchical else None
     parts = [(DENSE_KEY, DENSE), *([(EXPERT_KEY, EXPERT)] if experts and candidates.model.is_moe else [])]
     return RelaxedPlacement(
@@ -114,24 +114,24 @@ def _communicators(
     orders = tuple(dict.fromkeys(variant.rank_order for variant in candidates.variants))
     allowed = rows.allows_orders(orders)
     degrees = as_degrees(rows.columns)
-    found = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
+    result = [groups(degrees, placed(*order), cp_inner=cp_inner) for order in orders]
     places: dict[MeshAxis, tuple[Group, ...]] = {}
     codes: dict[MeshAxis, Rows] = {}
     for axis in axes:
-        if axis in found[0]:
-            each = [own[axis] for own in found]
-            places[axis], codes[axis] = _distinct(each, allowed, cluster)
+        if axis in result[0]:
+            item = [item[axis] for item in result]
+            places[axis], codes[axis] = _distinct(item, allowed, cluster)
     return Communicators(where=table.where, places=places, codes=codes)
 
 
-def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[tuple[Group, ...], Rows]:
+def _distinct(result: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[tuple[Group, ...], Rows]:
     """Return the distinct ones of each row's allowed groups, and a number per row that says which they are."""
     size = allowed.shape[1]
-    allowed = allowed | (~allowed.any(axis=0) & (np.arange(len(found)) == 0)[:, None])
+    allowed = allowed | (~allowed.any(axis=0) & (np.arange(len(result)) == 0)[:, None])
     which, row = np.nonzero(allowed)
     code = np.zeros(len(which), dtype=np.int64)
-    for level in zip(*(_shares(group, cluster) for group in found), strict=True):
-        shares = np.stack([np.broadcast_to(each, size) for each in level])[allowed]
+    for level in zip(*(_shares(group, cluster) for group in result), strict=True):
+        shares = np.stack([np.broadcast_to(item, size) for item in level])[allowed]
         values, where = np.unique(shares, return_inverse=True)
         code = code * len(values) + where
     code = np.unique(code, return_inverse=True)[1]
@@ -139,9 +139,9 @@ def _distinct(found: Sequence[Group], allowed: Mask, cluster: Cluster) -> tuple[
     pairs, first = np.unique(row * kinds + code, return_index=True)
     count = np.bincount(pairs // kinds, minlength=size)
     start = np.cumsum(count) - count
-    chosen = [start + np.minimum(index, count - 1) for index in range(int(count.max(initial=1)))]
-    sets = {str(index): pairs[each] % kinds for index, each in enumerate(chosen)}
-    return _picked(found, [which[first[each]] for each in chosen]), distinct(sets, tuple(sets)).where
+    starts = [start + np.minimum(index, count - 1) for index in range(int(count.max(initial=1)))]
+    sets = {str(index): pairs[item] % kinds for index, item in enumerate(starts)}
+    return _picked(result, [which[first[item]] for item in starts]), distinct(sets, tuple(sets)).where
 
 
 def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
@@ -149,22 +149,22 @@ def _shares(group: Group, cluster: Cluster) -> list[Numeric]:
     return [*ranks_per_tier(group, cluster), ranks_per_node(group, cluster)]
 
 
-def _picked(found: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:
+def _picked(results_found: Sequence[Group], which: list[Rows]) -> tuple[Group, ...]:
     """Return groups whose rows are those of the groups `which` names."""
-    size, length = len(which[0]), max(len(group.axes) for group in found)
+    size, length = len(which[0]), max(len(group.axes) for group in results_found)
     alone = (1.0, 1.0)
-    axes = [(*group.axes, *[alone] * (length - len(group.axes))) for group in found]
-    parts = np.array([[[np.broadcast_to(each, size) for each in part] for part in group] for group in axes])
+    axes = [(*group.axes, *[alone] * (length - len(group.axes))) for group in results_found]
+    parts = np.array([[[np.broadcast_to(item, size) for item in part] for part in group] for group in axes])
     every = np.arange(size)
     result = []
     for rows in which:
-        (inner, stride), *outer = [(own[0], own[1]) for own in parts[rows, :, :, every].transpose(1, 2, 0)]
+        (inner, stride), *outer = [(item[0], item[1]) for item in parts[rows, :, :, every].transpose(1, 2, 0)]
         result.append(Group(size=inner, stride=stride, outer=tuple(outer)))
     return tuple(result)
 
 
 def _taken(group: Group, rows: Rows) -> Group:
-    (size, stride), *outer = [(_at(own, rows), _at(apart, rows)) for own, apart in group.axes]
+    (size, stride), *outer = [(_at(local, rows), _at(apart, rows)) for local, apart in group.axes]
     return Group(size=size, stride=stride, outer=tuple(outer))
 
 
@@ -175,7 +175,7 @@ def _at(values: Numeric, rows: Rows) -> Array:
 class Ranks(Protocol):
     """Where the ranks of pairs lie."""
 
-    def take(self, some: Rows) -> Ranks:
+    def take(self, rows: Rows) -> Ranks:
         """Return those of some pairs."""
         ...
 
@@ -198,9 +198,9 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
     """Which of `orders` each pair has."""
     pp: Rows
 
-    def take(self, some: Rows) -> GivenRanks:
+    def take(self, rows: Rows) -> GivenRanks:
         """Return the ranks of some pairs."""
-        return replace(self, which=self.which[some], pp=self.pp[some])
+        return replace(self, which=self.which[rows], pp=self.pp[rows])
 
     def keys(self, model: Model) -> Columns:
         """Return the order, and pp where pipeline stages may stand between the ranks of an expert's group."""
@@ -215,12 +215,12 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
     ) -> Pricing:
         """Return the cost models, the communicators of each pair as its own order has them."""
         alike = np.array(_alike(self.orders))[self.which[pairs]]
-        found = []
+        result = []
         for kind in np.unique(alike).tolist():
             rows = np.flatnonzero(alike == kind)
-            own = mapped(degrees, taking(rows))
-            found.append((rows, communicators(own, choices, self._order(self.which[pairs[rows]]))))
-        between = found[0][1] if len(found) == 1 else _side_by_side(found, len(pairs))
+            local = mapped(degrees, taking(rows))
+            result.append((rows, communicators(local, choices, self._order(self.which[pairs[rows]]))))
+        between = result[0][1] if len(result) == 1 else _side_by_side(result, len(pairs))
         return pricing_between(question, choices, between)
 
     def _order(self, which: Rows) -> Order:
@@ -234,7 +234,7 @@ class GivenRanks(Struct, frozen=True, kw_only=True):
     def _inside(self, tier: int, axis: Axis) -> Array:
         """Return the ranks of an axis inside a tier by order; 1 at orders and placements without that tier."""
         placements = (placement or () for _, placement in self.orders)
-        shares = [getattr(each[tier], axis) if tier < len(each) else 1 for each in placements]
+        shares = [getattr(placement[tier], axis) if tier < len(placement) else 1 for placement in placements]
         return np.array(shares, dtype=float)
 
 
@@ -245,15 +245,17 @@ def _alike(orders: Sequence[RankOrder]) -> list[int]:
     return [kinds.setdefault(form, len(kinds)) for form in forms]
 
 
-def _side_by_side(found: Sequence[tuple[Rows, Mapping[MeshAxis, Group]]], size: int) -> dict[MeshAxis, Group]:
+def _side_by_side(
+    results_found: Sequence[tuple[Rows, Mapping[MeshAxis, Group]]], size: int
+) -> dict[MeshAxis, Group]:
     """Return the communicators of all rows from those of some rows each."""
     result: dict[MeshAxis, Group] = {}
-    for axis in found[0][1]:
-        parts = np.ones((max(len(own[axis].axes) for _, own in found), 2, size))
-        for rows, own in found:
-            for at, part in enumerate(own[axis].axes):
-                for each, values in enumerate(part):
-                    parts[at, each, rows] = values
+    for axis in results_found[0][1]:
+        parts = np.ones((max(len(local[axis].axes) for _, local in results_found), 2, size))
+        for rows, local in results_found:
+            for at, part in enumerate(local[axis].axes):
+                for item, values in enumerate(part):
+                    parts[at, item, rows] = values
         (inner, stride), *outer = [(part[0], part[1]) for part in parts]
         result[axis] = Group(size=inner, stride=stride, outer=tuple(outer))
     return result
@@ -265,9 +267,9 @@ class RelaxedRanks(Struct, frozen=True, kw_only=True):
     placement: RelaxedPlacement
     rows: Rows
 
-    def take(self, some: Rows) -> RelaxedRanks:
+    def take(self, rows: Rows) -> RelaxedRanks:
         """Return the ranks of some pairs."""
-        return replace(self, rows=self.rows[some])
+        return replace(self, rows=self.rows[rows])
 
     def keys(self, model: Model) -> Columns:  # noqa: ARG002
         """Return the sets of places."""

@@ -48,14 +48,14 @@ def memory_limits(limit: float) -> tuple[float, ...]:
 
 
 def more_memory(
-    found: Sequence[float], limits: Sequence[float], *, every: bool = False
+    values: Sequence[float], limits: Sequence[float], *, every: bool = False
 ) -> tuple[Relaxation, ...]:
     """Return what more memory would buy, at the limits where the shortest step under each improves, or at every."""
-    best = found[0]
+    best = values[0]
     if best == float("inf"):
         return ()
     gains: list[Relaxation] = []
-    for limit, step_time in zip(limits[1:], found[1:], strict=True):
+    for limit, step_time in zip(limits[1:], values[1:], strict=True):
         if every or step_time < (gains[-1].step_time_s if gains else best):
             change = f"{format_bytes(limit - limits[0])} more per device"
             gain = 1.0 - step_time / best
@@ -80,27 +80,27 @@ def relaxations(
 
     The step is of one site by itself, where sites train so. Those left when the search is stopped are not among them.
     """
-    batch, found = question.workload.global_batch_size, []
+    batch, result = question.workload.global_batch_size, []
     before = step_of_all(question, step_time)
-    for each in relaxed(question, refused):
-        tokens = each.question.workload.global_batch_size / batch
+    for entry in relaxed(question, refused):
+        tokens = entry.question.workload.global_batch_size / batch
         try:
-            best = fastest(each.question, watch=watch, cutoff=step_time * tokens)
+            best = fastest(entry.question, watch=watch, cutoff=step_time * tokens)
         except SpecError:
             continue
         if not best.done:
             break
-        seconds = step_of_all(each.question, min(best.step_time, step_time * tokens))
-        found.append(
+        seconds = step_of_all(entry.question, min(best.step_time, step_time * tokens))
+        result.append(
             Relaxation(
-                constraint=each.constraint,
-                change=each.change,
+                constraint=entry.constraint,
+                change=entry.change,
                 step_time_s=seconds,
                 gain=max(0.0, 1.0 - seconds / (before * tokens)),
                 strategy=best.strategy,
             )
         )
-    return tuple(sorted(found, key=lambda item: -item.gain))
+    return tuple(sorted(result, key=lambda item: -item.gain))
 
 
 def relaxed(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
@@ -117,18 +117,18 @@ def wider(question: Question) -> Iterator[Relaxed]:
     """Free what is held in fewer values than a search tries anyway, and drop a framework's rules one by one."""
     usual = {item.name: getattr(Space(), item.name) for item in fields(Space)}
     for name in NAMES:
-        own, free = getattr(question.space, name), usual[name]
+        local, free = getattr(question.space, name), usual[name]
         idle = name in ("ep", "etp") and not question.model.is_moe
-        if idle or own is None or (free is not None and set(free) <= set(own)):
+        if idle or local is None or (free is not None and set(free) <= set(local)):
             continue
         if free is None:
             yield Relaxed(constraint=name, change=f"{name} free", question=question.within(**{name: None}))
             continue
-        more = tuple(value for value in free if value not in own)
+        more = tuple(value for value in free if value not in local)
         change = f"{name} {', '.join(map(_word, more))} too"
-        yield Relaxed(constraint=name, change=change, question=question.within(**{name: (*own, *more)}))
+        yield Relaxed(constraint=name, change=change, question=question.within(**{name: (*local, *more)}))
     for rule in question.space.rules:
-        left = tuple(each for each in question.space.rules if each != rule)
+        left = tuple(item for item in question.space.rules if item != rule)
         yield Relaxed(
             constraint=rule.name, change=f"without {rule.name}", question=question.within(rules=left)
         )
@@ -136,10 +136,10 @@ def wider(question: Question) -> Iterator[Relaxed]:
 
 def _uneven(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     """Let tensor parallelism cut what it does not divide, as if parts of heads cost their share."""
-    found = [name for name in UNEVEN if refused.get(name)]
-    if found:
+    names = [name for name in UNEVEN if refused.get(name)]
+    if names:
         change = "tp that need not divide heads and widths, ideally"
-        yield Relaxed(constraint=" and ".join(found), change=change, question=question.within(waived=UNEVEN))
+        yield Relaxed(constraint=" and ".join(names), change=change, question=question.within(waived=UNEVEN))
 
 
 def _switched_on(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
@@ -258,49 +258,47 @@ def remedies(
     least of each by doubling. A change that does not suffice by itself is listed with what would still be needed.
     """
     question = question_of(question, cluster, workload, **parts)
-    limit, found = question.memory_limit, []
+    limit, result = question.memory_limit, []
     if (least := _smallest(question)) is not None:
-        peak, strategy = least
+        peak, layout = least
         change = f"{format_bytes(peak - limit)} more per device"
-        found.append(
-            Remedy(constraint="memory", change=change, peak_bytes=peak, fits=True, strategy=strategy)
-        )
-    for each in wider(question):
-        found += _tried(each, limit)
+        result.append(Remedy(constraint="memory", change=change, peak_bytes=peak, fits=True, strategy=layout))
+    for item in wider(question):
+        result += _tried(item, limit)
     for series in (_on_host(question), _more_devices(question), _shorter(question)):
-        found += _first_that_fits(series, limit)
-    return tuple(sorted(found, key=lambda one: not one.fits))
+        result += _first_that_fits(series, limit)
+    return tuple(sorted(result, key=lambda one: not one.fits))
 
 
 def _first_that_fits(series: Iterable[Relaxed], limit: float) -> list[Remedy]:
     """Return the first change of a series that suffices, or what the furthest comes to."""
     tried: list[Relaxed] = []
-    for each in series:
-        if found := _tried(each, limit, most=limit):
-            return found
-        tried.append(each)
-    for each in reversed(tried):
-        if found := _tried(each, limit):
-            return found
+    for item in series:
+        if result := _tried(item, limit, most=limit):
+            return result
+        tried.append(item)
+    for entry in reversed(tried):
+        if result := _tried(entry, limit):
+            return result
     return []
 
 
 def _tried(relaxed: Relaxed, limit: float, *, most: float = np.inf) -> list[Remedy]:
     """Return what a change comes to; nothing where it makes no legal layout, or none that needs at `most` as much."""
     try:
-        found = _smallest(relaxed.question, most)
+        result = _smallest(relaxed.question, most)
     except SpecError:
         return []
-    if found is None:
+    if result is None:
         return []
-    peak, strategy = found
+    peak, layout = result
     return [
         Remedy(
             constraint=relaxed.constraint,
             change=relaxed.change,
             peak_bytes=peak,
             fits=peak <= limit,
-            strategy=strategy,
+            strategy=layout,
         )
     ]
 
@@ -311,21 +309,23 @@ def _smallest(question: Question, most: float = np.inf) -> tuple[float, Layout] 
     It is of one site by itself, where sites train so.
     """
     best: tuple[float, Layout] | None = None
-    for each in scenarios(question.site):
-        if most < np.inf and least_states(each) * MARGIN > most:
+    for scenario in scenarios(question.site):
+        if most < np.inf and least_states(scenario) * MARGIN > most:
             continue
-        cells = enumerate_cells(each.model, each.cluster, each.workload, each.space.whole(each.model))
-        found = smallest(each, cells, most)
-        if (peak := found.incumbent.least) < (np.inf if best is None else best[0]):
-            best = peak, found.layout(0)
+        cells = enumerate_cells(
+            scenario.model, scenario.cluster, scenario.workload, scenario.space.whole(scenario.model)
+        )
+        result = smallest(scenario, cells, most)
+        if (peak := result.incumbent.least) < (np.inf if best is None else best[0]):
+            best = peak, result.layout(0)
     return best
 
 
 def _on_host(question: Question) -> Iterator[Relaxed]:
     """Move activations, optimizer states, and both, to the host's memory."""
-    held = question.space.base.offload
-    states = {} if held.optimizer else {"optimizer_offload": (1.0,)}
-    layers = {} if held.activation_layers else {"activation_offload": (ALL_LAYERS,)}
+    offload = question.space.base.offload
+    states = {} if offload.optimizer else {"optimizer_offload": (1.0,)}
+    layers = {} if offload.activation_layers else {"activation_offload": (ALL_LAYERS,)}
     names = {"optimizer_offload": "optimizer_offload 1", "activation_offload": "activation_offload all"}
     for changes in (layers, states, {**states, **layers} if states and layers else {}):
         if changes:

@@ -47,9 +47,9 @@ class Target(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check that something positive is asked."""
-        given = [value for value in (self.step_time_s, self.days) if value is not None]
-        if not given or min(given) <= 0.0:
-            raise SpecError(f"a target is a step time or days greater than 0, got {given or 'neither'}")
+        values = [value for value in (self.step_time_s, self.days) if value is not None]
+        if not values or min(values) <= 0.0:
+            raise SpecError(f"a target is a step time or days greater than 0, got {values or 'neither'}")
 
     def limit(self, workload: Workload) -> float:
         """Return the longest step that meets the target [s]."""
@@ -143,13 +143,13 @@ class ScanResult(Result, Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the `forescale.scan/1` document."""
-        target, chosen, cheapest = self.target, self.chosen, self.cheapest
+        target, selected, cheapest = self.target, self.chosen, self.cheapest
         return {
             "schema": SCHEMA,
             "varied": self.varied,
             "target": None if target is None else {"step_time_s": target.step_time_s, "days": target.days},
             "price_per_device_hour": self.price_per_device_hour,
-            "chosen": None if chosen is None else getattr(chosen, self.varied),
+            "chosen": None if selected is None else getattr(selected, self.varied),
             "cheapest": None if cheapest is None else getattr(cheapest, self.varied),
             **attributes(self, "elapsed_s", "points"),
         }
@@ -166,8 +166,8 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     def price(self, cluster: Cluster) -> float | None:
         """Return the price of a device and hour, or None where nobody said."""
-        own = cluster.device.price_per_hour
-        price = (own or None) if self.price_per_device_hour is None else self.price_per_device_hour
+        price_per_hour = cluster.device.price_per_hour
+        price = (price_per_hour or None) if self.price_per_device_hour is None else self.price_per_device_hour
         if price is not None and price < 0.0:
             raise SpecError(f"the price per device-hour must be 0 or more, got {price}")
         return price
@@ -248,11 +248,11 @@ def device_ladder(most: int, *, node: int) -> tuple[int, ...]:
 
 def with_between(ladder: Sequence[int], *, node: int) -> tuple[int, ...]:
     """Return a ladder with up to `BETWEEN` evenly spaced numbers of whole nodes between its neighbours."""
-    found = set(ladder)
+    result = set(ladder)
     for low, high in pairwise(ladder):
         step = node * max(1, -(-(high - low) // (node * (BETWEEN + 1))))
-        found.update(range((low // step + 1) * step, high, step))
-    return tuple(sorted(found))
+        result.update(range((low // step + 1) * step, high, step))
+    return tuple(sorted(result))
 
 
 def _sized(question: Question, num_devices: int) -> Question:
@@ -267,10 +267,10 @@ def _point(question: Question, terms: Terms) -> Point:
         problem = f"a step takes at least {format_seconds(fastest)}, even at the devices' peak rate"
         return replace(point, problem=problem, meets_target=False)
     try:
-        found = search(replace(question, objective="step_time"), top=1)
+        result = search(replace(question, objective="step_time"), top=1)
     except InfeasibleError as error:
         return replace(point, problem=str(error), meets_target=None if limit is None else False)
-    best = found.best[0]
+    best = result.best[0]
     spent = {
         "num_devices": cluster.num_devices,
         "step_time": best.step_time_s,
@@ -280,7 +280,7 @@ def _point(question: Question, terms: Terms) -> Point:
     return replace(
         point,
         best=best,
-        num_feasible=found.num_feasible,
+        num_feasible=result.num_feasible,
         meets_target=None if limit is None else best.step_time_s <= limit,
         cost_per_million_tokens=None
         if price is None
@@ -293,7 +293,7 @@ def least_step(question: Question) -> float:
     """Return the shortest step that the devices' peak rate allows [s], in any scenario: no layout is faster."""
     one = flops_of(question.model, question.space.base.routing, question.workload).masked
     flops = one * question.workload.global_batch_size
-    rate = max(peak_rate(each.cluster, each.workload) for each in scenarios(question))
+    rate = max(peak_rate(scenario.cluster, scenario.workload) for scenario in scenarios(question))
     return flops / (rate * question.costs.clock_share(question.cluster.device) * question.cluster.num_devices)
 
 

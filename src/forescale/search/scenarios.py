@@ -63,8 +63,8 @@ class Checkpoint:
     @classmethod
     def from_question(cls, path: Path, question: Question, goal: Goal) -> Checkpoint:
         """Return the checkpoint of a question in `path`."""
-        asked = [getattr(question, each.name) for each in fields(question)]
-        return cls(path=path, key=hashlib.sha256(repr((__version__, asked, goal)).encode()).hexdigest())
+        request = [getattr(question, item.name) for item in fields(question)]
+        return cls(path=path, key=hashlib.sha256(repr((__version__, request, goal)).encode()).hexdigest())
 
     def restore(self, solver: Solver) -> None:
         """Bring a search to where the file left it, if there is one.
@@ -128,31 +128,31 @@ def scenarios(question: Question) -> tuple[Question, ...]:
     Where a framework has other types for states that are not sharded, their layouts are a question of their own.
     """
     values = [getattr(question.space, name) for name in SCENARIO_NAMES]
-    chosen = (dict(zip(SCENARIO_NAMES, each, strict=True)) for each in product(*values))
-    found = [
+    selected = (dict(zip(SCENARIO_NAMES, item, strict=True)) for item in product(*values))
+    kinds = [
         kind
-        for each in chosen
-        for part in _by_sharding(_scenario(question, each))
+        for item in selected
+        for part in _by_sharding(_scenario(question, item))
         for kind in _by_neighbours(part)
     ]
-    asked = [(each.workload, each.space.base, each.space.zero, each.space.tp_kind) for each in found]
-    return tuple(each for index, each in enumerate(found) if asked[index] not in asked[:index])
+    request = [(item.workload, item.space.base, item.space.zero, item.space.tp_kind) for item in kinds]
+    return tuple(item for index, item in enumerate(kinds) if request[index] not in request[:index])
 
 
-def _scenario(question: Question, chosen: Mapping[str, Any]) -> Question:
+def _scenario(question: Question, values: Mapping[str, Any]) -> Question:
     """Return the question with one value of each choice; None is as the question says."""
     workload, base = question.workload, question.space.base
-    if chosen["precision"] is not None:
-        compute, recipe = chosen["precision"]
+    if values["precision"] is not None:
+        compute, recipe = values["precision"]
         base, workload = _retyped(question, {"compute": compute, "recipe": recipe})
-    if (kinds := chosen["overlap"]) is not None:
+    if (kinds := values["overlap"]) is not None:
         more = replace(base.overlap, **dict.fromkeys(kinds, True)) if kinds else _nothing()
         base = replace(base, overlap=more)
-    if chosen["dispatcher"] is not None and question.model.is_moe:
-        base = replace(base, dispatcher=chosen["dispatcher"])
-    shares = {"optimizer": chosen["optimizer_offload"], "activation_layers": chosen["activation_offload"]}
-    held = {name: value for name, value in shares.items() if value is not None}
-    base = replace(base, offload=replace(base.offload, **held))
+    if values["dispatcher"] is not None and question.model.is_moe:
+        base = replace(base, dispatcher=values["dispatcher"])
+    shares = {"optimizer": values["optimizer_offload"], "activation_layers": values["activation_offload"]}
+    kept = {name: value for name, value in shares.items() if value is not None}
+    base = replace(base, offload=replace(base.offload, **kept))
     return replace(question, strategy=None, workload=workload, space=replace(question.space, base=base))
 
 
@@ -161,9 +161,9 @@ def _retyped(question: Question, types: Mapping[str, Any]) -> tuple[Layout, Work
     base, workload = question.space.base, question.workload
     if question.framework is None:
         return base, replace(workload, precision=replace(workload.precision, **types))
-    given = {name: value for name, value in types.items() if value != "none"}
+    values = {name: value for name, value in types.items() if value != "none"}
     of = (base, workload, question.model, question.cluster)
-    return question.framework.retyped(of, given, sharded=True)
+    return question.framework.retyped(of, values, sharded=True)
 
 
 def _by_sharding(question: Question) -> tuple[Question, ...]:
@@ -220,10 +220,10 @@ def smallest(question: Question, cells: Cells, most: float = np.inf) -> Solver:
 
 def nothing_fits(solvers: Sequence[Solver], limit: float, num_legal: int) -> str:
     """Return the sentence for a model that fits nowhere: the smallest layout of all searches, and what it needs."""
-    least = min((each for each in solvers if each.num_legal), key=lambda each: each.incumbent.least)
-    strategy = least.layout(0)
+    least = min((solver for solver in solvers if solver.num_legal), key=lambda item: item.incumbent.least)
+    layout = least.layout(0)
     model, cluster = least.question.model, least.question.cluster
-    shape = f"tp={strategy.tp} cp={strategy.cp} pp={strategy.pp} dp={strategy.dp} zero={strategy.zero}"
+    shape = f"tp={layout.tp} cp={layout.cp} pp={layout.pp} dp={layout.dp} zero={layout.zero}"
     return (
         f"none of the {counted(num_legal, 'legal layout')} of {model.name} fits {format_bytes(limit)} on "
         f"{counted(cluster.num_devices, 'device')} of {cluster.name}; the smallest ({shape}) needs "
@@ -253,10 +253,10 @@ def fastest(
     runs = () if like is None else tuple(sorted(like.first_runs, key=lambda run: run.nth))
     ranking = Ranking(goal=goal, watch=watch, cutoff=cutoff, like=runs)
     ranking.search(scenarios(question.site))
-    if not (found := ranking.best()):
+    if not (result := ranking.best()):
         return Fastest(done=ranking.done)
-    scenario, strategy, _ = found[0]
-    best = question.over_sites(scenario.of(strategy))
+    scenario, layout, _ = result[0]
+    best = question.over_sites(scenario.of(layout))
     return Fastest(done=ranking.done, step_time=ranking.progress.best, question=best, strategy=best.strategy)
 
 
@@ -315,7 +315,7 @@ class Ranking:
     def search(self, questions: Sequence[Question], checkpoint: Path | None = None) -> None:
         """Search scenarios one after the other, the most promising first: what it finds prunes the others."""
         self.checkpoint = checkpoint
-        runs = [self._run(each, nth) for nth, each in enumerate(questions)]
+        runs = [self._run(question, nth) for nth, question in enumerate(questions)]
         self.runs = [run for run in runs if run is not None]
         self.later = {run.nth: run.scope.num_later for run in self.runs if run.scope is not None}
         self.to_come = len(self.runs)
@@ -340,7 +340,7 @@ class Ranking:
 
     @property
     def _cutoff(self) -> float:
-        return min(self._worst, self.cutoff, *(each.incumbent.cutoff for each in self.solvers))
+        return min(self._worst, self.cutoff, *(solver.incumbent.cutoff for solver in self.solvers))
 
     def _run(self, question: Question, nth: int) -> Run | None:
         """Return the search of one scenario, which has a checkpoint of its own; None where all are beyond a cutoff."""
@@ -388,18 +388,18 @@ class Ranking:
         """Return the best of a sample of a scenario, which begins with what those of others found; infinite of none."""
         if self.cutoff < np.inf:
             return np.inf
-        cutoff = min(each.incumbent.cutoff for each in self.solvers)
+        cutoff = min(solver.incumbent.cutoff for solver in self.solvers)
         run.solver.incumbent.learn(self._known(run.solver), cutoff=cutoff)
         return run.solver.sample(self._told)
 
     def _known(self, solver: Solver) -> Array:
         """Return the shortest step under each relaxed limit of memory that `solver` or any other knows."""
         every = [solver, *self.solvers]
-        return np.asarray(np.min([each.incumbent.fastest for each in every], axis=0))
+        return np.asarray(np.min([item.incumbent.fastest for item in every], axis=0))
 
     def _go_on(self) -> None:
         """Let scenarios in which nothing fits go on once another has a layout that does: more memory may buy more."""
-        if any(each.incumbent.num_feasible for each in self.solvers):
+        if any(solver.incumbent.num_feasible for solver in self.solvers):
             for run in self.runs:
                 if run.solver.infeasible:
                     run.solver.go_on(self._known(run.solver))
@@ -411,11 +411,11 @@ class Ranking:
         more = progress.num_legal * (self.to_come - 1)
         whole = replace(
             progress,
-            num_legal=sum(each.num_legal for each in every) + more + self.beyond + sum(self.later.values()),
-            num_evaluated=sum(each.num_evaluated for each in every),
-            num_pruned=sum(each.num_pruned for each in every) + self.beyond,
-            best=min(each.best for each in every),
-            bound=0.0 if self.to_come > 1 else min(self._later_bound, *(each.bound for each in every)),
+            num_legal=sum(item.num_legal for item in every) + more + self.beyond + sum(self.later.values()),
+            num_evaluated=sum(item.num_evaluated for item in every),
+            num_pruned=sum(item.num_pruned for item in every) + self.beyond,
+            best=min(item.best for item in every),
+            bound=0.0 if self.to_come > 1 else min(self._later_bound, *(item.bound for item in every)),
             elapsed_s=time.perf_counter() - self.started,
         )
         return self.watch(whole)
@@ -442,12 +442,12 @@ class Ranking:
     @property
     def num_legal(self) -> int:
         """Legal layouts of all scenarios."""
-        return sum(each.num_legal for each in self.solvers) + self.beyond + sum(self.later.values())
+        return sum(solver.num_legal for solver in self.solvers) + self.beyond + sum(self.later.values())
 
     @property
     def done(self) -> bool:
         """Whether no search was stopped."""
-        return all(each.done or each.infeasible for each in self.solvers)
+        return all(solver.done or solver.infeasible for solver in self.solvers)
 
     @property
     def _ends(self) -> list[Progress]:
@@ -458,14 +458,14 @@ class Ranking:
         if not self.runs:
             return []
         kept = [solver.incumbent for solver in self.solvers]
-        sizes = [len(each.value) for each in kept]
+        sizes = [len(item.value) for item in kept]
         nth, place = (
             np.repeat(np.arange(len(kept)), sizes),
             np.concatenate([np.arange(size) for size in sizes]),
         )
-        value, other = (np.concatenate([getattr(each, name) for each in kept]) for name in ("value", "other"))
+        value, other = (np.concatenate([getattr(item, name) for item in kept]) for name in ("value", "other"))
         order = np.lexsort((place, nth, other, value))
-        first, count = self.goal.best(value[order], np.concatenate([each.shapes for each in kept])[order])
+        first, count = self.goal.best(value[order], np.concatenate([item.shapes for item in kept])[order])
         rows = order[first]
         columns = (value[rows], nth[rows], place[rows], count)
         return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -485,22 +485,22 @@ class Ranking:
 
     def surest(self) -> tuple[Question, Layout] | None:
         """Return the fastest layout that fits for sure, if it is no slower than the last of the best."""
-        found: list[tuple[float, float, int, int]] = []
+        values: list[tuple[float, float, int, int]] = []
         for nth, solver in enumerate(self.solvers):
             scores = solver.scored(replace(solver.question, safe=True))
             sure = (scores.peak <= self.goal.memory_limit) & (scores.step_time <= self._worst)
             columns = (scores.step_time, scores.peak, np.arange(len(sure)))
-            rows = zip(*(each[sure].tolist() for each in columns), strict=True)
-            found += [(step_time, peak, nth, place) for step_time, peak, place in rows]
-        if not found:
+            rows = zip(*(column[sure].tolist() for column in columns), strict=True)
+            values += [(step_time, peak, nth, place) for step_time, peak, place in rows]
+        if not values:
             return None
-        *_, nth, place = min(found)
+        *_, nth, place = min(values)
         return self.runs[nth].question, self.solvers[nth].layout(place)
 
     def fastest(self) -> tuple[float, ...]:
         """Return the shortest step under each limit of memory."""
-        found = self if self.goal.by_time else self._by_time()
-        return tuple(np.min([each.incumbent.fastest for each in found.solvers], axis=0).tolist())
+        result = self if self.goal.by_time else self._by_time()
+        return tuple(np.min([solver.incumbent.fastest for solver in result.solvers], axis=0).tolist())
 
     def _by_time(self) -> Ranking:
         """Return the search of the same scenarios for the fastest layout, done."""
@@ -519,24 +519,26 @@ class Ranking:
     @property
     def refused(self) -> dict[str, int]:
         """Rows that each constraint refused."""
-        found: dict[str, int] = {}
+        values: dict[str, int] = {}
         for solver in self.solvers:
             for name, count in solver.cells.whole.refused.items():
-                found[name] = found.get(name, 0) + count
-        return {name: count for name, count in found.items() if count}
+                values[name] = values.get(name, 0) + count
+        return {name: count for name, count in values.items() if count}
 
     def check(self, question: Question) -> None:
         """Raise if there is nothing to rank."""
         solvers, num_legal = self.solvers, self.num_legal
         if num_legal == 0:
             raise nothing_legal(question, solvers[0].cells.whole.refused)
-        if any(len(each.incumbent.step_time) for each in solvers):
+        if any(len(solver.incumbent.step_time) for solver in solvers):
             return
         if self.done:
-            found = [
-                each.smallest or smallest(each.question, each.cells) for each in solvers if each.num_legal
+            smallests = [
+                solver.smallest or smallest(solver.question, solver.cells)
+                for solver in solvers
+                if solver.num_legal
             ]
-            msg = nothing_fits(found, self.goal.memory_limit, num_legal)
+            msg = nothing_fits(smallests, self.goal.memory_limit, num_legal)
             raise InfeasibleError(msg, [("memory", num_legal)])
         took = format_seconds(self._ends[-1].elapsed_s)
         raise InfeasibleError(f"no layout that fits was found within {took}; give it more time")

@@ -58,8 +58,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     def within(self, cutoff: float, *, later: bool) -> Cells:
         """Return the cells whose work may take no longer than a cutoff [s], of all rows or of the `later` ones."""
         assert self.least is not None
-        wanted = self.least <= cutoff
-        return self.blocks.cells(self.rows, wanted & ~self.begins if later else wanted)
+        requested = self.least <= cutoff
+        return self.blocks.cells(self.rows, requested & ~self.begins if later else requested)
 
     @property
     def num_later(self) -> int:

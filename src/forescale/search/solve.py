@@ -126,10 +126,10 @@ class NodeQueue:
         beaten = np.concatenate([beaten, self._refined[beyond:]])
         bounds = np.concatenate([bounds, self._refined_bounds[beyond:]])
         end = self._at_once if self._at_once * 2 < beyond else beyond
-        chosen = self._refined[:end]
+        _refined = self._refined[:end]
         self._refined, self._refined_bounds = self._refined[end:beyond], self._refined_bounds[end:beyond]
         self._at_once = min(self._at_once * GROWTH, MOST_NODES)
-        return chosen, beaten, bounds
+        return _refined, beaten, bounds
 
     def head(self) -> Rows:
         """Return the nodes that have their closest bounds, the most promising first."""
@@ -154,8 +154,8 @@ class NodeQueue:
         end = beyond if cutoff < np.inf and not self._few else min(some_more, beyond)
         new = first + np.flatnonzero(~self._known[first:end])
         new = new[np.argsort(self._nodes[new])]  # neighbours share what is priced
-        for some in np.array_split(new, -(-len(new) // (4 * REFINED_AT_ONCE)) or 1):
-            self._bounds[some], self._known[some] = self._refine(self._nodes[some]), True
+        for item in np.array_split(new, -(-len(new) // (4 * REFINED_AT_ONCE)) or 1):
+            self._bounds[item], self._known[item] = self._refine(self._nodes[item]), True
         self._cursor = end
         refined = np.concatenate([self._refined, self._nodes[first:end]])
         bounds = np.concatenate([self._refined_bounds, self._bounds[first:end]])
@@ -196,7 +196,7 @@ class OpenNodes(Struct, frozen=True, kw_only=True):
     def joined(self, other: OpenNodes) -> OpenNodes:
         """Return these and others."""
         pairs = zip(self.state().items(), other.state().values(), strict=True)
-        return OpenNodes(**{name: np.concatenate([own, more]) for (name, own), more in pairs})
+        return OpenNodes(**{name: np.concatenate([local, more]) for (name, local), more in pairs})
 
     def some(self, which: Rows | Mask) -> OpenNodes:
         """Return some of them."""
@@ -283,7 +283,7 @@ class Solver:
         refine = (
             coarse.__getitem__
             if goal.by_time and not question.model.is_moe
-            else (lambda some: bounds.fine(*np.divmod(some, len(cells))))
+            else (lambda subset: bounds.fine(*np.divmod(subset, len(cells))))
         )
         first = FIRST_NODES if goal.by_time else FIRST_SMALLEST
         known = bounds.closest.reshape(-1)[legal] if isinstance(bounds, MemoryBounds) else None
@@ -322,12 +322,12 @@ class Solver:
             return np.inf
         order = np.argsort(self._least, kind="stable")
         kinds = distinct({name: self.cells.whole.columns[name][order] for name in SAMPLED}, SAMPLED)
-        chosen = order[first_rows(kinds.where)]
-        found = Solver(self.question, self.cells.some(np.sort(chosen)), self.goal)
-        found.incumbent.learn(self.incumbent.fastest, self.incumbent.cutoff)
-        found.run(lambda _: watch(self.progress()))
-        self.incumbent.learn(found.incumbent.fastest, found.incumbent.cutoff)
-        return found.incumbent.least
+        selected = order[first_rows(kinds.where)]
+        solver = Solver(self.question, self.cells.some(np.sort(selected)), self.goal)
+        solver.incumbent.learn(self.incumbent.fastest, self.incumbent.cutoff)
+        solver.run(lambda _: watch(self.progress()))
+        self.incumbent.learn(solver.incumbent.fastest, solver.incumbent.cutoff)
+        return solver.incumbent.least
 
     def run(self, watch: Watch | None = None) -> Progress:
         """Settle every layout, or all until `watch` says no or nothing fits; return how far it came."""
@@ -349,8 +349,8 @@ class Solver:
     @property
     def _finds_nothing(self) -> bool:
         """Say whether there is no layout that fits so far, nor one to compare with."""
-        found = self.incumbent
-        return self.goal.by_time and found.num_feasible == 0 and found.cutoff == np.inf
+        incumbent = self.incumbent
+        return self.goal.by_time and incumbent.num_feasible == 0 and incumbent.cutoff == np.inf
 
     def _look_for_any(self, watch: Watch | None) -> None:
         """Look for the smallest layout: where not even that fits, the search has its answer."""
@@ -370,14 +370,16 @@ class Solver:
 
     def layout(self, place: int) -> Layout:
         """Return one of the layouts that are kept, in order."""
-        found = self.incumbent
-        return replace(self.cells.whole, columns=found.columns).strategy(int(found.variant[place]), place)
+        incumbent = self.incumbent
+        return replace(self.cells.whole, columns=incumbent.columns).strategy(
+            int(incumbent.variant[place]), place
+        )
 
     def scored(self, question: Question) -> Scores:
         """Return what the layouts that are kept, in order, score under a question in which memory counts otherwise."""
-        found = self.incumbent
-        layouts = replace(self.cells.whole, columns=found.columns)
-        return score_pairs(question, layouts, found.variant, np.arange(len(found.variant)))
+        incumbent = self.incumbent
+        layouts = replace(self.cells.whole, columns=incumbent.columns)
+        return score_pairs(question, layouts, incumbent.variant, np.arange(len(incumbent.variant)))
 
     def progress(self) -> Progress:
         """Return how far it is."""
@@ -418,23 +420,23 @@ class Solver:
         head, sp = self._queue.head(), self.cells.whole.columns["sp"]
         first = head[head < len(self.cells)]
         first = first[sp[first] == sp.max(initial=0)][:DIVE_AMONG]
-        found, start, size = first[:0], 0, 2 * DIVE_NODES
-        while start < len(first) and len(found) < DIVE_NODES:
-            some = first[start : start + size]
-            least = self._memory.fine(np.zeros_like(some), some)
-            found = np.concatenate([found, some[least <= self.goal.memory_limit]])
+        concatenate, start, size = first[:0], 0, 2 * DIVE_NODES
+        while start < len(first) and len(concatenate) < DIVE_NODES:
+            subset = first[start : start + size]
+            least = self._memory.fine(np.zeros_like(subset), subset)
+            concatenate = np.concatenate([concatenate, subset[least <= self.goal.memory_limit]])
             start, size = start + size, 2 * size
-        chosen: Rows = found[:DIVE_NODES]
-        self._queue.take(chosen)
-        return chosen
+        rows: Rows = concatenate[:DIVE_NODES]
+        self._queue.take(rows)
+        return rows
 
     def _open(self, nodes: Rows) -> None:
         """Branch nodes by policy and bound each."""
         which, cell = np.divmod(nodes, len(self.cells))
         policy, node = np.nonzero(self._tree.by_policy[:, cell])
-        variant = np.stack([each.variants[0] for each in self._tree.branches])[which[node], policy]
-        found = self._bounded(variant, cell[node], relaxed=True)
-        self._unplaced = self._unplaced.joined(found)
+        variant = np.stack([branch.variants[0] for branch in self._tree.branches])[which[node], policy]
+        bounded = self._bounded(variant, cell[node], relaxed=True)
+        self._unplaced = self._unplaced.joined(bounded)
         self._prune()
 
     def _that_may_fit(self, nodes: Rows) -> Rows:
@@ -498,7 +500,7 @@ class Solver:
     @property
     def _simulates(self) -> bool:
         """Whether schedules are simulated, of which few are evaluated at first."""
-        return any(each.first.schedule is not None for each in self._tree.branches)
+        return any(branch.first.schedule is not None for branch in self._tree.branches)
 
     def _branch_by_placement(self, most: int, *, fitting: bool) -> None:
         """Bound the placements of the most promising nodes, each by itself."""
@@ -506,12 +508,12 @@ class Solver:
         shapes = self._shapes(self._unplaced)
         nodes, self._unplaced = self._unplaced.split(self.goal, sizes, most, fitting=fitting, shapes=shapes)
         order, node = np.nonzero(tree.by_order[:, nodes.cell])
-        every = np.stack([each.variants for each in tree.branches])
+        every = np.stack([branch.variants for branch in tree.branches])
         nodes = nodes.some(node)
         variant = every[tree.branch_of[nodes.variant], order, tree.policy_of[nodes.variant]]
         several = len(every[0]) > 1
-        found = self._bounded(variant, nodes.cell, relaxed=False) if several else nodes
-        self._placed = self._placed.joined(found)
+        bounded = self._bounded(variant, nodes.cell, relaxed=False) if several else nodes
+        self._placed = self._placed.joined(bounded)
         self._prune()
 
     def _shapes(self, nodes: OpenNodes) -> Rows | None:
@@ -551,7 +553,7 @@ class Solver:
             "incumbent": self.incumbent.state(),
             "counts": {name: np.array(count) for name, count in asdict(self.counts).items()},
         }
-        return {f"{part}.{name}": value for part, own in parts.items() for name, value in own.items()}
+        return {f"{part}.{name}": value for part, local in parts.items() for name, value in local.items()}
 
     def restore(self, state: State) -> None:
         """Take back what `state` returned."""

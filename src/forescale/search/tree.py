@@ -73,16 +73,16 @@ class Cells(Struct, frozen=True, kw_only=True):
 
     def some(self, cells: Rows) -> Cells:
         """Return some cells with the ways to shard each."""
-        own = {name: getattr(self, name)[cells] for name in _OWN}
-        return replace(self, whole=self.whole.take(cells), **own)
+        local = {name: getattr(self, name)[cells] for name in _OWN}
+        return replace(self, whole=self.whole.take(cells), **local)
 
     def expand(self, cells: Rows) -> tuple[Candidates, Rows, Rows]:
         """Return the layouts of some cells: their rows, which of `cells` each belongs to, and their places."""
         width = self.width[cells]
         owner = np.repeat(np.arange(len(cells)), width)
         nth = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
-        chosen = np.flatnonzero(self.flags[self.flagged[cells][owner] + nth])
-        owner, nth = owner[chosen], nth[chosen]
+        flag = np.flatnonzero(self.flags[self.flagged[cells][owner] + nth])
+        owner, nth = owner[flag], nth[flag]
         columns = {name: values[cells][owner] for name, values in self.whole.columns.items()}
         shards = self.table[self.listed[cells][owner] + nth]
         columns.update(zip(SHARDING, shards.T, strict=True))
@@ -119,27 +119,27 @@ class Blocks:
     @property
     def refused(self) -> dict[str, int]:
         """How many layouts each constraint refused."""
-        return dict(sum((Counter(each.refused) for each in self._blocks), Counter[str]()))
+        return dict(sum((Counter(block.refused) for block in self._blocks), Counter[str]()))
 
     def rows(self) -> ShapeRows:
         """Return a row for all of tp, cp, pp, virtual stages, micro-batch and sp."""
-        found = [each.rows() for each in self._blocks]
+        rows = [block.rows() for block in self._blocks]
         names = (*DEGREE_NAMES, "sp", "num_sharded")
-        columns = {name: _joined([each[name] for each in found]) for name in names}
+        columns = {name: _joined([item[name] for item in rows]) for name in names}
         sharded = columns.pop("num_sharded")
-        sizes = [len(each["tp"]) for each in found]
-        block = np.repeat(np.arange(len(found)), np.array(sizes, dtype=np.int64))
+        sizes = [len(item["tp"]) for item in rows]
+        block = np.repeat(np.arange(len(rows)), np.array(sizes, dtype=np.int64))
         return ShapeRows(whole=_candidates(*self._of, columns, {}), num_sharded=sharded, block=block)
 
-    def cells(self, rows: ShapeRows | None = None, wanted: Mask | None = None) -> Cells:
-        """Return all cells, or those of the `wanted` ones of `rows`, which are all rows."""
-        found = _Found()
+    def cells(self, rows: ShapeRows | None = None, mask: Mask | None = None) -> Cells:
+        """Return all cells, or those of the `mask` ones of `rows`, which are all rows."""
+        result = _Found()
         for index, block in enumerate(self._blocks):
-            own = None if rows is None or wanted is None else wanted[rows.block == index]
-            if own is None or own.any():
-                block.add_to(found, own)
-            found.place += math.prod(block.shape)
-        return found.cells(*self._of, {} if rows is not None else self.refused)
+            local = None if rows is None or mask is None else mask[rows.block == index]
+            if local is None or local.any():
+                block.add_to(result, local)
+            result.place += math.prod(block.shape)
+        return result.cells(*self._of, {} if rows is not None else self.refused)
 
 
 def enumerate_cells(model: Model, cluster: Cluster, workload: Workload, space: Space) -> Cells:
@@ -178,7 +178,7 @@ def _inner(
 
 def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -> dict[str, int]:
     """Return how many layouts are not even tried, by the constraint that they would break: only divisors are."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for tp, cp, pp in _outer(model, cluster, space):
         block = _Block(model, cluster, workload, space, tp, cp, pp)
         sizes = dict(zip(block.lists, block.shape, strict=True))
@@ -188,8 +188,8 @@ def unlisted(model: Model, cluster: Cluster, workload: Workload, space: Space) -
             name = "layers over pp × vpp" if pp > 1 else "vpp needs pp"
         else:
             continue
-        found[name] = found.get(name, 0) + math.prod(max(size, 1) for size in block.shape)
-    return found
+        values[name] = values.get(name, 0) + math.prod(max(size, 1) for size in block.shape)
+    return values
 
 
 def _candidates(
@@ -245,14 +245,14 @@ class _Found:
         self, model: Model, cluster: Cluster, workload: Workload, space: Space, refused: dict[str, int]
     ) -> Cells:
         """Return all of them."""
-        columns = {name: _joined([each[name] for each in self.columns]) for name in _COLUMNS}
-        own = {name: columns.pop(name) for name in _OWN}
+        columns = {name: _joined([column[name] for column in self.columns]) for name in _COLUMNS}
+        local = {name: columns.pop(name) for name in _OWN}
         whole = _candidates(model, cluster, workload, space, columns, refused)
         return Cells(
             whole=whole,
             table=np.concatenate([np.zeros((0, 3), dtype=np.int64), *self.tables]),
             flags=np.concatenate([np.zeros(0, dtype=bool), *self.flags]),
-            **own,
+            **local,
         )
 
 
@@ -298,16 +298,16 @@ class _Block:
         for axis, (name, values) in enumerate(self.lists.items()):
             along = (-1,) + (1,) * (len(self.lists) - 1 - axis)
             names = {"expert": ("ep", "etp"), "shard": SHARDING}.get(name, (name,))
-            for column, each in zip(names, np.atleast_2d(values.T), strict=True):
-                columns[column] = each.reshape(along)
+            for column, item in zip(names, np.atleast_2d(values.T), strict=True):
+                columns[column] = item.reshape(along)
         return columns
 
     def _parted(self, masks: Sequence[Mask]) -> tuple[Mask, Mask, Mask | None]:
         """Return what is legal of (experts, shardings), of (chunks, micro-batches, sp), and of all together."""
         sharding, rows = np.ones((2, 1, 1, 1, 1, 1), dtype=bool)
         mixed: Mask | None = None
-        for each in masks:
-            mask = _reduced(each.reshape((1,) * (5 - each.ndim) + each.shape))
+        for item in masks:
+            mask = _reduced(item.reshape((1,) * (5 - item.ndim) + item.shape))
             if mask.shape[CHUNKS] == mask.shape[BATCH] == mask.shape[SP] == 1:
                 sharding = sharding & mask
             elif mask.shape[EXPERT] == mask.shape[SHARDS] == 1:
@@ -354,15 +354,15 @@ class _Block:
             "sp": self.lists["sp"][sp],
         }
 
-    def add_to(self, found: _Found, wanted: Mask | None = None) -> None:
-        """Add the cells of the block, or of the `wanted` ones of its rows.
+    def add_to(self, result: _Found, mask: Mask | None = None) -> None:
+        """Add the cells of the block, or of the `mask` ones of its rows.
 
         Their shardings share flags where these depend on the experts alone.
         """
-        chosen = self._num_sharded > 0
-        if wanted is not None:
-            chosen[chosen] = wanted
-        cells, flags, flagged = self._cells(chosen)
+        selected = self._num_sharded > 0
+        if mask is not None:
+            selected[selected] = mask
+        cells, flags, flagged = self._cells(selected)
         if len(cells[0]):
             expert, chunk, batch, sp = cells
             width, inner = self.shape[SHARDS], self.shape[BATCH] * self.shape[SP]
@@ -375,25 +375,25 @@ class _Block:
                 "dp_replicate": 1,
                 "dp_shard": self.dp,
                 "zero": 0,
-                "place": found.place + first,
+                "place": result.place + first,
                 "step": inner,
                 "width": width,
-                "listed": found.num_shardings,
-                "flagged": found.num_flags + flagged * width,
+                "listed": result.num_shardings,
+                "flagged": result.num_flags + flagged * width,
                 "num_layouts": flags.sum(axis=-1)[flagged],
             }
-            found.columns.append({name: _column(columns[name], len(expert)) for name in _COLUMNS})
-            found.flags.append(flags.reshape(-1))
-            found.num_flags += flags.size
-            found.tables.append(self.lists["shard"])
-            found.num_shardings += width
+            result.columns.append({name: _column(columns[name], len(expert)) for name in _COLUMNS})
+            result.flags.append(flags.reshape(-1))
+            result.num_flags += flags.size
+            result.tables.append(self.lists["shard"])
+            result.num_shardings += width
 
-    def _cells(self, chosen: Mask) -> tuple[tuple[Rows, ...], Mask, Rows]:
+    def _cells(self, selected: Mask) -> tuple[tuple[Rows, ...], Mask, Rows]:
         """Return the cells of the chosen rows, distinct rows of flags over shardings, and which row is each cell's."""
         if self.mixed is None:
-            cells = np.nonzero(np.asarray(self.of_sharding.any(axis=1))[:, None, None, None] & chosen)
+            cells = np.nonzero(np.asarray(self.of_sharding.any(axis=1))[:, None, None, None] & selected)
             return cells, self.of_sharding, np.asarray(cells[0])
-        mask = self._mask(self.mixed) & chosen[None, ..., None]
+        mask = self._mask(self.mixed) & selected[None, ..., None]
         cells = np.nonzero(mask.any(axis=-1))
         return cells, mask[cells], np.arange(len(cells[0]))
 
@@ -445,11 +445,11 @@ class Tree(Struct, frozen=True, kw_only=True):
         variants = whole.variants
         branches = branches_of(variants)
         grid = np.zeros((2, len(variants)), dtype=np.int64)
-        for index, each in enumerate(branches):
-            grid[0, each.variants] = index
-            grid[1, each.variants] = np.arange(each.variants.shape[1])
+        for index, branch in enumerate(branches):
+            grid[0, branch.variants] = index
+            grid[1, branch.variants] = np.arange(branch.variants.shape[1])
         first = [variants[index] for index in branches[0].variants[:, 0]]
-        known = tuple(each.rank_order for each in first)
+        known = tuple(item.rank_order for item in first)
         policies = [variants[index] for index in branches[0].variants[0]]
         branched, by_degrees = _rows_of(whole, BRANCH_KEY)
         placed, by_place = _rows_of(whole, ("tp", "cp", "pp"))
@@ -458,16 +458,16 @@ class Tree(Struct, frozen=True, kw_only=True):
             branches=branches,
             branch_of=grid[0],
             policy_of=grid[1],
-            by_branch=branched.allows_branches([each.first for each in branches])[:, by_degrees],
+            by_branch=branched.allows_branches([branch.first for branch in branches])[:, by_degrees],
             by_order=placed.allows_orders(known)[:, by_place],
-            by_policy=np.stack([shaped.allows_recompute(each) for each in policies])[:, by_shape],
+            by_policy=np.stack([shaped.allows_recompute(policy) for policy in policies])[:, by_shape],
         )
 
     @property
     def nodes(self) -> Mask:
         """(branches, cells) flags: where some variant of a branch is legal."""
-        some = self.by_order.any(axis=0) & self.by_policy.any(axis=0)
-        return np.asarray(self.by_branch & some)
+        subset = self.by_order.any(axis=0) & self.by_policy.any(axis=0)
+        return np.asarray(self.by_branch & subset)
 
     def num_layouts(self, cells: Cells) -> Rows:
         """Return the layouts of every cell under one branch that it allows."""
@@ -481,13 +481,13 @@ class Tree(Struct, frozen=True, kw_only=True):
 
 def branches_of(variants: tuple[Variant, ...]) -> tuple[Branch, ...]:
     """Return the variants by operator list and schedule, each crossed with all orders of ranks and recomputes."""
-    found: dict[object, list[int]] = {}
-    for index, each in enumerate(variants):
-        found.setdefault(each.branch, []).append(index)
-    num_orders = len({each.rank_order for each in variants})
+    values: dict[object, list[int]] = {}
+    for index, variant in enumerate(variants):
+        values.setdefault(variant.branch, []).append(index)
+    num_orders = len({variant.rank_order for variant in variants})
     return tuple(
         Branch(variants=np.array(indices).reshape(num_orders, -1), first=variants[indices[0]])
-        for indices in found.values()
+        for indices in values.values()
     )
 
 

@@ -84,7 +84,7 @@ class Device(SpecStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a device that multiplies nothing; derive a vector rate that is not given."""
         rates = self.matrix_flops
-        known = [each for each in (rates.bf16, rates.fp16, rates.tf32, rates.fp8, rates.fp4) if each]
+        known = [item for item in (rates.bf16, rates.fp16, rates.tf32, rates.fp8, rates.fp4) if item]
         if not (known or rates.fp32):
             names = ", ".join(rates.__struct_fields__)
             raise SpecError(f"device {self.name}: matrix_flops must give the rate of at least one of {names}")
@@ -104,20 +104,20 @@ class Device(SpecStruct, frozen=True, kw_only=True):
         """
         return self.architecture in NEEDS_TRANSPOSES
 
-    def limit_of(self, given: object, what: str) -> float:
+    def limit_of(self, value: object, what: str) -> float:
         """Return the bytes that layouts may fill as `what` gives them: a number, or text with a unit."""
         try:
-            limit: float = within(parse(given, "byte") if isinstance(given, str) else given, MEMORY, what)
+            limit: float = within(parse(value, "byte") if isinstance(value, str) else value, MEMORY, what)
         except SpecError as error:
             raise SpecError(str(error) if str(error).startswith(what) else f"{what} = {error}") from None
-        self.check_limit(limit, what, given)
+        self.check_limit(limit, what, value)
         return limit
 
-    def check_limit(self, limit: float, what: str, given: object) -> None:
-        """Refuse to let layouts fill more than the device has; `given` is how `what` says it."""
+    def check_limit(self, limit: float, what: str, value: object) -> None:
+        """Refuse to let layouts fill more than the device has; `value` is how `what` says it."""
         if limit > self.hbm_bytes:
             has = f"{self.name} has {format_bytes(self.hbm_bytes)}"
-            raise SpecError(f"{what} limits what a device has; {has}, got {given}")
+            raise SpecError(f"{what} limits what a device has; {has}, got {value}")
 
 
 class LinkParameters(SpecStruct, frozen=True, kw_only=True):
@@ -243,13 +243,13 @@ class Cluster(SpecStruct, frozen=True, kw_only=True):
 
         Tiers that the number of devices is no multiple of are filled as far as equal parts allow.
         """
-        filled, found = 1, []
+        filled, result = 1, []
         for tier in self.tiers[:-1]:
             most = min(tier.size or self.num_devices, self.num_devices)
             parts = [part for part in divisors(self.num_devices // filled) if part * filled <= most]
-            found.append(parts[-1])
+            result.append(parts[-1])
             filled *= parts[-1]
-        return tuple(found)
+        return tuple(result)
 
     @property
     def domain(self) -> int:

@@ -62,12 +62,16 @@ PROJECTED_KEYS: tuple[LoraTarget, ...] = ("k_proj", "v_proj", "qkv_proj")
 
 
 def _latent(model: Model) -> list[LatentAttention]:
-    return [each.attention for each in model.layer_kinds if isinstance(each.attention, LatentAttention)]
+    return [
+        layer_kind.attention
+        for layer_kind in model.layer_kinds
+        if isinstance(layer_kind.attention, LatentAttention)
+    ]
 
 
 def picks_keys(model: Model) -> bool:
     """Return whether attention of a layer reads keys that an indexer picks."""
-    return any(each.top_k for each in _latent(model))
+    return any(item.top_k for item in _latent(model))
 
 
 def sees_picked(model: Model, cp: Values, kind: ContextKind) -> Values:
@@ -242,7 +246,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         name="keys are picked before they are read",
-        holds=lambda q: next(each.indexer for each in _latent(q.model) if each.top_k) is not None,
+        holds=lambda q: next(item.indexer for item in _latent(q.model) if item.top_k) is not None,
         message=lambda q: (
             f"the first layers of {q.model.name} that read picked keys (top_k) pick none: give them an indexer"
         ),
@@ -472,7 +476,7 @@ def _misplaced_adapters(q: Proposal) -> list[LoraTarget]:
         isinstance(layer.attention, LinearAttention) for layer in q.model.layer_kinds
     ):
         return []
-    return [each for each in targets if each in RECURRENT]
+    return [target for target in targets if target in RECURRENT]
 
 
 def _images(q: Proposal) -> str:
@@ -487,10 +491,10 @@ def _images(q: Proposal) -> str:
     if vision.tiles is None and size % side:
         nearest = max(round(size / side), 1) * side
         return f"images.size {size} is no multiple of the {side} pixels of one token of {q.model.name}: try {nearest}"
-    each, room = vision.tokens(images), q.workload.seq_len
-    if images.count * each > room:
-        given = f"{counted(images.count, 'image')} of {counted(each, 'token')}"
-        return f"{given} are more than the {room} of a sequence; give fewer, or a longer sequence"
+    tokens, room = vision.tokens(images), q.workload.seq_len
+    if images.count * tokens > room:
+        text = f"{counted(images.count, 'image')} of {counted(tokens, 'token')}"
+        return f"{text} are more than the {room} of a sequence; give fewer, or a longer sequence"
     return ""
 
 
@@ -560,14 +564,14 @@ def _sequence_parts(q: Proposal) -> Values:
 def check(
     model: Model,
     cluster: Cluster,
-    strategy: Layout,
+    layout: Layout,
     workload: Workload,
     rules: Sequence[Constraint] = CONSTRAINTS,
 ) -> None:
     """Raise SpecError with every violated constraint of one layout."""
-    proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=strategy)
-    if found := violated(proposal, rules):
-        raise SpecError("; ".join(each.message(proposal) for each in found))
+    proposal = Proposal(model=model, cluster=cluster, workload=workload, degrees=layout)
+    if result := violated(proposal, rules):
+        raise SpecError("; ".join(item.message(proposal) for item in result))
 
 
 def legal(
@@ -582,7 +586,7 @@ def legal(
     """
     masks = masks_of(proposal, rules)
     if shape is None:
-        shape = np.broadcast_shapes(*(each.shape for each in masks.values()))
+        shape = np.broadcast_shapes(*(mask.shape for mask in masks.values()))
     mask: Mask = np.ones(shape, dtype=bool)
     for holds in masks.values():
         mask &= holds

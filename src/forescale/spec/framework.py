@@ -139,68 +139,68 @@ class Framework:
         return f"{self.name}@{self.release}"
 
     def applied(
-        self, strategy: Layout, workload: Workload, model: Model, cluster: Cluster
+        self, layout: Layout, workload: Workload, model: Model, cluster: Cluster
     ) -> tuple[Layout, Workload]:
         """Return a layout and a workload as the framework trains them; fields that are not as usual were told."""
         usual = Workload(seq_len=workload.seq_len, global_batch_size=workload.global_batch_size)
-        told = explicit_fields(strategy, Layout()), explicit_fields(workload, usual)
-        words, run = self.completed(*told, model, cluster)
-        return merged(strategy, words), merged(workload, run)
+        explicit = explicit_fields(layout, Layout()), explicit_fields(workload, usual)
+        parts, run = self.completed(*explicit, model, cluster)
+        return merged(layout, parts), merged(workload, run)
 
     def completed(
-        self, strategy: Words, workload: Words, model: Model, cluster: Cluster
+        self, layout: Words, workload: Words, model: Model, cluster: Cluster
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the words of a layout and of a workload with what the framework does where they are silent.
 
         Words of the wrong kind stay as they are, for whoever checks them.
         """
-        given = _table(workload, "precision")
-        types = {**self._types(given, sharded=strategy.get("zero") != 0), **given}
-        recompute = _table(strategy, "recompute")
+        table = _table(workload, "precision")
+        types = {**self._types(table, sharded=layout.get("zero") != 0), **table}
+        recompute = _table(layout, "recompute")
         early = recompute.get("granularity") == "full" and self.stops_early
-        words = {
+        parts = {
             "software": self._software(cluster),
             "kernels": asdict(self._kernels(types)),
             "overlap": asdict(self._overlap(model, types)),
             "recompute": {"stops_early": early} if recompute else asdict(self._recompute(types)),
             "cp_kind": self.cp_kind,
             "cp_balanced": self.cp_balanced,
-            "schedule": self.schedule if _count(strategy, "pp") > 1 else None,
+            "schedule": self.schedule if _count(layout, "pp") > 1 else None,
             "flash_attention": self.flash_attention,
             "allocator": self.allocator,
             "graphs": _on(self.expert_graphs, cluster, self.graphs) if model.is_moe else self.graphs,
             "dispatcher": _on(self.dispatchers, cluster, self.dispatcher)
-            if _count(strategy, "ep") > 1
+            if _count(layout, "ep") > 1
             else self.dispatcher,
             "routing": {"dispatch": self.dispatch if types["compute"] in NARROW else "activations"},
-            "sp": _count(strategy, "tp") > 1 if self.always_sp else None,
-            "etp": _count(strategy, "tp") if self.experts_over_tp and model.is_moe else None,
-            "stage_layers": self.stage_layers(model, _count(strategy, "pp")),
-            "micro_batch_size": self._micro_batch(strategy, workload, cluster),
+            "sp": _count(layout, "tp") > 1 if self.always_sp else None,
+            "etp": _count(layout, "tp") if self.experts_over_tp and model.is_moe else None,
+            "stage_layers": self.stage_layers(model, _count(layout, "pp")),
+            "micro_batch_size": self._micro_batch(layout, workload, cluster),
         }
-        told = {name: value for name, value in words.items() if value is not None}
-        return over(told, strategy), over({"precision": types}, workload)
+        explicit = {name: value for name, value in parts.items() if value is not None}
+        return over(explicit, layout), over({"precision": types}, workload)
 
-    def cannot(self, asked: Asked) -> tuple[str, ...]:
+    def cannot(self, question: Asked) -> tuple[str, ...]:
         """Return what of one layout the framework cannot be told; nothing where its limits are not written down."""
         if (limits := self.limits) is None:
             return ()
-        found = [*self.cannot_compute(asked.workload.precision)]
+        cannot_compute = [*self.cannot_compute(question.workload.precision)]
         for name, unless in TOLD.items():
             known = (*limits.values.get(name, ()), *limits.others.get(name, ()))
-            value = getattr(asked.degrees, name)
+            value = getattr(question.degrees, name)
             usual = value == getattr(Layout(), name)
-            if known and value not in known and not usual and not unless(asked):
-                found.append(_refused(name, value, known))
-        found += self._cannot_replay(asked)
-        broken = (told for name, told in limits.rules.items() if not np.all(RULES[name](asked)))
-        return (*found, *broken)
+            if known and value not in known and not usual and not unless(question):
+                cannot_compute.append(_refused(name, value, known))
+        cannot_compute += self._cannot_replay(question)
+        broken = (rule for name, rule in limits.rules.items() if not np.all(RULES[name](question)))
+        return (*cannot_compute, *broken)
 
-    def _cannot_replay(self, asked: Asked) -> list[str]:
+    def _cannot_replay(self, question: Asked) -> list[str]:
         """Return the recompute that the framework does not have; its writer checks the names of results."""
         assert self.limits is not None
         known = (*self.limits.values.get("recompute", ()), *self.limits.others.get("recompute", ()))
-        value = asked.degrees.recompute
+        value = question.degrees.recompute
         if not known or choice_word(value) in (*map(choice_word, known), OWN_POLICY):
             return []
         return [_refused("recompute", value, known)]
@@ -226,21 +226,23 @@ class Framework:
         sharded
             Whether states are.
         """
-        strategy, workload, model, cluster = question
-        told = workload.precision
-        before = self._typed({"compute": told.compute, "recipe": told.recipe}, model, cluster, sharded=True)
+        layout, workload, model, cluster = question
+        precision = workload.precision
+        before = self._typed(
+            {"compute": precision.compute, "recipe": precision.recipe}, model, cluster, sharded=True
+        )
         after = self._typed(types, model, cluster, sharded=sharded)
         return (
-            _moved(strategy, before[0], after[0]),
-            replace(workload, precision=_moved(told, before[1], after[1])),
+            _moved(layout, before[0], after[0]),
+            replace(workload, precision=_moved(precision, before[1], after[1])),
         )
 
     def _typed(
         self, types: Words, model: Model, cluster: Cluster, *, sharded: bool
     ) -> tuple[Layout, Precision]:
         """Return what the framework alone says under some types."""
-        words, run = self.completed({"zero": int(sharded)}, {"precision": types}, model, cluster)
-        return merged(Layout(), {**words, "zero": 1}), merged(Precision(), run["precision"])
+        parts, run = self.completed({"zero": int(sharded)}, {"precision": types}, model, cluster)
+        return merged(Layout(), {**parts, "zero": 1}), merged(Precision(), run["precision"])
 
     def stage_layers(self, model: Model, pp: int) -> tuple[int, ...] | None:
         """Return the layers of each rank where they go by cost: a rank ends with the layer that passes its share.
@@ -267,16 +269,16 @@ class Framework:
         software = "xla-gpu" if self.software == "xla" and not on_tpu else self.software
         return f"{software}@{self.released}" if self.released else software
 
-    def _types(self, given: Words, *, sharded: bool) -> dict[str, Any]:
+    def _types(self, value: Words, *, sharded: bool) -> dict[str, Any]:
         """Return the types of everything under a compute type; states that are not sharded gather no weights."""
-        compute = given.get("compute", self.compute)
+        compute = value.get("compute", self.compute)
         types = {"compute": compute, "recipe": "none", "moments": self.moments}
         if compute in ("fp32", "tf32"):
             whole = dict.fromkeys(("parameters", "gradients", "activations"), "fp32")
             return {**types, **whole, "master": "none"}
         storage: StorageType = "fp16" if compute == "fp16" else "bf16"
         recipes = {"fp8": self.fp8_recipe, "mxfp8": "mxfp8"}
-        recipe = given.get("recipe", recipes.get(compute, "none"))
+        recipe = value.get("recipe", recipes.get(compute, "none"))
         narrow = sharded and compute in recipes and recipe in self.fp8_parameters
         return {
             **types,
@@ -306,11 +308,11 @@ class Framework:
         early = self.stops_early and self.recompute.granularity == "full"
         return replace(self.recompute, stops_early=early)
 
-    def _micro_batch(self, strategy: Words, workload: Words, cluster: Cluster) -> int | None:
-        pp = _count(strategy, "pp")
+    def _micro_batch(self, layout: Words, workload: Words, cluster: Cluster) -> int | None:
+        pp = _count(layout, "pp")
         count = self.microbatches(pp)
         batch = _count(workload, "global_batch_size")
-        ranks = cluster.num_devices // (pp * _count(strategy, "tp") * _count(strategy, "cp"))
+        ranks = cluster.num_devices // (pp * _count(layout, "tp") * _count(layout, "cp"))
         return count and max(1, batch // (max(1, ranks) * count))
 
 
@@ -385,12 +387,12 @@ def _on(by_device: Mapping[str, S], cluster: Cluster, usual: S) -> S:
 
 def _kv_heads(model: Model) -> int:
     """Return the key/value heads that every softmax attention of a model can be divided by."""
-    found = (layer.attention for layer in model.layer_kinds)
-    return math.gcd(*(each.num_kv_heads for each in found if isinstance(each, FullAttention)))
+    attentions = (layer.attention for layer in model.layer_kinds)
+    return math.gcd(*(item.num_kv_heads for item in attentions if isinstance(item, FullAttention)))
 
 
-def _of(asked: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout, or of many)
-    return np.asarray(getattr(asked.degrees, name))
+def _of(question: Asked, name: str) -> Any:  # noqa: ANN401 (degrees of one layout, or of many)
+    return np.asarray(getattr(question.degrees, name))
 
 
 OWN = ("schedule", "dispatcher")
@@ -407,16 +409,16 @@ def searched(framework: Framework, space: Space, *, limited: bool) -> Space:
     SpecError
         If its limits are asked for and were not written down.
     """
-    held: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
+    values: dict[str, Any] = {"sp": (True,)} if framework.always_sp else {}
     if framework.schedule is not None:
-        held["schedule"] = (framework.schedule,)
+        values["schedule"] = (framework.schedule,)
     if framework.limits is not None:
-        held |= {name: framework.limits.values[name] for name in OWN if name in framework.limits.values}
+        values |= {name: framework.limits.values[name] for name in OWN if name in framework.limits.values}
     if limited:
         limits = _limits(framework)
-        rules = (rule_of(framework.name, name, told) for name, told in limits.rules.items())
-        held |= {**limits.values, "rules": (*space.rules, *rules)}
-    return replace(space, **held)
+        rules = (rule_of(framework.name, name, rule) for name, rule in limits.rules.items())
+        values |= {**limits.values, "rules": (*space.rules, *rules)}
+    return replace(space, **values)
 
 
 def replayed(framework: Framework, space: Space, model: Model) -> Space:
@@ -449,25 +451,25 @@ def check_choice(framework: Framework, name: str, values: tuple[Any, ...]) -> No
 
 def explicit_fields(spec: Any, usual: Any) -> dict[str, Any]:  # noqa: ANN401 (any specification)
     """Return the fields of `spec` that differ from those of `usual`, dataclasses as tables."""
-    found = {}
+    result = {}
     for name in spec.__dataclass_fields__:
         value, other = getattr(spec, name), getattr(usual, name)
         if value != other:
-            found[name] = (
+            result[name] = (
                 explicit_fields(value, other) if type(value) is type(other) and is_dataclass(value) else value
             )
-    return found
+    return result
 
 
-def merged(spec: S, words: Words) -> S:
-    """Return `spec` with the fields that `words` name; tables go into the dataclasses inside, lists become tuples."""
+def merged(spec: S, parts: Words) -> S:
+    """Return `spec` with the fields that `parts` name; tables go into the dataclasses inside, lists become tuples."""
 
     def laid(name: str, value: object) -> object:
         if isinstance(value, Mapping):
             return merged(getattr(spec, name), value)
         return tuple(value) if isinstance(value, list) else value
 
-    return replace(spec, **{name: laid(name, value) for name, value in words.items()})  # type: ignore[type-var]
+    return replace(spec, **{name: laid(name, value) for name, value in parts.items()})  # type: ignore[type-var]
 
 
 def _moved(spec: S, before: S, after: S) -> S:
@@ -476,10 +478,10 @@ def _moved(spec: S, before: S, after: S) -> S:
 
 
 @cache
-def rule_of(framework: str, name: str, told: str) -> Constraint:
+def rule_of(framework: str, name: str, text: str) -> Constraint:
     """Return a rule of a framework's limits, one object for each: spaces that have it are equal."""
     choices = ("recompute",) if name == "partial graphs replay no whole layers" else ()
-    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: told, choices=choices)
+    return Constraint(name=f"{framework}: {name}", holds=RULES[name], message=lambda _: text, choices=choices)
 
 
 def _limits(framework: Framework) -> Limits:
@@ -488,10 +490,10 @@ def _limits(framework: Framework) -> Limits:
     return framework.limits
 
 
-def over(words: Words, given: Words) -> dict[str, Any]:
-    """Return `words` with what is given laid over them, tables within tables included; None gives nothing."""
-    merged = dict(words)
-    for name, value in given.items():
+def over(parts: Words, values: Words) -> dict[str, Any]:
+    """Return `parts` with what is given laid over them, tables within tables included; None gives nothing."""
+    merged = dict(parts)
+    for name, value in values.items():
         below = merged.get(name)
         tables = isinstance(value, Mapping) and isinstance(below, Mapping)
         if value is not None or name not in merged:
@@ -499,14 +501,14 @@ def over(words: Words, given: Words) -> dict[str, Any]:
     return merged
 
 
-def _table(words: Words, name: str) -> Words:
-    """Return a table of `words`; whatever else stands there is left to the checks."""
-    table = words.get(name)
+def _table(parts: Words, name: str) -> Words:
+    """Return a table of `parts`; whatever else stands there is left to the checks."""
+    table = parts.get(name)
     return table if isinstance(table, Mapping) else {}
 
 
-def _count(words: Words, name: str) -> int:
-    value = words.get(name)
+def _count(parts: Words, name: str) -> int:
+    value = parts.get(name)
     return value if type(value) is int and value > 0 else 1
 
 

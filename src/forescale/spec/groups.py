@@ -38,8 +38,8 @@ def violation(schedule: str | None, pp: int, count: int, group: int) -> str:
     if count < pp:
         return f"interleaved 1F1B needs pp {pp} micro-batches or more; num_microbatches is {count}"
     middle = min(max(group, pp), count)
-    some = np.append(np.arange(max(pp, middle - NEAR), min(count, middle + NEAR)), count)
-    fit = some[groups_fit(pp, 2, count, some)]
+    subset = np.append(np.arange(max(pp, middle - NEAR), min(count, middle + NEAR)), count)
+    fit = subset[groups_fit(pp, 2, count, subset)]
     near = f"the nearest that fits is {fit[np.argmin(np.abs(fit - group))]}"
     if not pp <= group <= count:
         return (

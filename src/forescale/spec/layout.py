@@ -57,10 +57,10 @@ CONTEXT_KINDS: Mapping[ContextKind, ContextParallel] = {kind.name: kind for kind
 def near_context(*, cp: Numeric, tp: Numeric, domain: float) -> Numeric:
     """Return the most ranks that divide cp and lie, each with its tp neighbours, in one domain of devices."""
     most = np.maximum(np.floor(domain / np.asarray(tp)), 1.0)
-    found = np.ones(np.broadcast(np.asarray(cp), most).shape)
+    where = np.ones(np.broadcast(np.asarray(cp), most).shape)
     for ranks in range(2, int(np.max(np.minimum(cp, most), initial=1.0)) + 1):
-        found = np.where((np.remainder(cp, ranks) == 0) & (ranks <= most), float(ranks), found)
-    return found if found.ndim else float(found)
+        where = np.where((np.remainder(cp, ranks) == 0) & (ranks <= most), float(ranks), where)
+    return where if where.ndim else float(where)
 
 
 @formula(unit="1", source="Megatron-LM, hierarchical context parallelism: the innermost ranks of the group")
@@ -96,12 +96,12 @@ def halves_evenly(cp: Values, inner: Values) -> Values:
     return (np.asarray(cp) <= inner) | (np.remainder(cp, inner) == 0)
 
 
-def settled(strategy: Layout, domain: int) -> Layout:
+def settled(layout: Layout, domain: int) -> Layout:
     """Return the layout with what it leaves to the cluster: how many neighbours exchange heads."""
-    if strategy.cp_inner is not None or not CONTEXT_KINDS[strategy.cp_kind].halves:
-        return strategy
-    ranks = inner_ranks(cp=strategy.cp, tp=strategy.tp, wanted=None, domain=domain)
-    return replace(strategy, cp_inner=int(ranks))
+    if layout.cp_inner is not None or not CONTEXT_KINDS[layout.cp_kind].halves:
+        return layout
+    ranks = inner_ranks(cp=layout.cp, tp=layout.tp, wanted=None, domain=domain)
+    return replace(layout, cp_inner=int(ranks))
 
 
 Degree: TypeAlias = Devices
@@ -187,8 +187,8 @@ class Recompute(SpecStruct, frozen=True, kw_only=True):
     @property
     def of_towers(self) -> Recompute:
         """What is recomputed of a vision tower's layers."""
-        told = self.takes_all if self.towers is None else self.towers
-        return replace(self, num_layers=None, layer_ids=(), unit=1) if told else Recompute()
+        takes_all = self.takes_all if self.towers is None else self.towers
+        return replace(self, num_layers=None, layer_ids=(), unit=1) if takes_all else Recompute()
 
     @property
     def takes_all(self) -> bool:
@@ -489,8 +489,8 @@ Placement: TypeAlias = tuple[Share, ...]
 
 def check_order(order: Iterable[object]) -> None:
     """Raise if it is no order of all axes."""
-    if sorted(given := list(map(str, order))) != sorted(DEFAULT_AXIS_ORDER):
-        named = ",".join(given) or "none"
+    if sorted(value := list(map(str, order))) != sorted(DEFAULT_AXIS_ORDER):
+        named = ",".join(value) or "none"
         raise SpecError(f"axis_order names each of {', '.join(DEFAULT_AXIS_ORDER)} once; got {named}")
 
 
@@ -581,8 +581,8 @@ class Layout(SpecStruct, frozen=True, kw_only=True):
     @property
     def rank_layers(self) -> tuple[int, ...] | None:
         """Decoder layers of each pipeline rank, where `stage_layers` gives them."""
-        given = self.stage_layers
-        return given and tuple(sum(given[rank :: self.pp]) for rank in range(self.pp))
+        stage_layers = self.stage_layers
+        return stage_layers and tuple(sum(stage_layers[rank :: self.pp]) for rank in range(self.pp))
 
     @property
     def dp(self) -> int:

@@ -246,8 +246,8 @@ def predicting_layer(layers: Sequence[Layer]) -> Layer | None:
 
     The last one may read those that a layer before it picked (GLM-5.2).
     """
-    latent = [each.attention for each in layers if isinstance(each.attention, LatentAttention)]
-    picking = next((each for each in latent if each.indexer is not None), None)
+    latent = [layer.attention for layer in layers if isinstance(layer.attention, LatentAttention)]
+    picking = next((item for item in latent if item.indexer is not None), None)
     if picking is None or layers[-1].attention != replace(picking, indexer=None):
         return None
     return replace(layers[-1], attention=picking)
@@ -305,12 +305,12 @@ class Tiles(SpecStruct, frozen=True, kw_only=True):
         """Return the rows and columns of an image of `size` pixels along each side; a tile has `tile`."""
         if self.fits == "resolution":
             return min(self.grids, key=lambda grid: _waste(grid, size, tile))
-        found, *others = sorted(self.grids, key=lambda grid: grid[0] * grid[1])
+        result, *others = sorted(self.grids, key=lambda grid: grid[0] * grid[1])
         for rows, columns in others:
-            near, nearest = abs(1 - columns / rows), abs(1 - found[1] / found[0])
+            near, nearest = abs(1 - columns / rows), abs(1 - result[1] / result[0])
             if near < nearest or (near == nearest and size**2 > 0.5 * tile**2 * rows * columns):
-                found = (rows, columns)
-        return found
+                result = (rows, columns)
+        return result
 
     def number(self, size: int, tile: int) -> int:
         """Return how many tiles the tower sees of an image."""
@@ -322,7 +322,7 @@ class Tiles(SpecStruct, frozen=True, kw_only=True):
         if not self.rows_end:
             return self.number(size, tile) * side**2
         high, wide = (number * side for number in self.grid(size, tile))
-        high, wide = (each - max(each - other, 0) // 2 * 2 for each, other in ((high, wide), (wide, high)))
+        high, wide = (item - max(item - other, 0) // 2 * 2 for item, other in ((high, wide), (wide, high)))
         ratio = math.sqrt(high * wide / (self.most * side**2)) if self.most else 0.0
         if ratio > SHRUNK:
             high, wide = int(high // ratio), int(wide // ratio)
@@ -478,10 +478,10 @@ class Model(SpecStruct, frozen=True, kw_only=True, dict=True):
         Where only layers with a window have any they are both.
         """
         parts = [layer.attention for layer in self.layer_kinds]
-        full = [each for each in parts if isinstance(each, FullAttention) and each.rotary]
-        near = [each.rope for each in full if each.window]
-        far = [each.rope for each in parts if isinstance(each, LatentAttention)]
-        far += [each.rope for each in full if not each.window]
+        full = [part for part in parts if isinstance(part, FullAttention) and part.rotary]
+        near = [item.rope for item in full if item.window]
+        far = [part.rope for part in parts if isinstance(part, LatentAttention)]
+        far += [item.rope for item in full if not item.window]
         return next(iter([*far, *near]), None), next(iter(near), None)
 
     @cached_property

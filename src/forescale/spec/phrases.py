@@ -9,13 +9,13 @@ from forescale.units import counted
 
 def layout(strategy: Layout) -> str:
     """Return a layout in few words, degrees of 1 left out."""
-    words = [
+    cut = [
         *_cut(strategy),
         f"dp {replicas(strategy)}",
         f"zero {strategy.zero}",
         f"micro_batch_size {strategy.micro_batch_size}",
     ]
-    return " · ".join(filter(None, [*words, variants(strategy)]))
+    return " · ".join(filter(None, [*cut, variants(strategy)]))
 
 
 def degrees(strategy: Layout) -> str:
@@ -38,48 +38,50 @@ def replicas(strategy: Layout) -> str:
 
 def variants(strategy: Layout) -> str:
     """Return recompute and whatever else is not the usual choice."""
-    words = []
+    parts = []
     if strategy.recompute.granularity != "none":
-        words.append(recompute(strategy.recompute))
+        parts.append(recompute(strategy.recompute))
     if strategy.tp_kind == "summa" and strategy.tp * strategy.cp > 1:
-        words.append(summa(strategy))
+        parts.append(summa(strategy))
     if strategy.tp > 1 and not strategy.sp:
-        words.append("no sp")
+        parts.append("no sp")
     if strategy.cp > 1 and strategy.cp_kind != "all_gather":
-        words.append(f"{strategy.cp_kind} cp")
+        parts.append(f"{strategy.cp_kind} cp")
     if strategy.schedule is not None and strategy.pp > 1:
-        words.append(strategy.schedule)
+        parts.append(strategy.schedule)
     if group_of(strategy) is not None:
-        words.append(f"groups of {group_of(strategy)}")
+        parts.append(f"groups of {group_of(strategy)}")
     if strategy.placement is not None or strategy.axis_order != DEFAULT_AXIS_ORDER:
-        words.append(strategy.rank_order)
+        parts.append(strategy.rank_order)
     if strategy.dispatcher != "all_to_all":
-        words.append(strategy.dispatcher)
-    return ", ".join([*words, *routing(strategy.routing), *hosted(strategy)])
+        parts.append(strategy.dispatcher)
+    return ", ".join([*parts, *routing(strategy.routing), *hosted(strategy)])
 
 
 def routing(experts: Routing) -> list[str]:
     """Return how uneven experts are, and what they take at most."""
-    words = [] if experts.imbalance == 1.0 else [f"experts {experts.imbalance:g} × uneven"]
+    parts = [] if experts.imbalance == 1.0 else [f"experts {experts.imbalance:g} × uneven"]
     if experts.capacity_factor is not None:
         padded = ", padded" if experts.pad_to_capacity else ""
-        words.append(f"capacity {experts.capacity_factor:g}{padded}")
-    return words
+        parts.append(f"capacity {experts.capacity_factor:g}{padded}")
+    return parts
 
 
 def hosted(strategy: Layout) -> list[str]:
     """Return what is kept in host memory."""
-    held, words = strategy.offload, []
-    if held.parameters:
-        words.append("states on host")
-    elif held.optimizer:
-        words.append(f"{100.0 * held.optimizer:.0f} % of optimizer on host")
-    if held.activation_layers:
-        some = (
-            "" if held.activation_layers >= ALL_LAYERS else f" of {counted(held.activation_layers, 'layer')}"
+    offload, parts = strategy.offload, []
+    if offload.parameters:
+        parts.append("states on host")
+    elif offload.optimizer:
+        parts.append(f"{100.0 * offload.optimizer:.0f} % of optimizer on host")
+    if offload.activation_layers:
+        text = (
+            ""
+            if offload.activation_layers >= ALL_LAYERS
+            else f" of {counted(offload.activation_layers, 'layer')}"
         )
-        words.append(f"activations{some} on host")
-    return words
+        parts.append(f"activations{text} on host")
+    return parts
 
 
 def summa(strategy: Layout) -> str:

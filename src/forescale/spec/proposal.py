@@ -56,13 +56,13 @@ class ManyLayouts:
 
 def violated(proposal: Proposal, rules: Sequence[Constraint]) -> list[Constraint]:
     """Return the rules that one layout breaks."""
-    return [each for each in rules if each.applies(proposal) and not _everywhere(each.holds(proposal))]
+    return [rule for rule in rules if rule.applies(proposal) and not _everywhere(rule.holds(proposal))]
 
 
 def masks_of(proposal: Proposal, rules: Sequence[Constraint]) -> dict[str, Mask]:
     """Return where each rule holds, by its name, in the shape of what it depends on."""
     return {
-        each.name: np.asarray(each.holds(proposal), dtype=bool) for each in rules if each.applies(proposal)
+        rule.name: np.asarray(rule.holds(proposal), dtype=bool) for rule in rules if rule.applies(proposal)
     }
 
 

@@ -77,8 +77,8 @@ class Rope(SpecStruct, frozen=True, kw_only=True):
         if self.scaling != "yarn" or self.factor <= 1:
             return 1.0
         weights = (self.mscale, self.mscale_all_dim)
-        own, of_products = (0.1 * weight * math.log(self.factor) + 1 for weight in weights)
-        return own / of_products
+        local, of_products = (0.1 * weight * math.log(self.factor) + 1 for weight in weights)
+        return local / of_products
 
 
 PLAIN_ROPE: Final = Rope(base=10_000.0)

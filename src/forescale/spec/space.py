@@ -112,8 +112,8 @@ class Space(SpecStruct, frozen=True, kw_only=True):
         for name in values:
             if name not in NAMES:
                 raise UnknownKeyError(name, "the search space", NAMES)
-        held: dict[str, Any] = {name: (value,) for name, value in values.items()}
-        return replace(self, **held)
+        kept: dict[str, Any] = {name: (value,) for name, value in values.items()}
+        return replace(self, **kept)
 
 
 def default_recompute(model: Model) -> tuple[Recompute, ...]:

@@ -27,10 +27,10 @@ def summa_refusal(model: Model) -> str | None:
             model.embedding_size and model.embedding_size != model.hidden_size
         ),
     }
-    found = [reason for reason, applies in reasons.items() if applies]
-    if not found:
+    result = [reason for reason, applies in reasons.items() if applies]
+    if not result:
         return None
-    return f"tp_kind summa lays out dense models with full attention; {model.name} has {' and '.join(found)}"
+    return f"tp_kind summa lays out dense models with full attention; {model.name} has {' and '.join(result)}"
 
 
 def ffn_widths(model: Model) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def ffn_widths(model: Model) -> tuple[int, ...]:
 def inner_widths(model: Model) -> tuple[int, ...]:
     """Return the widths that matrices contract over: what SUMMA cuts into panels."""
     full = [kind.attention for kind in model.layer_kinds if isinstance(kind.attention, FullAttention)]
-    widths = [model.hidden_size, *ffn_widths(model), *(each.num_heads * each.head_dim for each in full)]
+    widths = [model.hidden_size, *ffn_widths(model), *(item.num_heads * item.head_dim for item in full)]
     if model.patches is not None:
         widths.append(model.patches.patch_elements)
     return tuple(dict.fromkeys(widths))

@@ -160,10 +160,10 @@ class Trainable(SpecStruct, frozen=True, kw_only=True):
         if not self.lora_rank:
             usual = Trainable.__dataclass_fields__
             names = ("lora_targets", "lora_experts", "lora_dropout", "whole")
-            given = [name for name in names if getattr(self, name) != usual[name].default]
-            if given:
+            value = [name for name in names if getattr(self, name) != usual[name].default]
+            if value:
                 raise SpecError(
-                    f"trainable: {' and '.join(given)} say something of adapters; give lora_rank as well"
+                    f"trainable: {' and '.join(value)} say something of adapters; give lora_rank as well"
                 )
         elif self.frozen:
             raise SpecError(

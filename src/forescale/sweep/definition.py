@@ -119,16 +119,16 @@ class Axes(Struct, frozen=True, kw_only=True):
         """Return all points; samples vary fastest, then the last grid, cases slowest."""
         samples = self._samples()
         choices = [[(axis.parameter, value) for value in axis.values] for axis in self.grid]
-        found: list[Point] = []
+        points: list[Point] = []
         for case in self.cases or (None,):
-            for chosen in product(*choices):
+            for selected in product(*choices):
                 for sample in samples:
                     named = () if case is None else (case.name,)
-                    shown = (*named, *(in_column(value) for _, value in (*chosen, *sample)))
-                    settings = (*(case.settings if case else ()), *chosen, *sample)
+                    shown = (*named, *(in_column(value) for _, value in (*selected, *sample)))
+                    settings = (*(case.settings if case else ()), *selected, *sample)
                     ordered = tuple(sorted(settings, key=lambda item: item[0].phase))
-                    found.append(Point(index=len(found), settings=ordered, shown=shown))
-        return tuple(found)
+                    points.append(Point(index=len(points), settings=ordered, shown=shown))
+        return tuple(points)
 
     def _samples(self) -> list[tuple[Assignment, ...]]:
         if not self.ranges:
@@ -215,8 +215,8 @@ class Sweep:
     def __post_init__(self) -> None:
         """Build the question of every point."""
         known: dict[str, Space] = {}
-        asked = tuple(self._asked(point, known) for point in self.axes.points())
-        object.__setattr__(self, "asked", asked)
+        points = tuple(self._asked(point, known) for point in self.axes.points())
+        object.__setattr__(self, "asked", points)
 
     def _asked(self, point: Point, known: dict[str, Space]) -> Asked:
         try:
@@ -254,11 +254,11 @@ class Sweep:
         )
 
 
-def fingerprint(asked: tuple[Asked, ...]) -> str:
+def fingerprint(askeds: tuple[Asked, ...]) -> str:
     """Return a digest of all questions, specifications included, and of the version that answers them."""
     digest = hashlib.sha256(__version__.encode())
     models: dict[int, bytes] = {}
-    for one in asked:
+    for one in askeds:
         digest.update(repr((one.index, one.shown, one.problem)).encode())
         if (question := one.question) is not None:
             digest.update(models.setdefault(id(question.model), repr(question.model).encode()))
@@ -301,7 +301,7 @@ def factor_of(value: object) -> Factor | None:
     return None if match is None else Factor(by=float(match[1]))
 
 
-def value_of(parameter: Parameter, given: object, *, where: str) -> Value:
+def value_of(parameter: Parameter, value: object, *, where: str) -> Value:
     """Return one value of a parameter.
 
     Raises
@@ -309,34 +309,36 @@ def value_of(parameter: Parameter, given: object, *, where: str) -> Value:
     SpecError
         If the parameter cannot have it; the message says what it can.
     """
-    factor = factor_of(given) if parameter.takes_factors else None
+    factor = factor_of(value) if parameter.takes_factors else None
     if factor is not None:
         if factor.by <= 0.0:
-            raise SpecError(f"{where}: {parameter.name} = {given!r}: a factor must be greater than 0")
+            raise SpecError(f"{where}: {parameter.name} = {value!r}: a factor must be greater than 0")
         return factor
     if not parameter.takes_values:
         raise SpecError(
-            f"{where}: {parameter.name} takes factors such as 'x2'; got {given!r} (one type has a value: flops.bf16)"
+            f"{where}: {parameter.name} takes factors such as 'x2'; got {value!r} (one type has a value: flops.bf16)"
         )
     if parameter.kind == "text":
-        return _word(parameter, given, where)
-    if isinstance(given, str) and parameter.dimension is not None:
+        return _word(parameter, value, where)
+    if isinstance(value, str) and parameter.dimension is not None:
         try:
-            given = parse(given, parameter.dimension)
+            value = parse(value, parameter.dimension)
         except SpecError as error:
             raise SpecError(f"{where}: {parameter.name}: {error}; or a factor such as 'x2'") from error
-    number = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     if number is None or (parameter.kind == "whole" and not number.is_integer()):
-        wanted = "a whole number" if parameter.kind == "whole" else "a number"
-        raise SpecError(f"{where}: {parameter.name} must be {wanted} or a factor such as 'x2', got {given!r}")
+        requested = "a whole number" if parameter.kind == "whole" else "a number"
+        raise SpecError(
+            f"{where}: {parameter.name} must be {requested} or a factor such as 'x2', got {value!r}"
+        )
     return int(number) if parameter.kind == "whole" else number
 
 
-def axis_of(parameter: Parameter, given: object, *, where: str) -> Axis | Range:
-    """Return what `given` makes of a parameter: a list is a grid, a table a range, anything else one value."""
-    if isinstance(given, Mapping):
-        return _range(parameter, given, where)
-    listed = given if isinstance(given, list | tuple) else [given]
+def axis_of(parameter: Parameter, raw: object, *, where: str) -> Axis | Range:
+    """Return what `raw` makes of a parameter: a list is a grid, a table a range, anything else one value."""
+    if isinstance(raw, Mapping):
+        return _range(parameter, raw, where)
+    listed = raw if isinstance(raw, list | tuple) else [raw]
     values = tuple(value_of(parameter, item, where=where) for item in listed)
     if not values:
         raise SpecError(f"{where}: {parameter.name} has no values")
@@ -348,44 +350,44 @@ def axis_of(parameter: Parameter, given: object, *, where: str) -> Axis | Range:
     return Axis(parameter=parameter, values=values)
 
 
-def _word(parameter: Parameter, given: object, where: str) -> Value:
-    if parameter.name.startswith("space.") and isinstance(given, list | tuple) and given:
-        return words_of(given)
-    if not isinstance(given, str | int | bool):
-        raise SpecError(f"{where}: {parameter.name} must be one word or number, got {given!r}")
-    return given
+def _word(parameter: Parameter, value: object, where: str) -> Value:
+    if parameter.name.startswith("space.") and isinstance(value, list | tuple) and value:
+        return words_of(value)
+    if not isinstance(value, str | int | bool):
+        raise SpecError(f"{where}: {parameter.name} must be one word or number, got {value!r}")
+    return value
 
 
-def words_of(given: object) -> tuple[str, ...]:
+def words_of(value: object) -> tuple[str, ...]:
     """Return one or several values of a dimension of the search as words."""
-    listed = given if isinstance(given, list | tuple) else [given]
+    listed = value if isinstance(value, list | tuple) else [value]
     return tuple(str(item).lower() if isinstance(item, bool) else str(item) for item in listed)
 
 
-def _range(parameter: Parameter, given: Mapping[str, Any], where: str) -> Axis | Range:
-    for key in given:
+def _range(parameter: Parameter, values: Mapping[str, Any], where: str) -> Axis | Range:
+    for key in values:
         if key not in RANGE_KEYS:
             raise UnknownKeyError(key, f"{where}, {parameter.name}", RANGE_KEYS)
     if parameter.kind == "text":
         raise SpecError(f"{where}: {parameter.name} has no range; list its values")
-    missing = [key for key in ("from", "to") if key not in given]
+    missing = [key for key in ("from", "to") if key not in values]
     if missing:
         raise SpecError(f"{where}: the range of {parameter.name} needs {' and '.join(missing)}")
-    low, high = (value_of(parameter, given[key], where=where) for key in ("from", "to"))
+    low, high = (value_of(parameter, values[key], where=where) for key in ("from", "to"))
     if isinstance(low, Factor) != isinstance(high, Factor):
         raise SpecError(f"{where}: {parameter.name} goes from a value to a factor; give two of one kind")
-    return _built(parameter, given, _plain_number(low), _plain_number(high), isinstance(low, Factor), where)
+    return _built(parameter, values, _plain_number(low), _plain_number(high), isinstance(low, Factor), where)
 
 
 def _built(
-    parameter: Parameter, given: Mapping[str, Any], low: float, high: float, factors: bool, where: str
+    parameter: Parameter, values: Mapping[str, Any], low: float, high: float, factors: bool, where: str
 ) -> Axis | Range:
-    scale, multiple, steps = given.get("scale", "log"), given.get("multiple", 1), given.get("steps")
+    scale, multiple, steps = values.get("scale", "log"), values.get("multiple", 1), values.get("steps")
     problem = None
     if scale not in ("log", "linear"):
         problem = f"scale must be log or linear, got {scale!r}"
     elif not low < high:
-        problem = f"from must be less than to, got {given['from']!r} and {given['to']!r}"
+        problem = f"from must be less than to, got {values['from']!r} and {values['to']!r}"
     elif scale == "log" and low <= 0.0:
         problem = "a logarithmic range starts above 0; say scale = 'linear'"
     elif type(multiple) is not int or multiple < 1:
@@ -396,13 +398,13 @@ def _built(
         problem = f"steps must be a whole number from 2 to {POINTS:,}, got {steps!r}"
     if problem is not None:
         raise SpecError(f"{where}, {parameter.name}: {problem}")
-    found = Range(
+    result = Range(
         parameter=parameter, low=low, high=high, factors=factors, log=scale == "log", multiple=multiple
     )
-    return found if steps is None else Axis(parameter=parameter, values=found.spread(steps))
+    return result if steps is None else Axis(parameter=parameter, values=result.spread(steps))
 
 
 def _plain_number(value: Value) -> float:
-    found = value.by if isinstance(value, Factor) else value
-    assert isinstance(found, int | float)
-    return float(found)
+    by = value.by if isinstance(value, Factor) else value
+    assert isinstance(by, int | float)
+    return float(by)

@@ -85,17 +85,17 @@ class Ray(Struct, frozen=True, kw_only=True):
                 busy.extend(task.remote(__version__, question, names) for question in next_ones)
                 if not busy:
                     return
-                found, busy = ray.wait(busy, num_returns=1)
-                yield _got(ray, found[0])
+                result, busy = ray.wait(busy, num_returns=1)
+                yield _got(ray, result[0])
         finally:
             ray.shutdown()
 
 
-def answer_at(version: str, asked: Asked, names: tuple[str, ...]) -> Row:
+def answer_at(version: str, question: Asked, names: tuple[str, ...]) -> Row:
     """Return the row of one point, on a node that may have another version installed."""
     if version != __version__:
         raise ForescaleError(f"this node has forescale {__version__}")
-    return answer(asked, names)
+    return answer(question, names)
 
 
 def available_cores() -> int:
@@ -136,8 +136,8 @@ def _in_flight(
     with _undisturbed():
         busy = {submit(question) for question in islice(questions, most)}
     while busy:
-        found, busy = wait(busy, return_when=FIRST_COMPLETED)
-        for future in found:
+        result, busy = wait(busy, return_when=FIRST_COMPLETED)
+        for future in result:
             yield future.result()
         busy |= {submit(question) for question in islice(questions, most - len(busy))}
 
@@ -151,8 +151,8 @@ def _connected(address: str, jobs: int | None) -> Any:  # noqa: ANN401 (a module
             "--executor ray needs Ray; install it with pip install 'forescale[sweep]'"
         ) from error
     try:
-        own = jobs if address == "local" else None
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=own)
+        local = jobs if address == "local" else None
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ForescaleError(
@@ -214,8 +214,8 @@ def run(
         tell(len(rows), len(sweep.asked))
         left = [question for question in sweep.asked if question.index not in rows]
         if left:
-            for found in (executor or Local()).answers(left, sweep.axes.names):
-                row = table_row(found, known)
+            for result in (executor or Local()).answers(left, sweep.axes.names):
+                row = table_row(result, known)
                 store.keep(row)
                 rows[row["index"]] = row
                 tell(len(rows), len(sweep.asked))

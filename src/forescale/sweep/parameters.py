@@ -56,8 +56,8 @@ class Draft:
 
     def copy(self) -> Draft:
         """Return a draft whose tables are its own."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Draft(**{**own, **{name: deepcopy(own[name]) for name in TABLES}})
+        local = {item.name: getattr(self, item.name) for item in fields(self)}
+        return Draft(**{**local, **{name: deepcopy(local[name]) for name in TABLES}})
 
     def place(self, cluster: Cluster) -> None:
         """Ask the question of another cluster."""
@@ -65,10 +65,10 @@ class Draft:
 
     def at(self, path: Path) -> Any:  # noqa: ANN401 (whatever a specification holds)
         """Return the value at `path`, None where nothing was given."""
-        found: Any = self._table(path[0])
+        value: Any = self._table(path[0])
         for key in path[1:]:
-            found = found.get(key) if isinstance(found, dict) else None if found is None else found[key]
-        return found
+            value = value.get(key) if isinstance(value, dict) else None if value is None else value[key]
+        return value
 
     def put(self, path: Path, value: object) -> None:
         """Set the value at `path`."""
@@ -80,8 +80,8 @@ class Draft:
         place[path[-1]] = value
 
     def _table(self, name: str | int) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(self, str(name))
-        return found
+        values: dict[str, Any] = getattr(self, str(name))
+        return values
 
 
 TABLES = ("cluster", "workload", "operations")
@@ -132,7 +132,7 @@ def parameter(name: str, tiers: Iterable[str], *, where: str) -> Parameter:
 
 def parameters(tiers: Iterable[str] = ()) -> dict[str, Parameter]:
     """Return everything that may be varied, by name."""
-    found = {
+    result = {
         MODEL: Parameter(name=MODEL, phase=0, kind="text", apply=_read_before),
         CLUSTER: Parameter(name=CLUSTER, phase=0, kind="text", apply=_read_before),
         DEVICES: Parameter(name=DEVICES, phase=1, kind="whole", apply=_set_devices),
@@ -140,14 +140,14 @@ def parameters(tiers: Iterable[str] = ()) -> dict[str, Parameter]:
         SCALING: Parameter(name=SCALING, phase=1, kind="text", apply=_set_scaling),
     }
     for name, (paths, kind, dimension, phase) in _short_names().items():
-        found[name] = _changing(name, paths, kind, dimension, phase)
+        result[name] = _changing(name, paths, kind, dimension, phase)
     for name, (path, kind, dimension) in _places(tiers).items():
         phase = 3 if path[0] == "cluster" else 2
-        found[name] = _changing(name, partial(_own, path), kind, dimension, phase)
+        result[name] = _changing(name, partial(_own, path), kind, dimension, phase)
     for name in NAMES:
         hold = partial(_hold, name)
-        found[f"space.{name}"] = Parameter(name=f"space.{name}", phase=4, kind="text", apply=hold)
-    return found
+        result[f"space.{name}"] = Parameter(name=f"space.{name}", phase=4, kind="text", apply=hold)
+    return result
 
 
 def scale_up_tier(tiers: Iterable[Mapping[str, Any]], devices_per_node: int) -> int:
@@ -195,12 +195,12 @@ _LONG_NAMES = (
 
 def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
     """Return the place of every plain field of a question: path, kind and dimension by dotted name."""
-    found: dict[str, tuple[Path, Kind, str | None]] = {}
+    paths: dict[str, tuple[Path, Kind, str | None]] = {}
 
     def add(prefix: str, path: Path, owner: type, dimensions: Mapping[str, str], skipped: set[str]) -> None:
         for name, kind in _kinds(owner).items():
             if name not in skipped:
-                found[f"{prefix}.{name}"] = ((*path, name), kind, dimensions.get(name))
+                paths[f"{prefix}.{name}"] = ((*path, name), kind, dimensions.get(name))
 
     rates = {item.name: "FLOP/s" for item in fields(MatrixRates)}
     add("flops", ("cluster", "device", "matrix_flops"), MatrixRates, rates, set())
@@ -214,28 +214,28 @@ def _places(tiers: Iterable[str]) -> dict[str, tuple[Path, Kind, str | None]]:
     add("cluster", ("cluster",), Cluster, {}, {"name", "device", "num_devices", "tiers", "source"})
     for tier in tiers:
         add(f"cluster.tiers.{tier}", ("cluster", "tiers", tier), Tier, TIER_DIMENSIONS, {"name"})
-        own, delays = f"cluster.tiers.{tier}.parameters", dict.fromkeys(_DELAYS, "second")
-        add(own, ("cluster", "tiers", tier, "parameters"), LinkParameters, delays, set())
+        text, delays = f"cluster.tiers.{tier}.parameters", dict.fromkeys(_DELAYS, "second")
+        add(text, ("cluster", "tiers", tier, "parameters"), LinkParameters, delays, set())
     lengths = dict.fromkeys(("seq_len", "document_len"), "length")
     add("workload", ("workload",), Workload, {"tokens": "token", **lengths}, {"precision"})
     add("workload.outer", ("workload", "outer"), Outer, {}, set())
     add("precision", ("workload", "precision"), Precision, {}, set())
-    found["operations.failures"] = (("operations", "failures"), "text", None)
+    paths["operations.failures"] = (("operations", "failures"), "text", None)
     add("operations", ("operations",), Operations, SPANS, {"failures"})
     saved = ("operations", "checkpointing")
     add("operations.checkpointing", saved, Checkpointing, SAVING_DIMENSIONS, set())
-    return found
+    return paths
 
 
 def _kinds(owner: type) -> dict[str, Kind]:
     """Return what kind of value each plain field of a specification holds, read from its annotations."""
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for name, hint in get_type_hints(owner).items():
         parts = set(get_args(hint) or (hint,))
         if not all(part in _PLAIN or isinstance(part, str) or get_origin(part) is Literal for part in parts):
             continue
-        found[name] = "whole" if int in parts else "number" if float in parts else "text"
-    return found
+        kinds[name] = "whole" if int in parts else "number" if float in parts else "text"
+    return kinds
 
 
 def _read_before(_: Draft, value: Value) -> None:
@@ -259,21 +259,21 @@ def _set_scaling(draft: Draft, value: Value) -> None:
 
 
 def _hold(dimension: str, draft: Draft, value: Value) -> None:
-    words = value if isinstance(value, tuple) else (str(value).lower(),)
-    draft.held = {**draft.held, dimension: words}
+    parts = value if isinstance(value, tuple) else (str(value).lower(),)
+    draft.held = {**draft.held, dimension: parts}
 
 
 def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
     """Set the first of `paths` and keep the others in proportion to it; a factor scales them all."""
-    found = paths(draft)
+    result = paths(draft)
     if not isinstance(value, Factor):
-        first = draft.at(found[0])
-        draft.put(found[0], value)
-        if len(found) == 1:
+        first = draft.at(result[0])
+        draft.put(result[0], value)
+        if len(result) == 1:
             return
         assert isinstance(value, int | float)
-        value, found = Factor(by=value / first), found[1:]
-    for path in found:
+        value, result = Factor(by=value / first), result[1:]
+    for path in result:
         have = draft.at(path)
         if not have:
             raise SpecError(
@@ -334,12 +334,12 @@ def _tiers(name: str, keys: tuple[str, ...], *, outer: bool) -> Paths:
         tiers = draft.cluster["tiers"]
         last = scale_up_tier(tiers, draft.cluster["devices_per_node"])
         last -= 0 if tiers[last]["size"] else 1
-        chosen = range(last + 1, len(tiers)) if outer else range(last, -1, -1)
-        if not chosen:
+        selected = range(last + 1, len(tiers)) if outer else range(last, -1, -1)
+        if not selected:
             kind = "network beyond its scale-up domain" if outer else "scale-up domain"
             raise SpecError(f"{name}: {draft.cluster['name']} has no {kind}")
         return tuple(
-            ("cluster", "tiers", index, key) for index in chosen for key in keys if tiers[index][key]
+            ("cluster", "tiers", index, key) for index in selected for key in keys if tiers[index][key]
         )
 
     return paths

@@ -33,8 +33,8 @@ _SHARES = frozenset(
 def title(name: str) -> str:
     """Return a column's name for people."""
     plain = name.removeprefix(VARIED)
-    said = FIXED[plain].title if plain in FIXED else ""
-    return said or (plain if "." in plain else plain.replace("_", " "))
+    message = FIXED[plain].title if plain in FIXED else ""
+    return message or (plain if "." in plain else plain.replace("_", " "))
 
 
 def unit_of(sweep: Sweep, name: str) -> Unit:
@@ -138,20 +138,20 @@ def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Picture, ...]:
     SpecError
         If one is asked of parameters that cannot be drawn so.
     """
-    found: list[Picture] = []
+    pictures: list[Picture] = []
     for plot in plots:
         for name, chart in _CHARTS[plot.kind](result, plot):
-            found.append(Picture(f"{len(found) + 1:02d}-{name}", chart))
-    return tuple(found)
+            pictures.append(Picture(f"{len(pictures) + 1:02d}-{name}", chart))
+    return tuple(pictures)
 
 
 def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
     """Return the pictures that suit what is varied: scaling over devices, a map of two grids, else lines."""
     axes = result.sweep.axes
     metric = result.metric
-    found = []
+    results_found = []
     if {DEVICES, NODES} & set(axes.names):
-        found.append(Plot(kind="scaling", by=_apart(result)))
+        results_found.append(Plot(kind="scaling", by=_apart(result)))
     numbers = [
         axis.name
         for axis in axes.grid
@@ -160,21 +160,21 @@ def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
         and axis.name not in (DEVICES, NODES)
     ]
     if len(numbers) >= 2:
-        found += [Plot(kind="map", x=numbers[0], y=other, value=metric) for other in numbers[1:3]]
+        results_found += [Plot(kind="map", x=numbers[0], y=other, value=metric) for other in numbers[1:3]]
     elif numbers:
         by = _apart(result, numbers[0]) or (DEVICES if DEVICES in axes.names else None)
-        found.append(Plot(kind="line", x=numbers[0], y=metric, by=by))
-    found += [Plot(kind="line", x=item.name, y=metric, by=_apart(result)) for item in axes.ranges[:4]]
-    if not found:
-        found.append(Plot(kind="bars", x=axes.names[0]))
-    return tuple(found)
+        results_found.append(Plot(kind="line", x=numbers[0], y=metric, by=by))
+    results_found += [Plot(kind="line", x=item.name, y=metric, by=_apart(result)) for item in axes.ranges[:4]]
+    if not results_found:
+        results_found.append(Plot(kind="bars", x=axes.names[0]))
+    return tuple(results_found)
 
 
 def _apart(result: SweepResult, *taken: str) -> str | None:
     """Return what lines are best told apart by: the first of what is varied in words."""
     axes = result.sweep.axes
-    words = [SCALING, CASE, *(axis.name for axis in axes.grid if axis.parameter.kind == "text")]
-    known = [name for name in words if name in axes.names and name not in taken]
+    names = [SCALING, CASE, *(axis.name for axis in axes.grid if axis.parameter.kind == "text")]
+    known = [name for name in names if name in axes.names and name not in taken]
     return next((name for name in known if 1 < len(set(result.column(name))) <= MOST_LINES), None)
 
 
@@ -190,13 +190,13 @@ def _scaling(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
     for colour, (name, rows) in enumerate(series.items()):
         first = rows[0]
         label = name or "best layouts"
-        each = first["tokens_per_s"] / first["num_devices"]
+        item = first["tokens_per_s"] / first["num_devices"]
         dots = [Dot(x=row["num_devices"], y=row["tokens_per_s"], remark=_remark(result, row)) for row in rows]
         share = [
-            Dot(x=dot.x, y=dot.y / (dot.x * each), remark=f"{dot.y / (dot.x * each):.1%} · {dot.remark}")
+            Dot(x=dot.x, y=dot.y / (dot.x * item), remark=f"{dot.y / (dot.x * item):.1%} · {dot.remark}")
             for dot in dots
         ]
-        without = tuple(Dot(x=row["num_devices"], y=each * row["num_devices"]) for row in rows)
+        without = tuple(Dot(x=row["num_devices"], y=item * row["num_devices"]) for row in rows)
         ideal.append(Line(name=f"{label}, ideal", dots=without, colour=colour, ideal=True))
         real.append(Line(name=label, dots=tuple(dots), colour=colour))
         kept.append(Line(name=label, dots=tuple(share), colour=colour))
@@ -220,28 +220,32 @@ def _line(result: SweepResult, plot: Plot) -> list[tuple[str, LineChart]]:
     assert plot.y is not None
     sampled = any(item.name == plot.x for item in result.sweep.axes.ranges)
     series = _series(result, plot.x, plot.by, plot.y, every=sampled)
-    rows = [row for found in series.values() for row in found]
+    rows = [row for item in series.values() for row in item]
     if not rows:
         return []
     place, height = result.place(plot.x), result.place(plot.y)
-    words = [value for value in dict.fromkeys(result.column(plot.x)) if isinstance(value, str)]
+    column = [value for value in dict.fromkeys(result.column(plot.x)) if isinstance(value, str)]
     unit, tall = unit_of(result.sweep, plot.x), unit_of(result.sweep, plot.y)
-    x = word_axis(title(plot.x), words) if words else _number_axis(plot.x, [row[place] for row in rows], unit)
+    x = (
+        word_axis(title(plot.x), column)
+        if column
+        else _number_axis(plot.x, [row[place] for row in rows], unit)
+    )
     drawn = [
         Line(
             name=name or title(plot.y),
             dots=tuple(
                 Dot(
-                    x=float(words.index(row[place]) if words else row[place]),
+                    x=float(column.index(row[place]) if column else row[place]),
                     y=float(row[height]),
                     remark=f"{say(row[place], unit)}: {say(row[height], tall)} · {_remark(result, row)}",
                 )
-                for row in found
+                for row in item
             ),
             colour=colour,
-            joined=not (sampled or words),
+            joined=not (sampled or column),
         )
-        for colour, (name, found) in enumerate(series.items())
+        for colour, (name, item) in enumerate(series.items())
     ]
     heights = [dot.y for line in drawn for dot in line.dots]
     zero = 0.0 <= min(heights) < FROM_ZERO * max(heights)
@@ -268,7 +272,7 @@ def _bars(result: SweepResult, plot: Plot) -> list[tuple[str, BarChart]]:
         bars=tuple(
             Bar(
                 label=label,
-                values={part: _seconds(row, own) / scale for part, own in PARTS.items()},
+                values={part: _seconds(row, item) / scale for part, item in PARTS.items()},
                 remark=f"MFU {row['mfu']:.1%}",
             )
             for label, row in best
@@ -292,9 +296,9 @@ def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
     cells = []
     for high, wide in product(up, across):
         best = result.best(by, [row for row in result.rows if row[px] == wide and row[py] == high])
-        found = None if best is None else best[pv]
+        results_found = None if best is None else best[pv]
         remark = "nothing fits" if best is None else _remark(result, best)
-        cells.append(Cell(value=None if found is None else float(found), remark=remark))
+        cells.append(Cell(value=None if results_found is None else float(results_found), remark=remark))
     grid = tuple(tuple(cells[start : start + len(across)]) for start in range(0, len(cells), len(across)))
     unit = unit_of(result.sweep, value)
     numeric = not any(isinstance(item, str) for item in (*across, *up))
@@ -320,17 +324,17 @@ def _map(result: SweepResult, plot: Plot) -> list[tuple[str, HeatMap]]:
 
 def _values(result: SweepResult, name: str) -> list[Any]:
     """Return the values of one side of a map: numbers ascending, words as they come."""
-    found = [value for value in dict.fromkeys(result.column(name)) if value is not None]
-    if len(found) > MOST_CELLS:
+    column = [value for value in dict.fromkeys(result.column(name)) if value is not None]
+    if len(column) > MOST_CELLS:
         raise SpecError(
-            f"a map over {name} would have {counted(len(found), 'value')}; give it steps, or draw a line over it"
+            f"a map over {name} would have {counted(len(column), 'value')}; give it steps, or draw a line over it"
         )
-    return found if any(isinstance(value, str) for value in found) else sorted(found)
+    return column if any(isinstance(value, str) for value in column) else sorted(column)
 
 
 def _levels(cells: Sequence[Cell]) -> tuple[float, ...]:
-    found = [cell.value for cell in cells if cell.value is not None]
-    low, high = min(found, default=0.0), max(found, default=0.0)
+    result = [cell.value for cell in cells if cell.value is not None]
+    low, high = min(result, default=0.0), max(result, default=0.0)
     if high <= low:
         return ()
     step = round_step(high - low, LEVELS)
@@ -351,13 +355,13 @@ def _series(
         if row[across] is not None and row[height] is not None:
             name = "" if apart is None else say(row[apart], unit)
             grouped.setdefault(name, {}).setdefault(row[across], []).append(row)
-    found: dict[str, list[Row]] = {}
+    results_found: dict[str, list[Row]] = {}
     for name, columns in grouped.items():
         best = [rows if every else [result.best(metric, rows)] for rows in columns.values()]
         kept = [row for rows in best for row in rows if row is not None]
-        words = any(isinstance(row[across], str) for row in kept)
-        found[name] = kept if words else sorted(kept, key=lambda row: row[across])
-    return dict(sorted(found.items(), key=lambda item: _order(result, by, item[0])))
+        parts = any(isinstance(row[across], str) for row in kept)
+        results_found[name] = kept if parts else sorted(kept, key=lambda row: row[across])
+    return dict(sorted(results_found.items(), key=lambda item: _order(result, by, item[0])))
 
 
 def _order(result: SweepResult, by: str | None, name: str) -> int:
@@ -466,6 +470,4 @@ def _best_table(result: SweepResult, axis: str) -> str:
         shown = none if best is None else [say(best[name], unit_of(result.sweep, name)) for name in columns]
         rows.append([say(value, unit_of(result.sweep, axis)), *shown])
     name = f"Best by {title(axis)}"
-    return (
-        f"<h2>{xml(name)}</h2>{table(name, [title(each) for each in (axis, *columns)], rows, crowded=True)}"
-    )
+    return f"<h2>{xml(name)}</h2>{table(name, [title(column) for column in (axis, *columns)], rows, crowded=True)}"

@@ -98,8 +98,8 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a table, empty where it is not given."""
-        found: Mapping[str, Any] = self.values.get(name, {})
-        return found
+        values: Mapping[str, Any] = self.values.get(name, {})
+        return values
 
     def tables(self, name: str) -> list[Mapping[str, Any]]:
         """Return the tables of a list, in order."""
@@ -150,9 +150,9 @@ def read_base(source: Source, axes: Axes) -> tuple[Draft, Costs]:
     if SCALING in source.values:
         scaling, value = _setting(source, SCALING, source.values[SCALING], (SCALING,))
         source.load(lambda: scaling.apply(draft, value), (SCALING,))
-    draft.held = {name: words_of(given) for name, given in source.section("space").items()}
-    for name, words in draft.held.items():
-        held_space(Space(), {name: words}, base.model, where=f"{source.at('space', name)}, space")
+    draft.held = {name: words_of(item) for name, item in source.section("space").items()}
+    for name, item in draft.held.items():
+        held_space(Space(), {name: item}, base.model, where=f"{source.at('space', name)}, space")
     return draft, base.costs
 
 
@@ -169,27 +169,27 @@ def read_price(source: Source) -> tuple[Assignment, ...]:
 
 def read_objective(source: Source) -> Objective:
     """Return what a search minimises."""
-    given = source.section("search").get("objective", "step_time")
-    if given not in ("step_time", "peak_memory"):
+    objective = source.section("search").get("objective", "step_time")
+    if objective not in ("step_time", "peak_memory"):
         where = source.at("search", "objective")
-        raise SpecError(f"{where}: objective must be step_time or peak_memory, got {given!r}")
-    return cast("Objective", given)
+        raise SpecError(f"{where}: objective must be step_time or peak_memory, got {objective!r}")
+    return cast("Objective", objective)
 
 
 def read_max_memory(source: Source) -> float | Factor | None:
     """Return the bytes that a layout may need, or their share of the capacity."""
-    given = source.section("search").get("max_memory")
-    if given is None:
+    max_memory = source.section("search").get("max_memory")
+    if max_memory is None:
         return None
     where = source.at("search", "max_memory")
     try:
-        found = factor_of(given) or parse(given, "byte")
+        factor = factor_of(max_memory) or parse(max_memory, "byte")
     except (SpecError, TypeError) as error:
         allowed = "a size such as '70 GiB' or a factor of the capacity such as 'x0.9'"
-        raise SpecError(f"{where}: max_memory is {allowed}; got {given!r}") from error
-    if (found.by if isinstance(found, Factor) else found) <= 0.0:
-        raise SpecError(f"{where}: max_memory must be greater than 0, got {given!r}")
-    return found
+        raise SpecError(f"{where}: max_memory is {allowed}; got {max_memory!r}") from error
+    if (factor.by if isinstance(factor, Factor) else factor) <= 0.0:
+        raise SpecError(f"{where}: max_memory must be greater than 0, got {max_memory!r}")
+    return factor
 
 
 def _plan_values(source: Source, axes: Axes) -> dict[str, Any]:
@@ -217,10 +217,10 @@ def _refuse_measurements(source: Source) -> None:
         )
 
 
-def _setting(source: Source, name: str, given: object, path: tuple[str, ...]) -> Assignment:
+def _setting(source: Source, name: str, value: object, path: tuple[str, ...]) -> Assignment:
     where = source.at(*path)
     kind = parameter(name, (), where=where)
-    return kind, value_of(kind, given, where=where)
+    return kind, value_of(kind, value, where=where)
 
 
 def _first_values(axes: Axes) -> dict[str, Any]:
@@ -245,7 +245,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 PLOT_KEYS = ("kind", "x", "y", "value", "by", "title")
 
 
-def plot_of(given: Mapping[str, Any], columns: Collection[str], *, where: str) -> Plot:
+def plot_of(values: Mapping[str, Any], columns: Collection[str], *, where: str) -> Plot:
     """Return one picture.
 
     Raises
@@ -253,34 +253,34 @@ def plot_of(given: Mapping[str, Any], columns: Collection[str], *, where: str) -
     SpecError
         If it asks for a column that the sweep does not have, or lacks one that its kind needs.
     """
-    kind = str(given.get("kind"))
+    kind = str(values.get("kind"))
     if kind not in KINDS:
         raise SpecError(f"{where}: a plot's kind must be {', '.join(KINDS)}; got {kind!r}")
-    for key, value in given.items():
+    for key, value in values.items():
         if key != "kind" and key not in KINDS[kind]:
             raise UnknownKeyError(key, f"{where}, plot of kind {kind}", KINDS[kind])
         if not isinstance(value, str):
             raise SpecError(f"{where}: {key} of a plot must be the name of a column, got {value!r}")
         if key in ("x", "y", "value", "by") and value not in columns:
             raise UnknownNameError(f"column ({where}, {key} of plot)", value, columns)
-    needed = [key for key in ("x", "y") if key in KINDS[kind] and key not in given]
+    needed = [key for key in ("x", "y") if key in KINDS[kind] and key not in values]
     if needed:
         raise SpecError(f"{where}: a plot of kind {kind} needs {' and '.join(needed)}")
-    return Plot(**given)
+    return Plot(**values)
 
 
 def parse_plot(text: str, columns: Collection[str]) -> Plot:
     """Return the picture that `--plot` asks for: "map:x=hbm_capacity,y=nic_bandwidth,value=mfu"."""
     kind, _, rest = text.partition(":")
-    given: dict[str, str] = {"kind": kind.strip()}
+    texts: dict[str, str] = {"kind": kind.strip()}
     for part in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not value.strip():
             raise SpecError(
                 f"--plot takes KIND:KEY=COLUMN,KEY=COLUMN, such as line:x=devices,y=mfu; got {text!r}"
             )
-        given[key.strip()] = value.strip()
-    return plot_of(given, columns, where=f"--plot {text}")
+        texts[key.strip()] = value.strip()
+    return plot_of(texts, columns, where=f"--plot {text}")
 
 
 SECTIONS = (
@@ -366,14 +366,14 @@ class _Reader(Struct, frozen=True, kw_only=True):
 
     def _check_points(self, sweep: Sweep) -> None:
         """Refuse words that no point can have, such as a data type that does not exist, and sweeps of nothing."""
-        points, asked = sweep.axes.points(), sweep.asked
+        points, question = sweep.axes.points(), sweep.asked
         for axis in sweep.axes.grid:
             for value in axis.values if axis.parameter.kind == "text" else ():
                 setting = (axis.parameter, value)
-                have = [one for point, one in zip(points, asked, strict=True) if setting in point.settings]
+                have = [one for point, one in zip(points, question, strict=True) if setting in point.settings]
                 where = self.source.at("vary", *axis.name.split("."))
                 _refuse_all(have, f"{where}: {axis.name} = {in_column(value)!r}: ")
-        _refuse_all(asked, f"{self.source.where}: no point of the sweep can be; the first: ")
+        _refuse_all(question, f"{self.source.where}: no point of the sweep can be; the first: ")
 
     def _check_sections(self) -> None:
         for key, value in self.source.values.items():
@@ -395,9 +395,9 @@ class _Reader(Struct, frozen=True, kw_only=True):
 
     def _named(self, key: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Return the models or clusters that are varied, each with its place in the file."""
-        given = self.source.values.get("vary", {}).get(key, [])
-        below = isinstance(given, Mapping)  # as in cluster.tiers.nvlink.bandwidth
-        for name in given if isinstance(given, list) else [] if below else [given]:
+        value = self.source.values.get("vary", {}).get(key, [])
+        below = isinstance(value, Mapping)  # as in cluster.tiers.nvlink.bandwidth
+        for name in value if isinstance(value, list) else [] if below else [value]:
             yield ("vary", key), str(name)
         for index, case in enumerate(self.source.values.get("case", [])):
             if key in case and not isinstance(case[key], Mapping):
@@ -407,15 +407,15 @@ class _Reader(Struct, frozen=True, kw_only=True):
         """Return the names of the network tiers of all clusters in play."""
         names = [tier.name for cluster in clusters.values() for tier in cluster.tiers]
         names += [WAN] if "sites" in self.source.values else []
-        given = self.source.values.get("cluster")
-        if isinstance(given, str):
-            base = self.source.load(lambda: cluster_of(given, folder=self.source.folder), ("cluster",))
+        value = self.source.values.get("cluster")
+        if isinstance(value, str):
+            base = self.source.load(lambda: cluster_of(value, folder=self.source.folder), ("cluster",))
             names += [tier.name for tier in base.tiers]
-        elif isinstance(given, Mapping):
-            own = given.get("tiers", ())
-            names += [str(tier.get("name")) for tier in own if isinstance(tier, Mapping)]
-            if isinstance(given.get("base"), str):
-                base = self.source.load(lambda: cluster_of(given["base"]), ("cluster", "base"))
+        elif isinstance(value, Mapping):
+            tiers = value.get("tiers", ())
+            names += [str(tier.get("name")) for tier in tiers if isinstance(tier, Mapping)]
+            if isinstance(value.get("base"), str):
+                base = self.source.load(lambda: cluster_of(value["base"]), ("cluster", "base"))
                 names += [tier.name for tier in base.tiers]
         return tuple(dict.fromkeys(names))
 
@@ -423,13 +423,13 @@ class _Reader(Struct, frozen=True, kw_only=True):
         grid: list[Axis] = []
         ranges: list[Range] = []
         vary = self.source.values.get("vary", {})
-        for name, given in _flat(vary, parameters(tiers)):
+        for name, value in _flat(vary, parameters(tiers)):
             where = self.source.at("vary", *name.split("."))
-            found = axis_of(parameter(name, tiers, where=where), given, where=where)
-            if isinstance(found, Axis):
-                grid.append(found)
+            result = axis_of(parameter(name, tiers, where=where), value, where=where)
+            if isinstance(result, Axis):
+                grid.append(result)
             else:
-                ranges.append(found)
+                ranges.append(result)
         sample = self.source.values.get("sample")
         if bool(ranges) != (sample is not None):
             raise SpecError(
@@ -448,12 +448,12 @@ class _Reader(Struct, frozen=True, kw_only=True):
         return axes
 
     def _case(self, index: int, tiers: tuple[str, ...]) -> Case:
-        given = dict(self.source.values["case"][index])
-        name = given.pop("name", None)
+        values = dict(self.source.values["case"][index])
+        name = values.pop("name", None)
         if not isinstance(name, str) or not name:
             raise SpecError(f"{self.source.at('case', index)}: a case needs a name")
         settings: list[Assignment] = []
-        for key, value in _flat(given, parameters(tiers)):
+        for key, value in _flat(values, parameters(tiers)):
             where = self.source.at("case", index, *key.split("."))
             kind = parameter(key, tiers, where=where)
             settings.append((kind, value_of(kind, value, where=where)))
@@ -473,19 +473,19 @@ class _Reader(Struct, frozen=True, kw_only=True):
             raise SpecError(f"{self.source.where}: devices and nodes say the same thing; vary one of them")
 
     def _plots(self, names: tuple[str, ...]) -> tuple[Plot, ...]:
-        found = []
-        for index, given in enumerate(self.source.values.get("plot", [])):
-            for key in given:
+        result = []
+        for index, item in enumerate(self.source.values.get("plot", [])):
+            for key in item:
                 if key not in PLOT_KEYS:
                     raise UnknownKeyError(key, f"{self.source.at('plot', index, key)}, plot", PLOT_KEYS)
-            found.append(plot_of(given, names, where=self.source.at("plot", index)))
-        return tuple(found)
+            result.append(plot_of(item, names, where=self.source.at("plot", index)))
+        return tuple(result)
 
 
-def _refuse_all(asked: Sequence[Asked], what: str) -> None:
+def _refuse_all(askeds: Sequence[Asked], what: str) -> None:
     """Refuse points none of which can be."""
-    if all(one.question is None for one in asked):
-        raise SpecError(what + asked[0].problem)
+    if all(one.question is None for one in askeds):
+        raise SpecError(what + askeds[0].problem)
 
 
 def _flat(table: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -74,9 +74,9 @@ def columns(axes: Axes) -> tuple[Column, ...]:
         for place, name in enumerate(axes.names)
     ]
     layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in layout_row(Layout()).items()}
-    told = [Column(name=name, kind="text") for name in ("status", "problem")]
+    explicit = [Column(name=name, kind="text") for name in ("status", "problem")]
     known = FIXED | {name: Column(name=name, kind=kind) for name, kind in layout.items()}
-    return (Column(name="index", kind="whole"), *varied, *told, *known.values())
+    return (Column(name="index", kind="whole"), *varied, *explicit, *known.values())
 
 
 def column_names(axes: Axes) -> tuple[str, ...]:
@@ -85,25 +85,25 @@ def column_names(axes: Axes) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*axes.names, *names]))
 
 
-def answer(asked: Asked, names: tuple[str, ...]) -> Row:
+def answer(question: Asked, names: tuple[str, ...]) -> Row:
     """Return the row of one point: what is asked and the best layout, or why there is none.
 
     `names` are those of what is varied.
     """
-    row: Row = {"index": asked.index}
-    row |= {VARIED + name: value for name, value in zip(names, asked.shown, strict=True)}
-    if asked.question is None:
-        return {**row, "status": "impossible", "problem": asked.problem}
+    row: Row = {"index": question.index}
+    row |= {VARIED + name: value for name, value in zip(names, question.shown, strict=True)}
+    if question.question is None:
+        return {**row, "status": "impossible", "problem": question.problem}
     try:
-        row |= _asked(asked.question)
-        found = search(asked.question, top=1)
+        row |= _asked(question.question)
+        result = search(question.question, top=1)
     except InfeasibleError as error:
         return {**row, "status": "infeasible", "problem": _reason(error)}
     except SpecError as error:
         return {**row, "status": "impossible", "problem": str(error)}
     except PhysicsError as error:
         return {**row, "status": "defect", "problem": str(error)}
-    best = found.best[0]
+    best = result.best[0]
     return {**row, "status": "ok", "problem": best.endless or None, **best.rows()[0], **_found(best)}
 
 
@@ -112,17 +112,17 @@ def table_row(row: Mapping[str, Any], known: tuple[Column, ...]) -> Row:
     return {column.name: _as(column.kind, row.get(column.name)) for column in known}
 
 
-def _asked(asked: Question) -> Row:
-    cluster, device = asked.cluster, asked.cluster.device
+def _asked(question: Question) -> Row:
+    cluster, device = question.cluster, question.cluster.device
     return {
-        "model": asked.model.name,
+        "model": question.model.name,
         "cluster": cluster.name,
         "device": device.name,
         "num_devices": cluster.num_devices,
-        "seq_len": asked.workload.seq_len,
-        "global_batch_size": asked.workload.global_batch_size,
-        "precision": asked.workload.precision.compute,
-        "device_flops": peak_rate(cluster, asked.workload),
+        "seq_len": question.workload.seq_len,
+        "global_batch_size": question.workload.global_batch_size,
+        "precision": question.workload.precision.compute,
+        "device_flops": peak_rate(cluster, question.workload),
         "device_hbm_bytes": device.hbm_bytes,
         "device_hbm_bandwidth": device.hbm_bandwidth,
         **_network(cluster),
@@ -251,8 +251,8 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> dict[str, int]:
         """Number of points by status, all of them named."""
-        found = Counter(row["status"] for row in self.rows)
-        return {status: found[status] for status in ("ok", "infeasible", "impossible", "defect")}
+        counter = Counter(row["status"] for row in self.rows)
+        return {status: counter[status] for status in ("ok", "infeasible", "impossible", "defect")}
 
     @property
     def feasible(self) -> tuple[Row, ...]:
@@ -291,9 +291,9 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         if name not in METRICS:
             raise UnknownNameError("metric", name, METRICS)
         sign = 1.0 if METRICS[name] == "least" else -1.0
-        given = self.feasible if rows is None else rows
-        found = [row for row in given if row["status"] == "ok" and row[name] is not None]
-        return min(found, key=lambda row: (sign * row[name], row["index"]), default=None)
+        feasible = self.feasible if rows is None else rows
+        result = [row for row in feasible if row["status"] == "ok" and row[name] is not None]
+        return min(result, key=lambda row: (sign * row[name], row["index"]), default=None)
 
     def best_by(self, axis: str, metric: str | None = None) -> list[tuple[Any, Row | None]]:
         """Return every value of what is varied with the best row that has it."""
@@ -307,20 +307,20 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         """Return how the metric follows the numbers varied, or None where too few points tell."""
         name = metric or self.metric
         rows = [row for row in self.feasible if row[name]]
-        numbers, words = self._varied(rows)
+        numbers, parts = self._varied(rows)
         design = [np.ones(len(rows))]
         design += [np.log(np.array([row[VARIED + item] for row in rows], dtype=float)) for item in numbers]
-        for item in words:
+        for item in parts:
             values = list(dict.fromkeys(row[VARIED + item] for row in rows))
             design += [np.array([float(row[VARIED + item] == value) for row in rows]) for value in values[1:]]
         if not numbers or len(rows) <= len(design) + 1:
             return None
-        matrix, wanted = np.stack(design, axis=1), np.log(np.array([row[name] for row in rows], dtype=float))
-        fitted, _, rank, _ = np.linalg.lstsq(matrix, wanted, rcond=None)
-        spread = float(np.sum((wanted - wanted.mean()) ** 2))
+        matrix, log = np.stack(design, axis=1), np.log(np.array([row[name] for row in rows], dtype=float))
+        fitted, _, rank, _ = np.linalg.lstsq(matrix, log, rcond=None)
+        spread = float(np.sum((log - log.mean()) ** 2))
         if rank < matrix.shape[1] or spread == 0.0:
             return None
-        left = float(np.sum((wanted - matrix @ fitted) ** 2))
+        left = float(np.sum((log - matrix @ fitted) ** 2))
         of = {item: float(value) for item, value in zip(numbers, fitted[1:], strict=False)}
         return Exponents(metric=name, of=of, r_squared=1.0 - left / spread)
 
@@ -350,11 +350,11 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
         """Return the names of what differs between `rows`: positive numbers, and everything else."""
         kinds = {column.name: column.kind for column in self.columns}
         numbers: list[str] = []
-        words: list[str] = []
+        names: list[str] = []
         for name in self.sweep.axes.names:
             values = [row[VARIED + name] for row in rows]
             if not varies(values):
                 continue
             numeric = kinds[VARIED + name] in ("whole", "number") and min(values) > 0
-            (numbers if numeric else words).append(name)
-        return numbers, words
+            (numbers if numeric else names).append(name)
+        return numbers, names

@@ -166,10 +166,10 @@ def _checked(line: str, where: str) -> Row:
     """Return the point of a line that ends with its checksum."""
     try:
         row: Row = json.loads(line)
-        said = row.pop(CHECKSUM, None)
+        message = row.pop(CHECKSUM, None)
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(where, error) from error
-    if said != checksum(row):
+    if message != checksum(row):
         raise _damaged(where, "its checksum is another")
     return row
 
@@ -187,19 +187,19 @@ def _claim(sweep: Sweep, fingerprint: str, folder: Path, *, restart: bool) -> No
     before = _noted(note, restart=restart)
     if restart and before is not None:
         (folder / POINTS).unlink(missing_ok=True)
-    asked = {
+    question = {
         "schema": SCHEMA,
         "fingerprint": fingerprint,
         "num_points": sweep.axes.num_points,
         "definition": json.loads(json.dumps(sweep.content, default=str)),
     }
     if restart or before is None:
-        write_text(note, json.dumps(asked, indent=1, ensure_ascii=False) + "\n")
+        write_text(note, json.dumps(question, indent=1, ensure_ascii=False) + "\n")
         return
     if before.get("fingerprint") == fingerprint:
         return
     raise ForescaleError(
-        f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, asked)}; "
+        f"{folder} holds points of another sweep than {sweep.where}: {_difference(before, question)}; "
         "take another folder, or discard what is there with --restart"
     )
 
@@ -220,15 +220,15 @@ def _noted(note: Path, *, restart: bool) -> dict[str, Any] | None:
             f"{note.parent / strange} is not of a sweep ({DEFINITION} is not there); take another folder"
         )
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))
+        result = json.loads(note.read_text(encoding="utf-8"))
     except ValueError as error:
         if restart:
             return {}
         raise ForescaleError(
             f"{note} is damaged ({error}); take another folder, or discard what is there with --restart"
         ) from error
-    if isinstance(found, dict) and found.get("schema") == SCHEMA:
-        return found
+    if isinstance(result, dict) and result.get("schema") == SCHEMA:
+        return result
     raise ForescaleError(f"{note} is not of a sweep (its schema is not {SCHEMA}); take another folder")
 
 

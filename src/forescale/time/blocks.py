@@ -96,20 +96,20 @@ def block_seconds(
     backward_kernels: Numeric = 0.0
     weight_kernels: Numeric = 0.0
     covers = _covers(priced, overlap, split=split)
-    for own in priced.operators.values():
-        forward_kernels = forward_kernels + own.forward_kernels
-        backward_kernels = backward_kernels + own.backward_kernels
-        weight_kernels = weight_kernels + own.weight_kernels
-        covers.add(forward, own, own.forward, covers.of_forward(own))
-        covers.add(backward, own, own.backward_input, covers.of_backward_input(own))
-        cover = covers.of_backward_weight(own)
+    for operator in priced.operators.values():
+        forward_kernels = forward_kernels + operator.forward_kernels
+        backward_kernels = backward_kernels + operator.backward_kernels
+        weight_kernels = weight_kernels + operator.weight_kernels
+        covers.add(forward, operator, operator.forward, covers.of_forward(operator))
+        covers.add(backward, operator, operator.backward_input, covers.of_backward_input(operator))
+        cover = covers.of_backward_weight(operator)
         for into in (backward, weight):
-            covers.add(into, own, own.backward_weight, cover)
-        flops = flops + own.flops
-    for own in (priced.operators[each.name] for each in chain.from_iterable(replays)):
-        covers.add(backward, own, own.forward, covers.of_forward(own), part="recompute")
-        flops = flops + own.forward_flops
-        backward_kernels = backward_kernels + own.forward_kernels
+            covers.add(into, operator, operator.backward_weight, cover)
+        flops = flops + operator.flops
+    for local in (priced.operators[item.name] for item in chain.from_iterable(replays)):
+        covers.add(backward, local, local.forward, covers.of_forward(local), part="recompute")
+        flops = flops + local.forward_flops
+        backward_kernels = backward_kernels + local.forward_kernels
     backward_kernels = backward_kernels + _checkpoints(priced, replays)
     hidden = _cross(forward, backward, priced, replays, halves=halves) if overlap.expert else (0.0, 0.0)
     passes = (forward, forward_kernels), (backward, backward_kernels)
@@ -174,13 +174,13 @@ def _causal(priced: PricedBlock, replays: tuple[tuple[Operator, ...], ...]) -> t
     forward: Numeric = 0.0
     backward: Numeric = 0.0
     again = {operator.name for operator in chain.from_iterable(replays)}
-    for own in priced.operators.values():
-        if not any(isinstance(each, AttentionCore) and each.grows for each in own.operator.forward):
+    for local in priced.operators.values():
+        if not any(isinstance(item, AttentionCore) and item.grows for item in local.operator.forward):
             continue
-        forward = forward + own.forward[0]
-        backward = backward + own.backward_input[0]
-        if own.operator.name in again:
-            backward = backward + own.forward[0]
+        forward = forward + local.forward[0]
+        backward = backward + local.backward_input[0]
+        if local.operator.name in again:
+            backward = backward + local.forward[0]
     return forward, backward
 
 
@@ -208,10 +208,10 @@ def _add_gaps(
     (first, few), (second, more) = forward, backward
     busy, rest = summed(first.values()), summed(second.values())
     if apart is not None:
-        weight, some = apart
+        weight, subset = apart
         spent = summed(weight.values())
-        weight["overhead"] = gap(kernels=some, busy=spent)
-        more, rest = more - some, rest - spent
+        weight["overhead"] = gap(kernels=subset, busy=spent)
+        more, rest = more - subset, rest - spent
     first["overhead"] = gap(kernels=few, busy=busy)
     if crossed:
         both = gap(kernels=few + more, busy=busy + rest)
@@ -276,8 +276,8 @@ class PricedModel:
             ),
         )
         return BlockCosts(
-            seconds=both.map(lambda each: each.map(lambda cost: cost[0])),
-            bytes=both.map(lambda each: each.map(lambda cost: cost[1])),
+            seconds=both.map(lambda item: item.map(lambda cost: cost[0])),
+            bytes=both.map(lambda item: item.map(lambda cost: cost[1])),
         )
 
     def _cost(self, block: PricedBlock, policy: Recompute, *, end: bool) -> Cost:
@@ -301,14 +301,14 @@ class PricedModel:
             if defers:
                 seconds = replace(seconds, deferred=deferred_seconds(block, seconds, choices))
             offloaded, captured = choices.offload.modules, choices.graphs == "partial"
-            held = block_bytes(
+            fixed = block_bytes(
                 block.block,
                 kept,
                 offloaded=() if end else offloaded,
                 captured=captured and not end,
                 split=split or defers,
             )
-            self._known[key] = seconds, held
+            self._known[key] = seconds, fixed
         return self._known[key]
 
 

@@ -59,10 +59,10 @@ def passes_of(priced: PricedBlock, replayed: Iterable[Operator]) -> tuple[Pass, 
         if name in EXCHANGES:
             into[name] = into[name] + summed(messages.values())
 
-    for name, own in priced.operators.items():
-        add(forward, name, own.forward)
-        add(backward, name, own.backward_input)
-        add(backward, name, own.backward_weight)
+    for name, local in priced.operators.items():
+        add(forward, name, local.forward)
+        add(backward, name, local.backward_input)
+        add(backward, name, local.backward_weight)
     for operator in replayed:
         add(backward, operator.name, priced.operators[operator.name].forward)
     return forward, backward
@@ -71,10 +71,10 @@ def passes_of(priced: PricedBlock, replayed: Iterable[Operator]) -> tuple[Pass, 
 def crossing_of(forward: Pass, backward: Pass, contention: Numeric) -> Crossing:
     """Return what shows of the exchanges of two passes that cross."""
 
-    def shown(own: Pass, other: Pass) -> Numeric:
+    def shown(local: Pass, other: Pass) -> Numeric:
         """Dispatch beside the other's experts, combine beside what is around them."""
         return summed(
-            exposed_time(communication=own[exchange], cover=other[compute], contention=contention)
+            exposed_time(communication=local[exchange], cover=other[compute], contention=contention)
             for exchange, compute in ((DISPATCH, EXPERTS), (COMBINE, AROUND))
         )
 

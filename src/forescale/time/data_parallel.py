@@ -82,7 +82,7 @@ def from_stage_2(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
 
 def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
-    choices, held = setting.choices, sharded.held
+    choices, kept = setting.choices, sharded.held
     dense, expert = sharded.trained.dense, sharded.trained.expert
     precision = setting.workload.precision
     gradient = STORAGE_BYTES[precision.gradients]
@@ -100,8 +100,8 @@ def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Da
             reduce=both("reduce_scatter", *gradients),  # one stream adds up what comes (Megatron-LM's FSDP)
         )
 
-    each, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
-    scattered, whole = (each(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
+    in_groups, sums = _in_groups(setting, sharded, pricing), (dense * gradient, expert * gradient)
+    scattered, whole = (in_groups(kind, *sums) for kind in ("reduce_scatter", "all_reduce"))
     if choices.kernels.keeps_product_gradients:
         scattered = from_stage_2(zero=sharded.degrees.zero, sharded=scattered, otherwise=whole)
     shard = sums[0] / state_shards(sharded.degrees, choices.tp_kind)
@@ -116,10 +116,10 @@ def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Da
         reduce_scatter=scattered,
         all_reduce=whole,
         replicas=replicas,
-        all_gather=_updated(setting, sharded, pricing, each),
-        ties=_ties(setting.model, held, pricing, gradient),
+        all_gather=_updated(setting, sharded, pricing, in_groups),
+        ties=_ties(setting.model, kept, pricing, gradient),
         statistics=_statistics(setting, sharded, pricing),
-        blocks=held.map(block_traffic),
+        blocks=kept.map(block_traffic),
         tensors=_shared_tensors(setting, sharded),
     )
 
@@ -172,13 +172,13 @@ def in_turn(*, owners: Numeric, one: Numeric, transfer: Numeric, sharing: Numeri
     return owners * transfer + owners * (1.0 - 1.0 / sharing) * maximum(one - transfer, 0.0)
 
 
-def _updated(setting: EvalContext, sharded: Sharded, pricing: Pricing, each: Exchange) -> Numeric:
+def _updated(setting: EvalContext, sharded: Sharded, pricing: Pricing, exchange: Exchange) -> Numeric:
     """Return the seconds in which all ranks get the updated parameters: shares gathered, or one broadcast an owner."""
     updates = sharded.updates(setting.workload.precision)
     weight = gathered_bytes(setting.workload.precision)
     weights = (updates.dense * weight, updates.expert * weight)
     if not setting.choices.kernels.broadcasts_updates:
-        return each("all_gather", *weights)
+        return exchange("all_gather", *weights)
     matrices = _summed(setting, sharded, lambda block: block.tensors - block.vector_tensors)
     count = _summed(setting, sharded, lambda block: block.vector_tensors)
     short = _summed(setting, sharded, lambda block: block.vectors) * weight / maximum(count, 1.0)
@@ -200,11 +200,13 @@ def _updated(setting: EvalContext, sharded: Sharded, pricing: Pricing, each: Exc
     return seconds
 
 
-def _ties(model: Model, held: PerBlock[BlockParameters], pricing: Pricing, element_bytes: float) -> Numeric:
+def _ties(
+    model: Model, per_block: PerBlock[BlockParameters], pricing: Pricing, element_bytes: float
+) -> Numeric:
     """Return the seconds in which two copies of the vocabulary matrix add up their gradients (Megatron-LM)."""
     if not (model.tied_embeddings or model.num_mtp_layers):
         return 0.0
-    size = held.head.trained.vocabulary * element_bytes
+    size = per_block.head.trained.vocabulary * element_bytes
     return pricing.seconds(Collective(kind="all_reduce", axis="ends", num_bytes=size))
 
 
@@ -304,12 +306,12 @@ def _within(pricing: Pricing, size: int) -> Pricing:
     return replace(pricing, groups=groups)
 
 
-def free_traffic(held: PerBlock[BlockParameters]) -> DataTraffic:
+def free_traffic(per_block: PerBlock[BlockParameters]) -> DataTraffic:
     """Return the traffic of a network that takes no time: a bound of every way to shard."""
     whole = dict.fromkeys(
         ("reduce_scatter", "all_reduce", "replicas", "all_gather", "ties", "statistics", "tensors"), 0.0
     )
-    return DataTraffic(**whole, blocks=held.map(lambda _: NO_TRAFFIC))
+    return DataTraffic(**whole, blocks=per_block.map(lambda _: NO_TRAFFIC))
 
 
 def exposed_once(

@@ -20,7 +20,7 @@ MILLI = 1e-3
 
 def measured_parts(
     parts: Mapping[str, float],
-    strategy: Layout,
+    layout: Layout,
     step: MeasuredStep,
     *,
     num_microbatches: int,
@@ -38,21 +38,21 @@ def measured_parts(
     ScheduleError
         If the run has another number of stages than the layout.
     """
-    schedule = schedule_of(strategy, num_microbatches, weight_part)
+    schedule = schedule_of(layout, num_microbatches, weight_part)
     times, links = stage_times_for(step, schedule)
     simulated = simulate(schedule, times, sends=step.sends)
     whole = MILLI * simulate(schedule, times, links, sends=step.sends).makespan
     alone, work = MILLI * simulated.makespan, MILLI * float(np.max(simulated.timing.busy))
     rank_of = schedule.placement.rank_of_stage[: schedule.num_stages]
     forward, backward = (
-        _of_ranks(rank_of, each) for each in (times.forward, np.asarray(times.input_grad) + times.weight_grad)
+        _of_ranks(rank_of, item) for item in (times.forward, np.asarray(times.input_grad) + times.weight_grad)
     )
-    own = {name: seconds for name, seconds in parts.items() if name not in AROUND}
-    spent = sum(own.values())
-    found: Seconds = {name: seconds / spent * work for name, seconds in own.items()}
-    found |= {name: parts[name] for name in ("data_comm", "host_comm", "optimizer") if name in parts}
-    found |= {"bubble": max(alone - work, 0.0), "pipeline_comm": max(whole - alone, 0.0)}
-    return found | {"overhead": behind * sum(found.values())}, forward, backward
+    local = {name: seconds for name, seconds in parts.items() if name not in AROUND}
+    spent = sum(local.values())
+    result: Seconds = {name: seconds / spent * work for name, seconds in local.items()}
+    result |= {name: parts[name] for name in ("data_comm", "host_comm", "optimizer") if name in parts}
+    result |= {"bubble": max(alone - work, 0.0), "pipeline_comm": max(whole - alone, 0.0)}
+    return result | {"overhead": behind * sum(result.values())}, forward, backward
 
 
 def _of_ranks(rank_of: Sequence[int], milliseconds: Numeric) -> Array:

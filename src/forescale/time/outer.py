@@ -88,8 +88,8 @@ def compute_utilisation(
         )
         raise SpecError(msg)
     count = steps or max(20, 2 * outer.every)
-    told = {"parameters": parameters, "bits": outer.bits, "num_sites": float(num_sites)}
-    seconds = 8.0 * float(exchanged_bytes(**told)) / num_layers / bandwidth
+    explicit = {"parameters": parameters, "bits": outer.bits, "num_sites": float(num_sites)}
+    seconds = 8.0 * float(exchanged_bytes(**explicit)) / num_layers / bandwidth
     around = 2.0 * (num_sites - 1.0) * latency
     forward = step_time * FORWARD / num_layers
     backward = step_time / num_layers - forward

@@ -93,7 +93,7 @@ def beyond_wait(*, exposed: Numeric, wait: Numeric) -> Numeric:
 
 def stage_waits(stage: Numeric, vpp: Numeric, forward: Numeric, backward: Numeric) -> tuple[Numeric, Numeric]:
     """Return how long every stage waits before its first forward and after its last backward."""
-    before, after = (pipeline_wait(stage=stage, seconds=each, vpp=vpp) for each in (forward, backward))
+    before, after = (pipeline_wait(stage=stage, seconds=item, vpp=vpp) for item in (forward, backward))
     return before, after
 
 
@@ -148,69 +148,73 @@ class Covers:
             split,
         )
         self.asynchronous = asynchronous and all(
-            own.operator.panels is None for own in priced.operators.values()
+            operator.operator.panels is None for operator in priced.operators.values()
         )
         self.writer = {
-            name: own
-            for own in priced.operators.values()
-            for name in own.operator.writes
-            if own.forward[1] == {}
+            name: operator
+            for operator in priced.operators.values()
+            for name in operator.operator.writes
+            if operator.forward[1] == {}
         }
         self.beside = BESIDE_SHARED if shared else {}
         self.elsewhere = elsewhere
 
-    def _beside(self, own: PricedOperator) -> list[PricedOperator]:
+    def _beside(self, priced_operator: PricedOperator) -> list[PricedOperator]:
         """Return what of the shared experts runs beside this exchange."""
-        names = self.beside.get(own.operator.name, ())
+        names = self.beside.get(priced_operator.operator.name, ())
         return [self.operators[name] for name in names if name in self.operators]
 
-    def _fed(self, own: PricedOperator) -> PricedOperator | None:
+    def _fed(self, priced_operator: PricedOperator) -> PricedOperator | None:
         """Return the product whose other half of backward runs beside, unless a schedule splits the two."""
-        return None if self.split else self.operators.get(own.operator.hidden_behind or "")
+        return None if self.split else self.operators.get(priced_operator.operator.hidden_behind or "")
 
-    def _linear(self, own: PricedOperator) -> PricedOperator | None:
+    def _linear(self, priced_operator: PricedOperator) -> PricedOperator | None:
         """Return the product that a tensor-parallel reshard is pipelined with: the next or the one before."""
-        operator = own.operator
+        operator = priced_operator.operator
         if operator.hidden_behind is not None:
             return self.operators.get(operator.hidden_behind)
         return (
-            self.writer.get(operator.reads[0]) if operator.reads and "tensor_comm" in own.forward[1] else None
+            self.writer.get(operator.reads[0])
+            if operator.reads and "tensor_comm" in priced_operator.forward[1]
+            else None
         )
 
-    def of_forward(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+    def of_forward(self, priced_operator: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the compute behind which forward communication may run whole, and in chunks."""
-        product = self._linear(own) if self.asynchronous else None
-        beside = summed(each.forward[0] for each in self._beside(own))
-        return own.forward[0] + beside, 0.0 if product is None else product.forward[0]
+        product = self._linear(priced_operator) if self.asynchronous else None
+        beside = summed(item.forward[0] for item in self._beside(priced_operator))
+        return priced_operator.forward[0] + beside, 0.0 if product is None else product.forward[0]
 
-    def of_backward_input(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+    def of_backward_input(self, priced_operator: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the same for the gradient of the input: behind the weight gradient of the product it feeds."""
-        feeds = self._fed(own)
+        feeds = self._fed(priced_operator)
         if feeds is not None:
-            return own.backward_input[0] + feeds.backward_weight[0], 0.0
-        product = self._linear(own) if self.asynchronous else None
+            return priced_operator.backward_input[0] + feeds.backward_weight[0], 0.0
+        product = self._linear(priced_operator) if self.asynchronous else None
         beside = summed(
-            each.backward_input[0] + (0.0 if self.split else each.backward_weight[0])
-            for each in self._beside(own)
+            item.backward_input[0] + (0.0 if self.split else item.backward_weight[0])
+            for item in self._beside(priced_operator)
         )
-        return own.backward_input[0] + beside, 0.0 if product is None else product.backward_input[0]
+        return priced_operator.backward_input[0] + beside, 0.0 if product is None else product.backward_input[
+            0
+        ]
 
-    def of_backward_weight(self, own: PricedOperator) -> tuple[Numeric, Numeric]:
+    def of_backward_weight(self, priced_operator: PricedOperator) -> tuple[Numeric, Numeric]:
         """Return the same for the weight gradient: behind the input gradient of the product it feeds."""
-        feeds = self._fed(own)
-        return own.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
+        feeds = self._fed(priced_operator)
+        return priced_operator.backward_weight[0] + (0.0 if feeds is None else feeds.backward_input[0]), 0.0
 
     def add(
         self,
         into: Seconds,
-        own: PricedOperator,
+        priced_operator: PricedOperator,
         seconds: tuple[Numeric, Seconds],
         cover: tuple[Numeric, Numeric],
         part: str | None = None,
     ) -> None:
         """Add one pass of one operator: its compute, and what shows of its communication."""
         compute, communication = seconds
-        operator = own.operator
+        operator = priced_operator.operator
         if not isinstance(compute, float) or compute:
             name = part or operator.part
             into[name] = into.get(name, 0.0) + compute

@@ -129,12 +129,12 @@ class Simulated(Pipeline, frozen=True, kw_only=True, eq=False):
             forward, input_grad = forward + hidden[0], input_grad + hidden[1]
         else:
             hidden = (0.0, 0.0)
-        passes = [np.asarray(value_of(each)) for each in (forward, input_grad, weight_grad, copied)]
-        growing, shrinking = (value_of(each) for each in causal)
+        passes = [np.asarray(value_of(item)) for item in (forward, input_grad, weight_grad, copied)]
+        growing, shrinking = (value_of(item) for item in causal)
         message = np.atleast_1d(value_of(hop))
-        width = max(message.size, *(each.shape[1] for each in passes))
+        width = max(message.size, *(pass_.shape[1] for pass_ in passes))
         stages = self.compiled.schedule.num_stages
-        first, second, third, moved = (np.broadcast_to(each, (stages, width)) for each in passes)
+        first, second, third, moved = (np.broadcast_to(pass_, (stages, width)) for pass_ in passes)
         times = StageTimes(
             forward=first,
             input_grad=second,
@@ -222,7 +222,7 @@ def pipeline_of(
     )
 
 
-def lay_out(model: Model, strategy: Layout, workload: Workload) -> tuple[StagePlan, Pipeline]:
+def lay_out(model: Model, layout: Layout, workload: Workload) -> tuple[StagePlan, Pipeline]:
     """Return the layers of every rank, and the pipeline: simulated where a schedule was asked for by name.
 
     Raises
@@ -230,32 +230,32 @@ def lay_out(model: Model, strategy: Layout, workload: Workload) -> tuple[StagePl
     SpecError
         If the schedule is unknown, cannot be projected for this shape, or explicit stage layers do not fit.
     """
-    if strategy.schedule is not None:
-        family(strategy.schedule)  # of one stage, too, there is none of another name
+    if layout.schedule is not None:
+        family(layout.schedule)  # of one stage, too, there is none of another name
     count = num_microbatches(
         global_batch_size=workload.global_batch_size,
-        dp=strategy.dp,
-        micro_batch_size=strategy.micro_batch_size,
+        dp=layout.dp,
+        micro_batch_size=layout.micro_batch_size,
     )
-    if strategy.schedule is None or strategy.pp == 1:
+    if layout.schedule is None or layout.pp == 1:
         return interleaved(
             model,
-            pp=strategy.pp,
-            vpp=strategy.vpp,
+            pp=layout.pp,
+            vpp=layout.vpp,
             num_microbatches=int(count),
-            group=group_of(strategy),
-            stage_layers=strategy.stage_layers,
-            recompute=strategy.recompute,
+            group=group_of(layout),
+            stage_layers=layout.stage_layers,
+            recompute=layout.recompute,
         )
     pipeline = pipeline_of(
         model,
-        strategy.schedule,
-        strategy.pp,
-        strategy.vpp,
+        layout.schedule,
+        layout.pp,
+        layout.vpp,
         int(count),
-        recompute=strategy.recompute.selection,
-        stage_layers=strategy.stage_layers,
-        num_splits=strategy.sequence_pieces,
+        recompute=layout.recompute.selection,
+        stage_layers=layout.stage_layers,
+        num_splits=layout.sequence_pieces,
         weight_part=counted_weight_part(model, workload.seq_len),
     )
     return pipeline.ranks, pipeline
@@ -425,13 +425,13 @@ def engine_seconds(
     An engine that runs ahead works while the device does, unless every launch waits for its kernel. So does what
     prepares the `crossing` of two chunks' passes; None is where none cross.
     """
-    own = engine_time(overhead=overhead, vpp=vpp)
+    local = engine_time(overhead=overhead, vpp=vpp)
     ahead = 0.0 if crossing is None else engine_time(overhead=crossing, vpp=vpp)
     if kernels.blocking_launches:
-        return own + ahead
+        return local + ahead
     if kernels.runs_ahead:
-        return engine_gap(overhead=own + ahead, busy=busy, launches=launches)
-    return own if crossing is None else own + engine_gap(overhead=ahead, busy=busy, launches=launches)
+        return engine_gap(overhead=local + ahead, busy=busy, launches=launches)
+    return local if crossing is None else local + engine_gap(overhead=ahead, busy=busy, launches=launches)
 
 
 Shape = tuple[int, int, int]
@@ -478,17 +478,17 @@ def floor_of(
     keys = [(pp, vpp, policy) for (pp, vpp, _), policy in zip(shapes, recompute, strict=True)]
     known = {key: nth for nth, key in enumerate(dict.fromkeys(keys))}
     plans = [_plans(model, kind, *key) for key in known]
-    ranks, before = (stack_plans(each) for each in zip(*plans, strict=True))
+    ranks, before = (stack_plans(item) for item in zip(*plans, strict=True))
     which = np.array([known[key] for key in keys], dtype=np.int64)
     degree, _, count = np.array(shapes, dtype=float).T
-    each = ranks.index[:, which]
-    of = RankShape(rank=each, pp=degree, num_microbatches=count)
+    item = ranks.index[:, which]
+    of = RankShape(rank=item, pp=degree, num_microbatches=count)
     first = kind.place(*shapes[0][:2]).rank_of_stage
     num_splits = num_splits if kind.splits_sequences else 1
     floor = PipelineFloor(
         in_flight=InFlightBound(
-            held=np.broadcast_to(kind.held(of), each.shape),
-            waits=np.broadcast_to(kind.waits(of), each.shape),
+            held=np.broadcast_to(kind.held(of), item.shape),
+            waits=np.broadcast_to(kind.waits(of), item.shape),
             num_splits=num_splits,
             copies=kind.parameter_copies,
         ),

@@ -177,8 +177,8 @@ class Pricing:
         model = self.models.collectives
         if not isinstance(model, MeasuredMessages):
             return model
-        found = model.covers(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
-        return model if found else model.base
+        covers = model.covers(kind=op.kind, num_bytes=op.num_bytes, group=self.groups[op.axis])
+        return model if covers else model.base
 
     def communicators(self, others: Iterable[Primitive]) -> tuple[tuple[MeshAxis, CollectiveKind], ...]:
         """Return communicators of several ranks, and the collectives, of `others` and of what was priced so far."""
@@ -275,23 +275,25 @@ class PricedBlock(Struct, frozen=True, kw_only=True, dict=True):
         """Where the seconds of all kernels and messages come from, in the order of the operators."""
         return tuple(
             Origin(
-                operator=own.operator.name,
+                operator=operator.operator.name,
                 primitive=primitive,
                 seconds=seconds,
                 provenance=self.anchored(name, primitive)
                 if name in self.measured and not isinstance(primitive, Collective)
                 else self.pricing.provenance(primitive),
             )
-            for own in self.operators.values()
-            for name, (primitive, seconds) in zip(own.passes, own.primitives, strict=True)
+            for operator in self.operators.values()
+            for name, (primitive, seconds) in zip(operator.passes, operator.primitives, strict=True)
         )
 
     @cached_property
     def spent(self) -> dict[tuple[ProvenanceKind, str | None], float]:
         """Seconds of kernels by provenance and operator, of messages by provenance alone."""
         spent: dict[tuple[ProvenanceKind, str | None], float] = defaultdict(float)
-        for own in self.origins:
-            spent[own.provenance.kind, None if own.message else own.operator] += float(own.seconds)
+        for origin in self.origins:
+            spent[origin.provenance.kind, None if origin.message else origin.operator] += float(
+                origin.seconds
+            )
         return dict(spent)
 
     @property
@@ -302,7 +304,7 @@ class PricedBlock(Struct, frozen=True, kw_only=True, dict=True):
 
     def compute(self, name: Pass) -> Numeric:
         """Return the seconds of the kernels of one pass."""
-        return summed(getattr(own, name)[0] for own in self.operators.values())
+        return summed(getattr(operator, name)[0] for operator in self.operators.values())
 
     def anchored(self, name: Pass, primitive: Primitive) -> Provenance:
         """Return where a kernel of a measured pass comes from: what was measured itself, or restored from it.
@@ -321,36 +323,38 @@ def price_operators(
     block: Block, pricing: Pricing, known: dict[int, PricedOperator] | None = None
 ) -> PricedBlock:
     """Price every operator of a block that is not among the `known`, by identity; they are added to those."""
-    found = {} if known is None else known
+    result = {} if known is None else known
     for operator in block.operators:
-        if id(operator) not in found:
-            found[id(operator)] = _price(operator, pricing)
-    operators = {operator.name: found[id(operator)] for operator in block.operators}
+        if id(operator) not in result:
+            result[id(operator)] = _price(operator, pricing)
+    operators = {operator.name: result[id(operator)] for operator in block.operators}
     priced = PricedBlock(block=block, operators=operators, pricing=pricing)
     if not (measured := priced.measured):
         return priced
-    anchored = {name: _restored(own, measured, pricing) for name, own in operators.items()}
+    anchored = {name: _restored(operator, measured, pricing) for name, operator in operators.items()}
     return PricedBlock(block=block, operators=anchored, pricing=pricing)
 
 
-def _restored(own: PricedOperator, measured: Mapping[Pass, Measured], pricing: Pricing) -> PricedOperator:
+def _restored(
+    priced_operator: PricedOperator, measured: Mapping[Pass, Measured], pricing: Pricing
+) -> PricedOperator:
     """Return an operator whose kernels take what was measured of its block; their launches are part of that."""
     changed: dict[str, Any] = {}
     share: dict[Pass, Numeric] = {}
     for name, there in measured.items():
-        compute, messages = getattr(own, name)
-        seconds = _restored_compute(own.operator, compute, there, pricing)
+        compute, messages = getattr(priced_operator, name)
+        seconds = _restored_compute(priced_operator.operator, compute, there, pricing)
         changed[name] = seconds, messages
         share[name] = seconds / compute if np.all(value_of(compute)) else 1.0
         launches = ("forward_kernels",) if name == "forward" else ("backward_kernels", "weight_kernels")
         changed |= dict.fromkeys(launches, 0.0)
     primitives = tuple(
-        (each, seconds * share[name])
-        if name in share and not isinstance(each, Collective)
-        else (each, seconds)
-        for name, (each, seconds) in zip(own.passes, own.primitives, strict=True)
+        (item, seconds * share[name])
+        if name in share and not isinstance(item, Collective)
+        else (item, seconds)
+        for name, (item, seconds) in zip(priced_operator.passes, priced_operator.primitives, strict=True)
     )
-    return replace(own, primitives=primitives, **changed)
+    return replace(priced_operator, primitives=primitives, **changed)
 
 
 def _restored_compute(operator: Operator, modelled: Numeric, there: Measured, pricing: Pricing) -> Numeric:
@@ -367,12 +371,12 @@ def _restored_compute(operator: Operator, modelled: Numeric, there: Measured, pr
 
 def _price(operator: Operator, pricing: Pricing) -> PricedOperator:
     passes = [
-        [(each, pricing.titled(each, operator.name, name)) for each in getattr(operator, name)]
+        [(item, pricing.titled(item, operator.name, name)) for item in getattr(operator, name)]
         for name in PASSES
     ]
     times = operator.panels
     if times is not None:
-        passes = [[(each, times * seconds) for each, seconds in done] for done in passes]
+        passes = [[(item, times * seconds) for item, seconds in done] for done in passes]
     forward, backward_input, backward_weight = map(_split, passes)
     forward_flops = _often(_flops(operator.forward), times)
     backward = (*operator.backward_input, *operator.backward_weight)
@@ -416,7 +420,9 @@ def _flops(primitives: tuple[Primitive, ...]) -> Numeric:
 
 def price_blocks(blocks: PerBlock[Block], pricing: Pricing) -> PerBlock[PricedBlock]:
     """Price every operator of every block, once where blocks share it."""
-    pricing.prepare(op for block in blocks.all() for each in block.operators for op in each.primitives)
+    pricing.prepare(
+        op for block in blocks.all() for operator in block.operators for op in operator.primitives
+    )
     known: dict[int, PricedOperator] = {}
     return blocks.map(lambda block: price_operators(block, pricing, known))
 
@@ -462,7 +468,7 @@ def all_origins(
 ) -> Iterator[tuple[Origin, float]]:
     """Yield every kernel and message of a model with its seconds in one micro-batch."""
     for block, count in _counted(priced, plan, num_mtp=num_mtp):
-        yield from ((own, count * float(own.seconds)) for own in block.origins)
+        yield from ((origin, count * float(origin.seconds)) for origin in block.origins)
 
 
 def _counted(
@@ -478,15 +484,15 @@ def coverage(sources: TimeSources, source: str, fallback: str) -> str:
     """Return the sentence that says how much of the kernels' time was measured, and what was not."""
     shares = sources.kernel_shares
     restored = f"{shares['restored']:.0%} restored from measured blocks, " if shares["restored"] else ""
-    said = (
+    text = (
         f"{shares['measured']:.0%} of kernel time was measured ({source}), {restored}{shares['interpolated']:.0%} lies "
         "between measured shapes"
     )
     if not sources.not_measured:
-        return said
+        return text
     names = ", ".join(sources.not_measured[:SHOWN])
     more = len(sources.not_measured) - SHOWN
-    return f"{said}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
+    return f"{text}; by the {fallback} model: {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def message_coverage(priced: PerBlock[PricedBlock], pricing: Pricing, *, experts: bool) -> str:
@@ -494,15 +500,17 @@ def message_coverage(priced: PerBlock[PricedBlock], pricing: Pricing, *, experts
     model = pricing.models.collectives
     if not isinstance(model, MeasuredMessages):
         return "the timed collectives are all-to-alls, and this dispatcher sends no such messages"
-    sent = (op for block in priced.all() for own in block.operators.values() for op, _ in own.primitives)
-    found = [
+    sent = (
+        op for block in priced.all() for operator in block.operators.values() for op, _ in operator.primitives
+    )
+    texts = [
         f"{kind} over {axis}"
         for axis, kind in pricing.communicators(sent)
         if (experts or axis not in EXPERT_AXES) and model.covers(kind=kind, group=pricing.groups[axis])
     ]
     return (
         f"{model.source} timed {model.timed}; within these sizes looked up: "
-        f"{', '.join(found) or 'nothing of this layout'}; all other messages by the model of links"
+        f"{', '.join(texts) or 'nothing of this layout'}; all other messages by the model of links"
     )
 
 

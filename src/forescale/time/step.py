@@ -177,16 +177,16 @@ def _exposed(setting: EvalContext, inputs: Inputs, sums: StageSums, passes: Pass
     The engine runs ahead, and copies run, also while a pass waits for parameters; a step's own traffic while it
     waits for any. Under a simulated schedule each virtual stage hides by its own passes.
     """
-    pipeline, own = inputs.pipeline, passes
+    pipeline, local = inputs.pipeline, passes
     apart = sums.on(pipeline.passes(inputs.stages))
     if isinstance(pipeline, Simulated):
         forward, backward, weight = _seconds_of(inputs, apart)
-        own = (forward, backward, weight) if pipeline.split else (forward, backward + weight, 0.0)
+        local = (forward, backward, weight) if pipeline.split else (forward, backward + weight, 0.0)
     sharded = _sharded(setting, inputs, apart)
     waits = pipeline.per_rank(sum(sharded))
     engine = _engine(setting, inputs, sums, sum(passes) + waits)
     beside = (0.0, pipeline.per_stage(engine), 0.0)
-    host = host_waits(setting, inputs, pipeline, _longer(_longer(own, beside), sharded))
+    host = host_waits(setting, inputs, pipeline, _longer(_longer(local, beside), sharded))
     shown = _longer(beside, sharded if host is None else _longer(sharded, host))
     whole = (pipeline.per_rank(shown[0]), pipeline.per_rank(shown[1] + shown[2]), 0.0)
     return Exposed(
@@ -300,9 +300,9 @@ def _exposed_once(setting: EvalContext, inputs: Inputs, passes: Passes) -> Numer
 
 def _exposed_ends(setting: EvalContext, inputs: Inputs) -> Numeric:
     """Return what the first layer shows at both ends of a micro-batch: of a layer, or of its largest weight."""
-    first, held = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
-    each = setting.choices.kernels.gathers_each_weight
-    share = largest_share(largest=held.largest.dense, parameters=held.dense) if each else 1.0
+    first, layer = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
+    gathers_each_weight = setting.choices.kernels.gathers_each_weight
+    share = largest_share(largest=layer.largest.dense, parameters=layer.dense) if gathers_each_weight else 1.0
     overlap = setting.choices.overlap
     return exposed_ends(
         gather=first.gather if overlap.param_gather else 0.0,
@@ -393,12 +393,12 @@ def _least_waiting(
     work: Numeric,
 ) -> Seconds:
     """Return the least waiting of any schedule of a family; messages may all be hidden."""
-    before, own = sums.on(pipeline.before), count * stage_time
-    drain, urgent = before.total(inputs.seconds, BACKWARD), own
+    before, local = sums.on(pipeline.before), count * stage_time
+    drain, urgent = before.total(inputs.seconds, BACKWARD), local
     if pipeline.splits_backward:
         drain = before.total(inputs.seconds, INPUT_GRADIENT)
         urgent = count * (sums.total(inputs.seconds, FORWARD) + sums.total(inputs.seconds, INPUT_GRADIENT))
-    least = least_makespan(fill=before.total(inputs.seconds, FORWARD), drain=drain, work=own, urgent=urgent)
+    least = least_makespan(fill=before.total(inputs.seconds, FORWARD), drain=drain, work=local, urgent=urgent)
     return {"bubble": beyond(makespan=least, work=work)}
 
 

@@ -53,8 +53,8 @@ def host_waits(
         pipeline.in_flight.copies
     )
     activations, weights, gradients = (
-        pipeline.per_stage(each)
-        for each in (activations, states.host_weights * again, states.host_gradients * again)
+        pipeline.per_stage(item)
+        for item in (activations, states.host_weights * again, states.host_gradients * again)
     )
     shown = partial(exposed_copies, bandwidth=link_bandwidth(setting), overlapped=offload.overlap)
     forward, backward, weight = passes

@@ -64,9 +64,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
         case str():
             return printable(value)
         case dict():
-            return {name: _plain(each) for name, each in value.items()}
+            return {name: _plain(item) for name, item in value.items()}
         case list():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
         case _:
             return value
 
@@ -138,21 +138,21 @@ def data_axis(name: str, values: Sequence[float], *, log: bool, say: Callable[[f
     return Axis(name=name, low=low, high=high, log=log, ticks=_named(distinct, say))
 
 
-def word_axis(name: str, words: Sequence[str]) -> Axis:
+def word_axis(name: str, names: Sequence[str]) -> Axis:
     """Return an axis of words, the first at 0, the next at 1 and so on."""
     return Axis(
         name=name,
         low=-0.5,
-        high=len(words) - 0.5,
+        high=len(names) - 0.5,
         log=False,
-        ticks=tuple((float(place), word) for place, word in enumerate(words)),
+        ticks=tuple((float(place), word) for place, word in enumerate(names)),
     )
 
 
 def _decades(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    found = [digit * 10.0**power for power in range(first, last + 1) for digit in _ROUND]
-    inside = [value for value in found if low <= value <= high]
+    result = [digit * 10.0**power for power in range(first, last + 1) for digit in _ROUND]
+    inside = [value for value in result if low <= value <= high]
     if len(inside) > MOST_TICKS:
         return [value for value in inside if f"{value:e}".startswith("1.0")]
     if len(inside) < 4:

@@ -64,7 +64,7 @@ class BarChart(Struct, frozen=True, kw_only=True):
                 ],
             },
         }
-        words = {
+        parts = {
             "data": {"values": [{"bar": bar.label, "value": bar.total, "words": _words(bar)} for bar in self.bars]},
             "mark": {"type": "text", "align": "left", "dx": 4},
             "encoding": {"x": x, "y": y, "text": {"field": "words"}},
@@ -75,7 +75,7 @@ class BarChart(Struct, frozen=True, kw_only=True):
             width=480,
             height={"step": 24 if len(self.bars) < _MANY else 12},
             data={"values": self._rows()},
-            layer=[stacked, *([] if len(self.bars) >= _MANY else [words]), *self._limit()],
+            layer=[stacked, *([] if len(self.bars) >= _MANY else [parts]), *self._limit()],
         )
 
     def _rows(self) -> list[Spec]:
@@ -113,7 +113,7 @@ class BarChart(Struct, frozen=True, kw_only=True):
             return []
         place = {"x": {"datum": self.limit}}
         once: Spec = {"values": [{}]}
-        words = {
+        parts = {
             "type": "text",
             "aria": False,
             "align": "right",
@@ -135,7 +135,7 @@ class BarChart(Struct, frozen=True, kw_only=True):
             },
             {
                 "data": once,
-                "mark": words,
+                "mark": parts,
                 "encoding": {**place, "y": {"value": 0}, "text": {"value": self.limit_name}},
             },
         ]

@@ -43,8 +43,8 @@ class HeatMap(Struct, frozen=True, kw_only=True):
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest value."""
-        found = [cell.value for row in self.cells for cell in row if cell.value is not None]
-        return (min(found), max(found)) if found else (0.0, 1.0)
+        cells = [cell.value for row in self.cells for cell in row if cell.value is not None]
+        return (min(cells), max(cells)) if cells else (0.0, 1.0)
 
     def shade(self, value: float) -> float:
         """Return where `value` stands on the colour ramp, 0 (light) to 1."""

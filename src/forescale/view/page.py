@@ -104,11 +104,11 @@ LIBRARY = ("vega.min.js", "vega-lite.min.js")
 
 def figure(chart: Chart, *, table: str = "") -> str:
     """Return a chart under its title; `table` holds its numbers for who cannot see it."""
-    words = xml(f"{chart.title}. {chart.note}")
+    parts = xml(f"{chart.title}. {chart.note}")
     below = f"<details><summary>Table</summary>{table}</details>" if table else ""
     return (
         f"<figure><figcaption>{xml(chart.title)} <small>{xml(chart.note)}</small></figcaption>"
-        f'<div class="chart" role="img" aria-label="{words}" data-spec="{xml(script(chart.spec()))}"></div>'
+        f'<div class="chart" role="img" aria-label="{parts}" data-spec="{xml(script(chart.spec()))}"></div>'
         f"{below}</figure>"
     )
 
@@ -128,8 +128,8 @@ def gallery(figures: Iterable[str]) -> str:
 
 def wide(inner: str, name: str, *, kind: str = "") -> str:
     """Return what may be wider than the page, in a region of its own that the keyboard can move."""
-    words = f"wide {kind}".rstrip()
-    return f'<div class="{words}" tabindex="0" role="region" aria-label="{xml(name)}">{inner}</div>'
+    rstrip = f"wide {kind}".rstrip()
+    return f'<div class="{rstrip}" tabindex="0" role="region" aria-label="{xml(name)}">{inner}</div>'
 
 
 def table(
@@ -153,7 +153,7 @@ def table(
     columns = max(map(len, [headings, *lines]))
     kinds = ["" if place in left else ' class="number"' for place in range(columns)]
     head = "".join(
-        f'<th scope="col"{kind}>{xml(each)}</th>' for kind, each in zip(kinds, headings, strict=False)
+        f'<th scope="col"{kind}>{xml(heading)}</th>' for kind, heading in zip(kinds, headings, strict=False)
     )
     top = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "\n".join(
@@ -175,8 +175,8 @@ def page(title: str, *parts: str, command: str = "") -> str:
     It ends with the command line that asks the same, where there is one.
     """
     head = "<h2>The same on the command line</h2>"
-    asked = f'{head}<pre tabindex="0">{xml(command)}</pre>' if command else ""
-    body = "\n".join([*parts, asked] if asked else parts)
+    question = f'{head}<pre tabindex="0">{xml(command)}</pre>' if command else ""
+    body = "\n".join([*parts, question] if question else parts)
     scripts = _scripts() if "data-spec=" in body else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -189,8 +189,8 @@ class Pages:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _keep(self, key: tuple[object, ...], found: str) -> None:
-        self._kept[key] = found
+    def _keep(self, key: tuple[object, ...], text: str) -> None:
+        self._kept[key] = text
         if len(self._kept) > REMEMBERED:
             self._kept.popitem(last=False)
 
@@ -305,12 +305,12 @@ class Pages:
             return
         try:
             with self._turn(request):
-                async for kind, found in self._long.news("search", list(query), limit):
+                async for kind, result in self._long.news("search", list(query), limit):
                     if kind == "news":
-                        yield _event("progress", json.dumps(found))
+                        yield _event("progress", json.dumps(result))
                     else:
-                        self._keep(key, found)
-                        yield _event(kind, found)
+                        self._keep(key, result)
+                        yield _event(kind, result)
         except BusyError:
             yield _event("busy", str(RETRY_AFTER_S))
         except ForescaleError as error:

@@ -77,7 +77,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 def _choices(values: object) -> tuple[str, ...]:
-    return ("", *(str(each) for each in get_args(values)))
+    return ("", *(str(arg) for arg in get_args(values)))
 
 
 FIELDS: tuple[Field, ...] = (
@@ -111,7 +111,7 @@ FIELDS: tuple[Field, ...] = (
     Field(name="recompute", label="Recompute", group="Layout", path=("strategy", "recompute", "granularity"),
           choices=("", "none", "selective", "full", "policy")),
     Field(name="schedule", label="Schedule", group="Layout", path=("strategy", "schedule"),
-          choices=("", *(each.name for each in families()))),
+          choices=("", *(family.name for family in families()))),
     Field(name="cp_kind", label="Context kind", group="Layout", path=("strategy", "cp_kind"),
           choices=_choices(ContextKind)),
     Field(name="dispatcher", label="Dispatcher", group="Layout", path=("strategy", "dispatcher"),
@@ -129,7 +129,7 @@ NEEDED = {
     "global_batch_size": "Enter the number of sequences per step",
 }
 """What to say where a field is empty that has no default."""
-NAMES = (*(each.name for each in FIELDS), "set", "config")
+NAMES = (*(item.name for item in FIELDS), "set", "config")
 LONGEST_NAME = 120
 """Characters of a name that are read."""
 
@@ -152,14 +152,14 @@ def form_error(error: ForescaleError) -> FormError:
         return FormError(text, "config" if error.path == PASTED else "")
     key = text.partition(" ")[0]
     path = (*((place[1],) if place and place[1] else ()), *key.split("."))
-    paths = {each.path: each.name for each in FIELDS if each.path}
+    paths = {item.path: item.name for item in FIELDS if item.path}
     named = paths.get(path) or paths.get(path[1:])  # a plan has precision outside the workload
     return FormError(text, named or (key if key in NAMES else ""))
 
 
 def opened() -> Query:
     """Return the question with which the page opens."""
-    return [(each.name, each.usual) for each in FIELDS if each.usual]
+    return [(item.name, item.usual) for item in FIELDS if item.usual]
 
 
 def told(query: Query) -> Query:
@@ -172,9 +172,9 @@ def told(query: Query) -> Query:
     """
     if len(query) > 2 * MOST_FIELDS:
         raise SpecError(f"{WHERE}: {len(query)} parameters are more than the {2 * MOST_FIELDS} that are read")
-    said = [(name, value.strip()) for name, value in query if value.strip()]
-    first = dict(reversed(said))
-    for name, value in said:
+    message = [(name, value.strip()) for name, value in query if value.strip()]
+    first = dict(reversed(message))
+    for name, value in message:
         if name not in NAMES:
             raise UnknownNameError("parameter", name[:80], NAMES)
         if name != "set" and value != first[name]:
@@ -185,7 +185,7 @@ def told(query: Query) -> Query:
             raise SpecError(
                 f"{WHERE}: {name} has {len(value):,} characters; at most {LONGEST_VALUE:,} are read"
             )
-    return sorted(said, key=lambda pair: NAMES.index(pair[0]))
+    return sorted(message, key=lambda pair: NAMES.index(pair[0]))
 
 
 def address(query: Query) -> str:
@@ -208,8 +208,8 @@ def question(query: Query) -> Question:
     """
     values = _values(told(query))
     values.setdefault("strategy", {})
-    asked = build_question(values, where=WHERE)
-    return _bounded(asked)
+    request = build_question(values, where=WHERE)
+    return _bounded(request)
 
 
 def price_of(query: Query) -> float | None:
@@ -221,18 +221,18 @@ def price_of(query: Query) -> float | None:
 def search_question(query: Query) -> Question:
     """Return the question of the best layout: what an address says of the layout is left free."""
     values = _values(of_search(query))
-    asked = _bounded(build_question(values, where=WHERE))
-    space = Space() if asked.strategy is None else Space(base=asked.strategy)
-    if asked.framework is not None:
-        space = replayed(asked.framework, searched(asked.framework, space, limited=False), asked.model)
-    return replace(asked, strategy=None, space=space)
+    bounded = _bounded(build_question(values, where=WHERE))
+    space = Space() if bounded.strategy is None else Space(base=bounded.strategy)
+    if bounded.framework is not None:
+        space = replayed(bounded.framework, searched(bounded.framework, space, limited=False), bounded.model)
+    return replace(bounded, strategy=None, space=space)
 
 
 def of_search(query: Query) -> Query:
     """Return what an address says but for the layout."""
     lines = [line for name, value in query if name == "set" for line in value.splitlines()]
     others = "\n".join(line for line in lines if not line.strip().startswith("strategy."))
-    layout = {each.name: "" for each in FIELDS if each.group == "Layout"}
+    layout = {item.name: "" for item in FIELDS if item.group == "Layout"}
     return changed(query, **layout, set=others)
 
 
@@ -242,33 +242,33 @@ def laid_out(query: Query, one: Projection) -> Query | None:
     Only what differs from the defaults is set; the degree that follows from the others is set only if it must be.
     """
     free = of_search(query)
-    wanted, built = _words_of(one.strategy, one.workload), _default_words(tuple(free))
+    requested, built = _words_of(one.strategy, one.workload), _default_words(tuple(free))
     for _ in range(3):  # with what is set, a framework chooses otherwise
-        words = {path: value for path, value in wanted.items() if value != built.get(path)}
-        if not words:
+        parts = {path: value for path, value in requested.items() if value != built.get(path)}
+        if not parts:
             return free
-        free = _saying(free, {path: words[path] for path in words if path != DERIVED} or words)
+        free = _saying(free, {path: parts[path] for path in parts if path != DERIVED} or parts)
         try:
-            asked = question(free)
+            request = question(free)
         except ForescaleError:
             return None
-        built = _words_of(asked.layout, asked.workload)
-    return free if built == wanted else None
+        built = _words_of(request.layout, request.workload)
+    return free if built == requested else None
 
 
 @lru_cache(maxsize=8)
 def _default_words(free: tuple[tuple[str, str], ...]) -> dict[Path, Any]:
     """Return the words of the default layout; none where it is not possible."""
     try:
-        asked = question(free)
+        request = question(free)
     except ForescaleError:
         return {}
-    return _words_of(asked.layout, asked.workload)
+    return _words_of(request.layout, request.workload)
 
 
-def _words_of(strategy: Layout, workload: Workload) -> dict[Path, Any]:
+def _words_of(layout: Layout, workload: Workload) -> dict[Path, Any]:
     """Return all words of a layout and of what is trained, by their paths in a plan."""
-    values = {"strategy": asdict(strategy), "workload": asdict(workload)}
+    values = {"strategy": asdict(layout), "workload": asdict(workload)}
     return dict(leaves({**values, "precision": values["workload"].pop("precision")}))
 
 
@@ -281,26 +281,26 @@ def leaves(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, 
             yield (*above, name), value
 
 
-def _saying(query: Query, words: Mapping[Path, Any]) -> Query:
+def _saying(query: Query, values: Mapping[Path, Any]) -> Query:
     """Return the question with some words of a plan, as fields of the form or as lines of `set`."""
-    names = {each.path: each.name for each in FIELDS if each.path}
+    names = {item.path: item.name for item in FIELDS if item.path}
     fields = {
-        names[path]: "" if value is None else str(value) for path, value in words.items() if path in names
+        names[path]: "" if value is None else str(value) for path, value in values.items() if path in names
     }
     lines = [
         f"{'.'.join(path)}={json.dumps(value)}"
-        for path, value in words.items()
+        for path, value in values.items()
         if path not in names and value is not None
     ]
     return changed(query, **fields, set="\n".join(filter(None, [dict(query).get("set", ""), *lines])))
 
 
-def _values(said: Query) -> dict[str, Any]:
+def _values(query: Query) -> dict[str, Any]:
     """Return what is said as the values of a plan."""
     values: dict[str, Any] = {}
-    fields = {each.name: each for each in FIELDS}
-    one = dict(said)
-    for name, text in said:
+    fields = {item.name: item for item in FIELDS}
+    one = dict(query)
+    for name, text in query:
         field = fields.get(name)
         if field is None or not field.path:
             continue
@@ -314,7 +314,7 @@ def _values(said: Query) -> dict[str, Any]:
     values["cluster"] = _cluster(one)
     if "framework" in one:
         values["framework"] = load_framework(one["framework"])
-    sets = [line for name, text in said if name == "set" for line in text.splitlines() if line.strip()]
+    sets = [line for name, text in query if name == "set" for line in text.splitlines() if line.strip()]
     if len(sets) > MOST_SETS:
         raise SpecError(f"{WHERE}: {len(sets)} changes are more than the {MOST_SETS} that are read")
     for line in sets:
@@ -332,11 +332,11 @@ def _value(text: str) -> object:
     return int(digits) if digits.isdecimal() and len(digits) < 19 else text
 
 
-def _model(said: Mapping[str, str]) -> object:
-    name = _present(said, "model")
+def _model(texts: Mapping[str, str]) -> object:
+    name = _present(texts, "model")
     if name != OWN:
         return resolve_model_name(name[:LONGEST_NAME])
-    return _own_model(said.get("config", ""))
+    return _own_model(texts.get("config", ""))
 
 
 def _own_model(text: str) -> object:
@@ -353,30 +353,30 @@ def _own_model(text: str) -> object:
     return config
 
 
-def _present(said: Mapping[str, str], name: str) -> str:
-    if name not in said:
+def _present(texts: Mapping[str, str], name: str) -> str:
+    if name not in texts:
         raise FormError(NEEDED[name], name)
-    return said[name]
+    return texts[name]
 
 
-def _cluster(said: Mapping[str, str]) -> object:
-    name = _present(said, "cluster")
+def _cluster(texts: Mapping[str, str]) -> object:
+    name = _present(texts, "cluster")
     full = resolve_cluster_name(name[:LONGEST_NAME])
-    changes = [each for each in ("hbm_gib", "network") if each in said]
+    changes = [name for name in ("hbm_gib", "network") if name in texts]
     if not changes:
         return name
     cluster = load_cluster(full, 1)
-    if "hbm_gib" in said:
-        hbm = _number(said["hbm_gib"], "hbm_gib", most=1e6) * GIB
+    if "hbm_gib" in texts:
+        hbm = _number(texts["hbm_gib"], "hbm_gib", most=1e6) * GIB
         cluster = replace(cluster, device=replace(cluster.device, hbm_bytes=hbm))
-    if "network" in said:
-        factor = _number(said["network"], "network", most=1e3)
+    if "network" in texts:
+        factor = _number(texts["network"], "network", most=1e3)
         tiers = [
             tier if index == 0 else replace(tier, bandwidth=tier.bandwidth * factor)
             for index, tier in enumerate(cluster.tiers)
         ]
         cluster = replace(cluster, tiers=tuple(tiers))
-    return replace(cluster, name=f"{full} ({', '.join(f'{each} {said[each]}' for each in changes)})")
+    return replace(cluster, name=f"{full} ({', '.join(f'{change} {texts[change]}' for change in changes)})")
 
 
 def _number(text: str, name: str, *, most: float) -> float:
@@ -389,10 +389,10 @@ def _number(text: str, name: str, *, most: float) -> float:
     return value
 
 
-def _bounded(asked: Question) -> Question:
-    if asked.model.num_layers > MOST_LAYERS:
+def _bounded(request: Question) -> Question:
+    if request.model.num_layers > MOST_LAYERS:
         raise SpecError(
-            f"{WHERE}: {asked.model.num_layers:,} layers are more than the {MOST_LAYERS:,} that the page projects; "
+            f"{WHERE}: {request.model.num_layers:,} layers are more than the {MOST_LAYERS:,} that the page projects; "
             "the command line has no such limit"
         )
-    return asked
+    return request

@@ -45,7 +45,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
-        self._app, self._hosts = app, {host_name(each) for each in (*LOOPBACK, *hosts)}
+        self._app, self._hosts = app, {host_name(item) for item in (*LOOPBACK, *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -87,12 +87,12 @@ class Guard:
 
 def host_name(text: str) -> str:
     """Return the host of a Host header, in lower case and without its port; empty where it is not valid."""
-    found = _HOST.fullmatch(text.strip().lower())
-    name = found["name"].strip("[]") if found else text
+    fullmatch = _HOST.fullmatch(text.strip().lower())
+    name = fullmatch["name"].strip("[]") if fullmatch else text
     try:
         address = ip_address(name)
     except ValueError:
-        return name.removesuffix(".") if found and "[" not in found["name"] else ""
+        return name.removesuffix(".") if fullmatch and "[" not in fullmatch["name"] else ""
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 

@@ -60,18 +60,18 @@ class Point(Struct, frozen=True, kw_only=True):
     """Address of this question."""
 
 
-def curve(points: Sequence[Point], words: str) -> LineChart | None:
+def curve(points: Sequence[Point], text: str) -> LineChart | None:
     """Return tokens per second and device as one quantity changes; None where nothing can be projected."""
     if not points:
         return None
     dots = tuple(map(_dot, points))
-    over = tuple(dot for each, dot in zip(points, dots, strict=True) if each.found.memory.verdict == "OOM")
+    over = tuple(dot for point, dot in zip(points, dots, strict=True) if point.found.memory.verdict == "OOM")
     lines = (
         Line(name="this layout", dots=dots),
         *([Line(name="does not fit", dots=over, joined=False, colour=1)] if over else []),
     )
     return LineChart(
-        title=f"What if: {words}",
+        title=f"What if: {text}",
         note="a click on a point asks it",
         x=data_axis(f"{points[0].what} ×", [dot.x for dot in dots], log=True, say="{:g}".format),
         y=value_axis("tokens/s/device", [dot.y for dot in dots], log=False, say="{:,.0f}".format, zero=True),
@@ -81,10 +81,10 @@ def curve(points: Sequence[Point], words: str) -> LineChart | None:
 
 
 def _dot(point: Point) -> Dot:
-    found = point.found
-    rate, memory = found.tokens_per_s_per_device, found.memory
+    result = point.found
+    rate, memory = result.tokens_per_s_per_device, result.memory
     remark = (
-        f"× {point.factor:g}: {rate:,.0f} tokens/s/device, {format_seconds(found.step_time_s)} per step, "
+        f"× {point.factor:g}: {rate:,.0f} tokens/s/device, {format_seconds(result.step_time_s)} per step, "
         f"{format_bytes(memory.peak_bytes)}, {memory.verdict}"
     )
     return Dot(x=point.factor, y=rate, remark=remark, link=point.link)
@@ -140,13 +140,15 @@ def _projection(query: Query) -> Projection:
 
 def form(query: Query) -> str:
     """Return the whole page; a question that cannot be asked stands in the form with what is wrong."""
-    said = told(query) if query else told(opened())
+    message = told(query) if query else told(opened())
     try:
-        answer = _answer(said)
+        answer = _answer(message)
     except ForescaleError as error:
         refused = form_error(error)
         answer = {"error": str(refused), "field": refused.field}
-    return filled("page.html", **answer, fields=FIELDS, said=dict(said), version=__version__, config=CONFIG)
+    return filled(
+        "page.html", **answer, fields=FIELDS, said=dict(message), version=__version__, config=CONFIG
+    )
 
 
 def answer(query: Query) -> str:
@@ -156,27 +158,27 @@ def answer(query: Query) -> str:
 
 def document(query: Query) -> str:
     """Return what `forescale project --json` prints."""
-    found, asked = _projection(query), question(query)
-    return json.dumps({**found.to_json(), "question": question_values(asked)})
+    projection, request = _projection(query), question(query)
+    return json.dumps({**projection.to_json(), "question": question_values(request)})
 
 
 def pictures(query: Query) -> str:
     """Return what takes longer to draw: what if, where ranks lie, and one step of the pipeline."""
     points = list(_varied(query))
-    curves = (curve([each for each in points if each.what == what], words) for what, words in WHAT_IF)
-    shown = [figure(each) for each in curves if each]
+    curves = (curve([point for point in points if point.what == what], parts) for what, parts in WHAT_IF)
+    shown = [figure(item) for item in curves if item]
     return filled("pictures.html", curves=shown, drawn=drawings(question(query)))
 
 
 def compare(query: Query, kept: Query) -> str:
     """Return how the question differs from the one that was kept."""
-    found = compared(_projection(kept), _projection(query), name_a="kept", name_b="now")
-    parts = found.to_json()
+    result = compared(_projection(kept), _projection(query), name_a="kept", name_b="now")
+    parts = result.to_json()
     memory = [parts["memory"]["peak_bytes"], *parts["memory"]["parts_bytes"]]
     return filled(
         "compare.html",
         found=parts,
-        charts=[figure(each) for each in found.pictures()],
+        charts=[figure(picture) for picture in result.pictures()],
         tables=(
             ("Figures", parts["figures"], "", WRITTEN["six"]),
             ("Time of a step, in seconds", parts["time_parts_s"], "step_time.", WRITTEN["four"]),
@@ -189,15 +191,15 @@ def compare(query: Query, kept: Query) -> str:
 
 def explain(query: Query, quantity: str, stage: str) -> str:
     """Return the tree of one number."""
-    asked = question(query)
+    request = question(query)
     return filled(
         "explain.html",
-        node=_tree(asked, quantity, stage).to_json(depth=DEPTH)["tree"],
+        node=_tree(request, quantity, stage).to_json(depth=DEPTH)["tree"],
         quantity=quantity,
         stage=stage,
-        layout=phrases.layout(asked.layout),
+        layout=phrases.layout(request.layout),
         address=address(query),
-        line=_line(query, asked, f"explain --stage {stage}" if stage else "explain", quantity),
+        line=_line(query, request, f"explain --stage {stage}" if stage else "explain", quantity),
     )
 
 
@@ -221,10 +223,10 @@ def launch_file(query: Query, to: str, file: str) -> str:
 
 def fit(query: Query) -> str:
     """Return what would make the layout fit."""
-    found = fitted(question(query), pairs=False, accepts=is_writable)
+    result = fitted(question(query), pairs=False, accepts=is_writable)
     rows = [
         {**fix.row(), "verdict": fix.verdict, "address": _layout(query, fix.projection)}
-        for fix in found.fixes[:TOP]
+        for fix in result.fixes[:TOP]
     ]
     return filled("fit.html", rows=rows, address=address(query))
 
@@ -236,13 +238,13 @@ def read(query: Query, name: str, text: str) -> str:
 
 def search(tell: Tell, query: Query, limit: float) -> str:
     """Return the best layouts."""
-    found = _searched(tell, query, limit)
-    shown = [figure(each) for each in found.pictures()]
-    rows = _ranked(query, found.best)
-    risky = any(one.memory.verdict == "AT RISK" for one in found.best)
+    result = _searched(tell, query, limit)
+    shown = [figure(picture) for picture in result.pictures()]
+    rows = _ranked(query, result.best)
+    risky = any(one.memory.verdict == "AT RISK" for one in result.best)
     return filled(
         "search.html",
-        found=found,
+        found=result,
         risk=AT_RISK if risky else "",
         address=address(query),
         charts=shown,
@@ -253,31 +255,31 @@ def search(tell: Tell, query: Query, limit: float) -> str:
 def front(query: Query) -> str:
     """Return the layouts none of which is beaten in step time and memory, beside that of the question."""
     price = price_of(query)
-    found = pareto_search(search_question(query))
+    result = pareto_search(search_question(query))
     try:
-        chosen = _projection(query)
+        projection = _projection(query)
     except ForescaleError:  # it cannot be laid out so
-        chosen = None
-    ranked = _ranked(query, found.front)
-    links = {id(one): link for one, link, _ in ranked} | {id(chosen): address(query)}
+        projection = None
+    ranked = _ranked(query, result.front)
+    links = {id(one): link for one, link, _ in ranked} | {id(projection): address(query)}
     note = "none of them is beaten in both"
     charts = [
         memory_and_time(
-            found.front,
+            result.front,
             note=f"{note}; a click takes one",
-            chosen=chosen,
+            chosen=projection,
             link=lambda one: links[id(one)] and f"/?{links[id(one)]}",
         ),
-        *days_and_money(found.front, note=note, price=price),
+        *days_and_money(result.front, note=note, price=price),
     ]
-    shown = [figure(each) for each in charts]
-    return filled("front.html", found=found, charts=shown, rows=ranked)
+    shown = [figure(chart) for chart in charts]
+    return filled("front.html", found=result, charts=shown, rows=ranked)
 
 
-def _ranked(query: Query, found: Sequence[Projection]) -> list[tuple[Projection, str, float | None]]:
+def _ranked(query: Query, projections: Sequence[Projection]) -> list[tuple[Projection, str, float | None]]:
     """Return the rows of a table of layouts: each with its address, and what it costs where that is known."""
     price = price_of(query)
-    return [(one, _layout(query, one), one.run_cost(price)) for one in found]
+    return [(one, _layout(query, one), one.run_cost(price)) for one in projections]
 
 
 def search_document(tell: Tell, query: Query, limit: float) -> str:
@@ -292,49 +294,49 @@ def _searched(tell: Tell, query: Query, limit: float) -> SearchResult:
         return True
 
     price = price_of(query)
-    found = searched(search_question(query), top=TOP, surest=True, time_limit=limit, watch=watch)
-    return replace(found, price_per_device_hour=price)
+    result = searched(search_question(query), top=TOP, surest=True, time_limit=limit, watch=watch)
+    return replace(result, price_per_device_hour=price)
 
 
-def _tree(asked: Question, quantity: str, stage: str) -> TermNode:
+def _tree(request: Question, quantity: str, stage: str) -> TermNode:
     if stage and not (stage.isdecimal() and len(stage) < 10):
         raise SpecError(f"stage is a number from 0; got {stage[:20]!r}")
-    return explained(asked, quantity, stage=int(stage) if stage else None)
+    return explained(request, quantity, stage=int(stage) if stage else None)
 
 
-def _line(query: Query, asked: Question, command: str, *more: str) -> str | None:
+def _line(query: Query, request: Question, command: str, *more: str) -> str | None:
     """Return the command line that asks the same; None where the model or the cluster has no name."""
     if any(name in ("config", "hbm_gib", "network") for name, _ in query):
         return None
-    return " ".join(("forescale", command, project_line(asked), *more))
+    return " ".join(("forescale", command, project_line(request), *more))
 
 
 def _answer(query: Query) -> dict[str, Any]:
-    found = _projection(query)
-    parts = [(name, found.time_s[name]) for name in TIME_PARTS if found.time_s[name]]
+    projection = _projection(query)
+    parts = [(name, projection.time_s[name]) for name in TIME_PARTS if projection.time_s[name]]
     return {
-        "found": found,
-        "document": found.to_json(),
+        "found": projection,
+        "document": projection.to_json(),
         "parts": sorted(parts, key=lambda part: -part[1]),
         "query": query,
-        "cost": found.run_cost(price_of(query)),
+        "cost": projection.run_cost(price_of(query)),
         "address": address(query),
         "line": _line(query, question(query), "project"),
         "frameworks": TARGETS,
-        "charts": [figure(chart) for chart in found.pictures()],
+        "charts": [figure(chart) for chart in projection.pictures()],
     }
 
 
 def _layout(query: Query, one: Projection) -> str:
     """Return the address of the same question with another layout; empty where it has none."""
-    found = laid_out(query, one)
-    return "" if found is None else address(found)
+    result = laid_out(query, one)
+    return "" if result is None else address(result)
 
 
 def _varied(query: Query) -> Iterator[Point]:
     """Return the layout as devices, batch and network change."""
-    asked = question(query)
-    batch, devices = asked.workload.global_batch_size, asked.cluster.num_devices
+    request = question(query)
+    batch, devices = request.workload.global_batch_size, request.cluster.num_devices
     network = float(dict(told(query)).get("network", "1"))
     kinds: dict[str, Callable[[float], dict[str, str]]] = {
         "devices": lambda factor: {"devices": str(round(devices * factor))},
@@ -344,7 +346,7 @@ def _varied(query: Query) -> Iterator[Point]:
     for kind, change in kinds.items():
         for factor in FACTORS:
             try:
-                found = changed(query, **change(factor))
-                yield Point(what=kind, factor=factor, found=_projection(found), link=f"/?{address(found)}")
+                result = changed(query, **change(factor))
+                yield Point(what=kind, factor=factor, found=_projection(result), link=f"/?{address(result)}")
             except ForescaleError:  # a layout that this many do not make has no point
                 continue

@@ -50,16 +50,16 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
             f"{name}: {len(text):,} characters are more than the {MOST_CHARACTERS:,} that are read"
         )
     plain = re.sub(r"[^\w.-]", "_", Path(name).name)[-80:].lstrip(".") or "file"
-    told = Options(vocabulary_of=vocabulary_of, model_of=load_model)
+    options = Options(vocabulary_of=vocabulary_of, model_of=load_model)
     with TemporaryDirectory() as folder:
         file = Path(folder) / plain
         file.write_text(text, encoding="utf-8", newline="")
         try:
-            reading = read_file(file, told)
+            reading = read_file(file, options)
             open_ended = reading.num_devices is None
             devices = form.get("devices", "")
             if open_ended and devices.isdecimal() and len(devices) < 9:
-                reading = read_file(file, replace(told, num_devices=int(devices)))
+                reading = read_file(file, replace(options, num_devices=int(devices)))
         except ForescaleError as error:
             raise SpecError(str(error).replace(f"{folder}/", "").replace(folder, plain)) from None
     notes = list(reading.notes)
@@ -73,7 +73,7 @@ def uploaded(name: str, text: str, form: Mapping[str, str]) -> dict[str, Any]:
     return {
         "format": reading.format,
         "fields": fields,
-        "notes": [each.replace(f"{folder}/", "") for each in notes],
+        "notes": [note.replace(f"{folder}/", "") for note in notes],
     }
 
 
@@ -83,7 +83,7 @@ def _needed(values: dict[str, Any], model: Model | None, form: Mapping[str, str]
     if not is_cluster_name(form.get("cluster")) or not (model or named):
         return values
     sizes = {name: int(form[name]) for name in SIZES if form.get(name, "").isdecimal()}
-    asked = {
+    question = {
         "devices": int(form["devices"]) if form.get("devices", "").isdecimal() else None,
         "strategy": {},
         **values,
@@ -92,16 +92,16 @@ def _needed(values: dict[str, Any], model: Model | None, form: Mapping[str, str]
         "workload": {**sizes, **values.get("workload", {})},
     }
     try:
-        sections = told_words(build_question(asked, where="the file"))
+        sections = told_words(build_question(question, where="the file"))
     except ForescaleError:
         return values
-    said = {*values, *(("precision",) if "workload" in values else ())}
-    return {**values, **{name: sections.get(name, {}) for name in ROOTS if name in said}}
+    message = {*values, *(("precision",) if "workload" in values else ())}
+    return {**values, **{name: sections.get(name, {}) for name in ROOTS if name in message}}
 
 
 def _fields(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return what a plan says as fields of the form; what has none is a line of `set`."""
-    names = {each.path: each.name for each in FIELDS if each.path}
+    names = {item.path: item.name for item in FIELDS if item.path}
     for path, name in names.items():
         if path[0] in ROOTS and path[0] in values and path[-1] not in SIZES:
             yield name, ""

@@ -62,8 +62,8 @@ class Workers:
 
     async def ask(self, work: Work, *question: object) -> Any:  # noqa: ANN401 (what the work answers)
         """Return what `work` answers to a question; it raises as `news` does."""
-        found = [each async for _, each in self.news(work, *question)]
-        return found[-1]
+        news = [item async for _, item in self.news(work, *question)]
+        return news[-1]
 
     async def news(self, work: Work, *question: object) -> AsyncIterator[tuple[str, Any]]:
         """Yield ("news", …) as the work tells it, then ("found", answer). Leaving the loop ends the work.
@@ -82,8 +82,8 @@ class Workers:
             async with self._free:
                 worker = self._idle.pop() if self._idle else _Worker(NICE if self._patient else 0)
                 try:
-                    async for kind, found in worker.answers(work, question, self._limit):
-                        yield kind, found
+                    async for kind, result in worker.answers(work, question, self._limit):
+                        yield kind, result
                 finally:
                     if worker.idle:
                         self._idle.append(worker)
@@ -117,11 +117,11 @@ class _Worker:
             async with asyncio.timeout(limit):
                 while not self.idle:
                     await self._readable()
-                    kind, found = self._pipe.recv()
+                    kind, result = self._pipe.recv()
                     self.idle = kind != "news"
                     if kind == "refused":
-                        raise found
-                    yield kind, found
+                        raise result
+                    yield kind, result
         except TimeoutError:
             raise ForescaleError(f"this takes longer than the {limit:g} s that the page gives it") from None
         except (EOFError, OSError):
@@ -160,8 +160,8 @@ def _serve(there: Connection, nice: int) -> None:
             except EOFError:
                 return
             try:
-                told = (lambda news: there.send(("news", news)),) if work in pages.TELLING else ()
-                there.send(("found", getattr(pages, work)(*told, *question)))
+                explicit = (lambda news: there.send(("news", news)),) if work in pages.TELLING else ()
+                there.send(("found", getattr(pages, work)(*explicit, *question)))
             except ForescaleError as error:
                 there.send(("refused", form_error(error)))
             except MemoryError:

@@ -41,12 +41,12 @@ def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Layout, 
         common = gcd(*(part.site.workload.global_batch_size for part in parts))
         question = question.within(rules=(*question.space.rules, _divides(common)))
     try:
-        found, margin = search(replace(question, safe=True)), "with margin"
+        result, margin = search(replace(question, safe=True)), "with margin"
     except InfeasibleError:
-        found = search(question)
+        result = search(question)
         margin = "as expected, but not at the upper end of the 80 % interval"
-    best = found.best[0].strategy
-    return best, f"fastest of {counted(found.num_legal, 'legal layout')} that fits {margin}"
+    best = result.best[0].strategy
+    return best, f"fastest of {counted(result.num_legal, 'legal layout')} that fits {margin}"
 
 
 def _divides(batch: int) -> Constraint:

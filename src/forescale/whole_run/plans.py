@@ -115,11 +115,11 @@ class Plans(Result):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per plan of the front, with its layout."""
-        return [{**each.projection.rows()[0], **each.row()} for each in self.front]
+        return [{**item.projection.rows()[0], **item.row()} for item in self.front]
 
     def pictures(self) -> Sequence[Chart]:
         """Return days against what they cost, with the plan asked for marked."""
-        points = [(each.projection, each.days, each.cost) for each in self.front]
+        points = [(item.projection, item.days, item.cost) for item in self.front]
         cost = "device-hours" if self.price is None else "money"
         note = "plans none of which is both sooner and cheaper"
         return (scatter("Days and cost", note, ("days", cost), points, self.chosen.projection),)
@@ -132,7 +132,7 @@ class Plans(Result):
             "price_per_device_hour": self.price,
             **attributes(self, "failures", "num_tried", "elapsed_s"),
             "chosen": self.front.index(self.chosen),
-            "front": [{**each.row(), "best": each.projection.to_json()} for each in self.front],
+            "front": [{**item.row(), "best": item.projection.to_json()} for item in self.front],
         }
 
 
@@ -194,7 +194,7 @@ def plan_run(
     front = _front(plans)
     if not front:
         raise _nothing(question, counts, limits, price, watch)
-    best = min(front, key=lambda each: each.cost) if limits.deadline else front[0]
+    best = min(front, key=lambda item: item.cost) if limits.deadline else front[0]
     return Plans(
         chosen=best,
         front=front,
@@ -214,7 +214,7 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
     SpecError
         If the price of a device or the tokens of a run are not known.
     """
-    found: dict[str, Plan | str] = {}
+    plans: dict[str, Plan | str] = {}
     for name, question in questions.items():
         price = hourly_price(question.cluster)
         if price is None:
@@ -223,18 +223,18 @@ def at_equal_budget(questions: Mapping[str, Question], budget: float) -> EqualBu
             raise SpecError(msg)
         (_, counts), limits = usual_counts(question.cluster), Limits(budget=budget)
         try:
-            found[name] = plan_run(question, counts, limits, price=price).chosen
+            plans[name] = plan_run(question, counts, limits, price=price).chosen
         except InfeasibleError as error:
-            found[name] = str(error)
-    return EqualBudget(budget=budget, found=found)
+            plans[name] = str(error)
+    return EqualBudget(budget=budget, found=plans)
 
 
-def hourly_price(cluster: Cluster, given: float | None = None) -> float | None:
+def hourly_price(cluster: Cluster, value: float | None = None) -> float | None:
     """Return the price of a device and hour: as given, the cluster's own, or the middle of the published ones.
 
     Of devices that cost nothing device-hours are counted: None.
     """
-    price = Terms(price_per_device_hour=given).price(cluster)
+    price = Terms(price_per_device_hour=value).price(cluster)
     listed = published_prices().price(cluster.device.name)
     return listed[0].expected if price is None and listed is not None else price or None
 
@@ -247,14 +247,14 @@ def _plans(
     watch: Watch,
 ) -> list[Plan]:
     """Return plans within the limits, among them the front."""
-    found: list[Plan] = []
+    plans: list[Plan] = []
     for count in counts:
         sized = replace(question, cluster=question.cluster.sized(count))
         try:
             options = list(_options(sized, price)) if sized.site.cluster.num_devices else []
         except SpecError:  # nothing is ever saved, or devices are no whole number of sites
             continue
-        cutoff = max((_cutoff(each, limits, found) for each in options), default=0.0)
+        cutoff = max((_cutoff(option, limits, plans) for option in options), default=0.0)
         if cutoff <= 0.0 or least_step(sized) > cutoff:
             continue
         try:
@@ -267,8 +267,8 @@ def _plans(
         for option in options:
             step = projection.step_time_s
             if limits.hold(option.days * step, option.cost * step):
-                found.append(_plan(option, projection))
-    return found
+                plans.append(_plan(option, projection))
+    return plans
 
 
 def _options(question: Question, price: float | None) -> Iterator[_Option]:
@@ -284,9 +284,9 @@ def _options(question: Question, price: float | None) -> Iterator[_Option]:
     steps = workload.tokens / workload.tokens_per_step
     before = np.inf
     for spares in range(MOST_SPARES) if operations.spares is None else (operations.spares,):
-        told = replace(operations, spares=spares)
+        explicit = replace(operations, spares=spares)
         case, saved = case_of(
-            told,
+            explicit,
             parameters=count_parameters(question.model).total,
             precision=workload.precision,
             cluster=cluster,
@@ -304,16 +304,16 @@ def _options(question: Question, price: float | None) -> Iterator[_Option]:
         paid = cluster.num_devices + spares * cluster.devices_per_node
         yield _Option(
             question=question,
-            operations=replace(told, checkpointing=replace(told.checkpointing, interval=interval)),
+            operations=replace(explicit, checkpointing=replace(explicit.checkpointing, interval=interval)),
             days=days,
             cost=days * HOURS * paid * (1.0 if price is None else price),
         )
 
 
-def _cutoff(option: _Option, limits: Limits, found: Sequence[Plan]) -> float:
+def _cutoff(option: _Option, limits: Limits, plans: Sequence[Plan]) -> float:
     """Return the step [s] beyond which an option breaks the limits, or is later and dearer than some plan."""
     most = min((limits.deadline or np.inf) / option.days, (limits.budget or np.inf) / option.cost)
-    beaten = [max(each.days / option.days, each.cost / option.cost) for each in found]
+    beaten = [max(item.days / option.days, item.cost / option.cost) for item in plans]
     return min([most, *beaten])
 
 
@@ -333,9 +333,9 @@ def _plan(option: _Option, projection: Projection) -> Plan:
 def _front(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Return the plans that no other beats in both days and cost, soonest first."""
     front: list[Plan] = []
-    for each in sorted(plans, key=lambda plan: (plan.days, plan.cost, plan.num_devices)):
-        if not front or each.cost < front[-1].cost:
-            front.append(each)
+    for item in sorted(plans, key=lambda plan: (plan.days, plan.cost, plan.num_devices)):
+        if not front or item.cost < front[-1].cost:
+            front.append(item)
     return tuple(front)
 
 
@@ -365,9 +365,9 @@ def _nothing(
     for count in sorted(counts):
         sized = replace(question, cluster=question.cluster.sized(count))
         try:
-            found = list(_options(sized, price))
+            options = list(_options(sized, price))
         except SpecError as error:
             return InfeasibleError(f"{tried} ends: on {count:,}, {error}")
-        if found:
+        if options:
             break
     return InfeasibleError(f"{tried} has a layout that fits and a run that ends; try other devices")

@@ -46,13 +46,13 @@ class PriceList:
 
     def price(self, device: str) -> tuple[Interval, str] | None:
         """Return the price of a device and hour with its sources; None where nobody said."""
-        found = self.device_hour.get(device, ())
-        if not found:
+        result = self.device_hour.get(device, ())
+        if not result:
             return None
-        values = sorted(each.value for each in found)
+        values = sorted(item.value for item in result)
         middle = (values[0] + values[-1]) / 2.0
-        told = "; ".join(f"{each.source} ({each.date})" for each in found)
-        return Interval(low=values[0], expected=middle, high=values[-1]), told
+        explicit = "; ".join(f"{item.source} ({item.date})" for item in result)
+        return Interval(low=values[0], expected=middle, high=values[-1]), explicit
 
     def carbon(self, place: str) -> Figure:
         """Return the intensity of a place's electricity [kg of CO2 per MWh].

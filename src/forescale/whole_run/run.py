@@ -91,8 +91,8 @@ class Ramp(Struct, frozen=True, kw_only=True):
         if left <= 0.0:
             msg = f"the batch grows over {format_count(self.samples * work.seq_len)} tokens: give the phase more"
             raise SpecError(msg)
-        each = self.samples / steps * work.seq_len
-        sizes = [(self.start + step * self.increment, each) for step in range(steps)]
+        item = self.samples / steps * work.seq_len
+        sizes = [(self.start + step * self.increment, item) for step in range(steps)]
         works = [replace(work, global_batch_size=batch, tokens=tokens) for batch, tokens in sizes]
         return [replace(question, workload=one) for one in (*works, replace(work, tokens=left))]
 
@@ -113,19 +113,21 @@ class Phase(Struct, frozen=True, kw_only=True):
 
     def case(self, operations: Operations) -> tuple[Case, Saving]:
         """Return it as events see it, and what a checkpoint of it takes; raises as `case_of` does."""
-        found = self.projection
+        projection = self.projection
         case, saved = case_of(
             operations,
-            parameters=found.params.total,
-            precision=found.workload.precision,
-            cluster=found.cluster,
-            seconds=self.steps * found.step_time_s,
+            parameters=projection.params.total,
+            precision=projection.workload.precision,
+            cluster=projection.cluster,
+            seconds=self.steps * projection.step_time_s,
         )
         if not operations.elastic:
             return case, saved
-        _, replicas = _replicas(found.strategy)
-        nodes = found.cluster.num_devices // replicas // found.cluster.devices_per_node
-        return replace(case, replica_nodes=max(1, nodes), replica_share=lost_with_a_replica(found)), saved
+        _, replicas = _replicas(projection.strategy)
+        nodes = projection.cluster.num_devices // replicas // projection.cluster.devices_per_node
+        return replace(
+            case, replica_nodes=max(1, nodes), replica_share=lost_with_a_replica(projection)
+        ), saved
 
 
 def _replicas(layout: Layout) -> tuple[str, int]:
@@ -134,24 +136,24 @@ def _replicas(layout: Layout) -> tuple[str, int]:
     return name, getattr(layout, name)
 
 
-def lost_with_a_replica(found: Projection) -> float:
+def lost_with_a_replica(projection: Projection) -> float:
     """Return the share of the tokens per second that a layout with one data-parallel replica less lacks.
 
     With replicas smaller than a node, all that a node holds go with it. The batch shrinks with them. Where none is
     left, everything is lost; where the smaller layout is not legal or its experts do not divide, the loss is in
     proportion.
     """
-    layout = found.strategy
+    layout = projection.strategy
     name, count = _replicas(layout)
-    fewer = count - -(-found.cluster.devices_per_node * count // found.cluster.num_devices)
+    fewer = count - -(-projection.cluster.devices_per_node * count // projection.cluster.num_devices)
     if fewer < 1:
         return 1.0
     left = fewer / count
     smaller = replace(layout, **{name: fewer})
-    work = replace(found.workload, global_batch_size=round(found.workload.global_batch_size * left))
+    work = replace(projection.workload, global_batch_size=round(projection.workload.global_batch_size * left))
     try:
-        slower = project(found.model, found.cluster.sized(smaller.num_devices), smaller, work)
-        same = project(found.model, found.cluster, layout, found.workload)
+        slower = project(projection.model, projection.cluster.sized(smaller.num_devices), smaller, work)
+        same = project(projection.model, projection.cluster, layout, projection.workload)
     except SpecError:
         return 1.0 - left
     return float(1.0 - left * same.step_time_s / slower.step_time_s)
@@ -168,10 +170,10 @@ class Prices(Struct, frozen=True, kw_only=True):
 
     def of(self, device: Device) -> tuple[Interval, str] | None:
         """Return the price of a device and hour, with its source; None where nobody said."""
-        given = device.price_per_hour if self.device_hour is None else self.device_hour
-        if self.device_hour is None and not given:
+        price_per_hour = device.price_per_hour if self.device_hour is None else self.device_hour
+        if self.device_hour is None and not price_per_hour:
             return self.listed.price(device.name)
-        return Interval(low=given, expected=given, high=given), "given"
+        return Interval(low=price_per_hour, expected=price_per_hour, high=price_per_hour), "given"
 
     def energy(self) -> tuple[tuple[float, str], tuple[float, str]]:
         """Return PUE and carbon intensity [kg of CO2 per MWh], each with its source."""
@@ -179,8 +181,8 @@ class Prices(Struct, frozen=True, kw_only=True):
         ratio = (self.pue, "given") if self.pue is not None or pue is None else (pue.value, pue.source)
         if not isinstance(carbon, str):
             return (ratio[0] or 1.0, ratio[1]), (carbon, "given")
-        found = self.listed.carbon(carbon)
-        return (ratio[0] or 1.0, ratio[1]), (found.value, found.source)
+        result = self.listed.carbon(carbon)
+        return (ratio[0] or 1.0, ratio[1]), (result.value, result.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -225,20 +227,20 @@ class RunProjection(Result):
         """Return one row per phase."""
         return [
             {
-                "phase": each.name,
-                "devices": each.projection.cluster.num_devices,
-                "seq_len": each.projection.workload.seq_len,
-                "global_batch_size": each.projection.workload.global_batch_size,
-                "tokens": each.tokens,
-                "steps": each.steps,
-                "step_time_s": each.projection.step_time_s,
-                "mfu": each.projection.mfu,
-                "verdict": each.projection.memory.verdict,
-                "layout": phrases.layout(each.projection.strategy),
-                "layout_origin": each.origin or "given",
-                "ideal_days": each.steps * each.projection.step_time_s / SECONDS_PER_DAY,
+                "phase": phase.name,
+                "devices": phase.projection.cluster.num_devices,
+                "seq_len": phase.projection.workload.seq_len,
+                "global_batch_size": phase.projection.workload.global_batch_size,
+                "tokens": phase.tokens,
+                "steps": phase.steps,
+                "step_time_s": phase.projection.step_time_s,
+                "mfu": phase.projection.mfu,
+                "verdict": phase.projection.memory.verdict,
+                "layout": phrases.layout(phase.projection.strategy),
+                "layout_origin": phase.origin or "given",
+                "ideal_days": phase.steps * phase.projection.step_time_s / SECONDS_PER_DAY,
             }
-            for each in self.phases
+            for phase in self.phases
         ]
 
     def pictures(self) -> Sequence[Chart]:
@@ -289,19 +291,19 @@ def project_run(
     """
     if not phases:
         raise SpecError("a run has at least one phase")
-    told, operations = prices or Prices(), operations or Operations()
-    cases = [each.case(operations) for each in phases]
+    explicit, operations = prices or Prices(), operations or Operations()
+    cases = [phase.case(operations) for phase in phases]
     for case, _ in cases:
         expected_parts(case)  # no simulation of what never ends
-    devices = np.array([each.projection.cluster.num_devices for each in phases], dtype=np.float64)
+    devices = np.array([phase.projection.cluster.num_devices for phase in phases], dtype=np.float64)
     drawn = _drawn(phases, [case for case, _ in cases], operations, draws, seed)
     days = drawn.wall / SECONDS_PER_DAY
     hours = days @ devices * HOURS
     longest = int(np.argmax(days.mean(axis=0)))
     (case, saved), cluster = cases[longest], phases[longest].projection.cluster
-    price = told.of(cluster.device)
+    price = explicit.of(cluster.device)
     priced = {} if price is None else {"price": price[1]}
-    pue, carbon = told.energy()
+    pue, carbon = explicit.energy()
     seconds = float(hours.mean()) * SECONDS_PER_HOUR
     joules = energy(power=cluster.device.power_w, num_devices=1, seconds=seconds, pue=pue[0])
     exposed, failures = float((days.mean(axis=0) * devices).sum()), rates_of(operations)
@@ -309,7 +311,7 @@ def project_run(
         phases=tuple(phases),
         operations=operations,
         days=_interval(days.sum(axis=1)),
-        ideal_days=sum(each.steps * each.projection.step_time_s for each in phases) / SECONDS_PER_DAY,
+        ideal_days=sum(phase.steps * phase.projection.step_time_s for phase in phases) / SECONDS_PER_DAY,
         parts_days=drawn.parts,
         interruptions={cause: rate * exposed for cause, rate in failures.per_device_day.items()},
         planned=failures.planned_per_device_day * exposed,
@@ -319,7 +321,7 @@ def project_run(
         closed_forms=_closed_forms(case),
         device_hours=_interval(hours),
         money=None if price is None else _interval(hours * drawn.prices(price[0])),
-        currency="" if price is None or price[1] == "given" else told.listed.currency,
+        currency="" if price is None or price[1] == "given" else explicit.listed.currency,
         mwh=float(joules) / MWH,
         tonnes_co2=float(joules) / MWH * carbon[0] / 1e3,
         spread=drawn.spread(days.sum(axis=1)),
@@ -331,15 +333,15 @@ def project_run(
 def _closed_forms(case: Case) -> dict[str, float]:
     if not np.isfinite(case.mttf):
         return {}
-    given = {"interval": case.interval, "restart": case.restart, "mttf": case.mttf}
-    found = {
+    values = {"interval": case.interval, "restart": case.restart, "mttf": case.mttf}
+    result = {
         "young_interval_s": young_interval(blocking=case.blocking, mttf=case.mttf),
         "daly_interval_s": daly_interval(blocking=case.blocking, mttf=case.mttf),
         "events_interval_s": best_interval_by_events(case),
-        "daly_goodput": daly_goodput(blocking=case.blocking, **given),
-        "kokolis_goodput": kokolis_goodput(**given),
+        "daly_goodput": daly_goodput(blocking=case.blocking, **values),
+        "kokolis_goodput": kokolis_goodput(**values),
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in result.items()}
 
 
 class _Drawn(Struct, frozen=True):
@@ -359,12 +361,12 @@ class _Drawn(Struct, frozen=True):
 
     def spread(self, values: Array, price: Interval | None = None) -> dict[str, float]:
         """Return the shares of the variance that each uncertain input explains, and the rest, chance."""
-        told = {STEP: self.steps, RATE: self.rates}
+        explicit = {STEP: self.steps, RATE: self.rates}
         if price is not None:
-            told["price"] = self.prices(price)
-        if found := spread(values, told):
-            found["when things fail"] = max(0.0, 1.0 - sum(found.values()))
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            explicit["price"] = self.prices(price)
+        if result := spread(values, explicit):
+            result["when things fail"] = max(0.0, 1.0 - sum(result.values()))
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
 
 
 def _drawn(
@@ -375,8 +377,8 @@ def _drawn(
     errors, rates = drawn(rates_of(operations), draws, rng)
     work = np.array(
         [
-            float(case.work) * stretched(each.projection.step_time, errors)
-            for each, case in zip(phases, cases, strict=True)
+            float(case.work) * stretched(phase.projection.step_time, errors)
+            for phase, case in zip(phases, cases, strict=True)
         ]
     )
     outcomes: list[list[Outcome]] = [
@@ -386,9 +388,9 @@ def _drawn(
         ]
         for column, rate in zip(work.T.tolist(), rates.tolist(), strict=True)
     ]
-    wall = np.array([[each.wall for each in run] for run in outcomes])
+    wall = np.array([[item.wall for item in run] for run in outcomes])
     parts = {
-        name: float(np.mean([sum(each.parts[name] for each in run) for run in outcomes])) / SECONDS_PER_DAY
+        name: float(np.mean([sum(item.parts[name] for item in run) for run in outcomes])) / SECONDS_PER_DAY
         for name in PARTS
     }
     return _Drawn(wall, parts, work.sum(axis=0), rates, rng.random(draws))

@@ -93,8 +93,8 @@ def test_a_network_forwards_whole_steps_of_what_is_piped(kind, ranks, nics, ring
     """Over 3 hops between 4 nodes, of two rings a NIC: a step each, or all that a ring has of a short message."""
     wire = WireProtocol(name="only", launch=0.0, hop_factor=1.0, efficiency=1.0, step=1e6)
     near, far = (
-        LinkCalibration(name="ideal", protocols=(own,), algorithms=("ring",))
-        for own in (replace(wire, step=0.0), wire)
+        LinkCalibration(name="ideal", protocols=(item,), algorithms=("ring",))
+        for item in (replace(wire, step=0.0), wire)
     )
     inner, outer = two_level().tiers
     place = replace(two_level(), tiers=(inner, replace(outer, nics_per_device=nics)))
@@ -398,8 +398,8 @@ def test_of_two_wire_protocols_the_faster_is_taken():
             yield wire.launch + wire.hop_factor * ALPHA_FAST + moved
 
     for volume in (1e3, 1e6, 1e7, 1e9):
-        found = both.seconds(kind="all_gather", num_bytes=volume, group=Group(size=8.0))
-        assert float(found) == pytest.approx(min(ways(volume)))
+        result = both.seconds(kind="all_gather", num_bytes=volume, group=Group(size=8.0))
+        assert float(result) == pytest.approx(min(ways(volume)))
 
 
 @pytest.mark.parametrize(

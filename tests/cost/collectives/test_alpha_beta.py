@@ -183,10 +183,10 @@ def test_hybrid_ep_reaches_more_of_a_link_than_all_to_alls_do():
     base, shares = AlphaBeta.from_cluster(load_cluster("b200", 8)), link_shares("hybridep", "NVIDIA")
     assert link_shares("hybridep", "AMD") == link_shares("deepep", "NVIDIA") == ()
     plain, direct = (
-        ExpertExchange(base=base, top_k=8, link_shares=each).seconds(
+        ExpertExchange(base=base, top_k=8, link_shares=item).seconds(
             kind="all_to_all", num_bytes=8e9, group=Group(size=8.0)
         )
-        for each in ((), shares)
+        for item in ((), shares)
     )
     copies = 8 * (1 - (7 / 8) ** 8) * 7 / 8
     assert 643e9 < copies * 1e9 / direct < 740e9
@@ -273,9 +273,9 @@ def test_links_behind_the_same_nic_start_up_once():
     slow = replace(link, protocols=(replace(link.protocols[0], launch=1.0),), exchange_launch=3.0)
     model = AlphaBeta.from_cluster(toy.cluster(64, *tiers), own=(slow,))
     for ranks, starts in ((8.0, 1), (32.0, 2), (64.0, 2)):
-        for kind, each in (("all_gather", 1.0), ("all_to_all", 3.0)):
-            found = model.seconds(kind=kind, num_bytes=1.0, group=Group(size=ranks))
-            assert found == pytest.approx(starts * each, rel=1e-6)
+        for kind, item in (("all_gather", 1.0), ("all_to_all", 3.0)):
+            seconds = model.seconds(kind=kind, num_bytes=1.0, group=Group(size=ranks))
+            assert seconds == pytest.approx(starts * item, rel=1e-6)
 
 
 def test_a_nic_that_started_for_a_rack_does_not_start_again_for_the_core():

@@ -52,14 +52,14 @@ def test_the_closest_calibration_is_taken(architecture, tier, expected):
 
 
 def test_a_tiers_own_launch_of_exchanges_scales_that_of_short_ones():
-    own = fast(name="nvlink", parameters=LinkParameters(exchange_launch=30e-6))
-    built = cluster(own, slow(name="y"), architecture="hopper", num_devices=64)
+    local = fast(name="nvlink", parameters=LinkParameters(exchange_launch=30e-6))
+    built = cluster(local, slow(name="y"), architecture="hopper", num_devices=64)
     packaged = next(link for link in link_calibrations() if link.name == "nvlink-hopper")
-    found = calibrate(built).links[0]
+    result = calibrate(built).links[0]
     ratio = packaged.exchange_short_launch / packaged.exchange_launch
     assert 0.5 < ratio < 1.0
-    assert found.exchange_launch == 30e-6
-    assert found.exchange_short_launch == pytest.approx(ratio * 30e-6)
+    assert result.exchange_launch == 30e-6
+    assert result.exchange_short_launch == pytest.approx(ratio * 30e-6)
 
 
 def test_beyond_the_node_the_generic_one_is_for_networks():
@@ -103,8 +103,8 @@ def test_what_names_the_devices_generation_comes_before_what_names_the_tier_only
 
 
 def test_of_ones_own_fits_the_first_that_names_a_tier_is_taken_before_all_others():
-    own = (linked("mine", tiers=("fast",)), linked("also mine", tiers=("fast",)))
-    assert calibrate(cluster(fast(), slow()), own=own).links[0].name == "mine"
+    local = (linked("mine", tiers=("fast",)), linked("also mine", tiers=("fast",)))
+    assert calibrate(cluster(fast(), slow()), own=local).links[0].name == "mine"
 
 
 def test_what_a_tier_states_is_of_long_messages_and_others_keep_their_ratio():
@@ -117,8 +117,8 @@ def test_what_a_tier_states_is_of_long_messages_and_others_keep_their_ratio():
     )
     stated = LinkParameters(efficiency=0.4, launch=4e-6, exchange_efficiency=0.3, algorithms=("tree",))
     link = calibrate(cluster(fast(parameters=stated), slow()), known).links[0]
-    found = [(wire.launch, wire.efficiency, wire.hop_factor) for wire in link.protocols]
-    assert found == [pytest.approx((1e-6, 0.1, 1.0)), pytest.approx((4e-6, 0.4, 5.0))]
+    protocols = [(wire.launch, wire.efficiency, wire.hop_factor) for wire in link.protocols]
+    assert protocols == [pytest.approx((1e-6, 0.1, 1.0)), pytest.approx((4e-6, 0.4, 5.0))]
     assert (link.exchange_efficiency, link.reduction_efficiency, link.algorithms) == (0.3, 1.0, ("tree",))
 
 

@@ -77,8 +77,8 @@ def copied(ranks):
 def test_ring(kind, passes):
     """7 of 8 hops inside; each of a node's links outwards carries an eighth, one more to close the ring."""
     slowest = max(7 / 8 / NEAR_RATE, 1 / 8 / FAR_ALL)
-    found = BOTH + passes * (56 * HOP_NEAR + 7 * HOP_FAR + 63 / 64 * VOLUME * slowest)
-    assert seconds("ring", kind, ALL) == pytest.approx(found)
+    result = BOTH + passes * (56 * HOP_NEAR + 7 * HOP_FAR + 63 / 64 * VOLUME * slowest)
+    assert seconds("ring", kind, ALL) == pytest.approx(result)
     inside = ONE_NEAR + passes * (7 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE) + copied(8)
     assert seconds("ring", kind, NODE) == pytest.approx(inside)
     rail = ONE_FAR + passes * (7 * HOP_FAR + 7 / 8 * VOLUME / FAR_ONE)
@@ -143,8 +143,8 @@ def test_bruck(kind, passes):
     steps = 6 * HOP_FAR + 63 / 64 * VOLUME / (FAR * 0.9)
     assert seconds("bruck", kind, ALL) == pytest.approx(BOTH + passes * steps)
     inside = 3 * HOP_NEAR + 7 / 8 * VOLUME / NEAR_RATE
-    own = copied(8)
-    assert seconds("bruck", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + own)
+    local = copied(8)
+    assert seconds("bruck", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + local)
 
 
 @pytest.mark.parametrize(("kind", "passes"), PASSES)
@@ -153,8 +153,8 @@ def test_single_shot(kind, passes):
     shot = HOP_FAR + 56 * 0.3e-6 + 56 / 64 * VOLUME / (FAR * 0.9)
     assert seconds("single_shot", kind, ALL) == pytest.approx(BOTH + passes * shot)
     inside = HOP_NEAR + 7 * 0.1e-6 + 7 / 8 * VOLUME / NEAR_RATE
-    own = copied(8)
-    assert seconds("single_shot", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + own)
+    local = copied(8)
+    assert seconds("single_shot", kind, NODE) == pytest.approx(ONE_NEAR + passes * inside + local)
 
 
 STARTS = 7e-6 + 13e-6
@@ -171,8 +171,10 @@ def test_all_to_all():
     pairs = VOLUME * (7 / 64 / (NEAR * 0.5) + 56 / 64 / (FAR * 0.45))
     assert seconds("pairwise_exchange", "all_to_all", ALL) == pytest.approx(STARTS + steps + pairs + OWN)
     rails = VOLUME * 7 / 8 * (1 / (NEAR * 0.5) + 1 / (FAR * 0.45))
-    told = 7 * 0.1e-6 + 7 * 0.3e-6
-    assert seconds("hierarchical_exchange", "all_to_all", ALL) == pytest.approx(STARTS + told + rails + OWN)
+    explicit = 7 * 0.1e-6 + 7 * 0.3e-6
+    assert seconds("hierarchical_exchange", "all_to_all", ALL) == pytest.approx(
+        STARTS + explicit + rails + OWN
+    )
 
 
 def test_point_to_point():
@@ -186,7 +188,7 @@ def test_of_two_wire_protocols_switches_take_the_one_of_whole_messages_and_trees
     """A quick one on both tiers beside the usual; then on the inner alone, beside which the outer has its only one."""
     short = WireProtocol(name="LL", launch=1e-6, hop_factor=1.0, efficiency=0.1)
     near, far = (
-        replace(each("in_network"), protocols=(short, *each("tree").protocols)) for each in (inner, outer)
+        replace(item("in_network"), protocols=(short, *item("tree").protocols)) for item in (inner, outer)
     )
     tiers = (fast(in_network_reduction=True), slow(in_network_reduction=True))
 
@@ -356,8 +358,8 @@ def test_experts_beyond_a_pod_are_reached_through_the_link_of_the_node():
     )
     nic = 4 * (1 - (3 / 4) ** 2) / 2 * 3 / 4 / 50e9
     group = Group(size=4.0, stride=8.0)
-    found = ExpertExchange(base=wide, top_k=2).seconds(kind="all_to_all", num_bytes=VOLUME, group=group)
-    assert float(found) == pytest.approx(VOLUME * nic)
+    result = ExpertExchange(base=wide, top_k=2).seconds(kind="all_to_all", num_bytes=VOLUME, group=group)
+    assert float(result) == pytest.approx(VOLUME * nic)
 
 
 def test_messages_and_exchanges_go_by_the_protocol_for_long_messages():
@@ -379,8 +381,8 @@ def test_a_link_that_knows_fewer_protocols_uses_its_last():
     near = LinkCalibration(name="near", protocols=(quick, wide), algorithms=("ring",))
     far = LinkCalibration(name="far", protocols=(wide,), algorithms=("ring",))
     model = AlphaBeta(cluster=cluster(fast(), slow()), calibration=NetworkCalibration(links=(near, far)))
-    found = model.seconds(kind="all_gather", num_bytes=8.0, group=Group(size=64.0))
-    assert float(found) == pytest.approx(1e-6 + 9e-6 + 56e-6 + 7 * 5 * FAR_S, rel=1e-4)
+    result = model.seconds(kind="all_gather", num_bytes=8.0, group=Group(size=64.0))
+    assert float(result) == pytest.approx(1e-6 + 9e-6 + 56e-6 + 7 * 5 * FAR_S, rel=1e-4)
 
 
 def test_a_library_offers_what_any_of_its_links_does():
@@ -432,8 +434,8 @@ def test_long_messages_take_the_protocol_that_only_one_link_has():
     tiers = (fast(bandwidth=10e9), slow())
     model = AlphaBeta(cluster=cluster(*tiers), calibration=NetworkCalibration(links=(near, far)))
     simple = 18e-6 + 56 * 5e-6 + 7 * 5 * FAR_S + 63 / 64 * 1e9 * 7 / 8 / (0.75 * 10e9)
-    found = model.seconds(kind="all_gather", num_bytes=1e9, group=Group(size=64.0))
-    assert float(found) == pytest.approx(simple)
+    result = model.seconds(kind="all_gather", num_bytes=1e9, group=Group(size=64.0))
+    assert float(result) == pytest.approx(simple)
 
 
 def test_a_message_has_the_link_of_one_neighbour():

@@ -28,23 +28,23 @@ def lines(cluster, kind, ranks):
 
 def changes(cluster, kind, ranks):
     """Return the bytes, in MB, from which another way is picked, and that way."""
-    found, before = [], None
+    result, before = [], None
     for num_bytes in np.exp(np.linspace(np.log(1e3), np.log(1e10), 4000)):
         way = lines(cluster, kind, ranks).way(float(num_bytes))
         if way != before:
-            found.append((round(float(num_bytes) / 1e6, 2), way))
+            result.append((round(float(num_bytes) / 1e6, 2), way))
             before = way
-    return found
+    return result
 
 
 def test_formulas():
     assert believed_bandwidth(links=240e9, share=0.5, most=87.7e9) == 87.7e9
     assert believed_bandwidth(links=80e9, share=0.5, most=87.7e9) == 40e9
     assert believed_latency(launch=6.6e-6, hop=6e-7, steps=7.0) == pytest.approx(10.8e-6)
-    given = {"num_bytes": 1e6, "latency": 1e-5, "seconds_per_byte": 1e-11, "seconds": 1.0}
-    assert believed_seconds(**given, within=1.0) == pytest.approx(2e-5)
-    assert believed_seconds(**given, within=0.0) == 1.0
-    both = believed_seconds(**given, within=np.array([1.0, 0.0]))
+    value = {"num_bytes": 1e6, "latency": 1e-5, "seconds_per_byte": 1e-11, "seconds": 1.0}
+    assert believed_seconds(**value, within=1.0) == pytest.approx(2e-5)
+    assert believed_seconds(**value, within=0.0) == 1.0
+    both = believed_seconds(**value, within=np.array([1.0, 0.0]))
     assert both.tolist() == pytest.approx([2e-5, 1.0])
 
 
@@ -63,8 +63,8 @@ def test_the_seconds_picked_are_those_of_the_least_belief():
 def test_channels_through_the_switches_of_hopper(ranks, gigabytes):
     """370.8 GB/s of 18 links hold n + 1 shares: 123, 74, 41 and 11 GB/s each."""
     speeds = {str(speed): speed * 1e9 for speed in (3, 6, 11, 12, 15, 20, 24, 30, 40, 50, 60)}
-    found = switch_bandwidth(links=370.8e9, num_ranks=ranks, most=32.0, **speeds)
-    assert found == pytest.approx(gigabytes * 1e9)
+    result = switch_bandwidth(links=370.8e9, num_ranks=ranks, most=32.0, **speeds)
+    assert result == pytest.approx(gigabytes * 1e9)
     assert switch_bandwidth(links=5e9, num_ranks=ranks, most=32.0, **speeds) == 0.0
 
 
@@ -108,8 +108,8 @@ def test_across_nodes_the_fastest_counts():
 
 def test_algorithms_of_ones_own_are_taken_by_their_time():
     cluster = load_cluster("a100-sxm-80gb", 8)
-    own = LinkParameters(algorithms=("ring", "single_shot"))
-    inner = replace(cluster.tiers[0], parameters=own)
+    link_parameters = LinkParameters(algorithms=("ring", "single_shot"))
+    inner = replace(cluster.tiers[0], parameters=link_parameters)
     model = AlphaBeta.from_cluster(replace(cluster, tiers=(inner, *cluster.tiers[1:])))
-    found = model.lines(kind="all_gather", route=model.route(Group(size=8.0)))
-    assert all(line.guess is None for line in found.lines)
+    result = model.lines(kind="all_gather", route=model.route(Group(size=8.0)))
+    assert all(line.guess is None for line in result.lines)

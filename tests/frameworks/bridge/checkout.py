@@ -154,7 +154,7 @@ def read(folder, lines, *, base="small_base_config", name="mine_config", start=S
 
 def read_file(path, config=None, **options):
     """Read a file with the catalogue at hand."""
-    given = Variables({} if config is None else {"config": config})
+    variables = Variables({} if config is None else {"config": config})
     return BridgeReader().read(
-        path, Options(variables=given, model_of=load_model, vocabulary_of=vocabulary_of, **options)
+        path, Options(variables=variables, model_of=load_model, vocabulary_of=vocabulary_of, **options)
     )

@@ -7,8 +7,8 @@ from forescale.errors import ReaderError, UnknownKeyError
 
 
 def test_a_recipe_over_others_of_its_checkout_has_all_that_they_set(tmp_path):
-    found = read(tmp_path, "cfg.model.tensor_model_parallel_size = 2")
-    layout, work = found.strategy, found.workload
+    result = read(tmp_path, "cfg.model.tensor_model_parallel_size = 2")
+    layout, work = result.strategy, result.workload
     assert (layout.tp, layout.zero, layout.micro_batch_size) == (2, 1, 1)
     assert (layout.overlap.grad_reduce, layout.overlap.param_gather) == (True, True)
     assert (work.global_batch_size, work.seq_len, work.precision.compute, work.precision.gradients) == (
@@ -17,7 +17,7 @@ def test_a_recipe_over_others_of_its_checkout_has_all_that_they_set(tmp_path):
         "bf16",
         "fp32",
     )
-    assert (found.model.name, found.model.num_layers, found.model.vocab_size) == ("llama-3-8b", 32, 128256)
+    assert (result.model.name, result.model.num_layers, result.model.vocab_size) == ("llama-3-8b", 32, 128256)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_dispatchers_and_captured_launches(lines, dispatcher, graphs, tmp_path):
 
 
 def test_stages_that_a_function_returns_are_the_layout(tmp_path):
-    found = read(tmp_path, "pass", base="deep_base_config")
-    assert (found.strategy.pp, found.strategy.vpp, found.strategy.stage_layers) == (4, 1, (16, 16, 16, 13))
-    assert found.model.num_mtp_layers == 1
+    result = read(tmp_path, "pass", base="deep_base_config")
+    assert (result.strategy.pp, result.strategy.vpp, result.strategy.stage_layers) == (4, 1, (16, 16, 16, 13))
+    assert result.model.num_mtp_layers == 1
 
 
 @pytest.mark.parametrize(
@@ -118,15 +118,15 @@ def test_refusals_name_file_line_and_field(line, kind, said, tmp_path):
 
 
 def test_the_caller_tells_a_length_that_the_recipe_leaves_open(tmp_path):
-    found = read(tmp_path, "cfg.model.seq_length = 8192", over={"seq_len": 8192})
-    assert found.workload.seq_len == 8192
+    result = read(tmp_path, "cfg.model.seq_length = 8192", over={"seq_len": 8192})
+    assert result.workload.seq_len == 8192
 
 
 def test_what_has_no_word_here_is_noted_only_where_it_counts(tmp_path):
-    said = "not expressed: mixed_precision.first_last_layers_bf16"
+    message = "not expressed: mixed_precision.first_last_layers_bf16"
     for precision, noted in (("'ours_in_8_bits'", True), ("'bf16_mixed'", False)):
         lines = f"cfg.mixed_precision = get_mixed_precision_config({precision}); cfg.mixed_precision.first_last_layers_bf16 = True"
-        assert any(said in note for note in read(tmp_path, lines).notes) is noted
+        assert any(message in note for note in read(tmp_path, lines).notes) is noted
 
 
 def test_the_allocator_is_that_of_the_environment_that_the_recipe_sets(tmp_path):

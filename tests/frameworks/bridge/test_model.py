@@ -82,12 +82,12 @@ def test_a_text_model_is_taken_from_the_configuration_of_a_seeing_one(tmp_path):
 def test_a_base_that_is_not_read_is_named(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from megatron.bridge.recipes.family import deep_base_config as base\n\ndef mine_config():\n    cfg = base()\n    cfg.train.micro_batch_size = 2\n    return cfg\n")  # fmt: skip
-    said = "line 4: the model is that of base of megatron.bridge.recipes.family, which does not lie beside the recipe; name the checkout"
-    with pytest.raises(ReaderError, match=said):
+    message = "line 4: the model is that of base of megatron.bridge.recipes.family, which does not lie beside the recipe; name the checkout"
+    with pytest.raises(ReaderError, match=message):
         read_file(path)
     checkout(tmp_path / "elsewhere")
-    found = read_file(path, folders=(tmp_path / "elsewhere",))
-    assert (found.model.name, found.strategy.pp, found.strategy.micro_batch_size) == ("deepseek-v3", 4, 2)
+    file = read_file(path, folders=(tmp_path / "elsewhere",))
+    assert (file.model.name, file.strategy.pp, file.strategy.micro_batch_size) == ("deepseek-v3", 4, 2)
 
 
 def test_classes_of_their_own_are_read_by_their_fields(tmp_path):
@@ -95,6 +95,6 @@ def test_classes_of_their_own_are_read_by_their_fields(tmp_path):
     sizes = "num_layers=6, hidden_size=64, num_attention_heads=4, vocab_size=100, gated_linear_unit=True"
     path = checkout(tmp_path) / "recipes" / "mine.py"
     path.write_text(f"{NAMED}\n{kind}\ndef mine_config():\n    cfg = pretrain()\n    cfg.model = OddModelProvider({sizes})\n    return cfg\n")  # fmt: skip
-    found = read_file(path)
-    assert [layer.attention.window for layer in found.model.layers] == [16, 16, None] * 2
-    assert "the model is a OddModelProvider; it is read by its fields, as a plain transformer" in found.notes
+    file = read_file(path)
+    assert [layer.attention.window for layer in file.model.layers] == [16, 16, None] * 2
+    assert "the model is a OddModelProvider; it is read by its fields, as a plain transformer" in file.notes

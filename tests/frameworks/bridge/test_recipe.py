@@ -43,25 +43,25 @@ def long_config():
 """
 
 
-def read_one(tmp_path, wanted=None):
+def read_one(tmp_path, requested=None):
     path = tmp_path / "recipes.py"
     path.write_text(RECIPES)
-    given = {} if wanted is None else {"config": wanted}
-    return BridgeReader().read(path, Options(num_devices=8, variables=Variables(given)))
+    value = {} if requested is None else {"config": requested}
+    return BridgeReader().read(path, Options(num_devices=8, variables=Variables(value)))
 
 
 @pytest.mark.parametrize(
     ("name", "tp", "cp", "length"), [("small_config", 2, 1, 4096), ("long_config", 1, 4, 131_072)]
 )
 def test_the_recipe_that_is_wanted_is_read_alone(name, tp, cp, length, tmp_path):
-    found = read_one(tmp_path, name)
-    assert (found.strategy.tp, found.strategy.cp, found.workload.seq_len) == (tp, cp, length)
-    assert len(found.model.layers) == 4
+    result = read_one(tmp_path, name)
+    assert (result.strategy.tp, result.strategy.cp, result.workload.seq_len) == (tp, cp, length)
+    assert len(result.model.layers) == 4
 
 
 def test_of_several_one_must_be_named(tmp_path):
-    said = r"recipes.py, line 20: it holds 2 recipes; say which with --var config=NAME: small_config, long_config"
-    with pytest.raises(ReaderError, match=said):
+    message = r"recipes.py, line 20: it holds 2 recipes; say which with --var config=NAME: small_config, long_config"
+    with pytest.raises(ReaderError, match=message):
         read_one(tmp_path)
     with pytest.raises(UnknownNameError, match=r"'smal_config'; did you mean small_config"):
         read_one(tmp_path, "smal_config")
@@ -121,14 +121,14 @@ def _common(tp: int = 1, batch: int = 8, **more):
 def mine_config(tp: int = 4, **user_kwargs):
     return _common(**{"tp": tp, "context_parallel_size": 2, **user_kwargs})
 """)
-    found = read_file(path)
-    layout = found.strategy
-    assert (layout.tp, layout.sp, layout.cp, found.workload.global_batch_size) == (4, True, 2, 8)
+    file = read_file(path)
+    layout = file.strategy
+    assert (layout.tp, layout.sp, layout.cp, file.workload.global_batch_size) == (4, True, 2, 8)
 
 
 def test_what_a_function_that_is_not_read_may_set_is_noted(tmp_path):
     start = "from megatron.bridge.recipes.family import small_base_config\nfrom elsewhere import tune\n"
-    (note,) = (each for each in read(tmp_path, "tune(cfg)", start=start).notes if "tune" in each)
+    (note,) = (note for note in read(tmp_path, "tune(cfg)", start=start).notes if "tune" in note)
     assert "mine.py, line 7) is not read" in note
 
 
@@ -152,9 +152,15 @@ def grouped(folder, group):
 
 def test_micro_batches_of_groups_are_no_multiple_of_the_stages(tmp_path):
     """As recipes/glm/h100/glm5.py has GLM-5.2: 32 micro-batches on 13 ranks of 2 chunks, 16 at a time."""
-    found = grouped(tmp_path, "16")
-    assert (found.strategy.pp, found.strategy.vpp, found.strategy.microbatch_group) == (13, 2, 16)
-    result = project(found.model, load_cluster("h100-sxm", 416), found.strategy, found.workload)
+    results_found = grouped(tmp_path, "16")
+    assert (
+        results_found.strategy.pp,
+        results_found.strategy.vpp,
+        results_found.strategy.microbatch_group,
+    ) == (13, 2, 16)
+    result = project(
+        results_found.model, load_cluster("h100-sxm", 416), results_found.strategy, results_found.workload
+    )
     assert result.num_microbatches == 32
 
 

@@ -40,9 +40,9 @@ def exported(model: str, to: str):
     ],
 )
 def test_fields_of_a_recipe(model, lines):
-    found = exported(model, "megatron-bridge")
-    assert [each for each in lines if f"cfg.model.{each}\n" not in found.texts["recipe.py"]] == []
-    assert ROPE not in {each.word for each in found.unsaid}
+    result = exported(model, "megatron-bridge")
+    assert [line for line in lines if f"cfg.model.{line}\n" not in result.texts["recipe.py"]] == []
+    assert ROPE not in {item.word for item in result.unsaid}
 
 
 def test_a_recipe_over_a_named_model_keeps_its_own_base(tmp_path):
@@ -76,6 +76,6 @@ def test_a_recipe_over_a_named_model_keeps_its_own_base(tmp_path):
     ],
 )
 def test_keys_of_an_experiment(model, lines, unsaid):
-    found = exported(model, "primus")
-    assert [each for each in lines if f" {each}\n" not in found.texts["experiment.yaml"]] == []
-    assert (ROPE in {each.word for each in found.unsaid}) is unsaid
+    result = exported(model, "primus")
+    assert [line for line in lines if f" {line}\n" not in result.texts["experiment.yaml"]] == []
+    assert (ROPE in {item.word for item in result.unsaid}) is unsaid

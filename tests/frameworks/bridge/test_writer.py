@@ -106,13 +106,13 @@ def test_what_overlaps_goes_over_the_other_sections(tmp_path: Path) -> None:
 def test_a_model_with_a_tower_is_built_by_its_name(
     model: str, frozen: tuple[FrozenPart, ...], layout: dict[str, int]
 ) -> None:
-    (found,) = check_writer([seeing(model, frozen, **layout)])
-    text = found.texts["recipe.py"]
+    (result,) = check_writer([seeing(model, frozen, **layout)])
+    text = result.texts["recipe.py"]
     assert f"cfg.model.freeze_vision_model = {'vision' in frozen}" in text
     assert f"cfg.model.freeze_language_model = {'head' in frozen}" in text
     assert "cfg.model.num_layers" not in text
     assert "--images 2 --image-size 448" in text
-    assert found.read_back.vision == found.projection.vision
+    assert result.read_back.vision == result.projection.vision
 
 
 def test_a_tower_that_no_recipe_trains_is_refused() -> None:
@@ -124,5 +124,5 @@ def test_a_tower_that_no_recipe_trains_is_refused() -> None:
 
 def seeing(model: str, frozen: tuple[FrozenPart, ...], **layout: int) -> Question:
     images = {"count": 2, "size": 448}
-    asked = ask(model, "h100-sxm", devices=16, seq_len=8192, global_batch_size=64, framework="bridge", images=images, **layout)  # fmt: skip
-    return replace(asked, workload=replace(asked.workload, trainable=Trainable(frozen=frozen)))
+    question = ask(model, "h100-sxm", devices=16, seq_len=8192, global_batch_size=64, framework="bridge", images=images, **layout)  # fmt: skip
+    return replace(question, workload=replace(question.workload, trainable=Trainable(frozen=frozen)))

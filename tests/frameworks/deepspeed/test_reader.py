@@ -24,11 +24,11 @@ def read(tmp_path):
 
 
 def test_stage_batch_and_types(read):
-    found = read({**BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, 8)
-    layout = found.strategy
+    result = read({**BATCH, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, 8)
+    layout = result.strategy
     assert (layout.zero, layout.dp_shard, layout.micro_batch_size) == (2, 8, 2)
-    assert found.workload_values["global_batch_size"] == 64
-    assert found.workload_values["precision"] == {
+    assert result.workload_values["global_batch_size"] == 64
+    assert result.workload_values["precision"] == {
         "compute": "bf16", "parameters": "bf16", "gradients": "bf16", "activations": "bf16",
     }  # fmt: skip
     assert not layout.overlap.grad_reduce
@@ -49,8 +49,8 @@ def test_batch_sizes_must_agree_with_the_devices(read):
 
 
 def test_sums_in_fp32_stay_beside_gradients_in_bf16(read):
-    given = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
-    first = read({**BATCH, **given, "zero_optimization": {"stage": 1}}, 8)
+    value = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    first = read({**BATCH, **value, "zero_optimization": {"stage": 1}}, 8)
     assert first.workload_values["precision"]["gradients"] == "fp32"
     assert first.told["kernels"] == {}, "which optimizer that means is the framework's"
 
@@ -76,18 +76,18 @@ def test_shards_among_neighbours(read):
 
 
 def test_other_parallelism(read):
-    given = {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
-    found = read({**given, "pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2}}, 16)
-    layout = found.strategy
+    value = {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
+    result = read({**value, "pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2}}, 16)
+    layout = result.strategy
     assert (layout.tp, layout.pp, layout.cp, layout.cp_kind, layout.dp) == (2, 2, 2, "ulysses", 2)
-    assert found.framework == "megatron-deepspeed"
+    assert result.framework == "megatron-deepspeed"
 
 
 def test_a_micro_batch_that_is_left_out_follows_from_the_batch(read):
-    found = read({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 8)
-    assert (found.strategy.micro_batch_size, found.workload_values["global_batch_size"]) == (4, 64)
-    said = "train_micro_batch_size_per_gpu is not given: 4, from train_batch_size 64"
-    assert any(note.startswith(said) for note in found.notes)
+    result = read({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 8)
+    assert (result.strategy.micro_batch_size, result.workload_values["global_batch_size"]) == (4, 64)
+    message = "train_micro_batch_size_per_gpu is not given: 4, from train_batch_size 64"
+    assert any(note.startswith(message) for note in result.notes)
     auto = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}
     assert read(auto, 8).strategy.micro_batch_size == 1
     assert read({"train_batch_size": 64}).strategy.micro_batch_size == 1
@@ -111,18 +111,18 @@ def test_parameters_alone_on_the_host(read):
     ],
 )
 def test_a_type_that_is_auto_is_the_one_that_a_trainer_would_set(read, content, compute):
-    found = read({**BATCH, **content}, 8)
-    assert found.workload_values["precision"]["compute"] == compute
-    assumed = any("auto: taken as true" in note for note in found.notes)
-    assert assumed == ("auto" in str(content) and True not in [each["enabled"] for each in content.values()])
+    result = read({**BATCH, **content}, 8)
+    assert result.workload_values["precision"]["compute"] == compute
+    assumed = any("auto: taken as true" in note for note in result.notes)
+    assert assumed == ("auto" in str(content) and True not in [item["enabled"] for item in content.values()])
 
 
 def test_what_hugging_face_fills_in_is_not_given(read):
-    found = read(
+    result = read(
         {"train_batch_size": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}, 8
     )
-    assert "global_batch_size" not in found.workload_values
-    assert found.notes.count("train_batch_size is auto: not given") == 1
+    assert "global_batch_size" not in result.workload_values
+    assert result.notes.count("train_batch_size is auto: not given") == 1
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_what_is_wrong_is_said(read, content, text):
 
 
 def test_what_is_not_expressed_is_noted(read):
-    found = read({**BATCH, "zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, 8)
+    result = read({**BATCH, "zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, 8)
     assert (
-        "not expressed: zero_optimization.zero_quantized_weights (weights gathered in 8 bits)" in found.notes
+        "not expressed: zero_optimization.zero_quantized_weights (weights gathered in 8 bits)" in result.notes
     )
 
 
@@ -175,11 +175,11 @@ def test_experts_that_deepspeed_places(read):
 
 
 def test_ranks_of_a_model_that_do_not_divide_the_devices_are_named(tmp_path):
-    words = {"pipeline": {"stages": 3}, "tensor_parallel": {"autotp_size": 5}}
+    parts = {"pipeline": {"stages": 3}, "tensor_parallel": {"autotp_size": 5}}
     path = tmp_path / "ds_config.json"
-    path.write_text(json.dumps({"zero_optimization": {"stage": 1}, **words}, indent=1))
-    said = (
+    path.write_text(json.dumps({"zero_optimization": {"stage": 1}, **parts}, indent=1))
+    message = (
         r"line 6: pipeline.stages 3 x tensor_parallel.autotp_size 5 ranks of a model do not divide 16 devices"
     )
-    with pytest.raises(ForescaleError, match=said):
+    with pytest.raises(ForescaleError, match=message):
         DeepSpeedReader().read(path, Options(num_devices=16))

@@ -24,15 +24,15 @@ DEVICES = "8 devices, from num_processes 8 (line 5)"
 def test_a_table_of_another_kind_is_noted(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text(LAUNCH.format(kind="MULTI_GPU"))
-    found = AccelerateReader().read(path, Options())
-    assert found.strategy.zero == 0
-    assert found.notes == (
+    result = AccelerateReader().read(path, Options())
+    assert result.strategy.zero == 0
+    assert result.notes == (
         "fsdp_config, such as fsdp_sharding_strategy (line 4), counts under distributed_type FSDP alone; it is MULTI_GPU",
         DEVICES,
     )
     path.write_text(LAUNCH.format(kind="FSDP"))
-    found = AccelerateReader().read(path, Options())
-    assert (found.strategy.zero, found.notes) == (3, (DEVICES,))
+    result = AccelerateReader().read(path, Options())
+    assert (result.strategy.zero, result.notes) == (3, (DEVICES,))
 
 
 def test_keys_that_accelerate_has_are_read(tmp_path):
@@ -70,5 +70,5 @@ def test_accelerate_fills_in_a_type_that_is_auto(tmp_path, kind, compute):
         "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\nnum_processes: 8\n"
     )
     path.write_text(launch + (f"mixed_precision: '{kind}'\n" if kind else ""))
-    found = AccelerateReader().read(path, Options())
-    assert found.workload_values["precision"]["compute"] == compute
+    result = AccelerateReader().read(path, Options())
+    assert result.workload_values["precision"]["compute"] == compute

@@ -29,10 +29,10 @@ def without_pipeline(count: int, **choices):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_plans_read_back_to_the_bit(seed: int) -> None:
-    asked = list(without_pipeline(60, seed=seed))
-    wide = sum(each.workload.precision.compute != "fp8" for each in asked)
-    written = check_writer(asked, unsaid=NARROW)
-    assert sum(not each.unsaid for each in written) == wide > 30
+    pipeline = list(without_pipeline(60, seed=seed))
+    wide = sum(item.workload.precision.compute != "fp8" for item in pipeline)
+    written = check_writer(pipeline, unsaid=NARROW)
+    assert sum(not item.unsaid for item in written) == wide > 30
 
 
 def test_wider_types_read_back_to_the_bit() -> None:
@@ -40,34 +40,34 @@ def test_wider_types_read_back_to_the_bit() -> None:
 
 
 def question(**layout):
-    asked = question_of(
+    request = question_of(
         load_model("llama-3.1-8b"),
         load_cluster("h100-sxm", 16),
         Workload(seq_len=4096, global_batch_size=64),
         strategy=Layout(**{"zero": 3, "dp_shard": 16, "sp": False, "cp_kind": "ulysses", **layout}),
     )
-    return under(asked, load_framework("deepspeed"))
+    return under(request, load_framework("deepspeed"))
 
 
 def test_the_folder_is_what_the_trainer_takes() -> None:
-    found = export(question(micro_batch_size=2))
-    assert set(found.texts) == {"training.json", "ds_config.json", "config.json", "README.md"}
-    arguments, config = (json.loads(found.texts[name]) for name in ("training.json", "ds_config.json"))
+    result = export(question(micro_batch_size=2))
+    assert set(result.texts) == {"training.json", "ds_config.json", "config.json", "README.md"}
+    arguments, config = (json.loads(result.texts[name]) for name in ("training.json", "ds_config.json"))
     assert arguments["gradient_accumulation_steps"] == config["gradient_accumulation_steps"] == 2
     assert config["train_batch_size"] == 64
-    assert json.loads(found.texts["config.json"])["model_type"] == "llama"
-    assert not found.unsaid
+    assert json.loads(result.texts["config.json"])["model_type"] == "llama"
+    assert not result.unsaid
 
 
 def test_experts_over_tp_with_states_on_the_host_are_refused() -> None:
-    asked = replace(
+    request = replace(
         question(zero=1, tp=2, ep=2, dp_shard=8, offload=Offload(optimizer=1.0)),
         model=load_model("mixtral-8x7b"),
     )
     with pytest.raises(SpecError, match="states on the host do not go with experts"):
-        export(asked)
+        export(request)
     with pytest.raises(SpecError, match="experts with tp or cp"):
-        export(replace(asked, strategy=replace(asked.layout, cp=2, dp_shard=4, offload=Offload())))
+        export(replace(request, strategy=replace(request.layout, cp=2, dp_shard=4, offload=Offload())))
 
 
 def test_a_pipeline_is_refused() -> None:
@@ -80,21 +80,21 @@ ADAPTED = Trainable(lora_rank=16, lora_targets=("q_proj", "v_proj"), lora_dropou
 
 @pytest.mark.parametrize("frozen", [None, "int8", "nf4", "nf4_double"])
 def test_adapters_are_tuned_by_trl(frozen) -> None:
-    asked = question(cp_kind="all_gather", dp_shard=16)
+    request = question(cp_kind="all_gather", dp_shard=16)
     workload = replace(
-        asked.workload, trainable=ADAPTED, precision=replace(asked.workload.precision, frozen=frozen)
+        request.workload, trainable=ADAPTED, precision=replace(request.workload.precision, frozen=frozen)
     )
-    (found,) = check_writer([replace(asked, workload=workload)])
-    words = json.loads(found.texts["training.json"])
-    assert (words["lora_r"], words["lora_target_modules"]) == (16, ["q_proj", "v_proj"])
-    assert words["lora_modules_to_save"] == ["lm_head"]
-    assert words.get("load_in_4bit", False) == (frozen in ("nf4", "nf4_double"))
-    assert found.launch.endswith("sft.py --config training.json")
+    (result,) = check_writer([replace(request, workload=workload)])
+    parts = json.loads(result.texts["training.json"])
+    assert (parts["lora_r"], parts["lora_target_modules"]) == (16, ["q_proj", "v_proj"])
+    assert parts["lora_modules_to_save"] == ["lm_head"]
+    assert parts.get("load_in_4bit", False) == (frozen in ("nf4", "nf4_double"))
+    assert result.launch.endswith("sft.py --config training.json")
 
 
 def test_steps_of_the_whole_run_are_read_back() -> None:
-    asked = question()
-    workload = replace(asked.workload, tokens=1000 * asked.workload.tokens_per_step)
-    (found,) = check_writer([replace(asked, workload=workload)])
-    assert json.loads(found.texts["training.json"])["max_steps"] == 1000
-    assert found.read_back.workload.tokens == workload.tokens
+    request = question()
+    workload = replace(request.workload, tokens=1000 * request.workload.tokens_per_step)
+    (result,) = check_writer([replace(request, workload=workload)])
+    assert json.loads(result.texts["training.json"])["max_steps"] == 1000
+    assert result.read_back.workload.tokens == workload.tokens

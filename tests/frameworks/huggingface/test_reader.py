@@ -40,9 +40,9 @@ def read(model_type: str, **keys: Any) -> Model:
 
 
 def attention(model: Model, layer: int = 0) -> FullAttention:
-    found = model.layers[layer].attention
-    assert isinstance(found, FullAttention)
-    return found
+    result = model.layers[layer].attention
+    assert isinstance(result, FullAttention)
+    return result
 
 
 def windows(model: Model) -> list[int | None]:
@@ -63,10 +63,10 @@ class TestTowers:
 
     def test_sizes_as_towers_spell_them(self):
         qwen = {"embed_dim": 1280, "hidden_size": 3584, "depth": 32, "mlp_ratio": 4, "patch_size": 14}
-        found = towers({"vision_config": self.SIGLIP, "visual": qwen, "audio_config": {"hidden_size": 8}})
-        assert found["vision_config"] == pytest.approx(417e6, abs=0.5e6)
-        assert found["visual"] == pytest.approx(630e6, rel=0.02)
-        assert found["audio_config"] is None
+        result = towers({"vision_config": self.SIGLIP, "visual": qwen, "audio_config": {"hidden_size": 8}})
+        assert result["vision_config"] == pytest.approx(417e6, abs=0.5e6)
+        assert result["visual"] == pytest.approx(630e6, rel=0.02)
+        assert result["audio_config"] is None
 
     def test_what_holds_no_weights_is_no_tower(self):
         assert towers({"quantization_config": {"bits": 4}, "rope_scaling": {"factor": 8.0}}) == {}
@@ -113,7 +113,7 @@ class TestFiles:
         assert read_model.model.hidden_size == 256
         assert read_model.model.tied_embeddings
         assert windows(read_model.model) == [128] * 5 + [None] + [128] * 2
-        near, far = (each.attention.rope.base for each in read_model.model.layer_kinds)
+        near, far = (layer_kind.attention.rope.base for layer_kind in read_model.model.layer_kinds)
         assert (near, far) == (10_000, 1_000_000)
         assert "vision_config" not in read_model.ignored
         vision = read_model.model.vision
@@ -221,12 +221,12 @@ class TestDense:
 
     def test_exaone_letters_numbers_and_lists_of_what_slides(self):
         lists = ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 2
-        found = [
+        result = [
             read("exaone4", sliding_window=64, sliding_window_pattern=pattern, layer_types=kinds)
             for pattern, kinds in ((4, None), (None, None), ("LLLG", lists))
         ]
-        assert [windows(model) for model in found] == [[64] * 3 + [None] + [64] * 2] * 3
-        assert [attention(found[0], i).rotary for i in range(6)] == [True] * 3 + [False] + [True] * 2
+        assert [windows(model) for model in result] == [[64] * 3 + [None] + [64] * 2] * 3
+        assert [attention(result[0], i).rotary for i in range(6)] == [True] * 3 + [False] + [True] * 2
         last_sees_all = read("exaone4", sliding_window=64, sliding_window_pattern="LLLG")
         assert windows(last_sees_all) == [64] * 3 + [None, 64, None]
         assert attention(last_sees_all).qk_norm == "head"
@@ -509,14 +509,14 @@ def test_two_spellings_of_a_key_say_the_same():
 
 def test_keys_that_are_read_for_one_another_may_differ():
     """A tower's `embed_dim` is its width where `hidden_size` is that of its output (Qwen2-VL's config.json)."""
-    given = {
+    value = {
         "projection_dim": 4,
         "num_image_tokens": 256,
         "embed_dim": 1280,
         "hidden_size": 3584,
         "seq_length": None,
     }
-    keys = Keys(given, "config.json")
+    keys = Keys(value, "config.json")
     assert keys.get("embed_dim", "hidden_size") == 1280
     assert keys.get("projection_dim", "num_image_tokens") == 4
     assert keys.get("seq_length", "hidden_size") == 3584

@@ -67,8 +67,8 @@ def test_layers_with_a_window_have_positions_of_their_own():
 
 def test_yarn():
     scaling = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 16}
-    found = far(rope_scaling={**scaling, "mscale": 0.707, "mscale_all_dim": 0.707, "truncate": False})
-    assert found == Rope(
+    result = far(rope_scaling={**scaling, "mscale": 0.707, "mscale_all_dim": 0.707, "truncate": False})
+    assert result == Rope(
         base=1e4, scaling="yarn", factor=40.0, original_seq_len=4096, beta_fast=16.0, mscale=0.707, mscale_all_dim=0.707,
         rounded=False,
     )  # fmt: skip

@@ -36,11 +36,11 @@ def test_an_indexer_in_every_layer_unless_told():
     [
         {"index_topk_freq": 4, "index_skip_topk_offset": 3},
         {"index_topk_pattern": "FFFSSSFSSSFS"},
-        {"index_topk_pattern": [{"F": "full", "S": "shared"}[each] for each in "FFFSSSFSSSFS"]},
-        {"indexer_types": [{"F": "full", "S": "shared"}[each] for each in "FFFSSSFSSSFS"]},
+        {"index_topk_pattern": [{"F": "full", "S": "shared"}[item] for item in "FFFSSSFSSSFS"]},
+        {"indexer_types": [{"F": "full", "S": "shared"}[item] for item in "FFFSSSFSSSFS"]},
         {
             "index_topk_freq": 2,
-            "indexer_types": [{"F": "full", "S": "shared"}[each] for each in "FFFSSSFSSSFS"],
+            "indexer_types": [{"F": "full", "S": "shared"}[item] for item in "FFFSSSFSSSFS"],
         },
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ def test_transformers_makes_the_same_parameters(name: str) -> None:
     model = load_model(name)
     model = replace(model, layers=model.layers[:3])
     config = config_of(model)
-    found = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    for_model = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     with torch.device("meta"):
-        built = transformers.AutoModelForCausalLM.from_config(found)
-    assert sum(each.numel() for each in built.parameters()) == count_parameters(model).total
+        built = transformers.AutoModelForCausalLM.from_config(for_model)
+    assert sum(parameter.numel() for parameter in built.parameters()) == count_parameters(model).total

@@ -45,27 +45,27 @@ def read(tmp_path):
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_every_example_reads(path):
-    found = MaxTextReader().read(path, Options(num_devices=16, model_of=load_model))
-    assert found.num_devices == found.strategy.num_devices == 16
+    result = MaxTextReader().read(path, Options(num_devices=16, model_of=load_model))
+    assert result.num_devices == result.strategy.num_devices == 16
     content = yaml.safe_load(path.read_text())
     if "max_target_length" in content and "model_name" not in content:
-        assert found.workload_values["seq_len"] == content["max_target_length"]
+        assert result.workload_values["seq_len"] == content["max_target_length"]
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_a_model_by_name_is_that_of_the_catalogue(read, name):
-    found = read({"model_name": name}).model
+    model = read({"model_name": name}).model
     known = presets()[name].get("catalogue")
     if known is None:
-        assert count_parameters(found).total > 0
+        assert count_parameters(model).total > 0
     elif name in OTHERS:
-        ratio = count_parameters(found).total / count_parameters(load_model(known).text).total
-        assert found is not load_model(known)
+        ratio = count_parameters(model).total / count_parameters(load_model(known).text).total
+        assert model is not load_model(known)
         assert ratio == pytest.approx(1, abs=5e-3)
     elif name in OTHERWISE:
-        assert (found == load_model(known).text, found.shape == load_model(known).text.shape) == (False, True)
+        assert (model == load_model(known).text, model.shape == load_model(known).text.shape) == (False, True)
     else:
-        assert found is load_model(known).text
+        assert model is load_model(known).text
 
 
 def test_a_model_of_base_yml_by_hand(read):
@@ -87,10 +87,10 @@ def test_global_parameter_scale(read):
 
 
 def test_axes_inside_and_over_slices(read):
-    found = read(
+    result = read(
         {"dcn_data_parallelism": 4, "ici_fsdp_parallelism": -1, "ici_tensor_parallelism": 4, "ici_expert_parallelism": 2}, 64
     ).strategy  # fmt: skip
-    assert (found.tp, found.ep, found.dp_replicate, found.dp_shard, found.zero) == (4, 2, 4, 4, 3)
+    assert (result.tp, result.ep, result.dp_replicate, result.dp_shard, result.zero) == (4, 2, 4, 4, 3)
     both = read({"ici_fsdp_parallelism": 2, "ici_fsdp_transpose_parallelism": 4}).strategy
     assert (both.dp_shard, both.num_devices) == (8, 8)
     plain = read({"ici_fsdp_parallelism": 1, "ici_data_parallelism": 8}).strategy
@@ -109,35 +109,35 @@ def test_experts_are_split_over_tensor_as_all_else(read):
 
 def test_devices_of_a_topology(read):
     keys = {"compile_topology": "v5p-1024", "compile_topology_num_slices": 2, "ici_tensor_parallelism": 8}
-    found = read(keys)
-    assert found.num_devices == 1024
-    assert (found.strategy.dp_replicate, found.strategy.dp_shard) == (2, 64)
+    result = read(keys)
+    assert result.num_devices == 1024
+    assert (result.strategy.dp_replicate, result.strategy.dp_shard) == (2, 64)
 
 
 def test_without_devices_the_free_axis_is_one_and_says_so(read):
-    found = read({"ici_tensor_parallelism": 4, "per_device_batch_size": 0.5})
-    assert found.num_devices is None
-    assert found.strategy.num_devices == 4
-    assert found.workload_values["global_batch_size"] == 2
+    result = read({"ici_tensor_parallelism": 4, "per_device_batch_size": 0.5})
+    assert result.num_devices is None
+    assert result.strategy.num_devices == 4
+    assert result.workload_values["global_batch_size"] == 2
 
 
 def test_on_gpus_a_slice_is_a_node(read):
-    found = read({"hardware": "gpu"}, 32).strategy
-    assert (found.dp_replicate, found.dp_shard) == (4, 8)
+    result = read({"hardware": "gpu"}, 32).strategy
+    assert (result.dp_replicate, result.dp_shard) == (4, 8)
 
 
 def test_batch_of_every_device(read):
     keys = {"per_device_batch_size": 0.5, "ici_tensor_parallelism": 8, "gradient_accumulation_steps": 3}
-    found = read(keys, 64)
-    assert found.strategy.micro_batch_size == 4
-    assert found.workload_values["global_batch_size"] == 96
+    result = read(keys, 64)
+    assert result.strategy.micro_batch_size == 4
+    assert result.workload_values["global_batch_size"] == 96
 
 
 def test_the_pipeline(read):
     keys = {"base_num_decoder_layers": 16, "ici_pipeline_parallelism": 4, "per_device_batch_size": 4}
-    found = read(keys, 16)
-    assert (found.strategy.pp, found.strategy.vpp, found.schedule) == (4, 4, "looped-bfs")
-    assert found.strategy.micro_batch_size == 4  # 64 sequences over 4 data-parallel ranks in 4 micro-batches
+    result = read(keys, 16)
+    assert (result.strategy.pp, result.strategy.vpp, result.schedule) == (4, 4, "looped-bfs")
+    assert result.strategy.micro_batch_size == 4  # 64 sequences over 4 data-parallel ranks in 4 micro-batches
     once = read({**keys, "num_layers_per_pipeline_stage": 4, "num_pipeline_microbatches": 8}, 16)
     assert (once.strategy.vpp, once.strategy.micro_batch_size) == (1, 2)
     delayed = read({**keys, "pipeline_delay_activation_forwarding": True}, 16).strategy
@@ -167,10 +167,10 @@ def test_context_parallelism(read):
     ],
 )
 def test_policies_of_rematerialisation(read, policy, granularity, kept):
-    found = read({"remat_policy": policy}).strategy
-    assert found.recompute.granularity == granularity
-    assert found.recompute.kept == kept
-    assert found.offload.modules == kept
+    result = read({"remat_policy": policy}).strategy
+    assert result.recompute.granularity == granularity
+    assert result.recompute.kept == kept
+    assert result.offload.modules == kept
 
 
 def test_the_policy_custom_names_its_tensors(read):
@@ -180,9 +180,9 @@ def test_the_policy_custom_names_its_tensors(read):
         "mlpwi_0": "device",
         "out_proj": "offload",
     }
-    found = read(keys).strategy
-    assert found.recompute.kept == ("out_proj", "mlpwi")
-    assert found.offload.modules == ("decoder_layer_input", "out_proj")
+    result = read(keys).strategy
+    assert result.recompute.kept == ("out_proj", "mlpwi")
+    assert result.offload.modules == ("decoder_layer_input", "out_proj")
 
 
 def test_types(read):
@@ -196,9 +196,9 @@ def test_types(read):
 
 
 def test_only_what_is_said_is_told(read):
-    words = read().told
-    assert not {"software", "flash_attention", "routing", "allocator"} & words.keys()
-    assert words["kernels"] == {}
+    parts = read().told
+    assert not {"software", "flash_attention", "routing", "allocator"} & parts.keys()
+    assert parts["kernels"] == {}
     more = read({"attention": "dot_product", "num_vocab_tiling": 8, "capacity_factor": 1.25}).told
     assert more["flash_attention"] is False
     assert more["kernels"] == {"cross_entropy": "fused_linear"}
@@ -206,23 +206,23 @@ def test_only_what_is_said_is_told(read):
 
 
 def test_overrides_go_over_the_file(read):
-    found = read(
+    result = read(
         {"ici_tensor_parallelism": 2}, over={"ici_tensor_parallelism": "4", "max_target_length": "4096"}
     )
-    assert (found.strategy.tp, found.workload_values["seq_len"]) == (4, 4096)
+    assert (result.strategy.tp, result.workload_values["seq_len"]) == (4, 4096)
 
 
 def test_words_of_a_plan_go_over_the_file_before_it_is_checked(tmp_path):
     path = tmp_path / "run.yml"
     path.write_text("base_config: base.yml\nici_tensor_parallelism: 16\nper_device_batch_size: 1\n")
-    found = MaxTextReader().read(path, Options(num_devices=8, over={"tp": 4, "seq_len": 1024}))
-    assert (found.strategy.tp, found.strategy.dp_shard, found.workload_values["seq_len"]) == (4, 2, 1024)
+    result = MaxTextReader().read(path, Options(num_devices=8, over={"tp": 4, "seq_len": 1024}))
+    assert (result.strategy.tp, result.strategy.dp_shard, result.workload_values["seq_len"]) == (4, 2, 1024)
 
 
 def test_a_model_rules_over_the_file_but_not_in_silence_over_overrides(read):
-    found = read({"model_name": "mixtral-8x7b", "base_num_decoder_layers": 5})
-    assert found.model.num_layers == 32
-    assert found.notes[0].startswith(
+    result = read({"model_name": "mixtral-8x7b", "base_num_decoder_layers": 5})
+    assert result.model.num_layers == 32
+    assert result.notes[0].startswith(
         "base_num_decoder_layers (line 2) 5 is overruled by model_name mixtral-8x7b"
     )
     with pytest.raises(
@@ -236,8 +236,8 @@ def test_a_model_rules_over_the_file_but_not_in_silence_over_overrides(read):
 def test_a_file_is_based_on_another(tmp_path):
     (tmp_path / "inner.yml").write_text("base_config: base.yml\nmax_target_length: 512\nsteps: 4\n")
     (tmp_path / "outer.yml").write_text("base_config: inner.yml\nsteps: 8\n")
-    found = MaxTextReader().read(tmp_path / "outer.yml", Options())
-    assert (found.workload_values["seq_len"], found.workload_values["tokens"]) == (512, 8 * 12 * 512)
+    result = MaxTextReader().read(tmp_path / "outer.yml", Options())
+    assert (result.workload_values["seq_len"], result.workload_values["tokens"]) == (512, 8 * 12 * 512)
     (tmp_path / "inner.yml").write_text("base_config: outer.yml\n")
     with pytest.raises(ForescaleError, match="its chain of base_config comes back to itself"):
         MaxTextReader().read(tmp_path / "outer.yml", Options())
@@ -250,17 +250,17 @@ def test_what_is_not_described_is_said(read):
 
 
 def test_a_distillation_trains_its_student():
-    found = MaxTextReader().read(
+    result = MaxTextReader().read(
         FOLDER / "post_train/distillation_qwen3_30b_base.yml", Options(num_devices=64)
     )
-    attention = found.model.layers[0].attention
-    assert (found.model.num_layers, attention.num_heads, attention.num_kv_heads, attention.head_dim) == (
+    attention = result.model.layers[0].attention
+    assert (result.model.num_layers, attention.num_heads, attention.num_kv_heads, attention.head_dim) == (
         48,
         16,
         2,
         256,
     )
-    assert any(note.startswith("not expressed: teacher_overrides (line 14)") for note in found.notes)
+    assert any(note.startswith("not expressed: teacher_overrides (line 14)") for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -313,20 +313,20 @@ def script(tmp_path, text, **variables):
 
 
 def test_a_script_that_starts_it_is_read(tmp_path):
-    found = script(tmp_path, SCRIPT)
-    assert found.model is load_model("llama-2-7b")
-    assert (found.strategy.dp_shard, found.strategy.micro_batch_size, found.num_devices) == (8, 4, None)
-    assert found.strategy.recompute.policy == "minimal"
-    assert found.notes == ("it starts 2 trainings; the first is read",)
-    assert "run_name" in found.ignored
+    result = script(tmp_path, SCRIPT)
+    assert result.model is load_model("llama-2-7b")
+    assert (result.strategy.dp_shard, result.strategy.micro_batch_size, result.num_devices) == (8, 4, None)
+    assert result.strategy.recompute.policy == "minimal"
+    assert result.notes == ("it starts 2 trainings; the first is read",)
+    assert "run_name" in result.ignored
     assert script(tmp_path, SCRIPT, BATCH="2").strategy.micro_batch_size == 2
 
 
 def test_a_command_without_a_file_starts_from_base_yml(tmp_path):
-    found = script(
+    result = script(
         tmp_path, "python3 -m maxtext.trainers.post_train.sft.train_sft max_target_length=512 steps=3"
     )
-    assert found.workload_values["tokens"] == 3 * 12 * 512
+    assert result.workload_values["tokens"] == 3 * 12 * 512
 
 
 def test_a_file_that_a_script_names_is_looked_for(tmp_path):
@@ -354,11 +354,11 @@ def test_images_bring_the_tower_of_the_model_frozen_unless_told_otherwise(read):
     """models/qwen3.5-35b-a3b.yml and models/gemma3-4b.yml: 27 layers of 1152; freeze_vision_encoder_params is true."""
     for name in ("qwen3.5-35b-a3b", "gemma3-4b"):
         assert read({"model_name": name}).model.vision is None
-        found = read({"model_name": name, "use_multimodal": True})
-        encoder = found.model.vision.encoder
+        result = read({"model_name": name, "use_multimodal": True})
+        encoder = result.model.vision.encoder
         assert (encoder.num_layers, encoder.hidden_size) == (27, 1152)
-        assert found.workload_values["trainable"] == {"frozen": ["vision"]}
-        assert any("--images" in note for note in found.notes)
+        assert result.workload_values["trainable"] == {"frozen": ["vision"]}
+        assert any("--images" in note for note in result.notes)
     trained = read({"model_name": "gemma3-4b", "use_multimodal": True, "freeze_vision_encoder_params": False})
     assert "trainable" not in trained.workload_values
     other = read({"model_name": "qwen3-omni-30b-a3b", "use_multimodal": True}).model

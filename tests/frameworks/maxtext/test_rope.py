@@ -67,11 +67,11 @@ def test_gpt_oss():
 
 def test_a_name_of_another_base_is_not_taken():
     """MaxText's qwen3-235b-a22b is the release of July 2025, whose base is 5,000,000."""
-    asked = ask(
+    question = ask(
         "qwen3-235b-a22b", "h100-sxm", devices=64, seq_len=4096, global_batch_size=64, framework="maxtext"
     )
-    found = export(asked)
-    text = found.texts["run.yml"]
+    result = export(question)
+    text = result.texts["run.yml"]
     assert "rope_max_timescale: 1000000" in text
     assert "model_name" not in text
-    assert not [each for each in found.unsaid if each.word.endswith(("rope", "norm_eps"))]
+    assert not [item for item in result.unsaid if item.word.endswith(("rope", "norm_eps"))]

@@ -17,12 +17,12 @@ from forescale.spec.workload import Trainable
 
 @pytest.mark.parametrize(("seed", "cluster"), [(1, "h100-sxm"), (2, "tpu-v5p")])
 def test_plans_read_back_to_the_bit(seed, cluster):
-    check_writer([dense_first(each) for each in plans("maxtext", 45, seed=seed, cluster=cluster)])
+    check_writer([dense_first(plan) for plan in plans("maxtext", 45, seed=seed, cluster=cluster)])
 
 
 def test_dense_layers_come_first():
-    asked = question(model="deepseek-v2-lite", devices=8, global_batch_size=64, zero=3)
-    turned = replace(asked, model=replace(asked.model, layers=asked.model.layers[::-1]))
+    request = question(model="deepseek-v2-lite", devices=8, global_batch_size=64, zero=3)
+    turned = replace(request, model=replace(request.model, layers=request.model.layers[::-1]))
     with pytest.raises(SpecError, match=r"maxtext has no model like deepseek-v2-lite: layers\.ffn "):
         export(turned)
 
@@ -47,16 +47,16 @@ def test_a_model_goes_by_name_where_maxtext_has_it():
     deep = keys_of(model="deepseek-v3", zero=3)
     assert (deep["model_name"], deep["mtp_num_layers"], deep["n_routing_groups"]) == ("deepseek3-671b", 1, 8)
     assert keys_of(model="qwen3-4b")["model_name"] == "qwen3-4b"
-    own = keys_of(model="mistral-7b")
-    assert (own["decoder_block"], own["sliding_window_size"]) == ("llama2", 4096)
+    keys = keys_of(model="mistral-7b")
+    assert (keys["decoder_block"], keys["sliding_window_size"]) == ("llama2", 4096)
 
 
 @pytest.mark.parametrize("frozen", [(), ("vision",)])
 def test_a_tower_goes_with_a_model_by_name(frozen):
-    asked = question(model="llama-4-scout", cluster="tpu-v5p", zero=3, images={"count": 4})
-    asked = replace(asked, workload=replace(asked.workload, trainable=Trainable(frozen=frozen)))
-    (found,) = check_writer([asked], unsaid=("model.layers.attention.rope",))  # scaled as Llama 3.1's
-    keys = yaml.safe_load(found.texts["run.yml"])
+    request = question(model="llama-4-scout", cluster="tpu-v5p", zero=3, images={"count": 4})
+    request = replace(request, workload=replace(request.workload, trainable=Trainable(frozen=frozen)))
+    (result,) = check_writer([request], unsaid=("model.layers.attention.rope",))  # scaled as Llama 3.1's
+    keys = yaml.safe_load(result.texts["run.yml"])
     assert (keys["model_name"], keys["use_multimodal"]) == ("llama4-17b-16e", True)
     assert keys["freeze_vision_encoder_params"] == bool(frozen)
     with pytest.raises(SpecError, match=r"no tower of qwen3-vl-8b; it has those of gemma-3-12b"):
@@ -64,8 +64,8 @@ def test_a_tower_goes_with_a_model_by_name(frozen):
 
 
 def test_inner_axes_lie_inside_a_slice():
-    found = keys_of(tp=4, pp=2, zero=3, micro_batch_size=1)
-    named = {key: value for key, value in found.items() if key.endswith("_parallelism")}
+    keys = keys_of(tp=4, pp=2, zero=3, micro_batch_size=1)
+    named = {key: value for key, value in keys.items() if key.endswith("_parallelism")}
     assert named == {
         "ici_tensor_parallelism": 4,
         "ici_fsdp_parallelism": 2,
@@ -78,16 +78,16 @@ def test_inner_axes_lie_inside_a_slice():
 
 
 def test_batch_of_every_device():
-    found = keys_of(tp=8, micro_batch_size=2, global_batch_size=32)
-    assert (found["per_device_batch_size"], found["gradient_accumulation_steps"]) == (0.25, 2)
+    keys = keys_of(tp=8, micro_batch_size=2, global_batch_size=32)
+    assert (keys["per_device_batch_size"], keys["gradient_accumulation_steps"]) == (0.25, 2)
     third = keys_of(model="llama-3.1-8b", devices=48, cp=3, zero=3, seq_len=6144, global_batch_size=16)
     assert int(third["per_device_batch_size"] * 48) == 16
 
 
 def test_a_model_without_softmax_attention_is_refused():
-    asked = question(model="qwen3-next-80b-a3b", devices=8, global_batch_size=64, zero=3)
+    request = question(model="qwen3-next-80b-a3b", devices=8, global_batch_size=64, zero=3)
     with pytest.raises(SpecError, match="has no softmax attention"):
-        export(replace(asked, model=replace(asked.model, layers=asked.model.layers[:1])))
+        export(replace(request, model=replace(request.model, layers=request.model.layers[:1])))
 
 
 def test_policies():
@@ -101,7 +101,7 @@ def test_policies():
     custom = keys_of(recompute=kept)
     assert (custom["remat_policy"], custom["key_proj"]) == ("custom", "device")
     lost = export(question(recompute="none")).unsaid
-    assert [each.word for each in lost] == ["strategy.recompute"]
+    assert [item.word for item in lost] == ["strategy.recompute"]
 
 
 def test_pipelines_run_breadth_first():
@@ -127,8 +127,8 @@ def test_what_maxtext_refuses_is_refused(words, text):
 
 
 def test_adapters_of_fused_products_are_those_of_their_parts():
-    asked = question(zero=3)
+    request = question(zero=3)
     fused = Trainable(lora_rank=8, lora_targets=("qkv_proj",))
-    found = export(replace(asked, workload=replace(asked.workload, trainable=fused)))
-    assert found.read_back.workload.trainable.lora_targets == ("q_proj", "k_proj", "v_proj")
-    assert "workload.trainable" in {each.word for each in found.unsaid}
+    result = export(replace(request, workload=replace(request.workload, trainable=fused)))
+    assert result.read_back.workload.trainable.lora_targets == ("q_proj", "k_proj", "v_proj")
+    assert "workload.trainable" in {item.word for item in result.unsaid}

@@ -47,8 +47,8 @@ def test_mamba_is_as_wide_as_megatron_makes_it():
     ],
 )
 def test_bars_cut_stages(pattern, pp, vpp, stages):
-    strategy = read(f"--hybrid-layer-pattern '{pattern}' {PP}{pp} --global-batch-size 4", pp).strategy
-    assert (strategy.vpp, strategy.stage_layers) == (vpp, stages)
+    layout = read(f"--hybrid-layer-pattern '{pattern}' {PP}{pp} --global-batch-size 4", pp).strategy
+    assert (layout.vpp, layout.stage_layers) == (vpp, stages)
 
 
 @pytest.mark.parametrize(

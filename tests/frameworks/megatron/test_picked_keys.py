@@ -32,17 +32,17 @@ def picks(model):
     return "".join("F" if layer.attention.indexer else "S" for layer in model.layers)
 
 
-def notes(found, word):
-    return [note for note in found.notes if word in str(note)]
+def notes(result, word):
+    return [note for note in result.notes if word in str(note)]
 
 
 def test_an_indexer_in_every_layer_trained_by_its_loss():
-    found = read(LOSS + FUSED + "--dsa-indexer-rope-interleaved")
-    attention = found.model.layers[0].attention
+    result = read(LOSS + FUSED + "--dsa-indexer-rope-interleaved")
+    attention = result.model.layers[0].attention
     assert attention.top_k == 4
     assert attention.indexer == Indexer(num_heads=2, head_dim=8, interleaved_rotary=True)
-    assert picks(found.model) == "F" * 8
-    assert not notes(found, "dsa")
+    assert picks(result.model) == "F" * 8
+    assert not notes(result, "dsa")
 
 
 def test_without_a_loss_it_is_left_as_it_is():
@@ -57,9 +57,9 @@ def test_what_is_projected_otherwise_is_noted():
 
 def test_layers_that_share_what_one_picked():
     share = "--dsa-indexer-topk-freq 3 --dsa-indexer-skip-topk-offset 2 "
-    found = read(LOSS + FUSED + share + "--mtp-num-layers 1")
-    assert picks(found.model) == "FFSSFSSF"
-    assert found.model.mtp_layer is None  # the last layer picks
+    result = read(LOSS + FUSED + share + "--mtp-num-layers 1")
+    assert picks(result.model) == "FFSSFSSF"
+    assert result.model.mtp_layer is None  # the last layer picks
     shorter = read_arguments((BASE + DSA + LOSS + FUSED + share + "--mtp-num-layers 1").replace("8", "7", 1))
     assert picks(shorter.model) == "FFSSFSS"
     assert shorter.model.mtp_layer.attention.indexer is not None
@@ -91,15 +91,15 @@ def laid(name: str, to: str, **layout) -> Question:
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "glm-5.2"])
 @pytest.mark.parametrize("to", ["megatron-core", "megatron-bridge", "primus"])
 def test_they_are_written_as_they_are_read(name: str, to: str):
-    found = export(laid(name, to))
-    assert [each.word for each in found.unsaid if "attention" in each.word] == []
-    assert found.read_back.model.layers == load_model(name).layers
-    assert found.read_back.step_time_s == pytest.approx(found.projection.step_time_s, rel=1e-9)
+    result = export(laid(name, to))
+    assert [item.word for item in result.unsaid if "attention" in item.word] == []
+    assert result.read_back.model.layers == load_model(name).layers
+    assert result.read_back.step_time_s == pytest.approx(result.projection.step_time_s, rel=1e-9)
 
 
 def words(name: str) -> str:
-    found = export(laid(name, "megatron-core"))
-    return " ".join(found.texts[found.main].split())
+    result = export(laid(name, "megatron-core"))
+    return " ".join(result.texts[result.main].split())
 
 
 def test_the_words_of_glm():
@@ -115,17 +115,17 @@ def test_the_words_of_glm():
 
 
 def test_another_order_of_picking_cannot_be_told():
-    asked = laid("glm-5.2", "megatron-core")
-    first, shared = asked.model.layers[0], asked.model.layers[4]
+    question = laid("glm-5.2", "megatron-core")
+    first, shared = question.model.layers[0], question.model.layers[4]
     shares = replace(first, attention=replace(first.attention, indexer=None))
-    layers = (first, shares, first, *asked.model.layers[3:5], shared, *asked.model.layers[6:])
+    layers = (first, shares, first, *question.model.layers[3:5], shared, *question.model.layers[6:])
     with pytest.raises(SpecError, match="pick keys in an order that Megatron-LM cannot be told"):
-        export(replace(asked, model=replace(asked.model, layers=layers)))
+        export(replace(question, model=replace(question.model, layers=layers)))
 
 
 def test_stages_that_would_read_keys_of_others_are_not_written():
-    asked = laid("glm-5.2", "megatron-core")
+    question = laid("glm-5.2", "megatron-core")
     cut = Layout(pp=2, ep=32, dp_shard=32, zero=1, stage_layers=(40, 38))
     with pytest.raises(SpecError, match="every stage starts with a layer that picks its keys"):
-        export(replace(asked, strategy=cut))
-    export(replace(asked, strategy=replace(cut, stage_layers=(38, 40))))
+        export(replace(question, strategy=cut))
+    export(replace(question, strategy=replace(cut, stage_layers=(38, 40))))

@@ -100,12 +100,12 @@ def test_moe_layers_of_every_n_start_with_the_first():
 
 
 def test_experts_in_full():
-    found = ffn(
+    result = ffn(
         MOE
         + "--swiglu --moe-ffn-hidden-size 32 --moe-router-topk 4 --moe-shared-expert-intermediate-size 48 "
         "--moe-shared-expert-gate --moe-router-enable-expert-bias"
     )[0]
-    assert found == MoeFfn(
+    assert result == MoeFfn(
         num_experts=8,
         top_k=4,
         ffn_hidden_size=32,
@@ -116,26 +116,26 @@ def test_experts_in_full():
 
 
 def test_latent_attention():
-    found = attention(
+    result = attention(
         "--multi-latent-attention --q-lora-rank 24 --kv-lora-rank 12 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
         "--v-head-dim 6 --disable-bias-linear"
     )[0]
-    assert found == LatentAttention(
+    assert result == LatentAttention(
         num_heads=4, q_lora_rank=24, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6
     )
     assert attention("--multi-latent-attention")[0].q_lora_rank is None
 
 
 def test_sliding_windows_skip_every_nth_layer():
-    found = attention("--window-size '(127,0)' --window-attn-skip-freq 4")
-    assert [each.window for each in found] == [128, 128, 128, None]
-    assert [each.window for each in attention("--window-size '(127,0)'")] == [128] * 4
-    assert [each.window for each in attention("--window-size '(-1,-1)'")] == [None] * 4
+    result = attention("--window-size '(127,0)' --window-attn-skip-freq 4")
+    assert [item.window for item in result] == [128, 128, 128, None]
+    assert [item.window for item in attention("--window-size '(127,0)'")] == [128] * 4
+    assert [item.window for item in attention("--window-size '(-1,-1)'")] == [None] * 4
 
 
 def test_linear_attention_between_full():
-    found = attention("--experimental-attention-variant gated_delta_net --linear-attention-freq 4")
-    assert [isinstance(each, LinearAttention) for each in found] == [True, True, True, False]
+    result = attention("--experimental-attention-variant gated_delta_net --linear-attention-freq 4")
+    assert [isinstance(item, LinearAttention) for item in result] == [True, True, True, False]
 
 
 def test_positions():
@@ -149,9 +149,9 @@ def test_vocabulary_from_the_tokenizer():
     bare = BASE.replace("--vocab-size 100 ", "")
     assert read_arguments(bare + "--tokenizer-type Llama2Tokenizer").model.vocab_size == 32000
     qwen = bare + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-72B"
-    found = read_arguments(qwen, options=Options(vocabulary_of=vocabulary_of))
-    assert found.model.vocab_size == load_model("qwen2.5-72b").vocab_size
-    assert any("Qwen/Qwen2.5-72B" in note for note in found.notes)
+    arguments = read_arguments(qwen, options=Options(vocabulary_of=vocabulary_of))
+    assert arguments.model.vocab_size == load_model("qwen2.5-72b").vocab_size
+    assert any("Qwen/Qwen2.5-72B" in note for note in arguments.notes)
     assert read_arguments(bare, options=Options(vocab_size=77)).model.vocab_size == 77
     assert read_arguments(bare + "--padded-vocab-size 128").model.vocab_multiple == 1
     with pytest.raises(
@@ -240,8 +240,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_megatron_refuses_together_is_refused(name):
-    more, told = REFUSED[name]
-    refused(f"Megatron-LM refuses {told}", more, devices=4)
+    more, explicit = REFUSED[name]
+    refused(f"Megatron-LM refuses {explicit}", more, devices=4)
 
 
 def test_a_refusal_names_the_line_of_the_first(tmp_path):
@@ -277,9 +277,9 @@ def test_what_only_newer_releases_refuse_is_noted(more, told):
 def test_what_is_asked_over_a_file_is_noted():
     """A question may ask what no program can have; the layout that is not asked for is not judged."""
     more = "--position-embedding-type rope --max-position-embeddings 16"
-    asked = read(more, over={"seq_len": 32})
-    assert asked.workload.seq_len == 32
-    assert any("--seq-length 32: sequences are longer" in note for note in asked.notes)
+    question = read(more, over={"seq_len": 32})
+    assert question.workload.seq_len == 32
+    assert any("--seq-length 32: sequences are longer" in note for note in question.notes)
     assert not any("refuses" in note for note in read(more).notes)
     assert not any("refuses" in note for note in read("--context-parallel-size 3", layout=False).notes)
 
@@ -307,35 +307,35 @@ def test_matrices_that_are_dealt_out_share_states():
 
 def test_the_fewest_devices_hold_replicas_of_experts():
     more = "--sequence-parallel --expert-model-parallel-size 4 --use-distributed-optimizer "
-    found = read(f"{MOE}{more}--num-distributed-optimizer-instances 2")
-    assert (found.strategy.num_devices, found.strategy.dp_replicate, found.strategy.expert_dp) == (8, 2, 2)
+    result = read(f"{MOE}{more}--num-distributed-optimizer-instances 2")
+    assert (result.strategy.num_devices, result.strategy.dp_replicate, result.strategy.expert_dp) == (8, 2, 2)
 
 
 def test_degrees_and_what_data_parallel_is_left():
-    found = read(
+    result = read(
         "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --context-parallel-size 2", 32
     )
-    assert (found.strategy.tp, found.strategy.pp, found.strategy.cp, found.strategy.dp) == (2, 2, 2, 4)
-    assert found.num_devices == 32
+    assert (result.strategy.tp, result.strategy.pp, result.strategy.cp, result.strategy.dp) == (2, 2, 2, 4)
+    assert result.num_devices == 32
 
 
 def test_experts_take_the_tensor_degree_unless_told():
     split = "--sequence-parallel --tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
     assert read(MOE + split, 8).strategy.etp == 2
-    told = split + "--expert-tensor-parallel-size 1"
-    assert read(MOE + told, 8).strategy.etp == 1
+    explicit = split + "--expert-tensor-parallel-size 1"
+    assert read(MOE + explicit, 8).strategy.etp == 1
     assert read("--tensor-model-parallel-size 2", 8).strategy.etp == 1
 
 
 def test_the_fewest_devices_if_nobody_says():
-    found = read(
+    result = read(
         MOE
         + "--sequence-parallel --tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
         + "--expert-tensor-parallel-size 1"
     )
-    assert found.strategy.num_devices == 4
-    assert found.num_devices is None
-    assert "the number of devices is not stated; it is read for the fewest, 4" in found.notes
+    assert result.strategy.num_devices == 4
+    assert result.num_devices is None
+    assert "the number of devices is not stated; it is read for the fewest, 4" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -352,16 +352,16 @@ def test_the_fewest_devices_if_nobody_says():
     ],
 )
 def test_sharding(more, zero, replicate, shard):
-    found = read(more, 8).strategy
-    assert (found.zero, found.dp_replicate, found.dp_shard) == (zero, replicate, shard)
+    result = read(more, 8).strategy
+    assert (result.zero, result.dp_replicate, result.dp_shard) == (zero, replicate, shard)
 
 
 def test_states_sharded_over_replicas_are_not_expressed():
     outer = "--use-megatron-fsdp --outer-dp-sharding-strategy {} --num-distributed-optimizer-instances {}"
-    said = "not expressed: --outer-dp-sharding-strategy (optimizer states sharded over replicas as well)"
-    assert said in read(outer.format("optim", 2), 8).notes
+    message = "not expressed: --outer-dp-sharding-strategy (optimizer states sharded over replicas as well)"
+    assert message in read(outer.format("optim", 2), 8).notes
     for kind, replicas in (("no_shard", 2), ("optim", 1)):
-        assert said not in read(outer.format(kind, replicas), 8).notes
+        assert message not in read(outer.format(kind, replicas), 8).notes
 
 
 @pytest.mark.parametrize(
@@ -386,8 +386,8 @@ def test_states_sharded_over_replicas_are_not_expressed():
     ],
 )
 def test_stages(more, vpp, stages):
-    found = read(more + " --global-batch-size 12").strategy
-    assert (found.vpp, found.stage_layers) == (vpp, stages)
+    result = read(more + " --global-batch-size 12").strategy
+    assert (result.vpp, result.stage_layers) == (vpp, stages)
 
 
 @pytest.mark.parametrize(
@@ -462,25 +462,25 @@ def test_how_tokens_travel(more, found):
 
 def test_hierarchical_context_parallelism_has_its_two_sizes():
     cp = "--context-parallel-size 8 --cp-comm-type a2a+p2p "
-    found = read(cp + "--hierarchical-context-parallel-sizes 2 4", 8).strategy
-    assert (found.cp_kind, found.cp_inner) == ("hierarchical", 2)
+    result = read(cp + "--hierarchical-context-parallel-sizes 2 4", 8).strategy
+    assert (result.cp_kind, result.cp_inner) == ("hierarchical", 2)
     for sizes in ("", "--hierarchical-context-parallel-sizes 2 2", "--hierarchical-context-parallel-sizes 8"):
         with pytest.raises(ReaderError, match="two sizes whose product is 8"):
             read(cp + sizes, 8)
 
 
 def test_the_rest_of_the_layout():
-    found = read(
+    result = read(
         "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap --cp-comm-type a2a "
         "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --use-tp-pp-dp-mapping "
         "--attention-backend unfused",
         4,
     ).strategy
-    assert found.sp
-    assert found.cp_kind == "ulysses"
-    assert found.overlap == Overlap(grad_reduce=True, param_gather=True, tensor=True, pipeline=False)
-    assert found.axis_order == ("tp", "cp", "pp", "dp")
-    assert not found.flash_attention
+    assert result.sp
+    assert result.cp_kind == "ulysses"
+    assert result.overlap == Overlap(grad_reduce=True, param_gather=True, tensor=True, pipeline=False)
+    assert result.axis_order == ("tp", "cp", "pp", "dp")
+    assert not result.flash_attention
     plain = read("--sequence-parallel").strategy
     assert not plain.sp, "sequence parallel needs tp > 1"
     assert plain.overlap == Overlap(grad_reduce=False, param_gather=False, pipeline=False)
@@ -584,8 +584,8 @@ def test_impossible_layouts(more, devices, text):
 
 
 def test_what_cannot_be_said_is_noted():
-    given = "--distribute-saved-activations --recompute-granularity selective --recompute-modules gdn"
-    notes = read(given).notes
+    value = "--distribute-saved-activations --recompute-granularity selective --recompute-modules gdn"
+    notes = read(value).notes
     assert (
         "not expressed: --distribute-saved-activations (saved activations spread over tensor parallel)"
         in notes
@@ -624,8 +624,8 @@ def test_offload_to_the_host(given, offload):
 
 
 def test_batch_and_tokens():
-    found = read("--global-batch-size 64 --train-iters 10", 8).workload
-    assert (found.seq_len, found.global_batch_size, found.tokens) == (16, 64, 10 * 64 * 16)
+    workload = read("--global-batch-size 64 --train-iters 10", 8).workload
+    assert (workload.seq_len, workload.global_batch_size, workload.tokens) == (16, 64, 10 * 64 * 16)
     assert read("--global-batch-size 64 --train-samples 100", 8).workload.tokens == 1600
     assert read("", 8).workload.global_batch_size == 8
 
@@ -705,17 +705,17 @@ def test_impossible_runs(more, text):
     ],
 )
 def test_groups_of_micro_batches(more, group):
-    found = read(more, devices=4)
-    assert found.strategy.microbatch_group == group
-    assert not any("group" in str(note) for note in found.notes)
-    assert not any("group" in key for key in found.ignored)
+    result = read(more, devices=4)
+    assert result.strategy.microbatch_group == group
+    assert not any("group" in str(note) for note in result.notes)
+    assert not any("group" in key for key in result.ignored)
 
 
 def test_keys_are_used_or_ignored():
-    found = read("--lr 1e-4 --log-interval 10 --bf16")
-    assert found.ignored == ("--log-interval", "--lr")
-    assert "--bf16" in found.used
-    assert not set(found.used) & set(found.ignored)
+    result = read("--lr 1e-4 --log-interval 10 --bf16")
+    assert result.ignored == ("--log-interval", "--lr")
+    assert "--bf16" in result.used
+    assert not set(result.used) & set(result.ignored)
 
 
 # Files
@@ -755,11 +755,11 @@ vocab_size: 100
 def test_its_yaml_is_what_the_flags_say(tmp_path):
     file = tmp_path / "gpt.yaml"
     file.write_text(NESTED)
-    found = read_file(file, Options(num_devices=4))
-    layer = found.model.layers[0]
+    result = read_file(file, Options(num_devices=4))
+    layer = result.model.layers[0]
     assert (layer.attention.num_kv_heads, layer.attention.qkv_bias, layer.ffn.gated) == (2, False, True)
-    assert (found.strategy.tp, found.strategy.dp, found.workload.precision.activations) == (2, 2, "bf16")
-    assert "_cpu_offloading_context" in found.ignored
+    assert (result.strategy.tp, result.strategy.dp, result.workload.precision.activations) == (2, 2, "bf16")
+    assert "_cpu_offloading_context" in result.ignored
 
 
 @pytest.mark.parametrize(
@@ -825,7 +825,7 @@ def test_devices_that_are_asked_for_hold_experts_too():
 def test_published_test_cases(case):
     """Configurations of Megatron-LM's own functional tests, against what their names and tables say."""
     reading = read_arguments(case["arguments"], options=Options(num_devices=case["num_devices"]))
-    found = {
+    result = {
         "tp": reading.strategy.tp, "pp": reading.strategy.pp, "cp": reading.strategy.cp, "ep": reading.strategy.ep,
         "vpp": reading.strategy.vpp, "zero": reading.strategy.zero, "num_layers": reading.model.num_layers,
         "num_experts": reading.model.moe.num_experts if reading.model.moe else 0,
@@ -833,7 +833,7 @@ def test_published_test_cases(case):
         "num_microbatches": reading.workload.global_batch_size
         // (reading.strategy.dp * reading.strategy.micro_batch_size),
     }  # fmt: skip
-    assert found == case["expected"]
+    assert result == case["expected"]
 
 
 @pytest.mark.parametrize(
@@ -870,9 +870,9 @@ DEFER = "--defer-embedding-wgrad-compute"
     [("", 0), ("--wgrad-deferral-limit 5", 0), (DEFER, 1_000_000), (f"{DEFER} --wgrad-deferral-limit 5", 5)],
 )
 def test_deferred_weight_gradients_of_the_head(more, deferred):
-    found = read(f"{PP}2 {more}", 2)
-    assert found.strategy.kernels.deferred_head_gradients == deferred
-    assert not [note for note in found.notes if "defer" in note]
+    result = read(f"{PP}2 {more}", 2)
+    assert result.strategy.kernels.deferred_head_gradients == deferred
+    assert not [note for note in result.notes if "defer" in note]
 
 
 def test_deferred_weight_gradients_need_what_megatron_asks_for():
@@ -897,16 +897,16 @@ def test_layers_that_do_not_divide_name_the_pipelines_that_do():
 
 
 def test_how_long_a_run_is_may_be_left_open():
-    found = read("--train-iters ${STEPS}")
-    assert found.workload.tokens is None
-    assert any("${STEPS}, which nothing sets" in note for note in found.notes)
+    result = read("--train-iters ${STEPS}")
+    assert result.workload.tokens is None
+    assert any("${STEPS}, which nothing sets" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_what_the_allocator_is_told(name):
     script = f"export {name}=expandable_segments:True\ntorchrun pretrain_gpt.py {BASE}"
-    found = read_arguments(script)
-    assert found.told["allocator"] == found.strategy.allocator == "expandable_segments"
+    arguments = read_arguments(script)
+    assert arguments.told["allocator"] == arguments.strategy.allocator == "expandable_segments"
     assert "allocator" not in read_arguments(f"torchrun pretrain_gpt.py {BASE}").told
 
 
@@ -921,8 +921,8 @@ def test_what_the_allocator_is_told(name):
     ],
 )
 def test_flags_that_lack_what_they_go_with_are_said(more, note):
-    said = [each for each in read(more).notes if "changes nothing without" in each]
-    assert (note in said[0]) if note else not said
+    notes = [note for note in read(more).notes if "changes nothing without" in note]
+    assert (note in notes[0]) if note else not notes
 
 
 @pytest.mark.parametrize(
@@ -935,5 +935,5 @@ def test_flags_that_lack_what_they_go_with_are_said(more, note):
 )
 def test_a_script_of_several_runs_says_which_is_read(before, after, runs):
     reading = read_arguments(f"{before}torchrun pretrain_gpt.py {BASE}{after}")
-    said = [each for each in reading.notes if "the script starts" in each]
-    assert (runs in said[0]) if runs else not said
+    notes = [note for note in reading.notes if "the script starts" in note]
+    assert (runs in notes[0]) if runs else not notes

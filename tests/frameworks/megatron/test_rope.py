@@ -78,9 +78,11 @@ def test_layers_without_positions_are_written():
     settings = model_settings(model, seq_len=4096)
     assert settings["no_rope_freq"] == "+".join(["[0]*3", "[1]*1"] * 16)
     again = read_model(Settings(settings, "settings"), name="again")
-    assert [each.attention.rope for each in again.layers] == [each.attention.rope for each in model.layers]
-    assert [each.attention.rotary for each in again.layers] == [
-        each.attention.rotary for each in model.layers
+    assert [layer.attention.rope for layer in again.layers] == [
+        layer.attention.rope for layer in model.layers
+    ]
+    assert [layer.attention.rotary for layer in again.layers] == [
+        layer.attention.rotary for layer in model.layers
     ]
     assert model_settings(load_model("qwen3-8b"), seq_len=4096)["no_rope_freq"] is None
 

@@ -39,19 +39,19 @@ def test_projectors_are_those_of_the_text_model_that_is_named():
 
 
 def test_the_text_is_what_the_program_makes_of_it_and_as_long_as_its_own_length():
-    found = read()
-    ffn = found.model.layers[0].ffn
+    result = read()
+    ffn = result.model.layers[0].ffn
     assert (ffn.ffn_hidden_size, ffn.gated, ffn.bias) == (14336, True, False)
-    assert found.workload.seq_len == 4096
+    assert result.workload.seq_len == 4096
 
 
 @pytest.mark.parametrize(("tp", "heads"), [(1, 25), (4, 28), (8, 32)])
 def test_internvit_has_as_many_heads_as_tensor_parallelism_divides(tp, heads):
-    found = tower(f"--vision-model-type internvit --tensor-model-parallel-size {tp}")
-    attention = found.encoder.layers[0].attention
+    result = tower(f"--vision-model-type internvit --tensor-model-parallel-size {tp}")
+    attention = result.encoder.layers[0].attention
     assert isinstance(attention, FullAttention)
     assert (attention.num_heads, attention.head_dim, attention.qk_norm) == (heads, 128, "hidden")
-    assert found.encoder.branch_scales, "nvlm/internvit.py: LayerScalingTransformerLayer"
+    assert result.encoder.branch_scales, "nvlm/internvit.py: LayerScalingTransformerLayer"
 
 
 def test_radio_has_positions_for_its_largest_image_and_several_tokens_before_the_patches():
@@ -64,11 +64,11 @@ def test_radio_has_positions_for_its_largest_image_and_several_tokens_before_the
 
 
 def test_shuffled_pixels_and_tiles_are_tokens_and_images():
-    found = read("--pixel-shuffle --max-num-tiles 6 --use-thumbnail")
-    images = found.workload.images
+    result = read("--pixel-shuffle --max-num-tiles 6 --use-thumbnail")
+    images = result.workload.images
     assert images == Images(count=7)
-    assert found.model.vision.tokens(images) == 24**2 // 4
-    assert "images of each sequence are taken as 7" in " ".join(found.notes)
+    assert result.model.vision.tokens(images) == 24**2 // 4
+    assert "images of each sequence are taken as 7" in " ".join(result.notes)
     assert read("--num-frames 32").workload.images.count == 32
 
 
@@ -83,18 +83,22 @@ def test_frozen_parts():
 def test_a_tower_is_recomputed_only_where_it_is_asked_for():
     full = "--recompute-granularity full --recompute-method block --recompute-num-layers 2 "
     assert read(full).strategy.recompute.of_towers == Recompute()
-    told = read(full + "--recompute-vision").strategy.recompute.of_towers
-    assert (told.granularity, told.takes_all) == ("full", True)
+    of_towers = read(full + "--recompute-vision").strategy.recompute.of_towers
+    assert (of_towers.granularity, of_towers.takes_all) == ("full", True)
 
 
 def test_models_of_mimo_come_from_their_provider():
-    found = read_arguments(
+    arguments = read_arguments(
         "examples/mimo/train.py --model-provider llava_vlm --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
         "--micro-batch-size 4 --encoder-seq-length 4096 --total-seq-length 2048"
     )
-    assert (found.model.num_layers, found.model.vocab_size, found.workload.seq_len) == (32, 32256, 2048)
-    assert found.model.vision.tokens(Images()) == 576
-    assert not found.workload.trainable.freezes("projector")
+    assert (arguments.model.num_layers, arguments.model.vocab_size, arguments.workload.seq_len) == (
+        32,
+        32256,
+        2048,
+    )
+    assert arguments.model.vision.tokens(Images()) == 576
+    assert not arguments.workload.trainable.freezes("projector")
 
 
 def test_every_entry_of_the_tables_can_be_read():
@@ -121,16 +125,16 @@ def test_impossible_towers(more, text):
 
 
 def test_pretrain_vlm_has_a_tower_as_wide_as_its_text_and_both_in_one_sequence():
-    found = read_arguments(
+    arguments = read_arguments(
         "pretrain_vlm.py --num-layers 12 --hidden-size 1024 --num-attention-heads 16 --seq-length 576 --vocab-size 8193 "
         "--dataloader-seq-length 1232 --img-h 336 --img-w 336 --patch-dim 14 --micro-batch-size 1 "
         "--tensor-model-parallel-size 4 --sequence-parallel --context-parallel-size 2"
     )
-    assert found.workload.seq_len == 1824  # 1232 + 577 for 4 ranks x 2 x 2
-    encoder = found.model.vision.encoder
+    assert arguments.workload.seq_len == 1824  # 1232 + 577 for 4 ranks x 2 x 2
+    encoder = arguments.model.vision.encoder
     assert (encoder.num_layers, encoder.hidden_size, encoder.layers[0].ffn.ffn_hidden_size) == (
         12,
         1024,
         4096,
     )
-    assert (encoder.layers[0].attention.causal, found.model.vision.projector) == (False, (4096, 1024))
+    assert (encoder.layers[0].attention.causal, arguments.model.vision.projector) == (False, (4096, 1024))

@@ -20,8 +20,8 @@ def test_plans_read_back_to_the_bit() -> None:
 
 
 def test_the_allocator_is_an_environment_variable_that_is_read_back() -> None:
-    asked = plans("megatron", 3, allocator=("expandable_segments",))
-    for result in check_writer(asked):
+    question = plans("megatron", 3, allocator=("expandable_segments",))
+    for result in check_writer(question):
         assert "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in result.texts[result.main]
         assert result.read_back.strategy.allocator == "expandable_segments"
 
@@ -37,23 +37,23 @@ OSS = (
 
 def oss(to: str, **changes: bool) -> Question:
     """Return GPT-OSS on a node, its experts changed."""
-    asked = ask(
+    question = ask(
         "gpt-oss-20b", "h100-sxm", devices=8, ep=8, seq_len=4096, global_batch_size=64, zero=1, framework=to
     )
-    layers = tuple(replace(each, ffn=replace(each.ffn, **changes)) for each in asked.model.layers)
-    return replace(asked, model=replace(asked.model, layers=layers))
+    layers = tuple(replace(layer, ffn=replace(layer.ffn, **changes)) for layer in question.model.layers)
+    return replace(question, model=replace(question.model, layers=layers))
 
 
 @pytest.mark.parametrize("model", ["gpt-oss-20b", "gpt-oss-120b"])
 def test_clamped_experts_and_scaled_positions_of_gpt_oss_are_written(model: str) -> None:
-    asked = replace(oss("megatron-core"), model=load_model(model))
-    found = export(asked)
-    text = " ".join(found.texts[found.main].split())
-    assert [each for each in OSS if each not in text] == []
+    question = replace(oss("megatron-core"), model=load_model(model))
+    result = export(question)
+    text = " ".join(result.texts[result.main].split())
+    assert [item for item in OSS if item not in text] == []
     assert "--swiglu" not in text
     assert "--position-embedding-type rope" not in text
-    assert not found.unsaid
-    assert found.read_back.model.layers == asked.model.layers
+    assert not result.unsaid
+    assert result.read_back.model.layers == question.model.layers
 
 
 def test_a_model_with_another_clamp_is_refused() -> None:
@@ -64,10 +64,10 @@ def test_a_model_with_another_clamp_is_refused() -> None:
 
 @pytest.mark.parametrize("to", ["primus", "megatron-bridge"])
 def test_gpt_oss_for_what_wraps_megatron(to: str) -> None:
-    found = export(oss(to))
-    text = found.texts[found.main]
-    assert not found.unsaid
-    given = (
+    result = export(oss(to))
+    text = result.texts[result.main]
+    assert not result.unsaid
+    names = (
         ("quick_geglu: true", "activation_func_clamp_value: 7.0", "rotary_scaling_factor: 32.0")
         if to == "primus"
         else (
@@ -83,7 +83,7 @@ def test_gpt_oss_for_what_wraps_megatron(to: str) -> None:
             "cfg.model.yarn_correction_range_round_to_int = False\n",
         )
     )
-    assert [each for each in given if each not in text] == []
+    assert [item for item in names if item not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_gpt_oss_for_what_wraps_megatron(to: str) -> None:
 )
 def test_groups_of_micro_batches_are_written_and_read_back(to: str, cluster: str, line: str) -> None:
     """11 micro-batches on 4 ranks of 2 chunks, 5 of them in the last group."""
-    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 22, "pp": 4, "vpp": 2, "microbatch_group": 6}
-    result = export(ask("llama-2-7b", cluster, **words, framework=to))
+    parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 22, "pp": 4, "vpp": 2, "microbatch_group": 6}
+    result = export(ask("llama-2-7b", cluster, **parts, framework=to))
     assert line in result.texts[result.main]
     assert result.unsaid == ()
     assert result.read_back.strategy.microbatch_group == 6
-    one_chunk = ask("llama-2-7b", cluster, **{**words, "vpp": 1}, framework=to)
+    one_chunk = ask("llama-2-7b", cluster, **{**parts, "vpp": 1}, framework=to)
     assert line.split(maxsplit=1)[0] not in export(one_chunk).texts[result.main]
 
 
@@ -121,9 +121,9 @@ def test_groups_of_micro_batches_are_written_and_read_back(to: str, cluster: str
 def test_deferred_weight_gradients_of_the_head_are_written_and_read_back(
     to: str, cluster: str, lines: tuple[str, ...], limit: int
 ) -> None:
-    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 16, "pp": 4}
+    parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 16, "pp": 4}
     kernels = {"deferred_head_gradients": limit}
-    result = export(ask("llama-2-7b", cluster, **words, framework=to, kernels=kernels))
+    result = export(ask("llama-2-7b", cluster, **parts, framework=to, kernels=kernels))
     text = result.texts[result.main]
     assert [line in text for line in lines] == [True, limit == 5]
     assert result.unsaid == ()

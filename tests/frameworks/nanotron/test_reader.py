@@ -37,13 +37,13 @@ def read(tmp_path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_reads(path):
     content = yaml.safe_load(path.read_text())
-    found = NanotronReader().read(path, Options())
+    result = NanotronReader().read(path, Options())
     degrees, tokens = content["parallelism"], content["tokens"]
-    layout = found.strategy
+    layout = result.strategy
     assert (layout.tp, layout.pp, layout.dp) == (degrees["tp"], degrees["pp"], degrees["dp"])
-    assert found.num_devices == layout.num_devices
-    assert found.workload_values["seq_len"] == tokens["sequence_length"]
-    assert found.model.num_layers == content["model"]["model_config"]["num_hidden_layers"]
+    assert result.num_devices == layout.num_devices
+    assert result.workload_values["seq_len"] == tokens["sequence_length"]
+    assert result.model.num_layers == content["model"]["model_config"]["num_hidden_layers"]
 
 
 def test_there_are_sixteen_examples():
@@ -100,19 +100,19 @@ def test_types(read):
 
 
 def test_batch_and_tokens(read):
-    found = read({"tokens/batch_accumulation_per_replica": 5})
-    assert found.workload_values["global_batch_size"] == 3 * 5 * 4
-    assert found.workload_values["tokens"] == 2000 * 60 * 4096
+    result = read({"tokens/batch_accumulation_per_replica": 5})
+    assert result.workload_values["global_batch_size"] == 3 * 5 * 4
+    assert result.workload_values["tokens"] == 2000 * 60 * 4096
 
 
 def test_experts(read):
-    found = read(base=QWEN)
-    moe = found.model.moe
+    result = read(base=QWEN)
+    moe = result.model.moe
     assert (moe.num_experts, moe.top_k, moe.ffn_hidden_size) == (8, 1, 1408)
     assert (moe.shared_ffn_hidden_size, moe.shared_gate) == (5632, True)
-    assert found.model.layers[0].attention.window == 20
-    some = read({"model/model_config/moe_config/layers": [1, 3]}, base=QWEN).model
-    assert [index for index, layer in enumerate(some.layers) if layer.ffn == moe] == [1, 3]
+    assert result.model.layers[0].attention.window == 20
+    model = read({"model/model_config/moe_config/layers": [1, 3]}, base=QWEN).model
+    assert [index for index, layer in enumerate(model.layers) if layer.ffn == moe] == [1, 3]
 
 
 def test_layers_without_rotary_positions_see_all(read):
@@ -127,17 +127,17 @@ def test_the_last_of_equal_keys_counts_and_is_said():
 
 
 def test_devices_go_over_data_parallelism(read):
-    found = read(devices=32)
-    assert (found.strategy.dp, found.workload_values["global_batch_size"]) == (16, 48)
-    assert any("on 32 it is 16" in note for note in found.notes)
+    result = read(devices=32)
+    assert (result.strategy.dp, result.workload_values["global_batch_size"]) == (16, 48)
+    assert any("on 32 it is 16" in note for note in result.notes)
     with pytest.raises(ForescaleError, match="the number of devices, 33, is no multiple of tp x cp x pp = 2"):
         read(devices=33)
 
 
 def test_words_of_a_plan_go_over_the_file_before_it_is_checked():
-    found = NanotronReader().read(TINY, Options(over={"tp": 1, "pp": 2, "micro_batch_size": 1}))
-    assert (found.strategy.tp, found.strategy.pp, found.num_devices) == (1, 2, 8)
-    assert found.workload_values["global_batch_size"] == 4
+    result = NanotronReader().read(TINY, Options(over={"tp": 1, "pp": 2, "micro_batch_size": 1}))
+    assert (result.strategy.tp, result.strategy.pp, result.num_devices) == (1, 2, 8)
+    assert result.workload_values["global_batch_size"] == 4
     with pytest.raises(
         ForescaleError, match=r"num_key_value_heads .line .* 2 must be a multiple of parallelism.tp"
     ):

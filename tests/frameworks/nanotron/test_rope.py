@@ -13,15 +13,15 @@ from forescale.spec.rope import Rope
 
 
 def exported(model: str, rope: Rope | None = None):
-    asked = ask(model, "h100-sxm", devices=8, seq_len=1024, global_batch_size=8, framework="nanotron")
+    question = ask(model, "h100-sxm", devices=8, seq_len=1024, global_batch_size=8, framework="nanotron")
     if rope is not None:
-        asked = replace(asked, model=turned(asked.model, rope))
-    return export(asked)
+        question = replace(question, model=turned(question.model, rope))
+    return export(question)
 
 
 def turned(model: Model, rope: Rope) -> Model:
     """Return a model all of whose layers have such positions."""
-    layers = (replace(each, attention=replace(each.attention, rope=rope)) for each in model.layers)
+    layers = (replace(layer, attention=replace(layer.attention, rope=rope)) for layer in model.layers)
     return replace(model, layers=tuple(layers))
 
 
@@ -30,16 +30,16 @@ def turned(model: Model, rope: Rope) -> Model:
     [("llama-3-8b", 5e5, 1e-5), ("qwen2.5-7b", 1e6, 1e-6), ("mistral-7b", 1e4, 1e-5)],
 )
 def test_bases_and_epsilons_are_written(model, theta, eps):
-    found = exported(model)
-    config = yaml.safe_load(found.texts["run.yaml"])["model"]["model_config"]
+    result = exported(model)
+    config = yaml.safe_load(result.texts["run.yaml"])["model"]["model_config"]
     assert (config["rope_theta"], config["rms_norm_eps"]) == (theta, eps)
-    assert not found.unsaid
+    assert not result.unsaid
 
 
 def test_only_qwen_slows_positions_and_all_alike():
-    found = exported("llama-3-8b", Rope(base=1e4, scaling="linear", factor=4.0))
-    config = yaml.safe_load(found.texts["run.yaml"])["model"]["model_config"]
+    result = exported("llama-3-8b", Rope(base=1e4, scaling="linear", factor=4.0))
+    config = yaml.safe_load(result.texts["run.yaml"])["model"]["model_config"]
     assert (config["is_qwen2_config"], config["rope_seq_len_interpolation_factor"]) == (True, 4.0)
-    assert not found.unsaid
+    assert not result.unsaid
     partial = exported("llama-3-8b", Rope(base=1e4, share=0.5))
-    assert [each.word for each in partial.unsaid] == ["model.layers.attention.rope"]
+    assert [item.word for item in partial.unsaid] == ["model.layers.attention.rope"]

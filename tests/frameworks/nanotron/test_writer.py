@@ -35,7 +35,7 @@ def test_plans_read_back_to_the_bit(seed):
     ],
 )
 def test_what_it_has_no_key_for_is_listed(words, lost):
-    assert {each.word for each in export(question(**words)).unsaid} == lost
+    assert {item.word for item in export(question(**words)).unsaid} == lost
 
 
 def question(**words):
@@ -59,9 +59,9 @@ def test_a_model_without_gates_is_a_starcoder():
 
 
 def test_what_is_lost_is_listed():
-    found = {each.word: each.read for each in export(question(optimizer="lion")).unsaid}
-    assert found["workload.optimizer"] == "adamw"
-    assert [each.word for each in export(question(tokens=32 * 4096 * 1000)).unsaid] == [ROPE]
+    unsaid = {item.word: item.read for item in export(question(optimizer="lion")).unsaid}
+    assert unsaid["workload.optimizer"] == "adamw"
+    assert [item.word for item in export(question(tokens=32 * 4096 * 1000)).unsaid] == [ROPE]
 
 
 @pytest.mark.parametrize(

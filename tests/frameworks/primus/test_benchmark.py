@@ -68,22 +68,27 @@ TARGET = Question(
 
 
 def changed(document, *path, value):
-    found = copy.deepcopy(document)
-    place = found
+    result = copy.deepcopy(document)
+    place = result
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    return found
+    return result
 
 
 def test_the_shape_of_the_run_comes_from_the_file():
     assert is_primus_bench(V2)
     bench = primus_bench(V2, TARGET, where="bench.json")
-    asked = bench.question
-    assert (asked.model.num_layers, asked.cluster.num_devices) == (1, 8)
-    assert (asked.layout.pp, asked.layout.ep, asked.layout.dp, asked.layout.micro_batch_size) == (1, 8, 8, 2)
-    assert asked.workload.global_batch_size == 128
-    assert [(each.kind, each.part, each.seconds) for each in bench.blocks] == [
+    question = bench.question
+    assert (question.model.num_layers, question.cluster.num_devices) == (1, 8)
+    assert (question.layout.pp, question.layout.ep, question.layout.dp, question.layout.micro_batch_size) == (
+        1,
+        8,
+        8,
+        2,
+    )
+    assert question.workload.global_batch_size == 128
+    assert [(block.kind, block.part, block.seconds) for block in bench.blocks] == [
         ("moe", "forward", pytest.approx(9.5e-3)), ("moe", "backward", pytest.approx(20.5e-3)),
         ("embedding", "forward", pytest.approx(1e-4)), ("embedding", "backward", pytest.approx(4e-4)),
         ("head", "forward", pytest.approx(3e-3)), ("head", "backward", pytest.approx(6.5e-3)),

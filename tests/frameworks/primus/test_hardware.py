@@ -34,18 +34,18 @@ def config(tmp_path, text, name="mi300x.yaml"):
 
 
 def test_the_published_file_of_mi300x_is_the_catalogue_s_cluster_of_pods(tmp_path):
-    found = cluster_of(str(config(tmp_path, MI300X)), 128)
+    result = cluster_of(str(config(tmp_path, MI300X)), 128)
     known = load_cluster("mi300x-pods", 128)
-    assert (found.num_devices, found.devices_per_node) == (128, 8)
+    assert (result.num_devices, result.devices_per_node) == (128, 8)
     figures = [
         [(tier.size, tier.bandwidth, tier.latency, tier.topology) for tier in cluster.tiers]
-        for cluster in (found, known)
+        for cluster in (result, known)
     ]
     for ours, published in zip(*figures, strict=True):
         assert ours[:2] + ours[3:] == published[:2] + published[3:]
         assert ours[2] == pytest.approx(published[2])
-    assert found.tiers[0].link_bandwidth == 64e9
-    assert found.device.vector_flops == 163e12
+    assert result.tiers[0].link_bandwidth == 64e9
+    assert result.device.vector_flops == 163e12
 
 
 def test_what_the_file_does_not_say_stays(tmp_path):
@@ -69,8 +69,10 @@ def test_efficiencies_and_overheads_are_parameters_of_the_tiers(tmp_path):
 
 
 def test_keys_of_primus_s_own_model_are_named(tmp_path):
-    found = read_hardware_config(config(tmp_path, "node_bw: 448\nar_overlap: 0.9\nhbm_latency: 0.09\n"))
-    assert found.unused == ("ar_overlap", "hbm_latency")
+    hardware_config = read_hardware_config(
+        config(tmp_path, "node_bw: 448\nar_overlap: 0.9\nhbm_latency: 0.09\n")
+    )
+    assert hardware_config.unused == ("ar_overlap", "hbm_latency")
 
 
 @pytest.mark.parametrize(

@@ -90,18 +90,23 @@ def read(path, **options):
 
 
 def test_module_then_model_then_overrides(repository):
-    found = read(experiment(repository), num_devices=8)
-    assert found.model.name == "small"
-    assert found.model.num_layers == 8
-    assert [layer.ffn.ffn_hidden_size for layer in found.model.layers] == [128] + [32] * 7
-    assert found.model.norm == "rms"
-    assert (found.strategy.tp, found.strategy.ep, found.strategy.etp, found.strategy.dp_shard) == (2, 2, 1, 4)
-    assert found.strategy.zero == 1
-    assert (found.workload.seq_len, found.workload.global_batch_size) == (1024, 64)
-    assert found.workload.precision.compute == "bf16"
-    assert "lr" in found.ignored
-    assert "stderr_sink_level" in found.ignored
-    assert found.schedule is None
+    result = read(experiment(repository), num_devices=8)
+    assert result.model.name == "small"
+    assert result.model.num_layers == 8
+    assert [layer.ffn.ffn_hidden_size for layer in result.model.layers] == [128] + [32] * 7
+    assert result.model.norm == "rms"
+    assert (result.strategy.tp, result.strategy.ep, result.strategy.etp, result.strategy.dp_shard) == (
+        2,
+        2,
+        1,
+        4,
+    )
+    assert result.strategy.zero == 1
+    assert (result.workload.seq_len, result.workload.global_batch_size) == (1024, 64)
+    assert result.workload.precision.compute == "bf16"
+    assert "lr" in result.ignored
+    assert "stderr_sink_level" in result.ignored
+    assert result.schedule is None
 
 
 def test_placeholders_take_the_callers_value_and_never_the_environments(repository, monkeypatch):
@@ -122,15 +127,15 @@ def test_a_placeholder_without_default(repository):
 
 
 def test_null_is_not_given(repository):
-    found = read(
+    result = read(
         experiment(repository, "expert_tensor_parallel_size: 1", "expert_tensor_parallel_size: null")
     )
-    assert found.strategy.etp == 2
+    assert result.strategy.etp == 2
 
 
 def test_image_sizes_of_presets_make_no_tower(repository):
-    found = read(experiment(repository, "lr: 1.0e-5", "img_h: 224\n      img_w: 224\n      patch_dim: 16"))
-    assert found.model.vision is None
+    result = read(experiment(repository, "lr: 1.0e-5", "img_h: 224\n      img_w: 224\n      patch_dim: 16"))
+    assert result.model.vision is None
 
 
 def test_presets_beside_the_file_or_where_the_caller_says(tmp_path, repository):
@@ -150,15 +155,15 @@ def test_presets_beside_the_file_or_where_the_caller_says(tmp_path, repository):
 
 
 def test_a_preset_alone_is_a_model(repository):
-    found = read(repository / "primus/configs/models/megatron/small.yaml")
-    assert found.model.num_layers == 8
-    assert (found.strategy, found.workload) == (None, None)
-    assert found.ignored == ("lr",)
+    result = read(repository / "primus/configs/models/megatron/small.yaml")
+    assert result.model.num_layers == 8
+    assert (result.strategy, result.workload) == (None, None)
+    assert result.ignored == ("lr",)
 
 
 def test_flag_spelled_keys_are_turned(repository):
-    found = read(experiment(repository, "lr: 1.0e-5", "no_overlap_p2p_communication: true"))
-    assert "no_overlap_p2p_communication" in found.used
+    result = read(experiment(repository, "lr: 1.0e-5", "no_overlap_p2p_communication: true"))
+    assert "no_overlap_p2p_communication" in result.used
 
 
 def test_recompute_of_blocks(repository):
@@ -181,9 +186,9 @@ def test_capacity_and_dispatcher_of_experts(repository):
         "moe_expert_capacity_factor: 1.25\n      moe_pad_expert_input_to_capacity: true\n"
         "      use_turbo_deepep: true"
     )
-    found = read(experiment(repository, "lr: 1.0e-5", more)).strategy
-    assert found.routing == Routing(capacity_factor=1.25, pad_to_capacity=True, balance="none")
-    assert found.dispatcher == "deepep"
+    result = read(experiment(repository, "lr: 1.0e-5", more)).strategy
+    assert result.routing == Routing(capacity_factor=1.25, pad_to_capacity=True, balance="none")
+    assert result.dispatcher == "deepep"
 
 
 @pytest.mark.parametrize(
@@ -244,17 +249,17 @@ def test_offload_is_of_attention_under_v_schedules(repository):
 
 @pytest.mark.parametrize(("algorithm", "noted"), [("zero-bubble-heuristic", True), ("zero-bubble", False)])
 def test_what_the_heuristic_orders_by_is_noted_where_it_runs(repository, algorithm, noted):
-    found = read(
+    result = read(
         experiment(repository, "lr: 1.0e-5", f"{PIPE}\n      pp_algorithm: {algorithm}\n      pp_cost_f: 900")
     )
-    told = "not expressed: pp_cost_f (passes are ordered as if all took as long)"
-    assert (told in found.notes) is noted
+    explicit = "not expressed: pp_cost_f (passes are ordered as if all took as long)"
+    assert (explicit in result.notes) is noted
 
 
 def test_other_limits_of_the_heuristic_are_the_next_that_has_a_schedule(repository):
-    found = read(experiment(repository, "lr: 1.0e-5", HEURISTIC + "\n      pp_max_mem: 5"))
-    assert found.schedule == "zb-2p"
-    assert "pp_max_mem 5 is taken as 2 micro-batches a rank" in found.notes
+    result = read(experiment(repository, "lr: 1.0e-5", HEURISTIC + "\n      pp_max_mem: 5"))
+    assert result.schedule == "zb-2p"
+    assert "pp_max_mem 5 is taken as 2 micro-batches a rank" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -427,15 +432,19 @@ def bridge(tmp_path, old="", new=""):
 
 
 def test_a_recipe_of_megatron_bridge_has_a_model_of_hugging_faces(tmp_path):
-    found = bridge(tmp_path)
-    assert (found.format, found.framework, found.model.name) == ("primus", "megatron-bridge", "llama-3.1-70b")
-    assert (found.strategy.tp, found.strategy.dp, found.strategy.zero) == (8, 2, 1)
-    adapters = found.workload.trainable
+    result = bridge(tmp_path)
+    assert (result.format, result.framework, result.model.name) == (
+        "primus",
+        "megatron-bridge",
+        "llama-3.1-70b",
+    )
+    assert (result.strategy.tp, result.strategy.dp, result.strategy.zero) == (8, 2, 1)
+    adapters = result.workload.trainable
     assert (adapters.lora_rank, adapters.lora_targets) == (
         16,
         ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
     )
-    assert any("llama31_70b_finetune_config sets beside the file is Python" in note for note in found.notes)
+    assert any("llama31_70b_finetune_config sets beside the file is Python" in note for note in result.notes)
     assert bridge(tmp_path, "peft: lora", "peft: none").workload.trainable.is_all
 
 
@@ -478,8 +487,8 @@ def test_tables_of_the_container_beside_modules_go_over_the_recipe(tmp_path):
     path.write_text(
         BRIDGE + "peft:\n  dim: 4\n  alpha: 32\nmodel:\n  moe_router_force_load_balancing: true\n"
     )
-    found = PrimusReader().read(path, Options(model_of=load_model))
-    assert found.workload.trainable.lora_rank == 4
+    result = PrimusReader().read(path, Options(model_of=load_model))
+    assert result.workload.trainable.lora_rank == 4
     path.write_text(BRIDGE + "peft: lora\n")
     with pytest.raises(ReaderError, match="peft must be a table, got 'lora'"):
         PrimusReader().read(path, Options(model_of=load_model))
@@ -487,6 +496,6 @@ def test_tables_of_the_container_beside_modules_go_over_the_recipe(tmp_path):
 
 def test_a_flavor_of_torchtitan_may_have_fewer_layers(tmp_path):
     path = tmp_path / "titan.yaml"
-    words = "model:\n        name: llama3\n        flavor: 8B\n        n_layers: 4\n"
-    path.write_text(f"modules:\n  pre_trainer:\n    framework: torchtitan\n    overrides:\n      {words}")
+    parts = "model:\n        name: llama3\n        flavor: 8B\n        n_layers: 4\n"
+    path.write_text(f"modules:\n  pre_trainer:\n    framework: torchtitan\n    overrides:\n      {parts}")
     assert PrimusReader().read(path, Options(model_of=load_model)).model.num_layers == 4

@@ -30,6 +30,6 @@ def test_what_primus_has_beside_megatron_is_said() -> None:
 
 
 def test_hybrids_are_refused_by_name() -> None:
-    words = {"devices": 8, "seq_len": 4096, "global_batch_size": 8}
+    parts = {"devices": 8, "seq_len": 4096, "global_batch_size": 8}
     with pytest.raises(SpecError, match="nemotron-3-nano-30b-a3b is a hybrid, for which no experiment"):
-        fs.export("nemotron-3-nano-30b-a3b", "mi300x", **words, to="primus")
+        fs.export("nemotron-3-nano-30b-a3b", "mi300x", **parts, to="primus")

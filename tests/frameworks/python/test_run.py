@@ -116,10 +116,10 @@ def test_what_is_the_same_either_way_is_known(text, tmp_path):
 
 
 def test_fields_that_nothing_made_are_parts_of_their_own(tmp_path):
-    found = names(tmp_path, "cfg.model.size = 4\ny = cfg.model.other\nz = base().model\nz.size = 5")
-    assert found["cfg"].fields["model"].fields["size"] == 4
-    assert isinstance(found["y"], Call) and found["y"].idle
-    assert found["z"].fields == {"size": 5} and not found["z"].known
+    result = names(tmp_path, "cfg.model.size = 4\ny = cfg.model.other\nz = base().model\nz.size = 5")
+    assert result["cfg"].fields["model"].fields["size"] == 4
+    assert isinstance(result["y"], Call) and result["y"].idle
+    assert result["z"].fields == {"size": 5} and not result["z"].known
 
 
 def test_what_the_file_raises_is_told(tmp_path):

@@ -7,8 +7,8 @@ from forescale.frameworks.shell import devices_of, follow, launch_of
 
 def devices(text, hosts=None):
     [command] = follow(text, {}, "run.sh").commands
-    found = devices_of(launch_of(command[: command.index("a.py")]), (hosts or {}).get)
-    return None if found is None else (found.count, *found.options)
+    result = devices_of(launch_of(command[: command.index("a.py")]), (hosts or {}).get)
+    return None if result is None else (result.count, *result.options)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ SAID = [
 
 
 def words(text, **variables):
-    found = [command[1:] for command in follow(text, variables, "run.sh").commands if command[0] == "say"]
-    return [word for command in found for word in command]
+    commands = [command[1:] for command in follow(text, variables, "run.sh").commands if command[0] == "say"]
+    return [word for command in commands for word in command]
 
 
 @pytest.mark.parametrize(("text", "said"), SAID)
@@ -73,8 +73,10 @@ def test_commands(text, command):
 
 def test_other_scripts_are_followed_with_its_variables():
     files = {"./common.sh": "B=2", "job.sh": "#SBATCH --ntasks-per-node=8\npython a.py $A $B $C"}
-    found = follow(". $(pwd)/common.sh; A=1; sbatch --nodes=2 job.sh", {"C": "3"}, "run.sh", files.get)
-    assert found.commands == [["sbatch", "--nodes=2", "--ntasks-per-node=8", "python", "a.py", "1", "2", "3"]]
+    result = follow(". $(pwd)/common.sh; A=1; sbatch --nodes=2 job.sh", {"C": "3"}, "run.sh", files.get)
+    assert result.commands == [
+        ["sbatch", "--nodes=2", "--ntasks-per-node=8", "python", "a.py", "1", "2", "3"]
+    ]
 
 
 def test_what_the_caller_says_comes_before_the_script():

@@ -21,12 +21,17 @@ ROUTED = {"0.2": EXPERTS, "0.3": ("qwen3-30b-a3b", "qwen3-235b-a22b")}
 def titan_plans(to: str, count: int, *, seed: int = 1, **choices: Sequence[Any]) -> list[Question]:
     """Return `count` plans for one release of torchtitan."""
     release = to.partition("@")[2]
-    own = {"sp": (True,)} if release == "0.2" else {"cp_kind": ("all_gather",)}
+    local = {"sp": (True,)} if release == "0.2" else {"cp_kind": ("all_gather",)}
     kinds = (DENSE, ROUTED[release], LATENT)
-    found = plans(
-        to, count, seed=seed, kinds=kinds, where=lambda layout: _built(layout, release), **{**own, **choices}
+    result = plans(
+        to,
+        count,
+        seed=seed,
+        kinds=kinds,
+        where=lambda layout: _built(layout, release),
+        **{**local, **choices},
     )
-    return [dense_first(question) for question in found]
+    return [dense_first(question) for question in result]
 
 
 def _built(layout: Layout, release: str) -> bool:

@@ -54,10 +54,10 @@ OUTSIDE = ("rl__", "flux")
 
 @pytest.mark.parametrize("path", TOML, ids=lambda path: path.stem)
 def test_every_example_in_toml_reads(path):
-    found = TorchtitanTomlReader().read(path, options())
-    assert found.framework.startswith("torchtitan@0.2")
-    assert found.strategy.num_devices >= 1
-    assert found.workload_values["seq_len"] >= 1024
+    result = TorchtitanTomlReader().read(path, options())
+    assert result.framework.startswith("torchtitan@0.2")
+    assert result.strategy.num_devices >= 1
+    assert result.workload_values["seq_len"] >= 1024
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_every_example_in_toml_reads(path):
 )
 def test_every_example_in_python_reads(trees, file, name):
     path = trees / file.removesuffix(".txt").replace("__", "/")
-    found = TorchtitanJobReader().read(path, options(config=name))
-    assert found.framework.startswith("torchtitan@0.3")
-    assert found.model.num_layers >= 2
-    assert found.workload_values["global_batch_size"] >= 1
+    result = TorchtitanJobReader().read(path, options(config=name))
+    assert result.framework.startswith("torchtitan@0.3")
+    assert result.model.num_layers >= 2
+    assert result.workload_values["global_batch_size"] >= 1
 
 
 @pytest.mark.parametrize(("file", "name"), [pair for pair in ALL if any(part in pair[0] for part in OUTSIDE)])
@@ -140,7 +140,7 @@ def job(tmp_path):
 
 
 def test_degrees_and_shards(toml):
-    found = toml(
+    result = toml(
         64,
         parallelism={
             "tensor_parallel_degree": 4,
@@ -148,7 +148,7 @@ def test_degrees_and_shards(toml):
             "data_parallel_replicate_degree": 2,
         },
     ).strategy
-    assert (found.tp, found.cp, found.dp_replicate, found.dp_shard, found.zero, found.sp) == (
+    assert (result.tp, result.cp, result.dp_replicate, result.dp_shard, result.zero, result.sp) == (
         4,
         2,
         2,
@@ -174,14 +174,14 @@ def test_batch_is_of_a_rank_before_it_is_cut_into_micro_batches(toml):
 
 
 def test_tokens_are_sequences_of_the_context_length(job):
-    found = job(
+    result = job(
         8,
         "num_tokens_per_microbatch_per_dp_rank=2 * 4096, num_tokens_per_train_step=64 * 4096, max_context_length=4096,"
         " disable_cuda_graphs=True",
         "pipeline_parallel_degree=2, num_pp_microbatches=4",
     )
-    assert found.strategy.micro_batch_size == 2
-    assert (found.workload_values["seq_len"], found.workload_values["global_batch_size"]) == (4096, 64)
+    assert result.strategy.micro_batch_size == 2
+    assert (result.workload_values["seq_len"], result.workload_values["global_batch_size"]) == (4096, 64)
 
 
 def test_embedding_and_head_count_as_layers():
@@ -192,24 +192,24 @@ def test_embedding_and_head_count_as_layers():
 
 
 def test_stages_and_schedules(toml):
-    found = toml(
+    result = toml(
         8, parallelism={"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "interleaved1f1b"}
     )
-    assert (found.schedule, found.strategy.vpp) == ("interleaved-1f1b", 2)
-    assert sum(found.strategy.stage_layers) == 32
+    assert (result.schedule, result.strategy.vpp) == ("interleaved-1f1b", 2)
+    assert sum(result.strategy.stage_layers) == 32
     named = [["tok_embeddings", "layers.0"], [f"layers.{number}" for number in range(1, 32)]]
-    given = toml(8, parallelism={"pipeline_parallel_degree": 2, "module_fqns_per_model_part": named})
-    assert given.strategy.stage_layers == (1, 31)
+    value = toml(8, parallelism={"pipeline_parallel_degree": 2, "module_fqns_per_model_part": named})
+    assert value.strategy.stage_layers == (1, 31)
 
 
 def test_recompute_of_every_second_layer_counts_along_the_rank(toml):
-    chosen = {"mode": "selective", "selective_ac_option": "2"}
-    flat = toml(8, activation_checkpoint=chosen).strategy.recompute
+    selected = {"mode": "selective", "selective_ac_option": "2"}
+    flat = toml(8, activation_checkpoint=selected).strategy.recompute
     assert flat.layer_ids == tuple(range(1, 32, 2))
     assert not flat.stops_early
     piped = toml(
         8,
-        activation_checkpoint=chosen,
+        activation_checkpoint=selected,
         parallelism={"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "1F1B"},
     ).strategy
     assert piped.stage_layers == (16, 16)
@@ -240,9 +240,9 @@ def test_narrow_types(toml, job):
     )
     assert mx.workload_values["precision"]["compute"] == "mxfp8"
     assert any("quantize.linear.mx.filter_fqns (line " in note for note in mx.notes)
-    own = toml(8, model={"converters": ["float9"]})
+    local = toml(8, model={"converters": ["float9"]})
     assert any(
-        note.startswith("not expressed: model.converters (line") and "float9" in note for note in own.notes
+        note.startswith("not expressed: model.converters (line") and "float9" in note for note in local.notes
     )
     bare = toml(8, training={"dtype": "bfloat16"}).workload_values["precision"]
     assert (bare["parameters"], bare["master"], bare["moments"]) == ("bf16", "none", "bf16")
@@ -285,8 +285,8 @@ def test_functions_are_followed_but_never_run(job):
         "\n\ndef _double(number):\n    return 2 * number\n"
         "\n\ndef other() -> Trainer.Config:\n    config = plan()\n    config.training.seq_len = 1024\n    return config\n"
     )
-    found = job(8, text=text, config="other")
-    assert (found.strategy.micro_batch_size, found.workload_values["seq_len"]) == (6, 1024)
+    result = job(8, text=text, config="other")
+    assert (result.strategy.micro_batch_size, result.workload_values["seq_len"]) == (6, 1024)
     with pytest.raises(
         ForescaleError, match="holds 2 job configurations; say which with --var config=NAME: plan, other"
     ):
@@ -393,9 +393,9 @@ def test_what_is_wrong_in_python_is_said_with_its_line(job, tmp_path):
 
 
 def test_keys_of_ones_own_come_first_among_the_notes(toml):
-    found = toml(8, job={"custom_config_module": "mine"}, extra={"rank": 8})
-    assert found.notes[0].startswith("not expressed") or "extra.rank" in found.notes[0]
-    assert any("extra.rank (line" in note for note in found.notes)
+    result = toml(8, job={"custom_config_module": "mine"}, extra={"rank": 8})
+    assert result.notes[0].startswith("not expressed") or "extra.rank" in result.notes[0]
+    assert any("extra.rank (line" in note for note in result.notes)
 
 
 LORA = JOB.replace('registry("8B"', 'registry("8B", converters=[LoRAConverter.Config({})]').replace("{more}", "").replace(
@@ -408,9 +408,9 @@ LORA = JOB.replace('registry("8B"', 'registry("8B", converters=[LoRAConverter.Co
      ("target_modules=['wqkv', 'lm_head']", 8, ("qkv_proj",))],
 )  # fmt: skip
 def test_adapters(job, words, rank, targets):
-    found = job(8, text=LORA.format(words))
-    assert Trainable(**found.workload_values["trainable"]) == Trainable(lora_rank=rank, lora_targets=targets)
-    assert any("adapters at lm_head" in note for note in found.notes) is ("wkv'" not in words)
+    result = job(8, text=LORA.format(words))
+    assert Trainable(**result.workload_values["trainable"]) == Trainable(lora_rank=rank, lora_targets=targets)
+    assert any("adapters at lm_head" in note for note in result.notes) is ("wkv'" not in words)
 
 
 def test_adapters_that_cannot_be(job):

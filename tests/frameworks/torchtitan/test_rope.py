@@ -15,7 +15,7 @@ LLAMA3 = "theta=500000.0, scaling='llama', scaling_factor=8.0, low_freq_factor=1
 def exported(model: str, to: str):
     """A model of fewer layers, which no registry has."""
     known = load_model(model)
-    asked = ask(
+    question = ask(
         replace(known, layers=known.layers[:5], num_mtp_layers=0),
         "h100-sxm",
         devices=8,
@@ -24,7 +24,7 @@ def exported(model: str, to: str):
         zero=3,
         framework=to,
     )
-    return export(asked)
+    return export(question)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def exported(model: str, to: str):
     ],
 )
 def test_python(model, text):
-    found = exported(model, "torchtitan@0.3")
-    assert text in found.texts["plan.py"]
-    assert {each.word for each in found.unsaid} <= {"model.norm_eps"}
+    result = exported(model, "torchtitan@0.3")
+    assert text in result.texts["plan.py"]
+    assert {item.word for item in result.unsaid} <= {"model.norm_eps"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_python(model, text):
     ],
 )
 def test_arguments_of_the_older_release(model, lines, unsaid):
-    found = exported(model, "torchtitan@0.2")
-    text = found.texts["plan_model.py"]
-    assert [each for each in lines if f"    {each},\n" not in text] == []
-    assert {each.word for each in found.unsaid} == unsaid
+    result = exported(model, "torchtitan@0.2")
+    text = result.texts["plan_model.py"]
+    assert [line for line in lines if f"    {line},\n" not in text] == []
+    assert {item.word for item in result.unsaid} == unsaid

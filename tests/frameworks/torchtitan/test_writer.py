@@ -25,8 +25,8 @@ is no flavor has plain positions in 0.2, and in 0.3 where they are cosines and s
 
 @pytest.mark.parametrize("to", RELEASES)
 def test_plans_read_back_to_the_bit(to: str) -> None:
-    found = check_writer(titan_plans(to, 45), unsaid=LOST)
-    assert sum(not each.unsaid for each in found) >= 20
+    writer = check_writer(titan_plans(to, 45), unsaid=LOST)
+    assert sum(not item.unsaid for item in writer) >= 20
 
 
 def test_what_one_release_cannot_build_is_said() -> None:
@@ -37,26 +37,26 @@ def test_what_one_release_cannot_build_is_said() -> None:
 
 def test_depths_of_multi_token_prediction_are_built() -> None:
     deep = load_model("deepseek-v3")
-    asked = replace(question(), model=replace(deep, layers=deep.layers[:5], num_mtp_layers=2))
-    found = export(asked)
-    assert "_build_mtp_layers(layers[-1], dim=7168, num_mtp_layers=2)" in found.texts["plan.py"]
-    assert [each.word for each in found.unsaid] == [EPS]
+    request = replace(question(), model=replace(deep, layers=deep.layers[:5], num_mtp_layers=2))
+    result = export(request)
+    assert "_build_mtp_layers(layers[-1], dim=7168, num_mtp_layers=2)" in result.texts["plan.py"]
+    assert [item.word for item in result.unsaid] == [EPS]
     for degree in ("pp", "cp"):
         with pytest.raises(SpecError, match="num_mtp_layers"):  # deepseek_v3/mtp.py refuses it
-            export(replace(asked, strategy=replace(asked.layout, dp_shard=8, **{degree: 2})))
+            export(replace(request, strategy=replace(request.layout, dp_shard=8, **{degree: 2})))
 
 
 def question(
     model: str = "llama-3.1-8b", to: str = "torchtitan@0.3", devices: int = 16, batch: int = 64, **layout
 ):
     compute, cluster = layout.pop("compute", "bf16"), layout.pop("cluster", "h100-sxm")
-    asked = question_of(
+    request = question_of(
         load_model(model),
         load_cluster(cluster, devices),
         Workload(seq_len=4096, global_batch_size=batch, precision=Precision(compute=compute)),
         strategy=Layout(**{"zero": 3, "dp_shard": devices, **layout}),
     )
-    return under(asked, load_framework(to))
+    return under(request, load_framework(to))
 
 
 def test_a_registered_flavor_is_named() -> None:
@@ -78,17 +78,17 @@ def test_other_sizes_are_built() -> None:
 @pytest.mark.parametrize("name", ["gpipe", "looped-bfs", "zbv", "zb-h1"])
 def test_schedules_by_name_or_as_a_table(to: str, name: str) -> None:
     vpp = 2 if name in ("looped-bfs", "zbv") else 1
-    asked = question(to=to, pp=2, dp_shard=8, vpp=vpp, schedule=name)
-    found = export(asked)
-    assert not found.unsaid
-    assert ("schedule.csv" in found.texts) == (name == "zb-h1")
+    request = question(to=to, pp=2, dp_shard=8, vpp=vpp, schedule=name)
+    result = export(request)
+    assert not result.unsaid
+    assert ("schedule.csv" in result.texts) == (name == "zb-h1")
 
 
 @pytest.mark.parametrize("compute", ["fp8", "mxfp8"])
 def test_narrow_types(compute: str) -> None:
     for to in RELEASES:
-        found = export(question("qwen3-30b-a3b", to, compute=compute, ep=4, cluster="b200"))
-        assert not found.unsaid, found.unsaid
+        result = export(question("qwen3-30b-a3b", to, compute=compute, ep=4, cluster="b200"))
+        assert not result.unsaid, result.unsaid
 
 
 def test_a_release_without_a_file_format_is_refused() -> None:

@@ -77,9 +77,9 @@ def test_detailed_configurations(strategy, printed):
 
 
 def test_detailed_configuration_with_queries_keys_and_values_kept():
-    found = columns(layout(fsdp=128, batch=10, recompute=QKV))
-    assert found[:4] == pytest.approx((0.51, 1.01, 0.51, 8.33), abs=0.005)
-    assert found[4:] == pytest.approx((61.80, 21.65, 93.81), rel=0.0015)
+    result = columns(layout(fsdp=128, batch=10, recompute=QKV))
+    assert result[:4] == pytest.approx((0.51, 1.01, 0.51, 8.33), abs=0.005)
+    assert result[4:] == pytest.approx((61.80, 21.65, 93.81), rel=0.0015)
 
 
 @pytest.mark.parametrize(

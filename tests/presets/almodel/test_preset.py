@@ -21,9 +21,9 @@ def ranked(row, preset=ALMODEL):
 @pytest.mark.parametrize("row", rows("detailed"), ids=lambda row: f"fsdp{row['fsdp']}-cp{row['cp']}")
 class TestDetailed:
     def test_memory(self, row):
-        found = columns(ranked(row))
+        result = columns(ranked(row))
         for name in ("weights", "optimizer", "gradients", "buffer", "activations", "reserve", "total"):
-            assert found[f"{name}_gb"] == pytest.approx(float(row[f"{name}_gb"]), rel=1.5e-3, abs=0.005)
+            assert result[f"{name}_gb"] == pytest.approx(float(row[f"{name}_gb"]), rel=1.5e-3, abs=0.005)
 
     def test_flops(self, row):
         one = ranked(row)

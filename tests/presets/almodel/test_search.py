@@ -38,9 +38,9 @@ def test_range_of_step_times_and_mfu(found):
 
 def test_the_first_table_on_its_own_terms():
     preset = Almodel(terms=first_table_terms())
-    found = search_almodel(MODEL, CLUSTER, WORKLOAD, preset=preset, top=14, worst=0, least_mfu=0.2)
-    assert [key_of(one) for one in found.best] == [key(row) for row in rows("first_table")]
-    assert [one.strategy.recompute for one in found.best] == [
+    result = search_almodel(MODEL, CLUSTER, WORKLOAD, preset=preset, top=14, worst=0, least_mfu=0.2)
+    assert [key_of(one) for one in result.best] == [key(row) for row in rows("first_table")]
+    assert [one.strategy.recompute for one in result.best] == [
         remat(row["remat"]) for row in rows("first_table")
     ]
 

@@ -70,8 +70,8 @@ def test_messages_add():
 
 def test_a_layout_alone_is_itself_in_an_array():
     clock = Clock(model=MODEL, cluster=CLUSTER, workload=WORKLOAD, terms=ALMODEL.terms)
-    found = search_almodel(MODEL, CLUSTER, WORKLOAD, top=8, worst=2)
-    entries = [*found.best, *found.slowest]
+    result = search_almodel(MODEL, CLUSTER, WORKLOAD, top=8, worst=2)
+    entries = [*result.best, *result.slowest]
     for policy in {one.strategy.recompute for one in entries}:
         alike = [one for one in entries if one.strategy.recompute == policy]
         single = [split_layout(one.strategy)[0] for one in alike]

@@ -23,9 +23,9 @@ STRATEGY = Layout(pp=4, ep=8, dp_shard=16, micro_batch_size=2)
 
 @pytest.fixture(scope="module")
 def network():
-    found = Network.from_cluster(load_cluster("mi355x", 64))
-    assert found is not None
-    return found
+    cluster = Network.from_cluster(load_cluster("mi355x", 64))
+    assert cluster is not None
+    return cluster
 
 
 def test_gradient_all_reduce(network):
@@ -81,7 +81,7 @@ def test_the_source_of_2026_08_overlaps_phases_instead(network):
 
 def test_experts_on_every_replica_are_reduced_with_the_rest(network):
     """With one replica per expert Primus reduces expert gradients over all of dp, though nobody shares them."""
-    strategy = Layout(pp=4, ep=8, dp_shard=8, micro_batch_size=2)
-    traffic = gradient_traffic(load_model("mixtral-8x22b"), strategy, network, documented_all_reduce)
+    layout = Layout(pp=4, ep=8, dp_shard=8, micro_batch_size=2)
+    traffic = gradient_traffic(load_model("mixtral-8x22b"), layout, network, documented_all_reduce)
     assert traffic.expert_bytes == 0.0
     assert traffic.other_bytes / MIB == pytest.approx(24192.00)

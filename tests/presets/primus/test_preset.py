@@ -66,14 +66,14 @@ def test_mixtral_summary(mixtral, preset, activations):
 def test_components_as_primus_prints_them(mixtral):
     """Its documentation's component-wise results of rank 0."""
     result = project_as(asked(mixtral, load_cluster("mi355x", 32), EXAMPLE, EXAMPLE_INPUT, preset="primus"))
-    (said,) = (note.text.split("; ") for note in result.notes if note.topic == "components")
+    (message,) = (note.text.split("; ") for note in result.notes if note.topic == "components")
     printed = (
         "embedding 0.617 B, 0.1875 GiB", "moe layer_norm 0.000 B, 0.1875 GiB", "moe self_attention 0.088 B, 0.6250 GiB",
         "moe residual_add 0.000 B, 0.1875 GiB", "moe router 0.000 B, 0.1875 GiB", "moe mlp 0.302 B, 3.3750 GiB",
         "final_layernorm 0.000 B, 0.1875 GiB", "output_layer 0.617 B, 3.0625 GiB",
     )  # fmt: skip
-    assert set(printed) <= set(said)
-    assert any(text.startswith("moe_transformer_layer 0.390 B, 5.1250 GiB") for text in said)
+    assert set(printed) <= set(message)
+    assert any(text.startswith("moe_transformer_layer 0.390 B, 5.1250 GiB") for text in message)
 
 
 def test_component_rows_of_the_example(mixtral):
@@ -112,9 +112,9 @@ def four_and_a_half_trillion() -> tuple[Model, Layout, Workload]:
 
 
 def test_rows_of_the_4_5_t_model():
-    model, strategy, workload = four_and_a_half_trillion()
+    model, layout, workload = four_and_a_half_trillion()
     exact = PrimusPreset(name="x", source="x", terms=replace(DOCUMENTED, statistics_as_query=False))
-    s = exact.sizes(model, strategy, workload)
+    s = exact.sizes(model, layout, workload)
     assert s.tokens == 16384
     parts = {name: part.activation / GB for name, part in layer_components(model.layers[0], s).items()}
     assert 3 * parts["layer_norm"] == 0.75
@@ -127,8 +127,8 @@ def test_rows_of_the_4_5_t_model():
 
 
 def test_the_attention_row_of_the_4_5_t_model_contradicts_the_formula_beside_it():
-    model, strategy, workload = four_and_a_half_trillion()
-    s = PRIMUS.sizes(model, strategy, workload)
+    model, layout, workload = four_and_a_half_trillion()
+    s = PRIMUS.sizes(model, layout, workload)
     attention = layer_components(model.layers[0], s)["self_attention"]
     assert attention.activation / GB == pytest.approx(0.758, abs=0.001)
 
@@ -152,16 +152,16 @@ RUN = {
 
 @pytest.mark.parametrize("name", RUN)
 def test_figures_of_the_source_of_2026_08(name):
-    devices, strategy, (seq_len, batch), expected = RUN[name]
-    fused = replace(strategy, kernels=Kernels(cross_entropy="fused"))
+    devices, layout, (seq_len, batch), expected = RUN[name]
+    fused = replace(layout, kernels=Kernels(cross_entropy="fused"))
     account = PRIMUS_2026.account(
         load_model(name),
         small.cluster(devices),
         fused,
         Workload(seq_len=seq_len, global_batch_size=batch),
     )
-    found = (states(account.stages[0]), account.stages[0].activations / GB)
-    assert found == pytest.approx(expected, abs=0.005)
+    result = (states(account.stages[0]), account.stages[0].activations / GB)
+    assert result == pytest.approx(expected, abs=0.005)
 
 
 def standard_attention(name: str, num_heads: int) -> Model:
@@ -194,8 +194,8 @@ def test_deepseek_figures_are_those_of_standard_attention(name, heads, devices, 
         fused,
         Workload(seq_len=4096, global_batch_size=batch),
     )
-    found = (states(account.stages[0]), account.stages[0].activations / GB)
-    assert found == pytest.approx(expected, abs=0.01)
+    result = (states(account.stages[0]), account.stages[0].activations / GB)
+    assert result == pytest.approx(expected, abs=0.01)
 
 
 def test_deepseek_v3_total_and_first_rank_of_the_mi355x_example():
@@ -203,7 +203,7 @@ def test_deepseek_v3_total_and_first_rank_of_the_mi355x_example():
     model = load_model("deepseek-v3")
     dense, moe = model.layer_kinds
     reordered = replace(model, layers=(dense, moe, moe, dense, dense) + (moe,) * 56, num_mtp_layers=0)
-    strategy = Layout(
+    layout = Layout(
         pp=16,
         vpp=2,
         dp_shard=8,
@@ -213,7 +213,7 @@ def test_deepseek_v3_total_and_first_rank_of_the_mi355x_example():
         kernels=Kernels(cross_entropy="fused"),
     )
     account = PRIMUS_2026.account(
-        reordered, small.cluster(128), strategy, Workload(seq_len=4096, global_batch_size=4096)
+        reordered, small.cluster(128), layout, Workload(seq_len=4096, global_batch_size=4096)
     )
     assert account.total_parameters == 669_894_111_232
     assert states(account.stages[0]) == pytest.approx(59.81, abs=0.005)
@@ -232,9 +232,9 @@ def test_virtual_stages_are_interleaved():
 
 def test_full_recompute_keeps_inputs_one_working_layer_and_the_embedding():
     model, workload = small.dense(8), Workload(seq_len=2048, global_batch_size=64)
-    strategy = Layout(pp=2, dp_shard=2, recompute=Recompute(granularity="full"))
-    account = PRIMUS.account(model, small.cluster(4), strategy, workload)
-    s = PRIMUS.sizes(model, strategy, workload)
+    layout = Layout(pp=2, dp_shard=2, recompute=Recompute(granularity="full"))
+    account = PRIMUS.account(model, small.cluster(4), layout, workload)
+    s = PRIMUS.sizes(model, layout, workload)
     working = layer_component(model.layers[0], s).activation
     expected = 4 * s.hidden_state * 2 * 1.5 + working + s.hidden_state
     assert account.stages[0].activations == pytest.approx(expected)
@@ -242,9 +242,9 @@ def test_full_recompute_keeps_inputs_one_working_layer_and_the_embedding():
 
 def test_accumulation_below_the_stages_saves_memory():
     model = small.dense(8)
-    strategy = Layout(pp=4, dp_shard=1)
+    layout = Layout(pp=4, dp_shard=1)
     few, many = (
-        PRIMUS.account(model, small.cluster(4), strategy, Workload(seq_len=2048, global_batch_size=batch))
+        PRIMUS.account(model, small.cluster(4), layout, Workload(seq_len=2048, global_batch_size=batch))
         .stages[0]
         .activations
         for batch in (2, 4)

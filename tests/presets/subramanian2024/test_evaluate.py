@@ -25,9 +25,9 @@ def question(kind, model="gpt3-1t", cluster="b200-nvs8", quirks=None):
     )
 
 
-def candidates(asked):
+def candidates(request):
     space = enumerate_space(
-        asked.shape, num_devices=1024, domain=8, kind=asked.kind, global_batch_size=512, fixed={}
+        request.shape, num_devices=1024, domain=8, kind=request.kind, global_batch_size=512, fixed={}
     )
     return space.expand(np.arange(len(space.rows["tp1"])))
 
@@ -35,24 +35,24 @@ def candidates(asked):
 @pytest.mark.parametrize("quirks", [Quirks(), Quirks.none()], ids=["published", "meant"])
 @pytest.mark.parametrize("kind", ["1d", "2d", "summa"])
 def test_a_candidate_alone_equals_itself_among_all(kind, quirks):
-    asked = question(kind, quirks=quirks)
-    everything = candidates(asked)
-    step, memory = asked.step_time(everything), asked.memory(everything)
+    request = question(kind, quirks=quirks)
+    everything = candidates(request)
+    step, memory = request.step_time(everything), request.memory(everything)
     for row in np.linspace(0, len(everything["tp1"]) - 1, 25).astype(int):
         alone = {name: values[row : row + 1] for name, values in everything.items()}
-        assert asked.step_time(alone).total[0] == step.total[row]
-        assert asked.memory(alone).total[0] == memory.total[row]
+        assert request.step_time(alone).total[0] == step.total[row]
+        assert request.memory(alone).total[0] == memory.total[row]
 
 
 @pytest.mark.parametrize("kind", ["1d", "2d", "summa"])
 def test_parts_of_a_layer_sum_to_its_time(kind):
-    asked = question(kind, model="vit-era5")
-    everything = candidates(asked)
-    some = {name: values[::97] for name, values in everything.items()}
-    layer, step = asked.layer_time(some), asked.step_time(some)
+    request = question(kind, model="vit-era5")
+    everything = candidates(request)
+    subset = {name: values[::97] for name, values in everything.items()}
+    layer, step = request.layer_time(subset), request.step_time(subset)
     parts = layer.compute_s + layer.memory_s + layer.tensor_s
     np.testing.assert_allclose(layer.forward_s + layer.backward_s, parts, rtol=1e-12)
-    passes = some["num_microbatches"] * (48 // some["pp"])
+    passes = subset["num_microbatches"] * (48 // subset["pp"])
     np.testing.assert_allclose(step.work, parts * passes, rtol=1e-12)
 
 
@@ -60,8 +60,8 @@ def changed(kind, name):
     """Step times and memories with the quirk, and without."""
     with_it, without = question(kind), question(kind, quirks=replace(Quirks(), **{name: False}))
     everything = candidates(with_it)
-    times = [np.asarray(asked.step_time(everything).total) for asked in (with_it, without)]
-    memories = [np.asarray(asked.memory(everything).total) for asked in (with_it, without)]
+    times = [np.asarray(item.step_time(everything).total) for item in (with_it, without)]
+    memories = [np.asarray(item.memory(everything).total) for item in (with_it, without)]
     return everything, times, memories
 
 

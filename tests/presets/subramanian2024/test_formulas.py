@@ -122,8 +122,8 @@ def test_vector_counts_by_hand():
     assert counts(gelu(elements=6.0)) == ([48.0, 78.0], [24.0, 36.0], 12.0)
     assert counts(dropout("", elements=6.0)) == ([6.0, 6.0], [30.0, 30.0], 6.0)
     message = Message(kind="all_gather", axis="tp1", num_bytes=1.0)
-    found = counts(norm("", rows=2.0, width=3.0, forward=message, backward=message))
-    assert found == ([54.0, 48.0 + 16.0], [2 * (12 + 4 + 6), 2 * (30 + 6)], 12.0)
+    result = counts(norm("", rows=2.0, width=3.0, forward=message, backward=message))
+    assert result == ([54.0, 48.0 + 16.0], [2 * (12 + 4 + 6), 2 * (30 + 6)], 12.0)
 
 
 def test_attention_counts_by_hand():
@@ -163,6 +163,6 @@ def test_a_recorded_layer_equals_a_plain_one():
 
 
 def test_every_formula_here_names_the_paper():
-    own = [entry for entry in REGISTRY.values() if "subramanian2024" in entry.function.__module__]
-    assert len(own) > 15
-    assert all("arXiv:2410.00273" in entry.source for entry in own)
+    entries = [entry for entry in REGISTRY.values() if "subramanian2024" in entry.function.__module__]
+    assert len(entries) > 15
+    assert all("arXiv:2410.00273" in entry.source for entry in entries)

@@ -21,10 +21,10 @@ def a100(quirks=True, bandwidth=BF, nics=1.0):
     meant = {} if quirks else {"quirks": Quirks.none()}
 
     def seconds(kind, volume, n, g):
-        asked = {"num_bytes": volume, "near": g, "quirks": Quirks(), **meant}
+        question = {"num_bytes": volume, "near": g, "quirks": Quirks(), **meant}
         if kind == "p2p":
-            return machine.message(pp=n, **asked)
-        return machine.collective(kind=kind, num_ranks=n, **asked)
+            return machine.message(pp=n, **question)
+        return machine.collective(kind=kind, num_ranks=n, **question)
 
     return seconds
 

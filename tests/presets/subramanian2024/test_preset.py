@@ -27,7 +27,7 @@ ROWS = [
 def question(row, order):
     model = load_model(MODELS[row["model"]])
     cluster = load_cluster(f"{row['gpu'].lower()}-nvs{row['nvs']}", int(row["n_gpus"]))
-    strategy = Layout(
+    layout = Layout(
         tp=int(row["n1_tp1"]),
         cp=int(row["n2_tp2"]),
         pp=int(row["pp"]),
@@ -36,16 +36,16 @@ def question(row, order):
         micro_batch_size=int(row["micro_batch"]),
         axis_order=order,
     )
-    return model, cluster, strategy, Workload(seq_len=model.max_seq_len, global_batch_size=4096, tokens=1e12)
+    return model, cluster, layout, Workload(seq_len=model.max_seq_len, global_batch_size=4096, tokens=1e12)
 
 
 def published_order(row):
     """The axis order whose placement is the published one, if one is."""
-    wanted = [int(row[key] or 1) for key in ("nvs_n1", "nvs_n2", "nvs_dp", "nvs_pp")]
+    names = [int(row[key] or 1) for key in ("nvs_n1", "nvs_n2", "nvs_dp", "nvs_pp")]
     for order in ORDERS:
-        _, cluster, strategy, workload = question(row, order)
-        placed = _columns(cluster, strategy, workload)
-        if [int(placed[f"near_{name}"][0]) for name in ("tp1", "tp2", "dp", "pp")] == wanted:
+        _, cluster, layout, workload = question(row, order)
+        placed = _columns(cluster, layout, workload)
+        if [int(placed[f"near_{name}"][0]) for name in ("tp1", "tp2", "dp", "pp")] == names:
             return order
     return None
 
@@ -98,13 +98,13 @@ def test_later_stages_hold_fewer_micro_batches():
 )
 def test_what_the_paper_does_not_know_is_refused(changes, says):
     degrees = {"tp": 1, "pp": 1, "zero": 1} | changes
-    strategy = Layout(**degrees, dp_shard=8 // (degrees["tp"] * degrees["pp"]))
+    layout = Layout(**degrees, dp_shard=8 // (degrees["tp"] * degrees["pp"]))
     with pytest.raises(SpecError, match=says):
         project_as(
             asked(
                 load_model("gpt3-1t"),
                 load_cluster("b200-nvs8", 8),
-                strategy,
+                layout,
                 Workload(seq_len=2048, global_batch_size=64),
                 preset="subramanian2024",
             )

@@ -50,14 +50,14 @@ def search(row, **options):
 def test_a_published_search_is_reproduced(row):
     result = search(row)
     best = result.best[0]
-    chosen = best.configuration
-    assert (chosen.tp1, chosen.tp2, chosen.pp, chosen.dp) == tuple(
+    configuration = best.configuration
+    assert (configuration.tp1, configuration.tp2, configuration.pp, configuration.dp) == tuple(
         int(row[key]) for key in ("n1_tp1", "n2_tp2", "pp", "dp")
     )
-    assert chosen.micro_batch_size == int(row["micro_batch"])
-    assert chosen.num_microbatches == int(row["n_microbatches"])
-    assert chosen.panels == int(row["summa_nb"] or 1)
-    near = chosen.placement
+    assert configuration.micro_batch_size == int(row["micro_batch"])
+    assert configuration.num_microbatches == int(row["n_microbatches"])
+    assert configuration.panels == int(row["summa_nb"] or 1)
+    near = configuration.placement
     assert (near.tp1, near.tp2, near.dp, near.pp) == tuple(
         int(row[key] or 1) for key in ("nvs_n1", "nvs_n2", "nvs_dp", "nvs_pp")
     )

@@ -35,10 +35,10 @@ def space(shape, num_devices, kind, *, domain=8, batch=4096, fixed=None):
     ],
 )
 def test_as_many_candidates_as_the_published_searches(shape, num_devices, counts):
-    found = tuple(
+    names = tuple(
         int(space(shape, num_devices, kind).num_candidates().sum()) for kind in ("1d", "2d", "summa")
     )
-    assert found == counts
+    assert names == counts
 
 
 def divisors(number):
@@ -90,20 +90,20 @@ def brute(shape, num_devices, kind, domain, batch):
     ("num_devices", "domain", "batch"), [(4, 8, 16), (24, 4, 48), (96, 6, 32), (36, 12, 60)]
 )
 def test_the_space_is_what_plain_loops_find(kind, num_devices, domain, batch):
-    found = space(SMALL, num_devices, kind, domain=domain, batch=batch)
-    columns = found.expand(np.arange(len(found.rows["tp1"])))
+    result = space(SMALL, num_devices, kind, domain=domain, batch=batch)
+    columns = result.expand(np.arange(len(result.rows["tp1"])))
     names = ("tp1", "tp2", "pp", "dp", "micro_batch_size", "num_microbatches", "panels", *NEAR)
     listed = list(zip(*(columns[name].tolist() for name in names), strict=True))
     expected = list(brute(SMALL, num_devices, kind, domain, batch))
-    assert len(listed) == len(set(listed)) == found.num_candidates().sum()
+    assert len(listed) == len(set(listed)) == result.num_candidates().sum()
     assert set(listed) == set(expected)
 
 
 def test_fixed_dimensions_hold():
-    found = space(GPT, 16384, "1d", fixed={"pp": 64, "micro_batch_size": 1})
-    assert set(found.rows["pp"].tolist()) == {64}
-    assert set(found.rows["micro_batch_size"].tolist()) == {1}
-    assert set(found.rows["tp1"].tolist()) == {1, 2, 4, 8, 16, 32}
+    result = space(GPT, 16384, "1d", fixed={"pp": 64, "micro_batch_size": 1})
+    assert set(result.rows["pp"].tolist()) == {64}
+    assert set(result.rows["micro_batch_size"].tolist()) == {1}
+    assert set(result.rows["tp1"].tolist()) == {1, 2, 4, 8, 16, 32}
 
 
 def test_unknown_words_are_refused():

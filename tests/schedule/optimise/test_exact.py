@@ -42,25 +42,28 @@ def orders_of_a_rank(mine, m):
                 Kind.I: [(Kind.F, stage), (Kind.I, stage + 1)],
                 Kind.W: [(Kind.I, stage)],
             }[kind]
-            if unit == m or any(done.get(each, m) <= unit for each in waits):
+            if unit == m or any(done.get(wait, m) <= unit for wait in waits):
                 continue
             yield from grow({**done, (kind, stage): unit + 1}, [*order, pack(kind, stage, unit)])
 
     return list(grow(dict.fromkeys(chains, 0), []))
 
 
-def shortest(asked):
+def shortest(question):
     """Return the least makespan over all orders that run and fit."""
     best = np.inf
-    choices = [orders_of_a_rank(mine, asked.num_microbatches) for mine in asked.stages_of_rank]
+    choices = [orders_of_a_rank(mine, question.num_microbatches) for mine in question.stages_of_rank]
     for orders in product(*choices):
         tried = Schedule(
-            name="tried", placement=asked.placement, num_microbatches=asked.num_microbatches, orders=orders
+            name="tried",
+            placement=question.placement,
+            num_microbatches=question.num_microbatches,
+            orders=orders,
         )
-        if not asked.fits(tried):
+        if not question.fits(tried):
             continue
         try:
-            best = min(best, asked.makespan(tried))
+            best = min(best, question.makespan(tried))
         except ScheduleError:  # a circle
             continue
     return best
@@ -71,45 +74,45 @@ def shortest(asked):
 )
 @pytest.mark.parametrize("seed", [0])
 def test_no_order_is_shorter(limit, weight_part, seed):
-    asked = problem(loop(2), 3, limit=limit, weight_part=weight_part, seed=seed)
-    found = solve(asked, warm_start=one_at_a_time(asked), time_limit_s=60.0, num_workers=1)
-    assert found.proven
-    assert asked.fits(found.schedule)
-    assert asked.makespan(found.schedule) == found.bound == pytest.approx(shortest(asked))
+    question = problem(loop(2), 3, limit=limit, weight_part=weight_part, seed=seed)
+    result = solve(question, warm_start=one_at_a_time(question), time_limit_s=60.0, num_workers=1)
+    assert result.proven
+    assert question.fits(result.schedule)
+    assert question.makespan(result.schedule) == result.bound == pytest.approx(shortest(question))
 
 
 @pytest.mark.parametrize(("limit", "weight_part"), [(None, 1.0), (1.0, 1.0), (1.0, 0.5), (1.5, 1.0)])
 def test_no_order_of_two_stages_on_a_rank_is_shorter(limit, weight_part):
-    asked = problem(wave(1, 2), 2, limit=limit, weight_part=weight_part)
-    found = solve(asked, warm_start=one_at_a_time(asked), time_limit_s=60.0, num_workers=1)
-    assert found.proven
-    assert asked.makespan(found.schedule) == pytest.approx(shortest(asked))
+    question = problem(wave(1, 2), 2, limit=limit, weight_part=weight_part)
+    result = solve(question, warm_start=one_at_a_time(question), time_limit_s=60.0, num_workers=1)
+    assert result.proven
+    assert question.makespan(result.schedule) == pytest.approx(shortest(question))
 
 
 def test_rounded_durations_are_bounded_from_below():
-    asked = problem(loop(2), 3, limit=2.0, seed=4, whole=False)
-    found = solve(asked, warm_start=one_at_a_time(asked), time_limit_s=60.0, num_workers=1)
-    least = shortest(asked)
-    assert found.bound <= least <= asked.makespan(found.schedule) <= least + 2 * found.resolution
+    question = problem(loop(2), 3, limit=2.0, seed=4, whole=False)
+    result = solve(question, warm_start=one_at_a_time(question), time_limit_s=60.0, num_workers=1)
+    least = shortest(question)
+    assert result.bound <= least <= question.makespan(result.schedule) <= least + 2 * result.resolution
 
 
 @pytest.mark.parametrize("limit", [2.0, 3.0])
 def test_v_placement_with_unequal_stages_is_proven(limit):
-    asked = problem(wave(3, 2), 5, limit=limit, seed=2)
-    found = solve(asked, warm_start=one_at_a_time(asked), time_limit_s=60.0, num_workers=2)
-    assert found.proven
-    assert asked.fits(found.schedule)
-    assert asked.makespan(found.schedule) == pytest.approx(found.bound)
+    question = problem(wave(3, 2), 5, limit=limit, seed=2)
+    result = solve(question, warm_start=one_at_a_time(question), time_limit_s=60.0, num_workers=2)
+    assert result.proven
+    assert question.fits(result.schedule)
+    assert question.makespan(result.schedule) == pytest.approx(result.bound)
 
 
 def test_passes_without_duration_keep_their_order():
-    asked = Problem(
+    question = Problem(
         placement=wave(2, 2), num_microbatches=2, forward=np.zeros(4), input_grad=np.array([0.0, 1.0, 0.0, 1.0]),
         weight_grad=np.zeros(4), comm=np.zeros(3), saved=np.full(4, 0.5), memory_limit=2.0,
     )  # fmt: skip
-    found = solve(asked, warm_start=one_at_a_time(asked), time_limit_s=60.0, num_workers=1)
-    assert found.proven
-    assert asked.makespan(found.schedule) == found.bound
+    result = solve(question, warm_start=one_at_a_time(question), time_limit_s=60.0, num_workers=1)
+    assert result.proven
+    assert question.makespan(result.schedule) == result.bound
 
 
 def test_decisions_count_the_pairs_of_each_rank():

@@ -28,52 +28,52 @@ def problem(pp=4, vpp=1, m=8, limit=None, seed=0, comm=5.0, weight_part=1.0):
     )
 
 
-def is_sound(found, asked):
-    assert check(found.schedule, memory_limit=asked.memory_limit).valid
-    assert asked.fits(found.schedule)
-    assert found.makespan == pytest.approx(asked.makespan(found.schedule))
-    assert asked.lower_bound() <= found.bound * (1 + 1e-9)
-    assert found.bound <= found.makespan * (1 + 1e-9)
-    assert found.makespan <= found.library_makespan
+def is_sound(result, question):
+    assert check(result.schedule, memory_limit=question.memory_limit).valid
+    assert question.fits(result.schedule)
+    assert result.makespan == pytest.approx(question.makespan(result.schedule))
+    assert question.lower_bound() <= result.bound * (1 + 1e-9)
+    assert result.bound <= result.makespan * (1 + 1e-9)
+    assert result.makespan <= result.library_makespan
 
 
 @pytest.mark.parametrize("limit", [4.0, 6.0, None])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_small_unequal_pipelines_are_proven(limit, seed):
     pytest.importorskip("ortools")
-    asked = problem(limit=limit, seed=seed)
-    found = optimise(asked, time_limit_s=60.0, num_moves=2000)
-    is_sound(found, asked)
-    assert found.proven
-    for makespan, schedule in candidates(asked):
-        assert found.makespan <= makespan
-        assert asked.fits(schedule)
+    question = problem(limit=limit, seed=seed)
+    result = optimise(question, time_limit_s=60.0, num_moves=2000)
+    is_sound(result, question)
+    assert result.proven
+    for makespan, schedule in candidates(question):
+        assert result.makespan <= makespan
+        assert question.fits(schedule)
 
 
 def test_solver_beats_the_fixed_tables():
     pytest.importorskip("ortools")
-    asked = problem(pp=2, vpp=2, m=4, limit=2.0, seed=5)
-    found = optimise(asked, time_limit_s=60.0, num_moves=0)
-    is_sound(found, asked)
-    assert found.proven
-    assert found.makespan < found.library_makespan
+    question = problem(pp=2, vpp=2, m=4, limit=2.0, seed=5)
+    result = optimise(question, time_limit_s=60.0, num_moves=0)
+    is_sound(result, question)
+    assert result.proven
+    assert result.makespan < result.library_makespan
 
 
 @pytest.mark.parametrize(("pp", "vpp", "m", "limit"), [(4, 2, 8, 2.0), (4, 2, 8, 3.0), (6, 1, 12, 6.0)])
 def test_local_search_alone_needs_no_solver(pp, vpp, m, limit, monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools", None)
-    asked = problem(pp, vpp, m, limit)
-    found = optimise(asked, num_moves=3000, use_exact=False)
-    is_sound(found, asked)
-    again = optimise(asked, num_moves=3000, use_exact=False)
-    assert again.schedule == found.schedule
+    question = problem(pp, vpp, m, limit)
+    result = optimise(question, num_moves=3000, use_exact=False)
+    is_sound(result, question)
+    again = optimise(question, num_moves=3000, use_exact=False)
+    assert again.schedule == result.schedule
 
 
 def test_local_search_improves_on_a_v_schedule():
-    asked = problem(4, 2, 8, 3.0)
-    found = optimise(asked, num_moves=4000, use_exact=False)
-    assert found.method == "local search"
-    assert found.makespan < 0.97 * found.library_makespan
+    question = problem(4, 2, 8, 3.0)
+    result = optimise(question, num_moves=4000, use_exact=False)
+    assert result.method == "local search"
+    assert result.makespan < 0.97 * result.library_makespan
 
 
 def test_missing_solver_names_the_extra(monkeypatch):
@@ -84,11 +84,11 @@ def test_missing_solver_names_the_extra(monkeypatch):
 
 
 def test_any_limit_that_lets_one_microbatch_through_has_a_schedule():
-    asked = problem(pp=3, limit=1.0)
-    found = optimise(asked, num_moves=200, use_exact=False)
-    is_sound(found, asked)
-    assert peak_activations(found.schedule).max() == 1.0
-    assert check(one_at_a_time(asked)).valid
+    question = problem(pp=3, limit=1.0)
+    result = optimise(question, num_moves=200, use_exact=False)
+    is_sound(result, question)
+    assert peak_activations(result.schedule).max() == 1.0
+    assert check(one_at_a_time(question)).valid
 
 
 def test_too_low_a_limit_is_refused():
@@ -117,9 +117,9 @@ def test_memory_counts_what_the_input_gradient_frees():
 
 
 def test_splitting_a_backward_never_makes_a_step_longer():
-    asked = problem()
+    question = problem()
     whole = family("1f1b").build(Request(pp=4, num_microbatches=8))
-    assert asked.makespan(split_backward(whole)) <= asked.makespan(whole)
+    assert question.makespan(split_backward(whole)) <= question.makespan(whole)
     assert check(split_backward(whole)).valid
 
 
@@ -127,14 +127,14 @@ def test_durations_that_are_no_whole_ticks_are_proven_too():
     pytest.importorskip("ortools")
     random = np.random.default_rng(5)
     f, b, w = (random.uniform(0.5, 2.0, 4) for _ in range(3))
-    asked = Problem(
+    question = Problem(
         placement=loop(4), num_microbatches=8, forward=f, input_grad=b, weight_grad=w,
         comm=random.uniform(0.0, 0.1, 3), saved=np.ones(4), memory_limit=4.0,
     )  # fmt: skip
-    found = optimise(asked, time_limit_s=60.0, num_moves=2000)
-    is_sound(found, asked)
-    assert found.proven
-    assert found.bound == pytest.approx(found.makespan, rel=1e-4)
+    result = optimise(question, time_limit_s=60.0, num_moves=2000)
+    is_sound(result, question)
+    assert result.proven
+    assert result.bound == pytest.approx(result.makespan, rel=1e-4)
 
 
 def small(*, placement, limit=None, comm=0.0):
@@ -155,8 +155,8 @@ def small(*, placement, limit=None, comm=0.0):
 
 def test_no_order_beats_a_micro_batch_s_way_there_and_back():
     """Forwards and input gradients of two ranks, two messages of 2 and the first rank's weight gradient."""
-    asked = small(placement=loop(2, 1), comm=2.0)
-    assert asked.lower_bound() == 2 + 2 + 2 * 2 + 1 == asked.makespan(one_at_a_time(asked))
+    question = small(placement=loop(2, 1), comm=2.0)
+    assert question.lower_bound() == 2 + 2 + 2 * 2 + 1 == question.makespan(one_at_a_time(question))
 
 
 def test_a_limit_lets_all_chunks_of_a_micro_batch_through():

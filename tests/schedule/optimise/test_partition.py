@@ -17,23 +17,23 @@ def test_head_takes_layers_off_the_last_stage():
     head = Layer(forward=2.0, input_grad=2.0, weight_grad=2.0, name="head")
     embedding = Layer(forward=0.1, input_grad=0.0, weight_grad=0.1, name="embedding")
     layers = [embedding, *[BLOCK] * 14, head]
-    found = partition_layers(layers, 4, in_flight=[1.0] * 4)
-    sizes = np.diff(found.bounds)
+    result = partition_layers(layers, 4, in_flight=[1.0] * 4)
+    sizes = np.diff(result.bounds)
     assert sizes.sum() == 16
     assert sizes[-1] - 1 == 2  # two blocks beside a head worth two
-    assert found.longest == pytest.approx(12.2, abs=0.3)
+    assert result.longest == pytest.approx(12.2, abs=0.3)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_cut_is_better(seed):
     random = np.random.default_rng(seed)
     layers = [Layer(forward=f, input_grad=f, weight_grad=f) for f in random.uniform(0.5, 2.0, 9)]
-    found = partition_layers(layers, 3, in_flight=[1.0] * 3)
+    result = partition_layers(layers, 3, in_flight=[1.0] * 3)
     best = min(
         max(sum(layer.time for layer in layers[a:b]) for a, b in ((0, i), (i, j), (j, 9)))
         for i, j in combinations(range(1, 9), 2)
     )
-    assert found.longest == pytest.approx(best)
+    assert result.longest == pytest.approx(best)
 
 
 def test_full_stages_recompute_just_enough():
@@ -51,8 +51,8 @@ def test_memory_moves_layers_to_ranks_that_hold_less():
     layers = [
         Layer(forward=1.0, input_grad=1.0, weight_grad=1.0, activation=1.0, recomputed_activation=1.0)
     ] * 8
-    found = partition_layers(layers, 2, in_flight=[2.0, 1.0], memory_limit=6.0)
-    assert np.diff(found.bounds).tolist() == [3, 5]
+    result = partition_layers(layers, 2, in_flight=[2.0, 1.0], memory_limit=6.0)
+    assert np.diff(result.bounds).tolist() == [3, 5]
 
 
 def test_a_stage_may_have_as_few_layers_as_it_must():
@@ -71,8 +71,8 @@ def test_what_frees_most_memory_per_second_is_recomputed():
         Layer(forward=seconds, input_grad=1.0, weight_grad=1.0, activation=kept, recomputed_activation=1.0)
         for seconds, kept in ((1.0, 4.0), (4.0, 5.0))
     )
-    found = partition_layers([slow, quick], 1, in_flight=[1.0], memory_limit=6.5)
-    assert (found.recomputed, found.stage_time, found.stage_memory) == (((1,),), (9.0 + 1.0,), (6.0,))
+    result = partition_layers([slow, quick], 1, in_flight=[1.0], memory_limit=6.5)
+    assert (result.recomputed, result.stage_time, result.stage_memory) == (((1,),), (9.0 + 1.0,), (6.0,))
 
 
 def test_what_cannot_fit_is_refused():
@@ -92,11 +92,11 @@ def test_many_layers_of_few_kinds():
     # a stage of n layers with h in flight needs n (2 + 4 h), each recomputed layer frees 3 h
     cut = partition_layers([layer] * 500, 5, in_flight=[5.0, 4.0, 3.0, 2.0, 1.0], memory_limit=1400.0)
     assert max(cut.stage_memory) <= 1400.0
-    for low, high, held, again in zip(
+    for low, high, item, again in zip(
         cut.bounds, cut.bounds[1:], (5, 4, 3, 2, 1), cut.recomputed, strict=False
     ):
         count = high - low
-        assert len(again) == max(0, -(-(count * (2 + 4 * held) - 1400) // (3 * held)))
+        assert len(again) == max(0, -(-(count * (2 + 4 * item) - 1400) // (3 * item)))
     assert cut.longest == max(
         3 * (b - a) + len(c) for a, b, c in zip(cut.bounds, cut.bounds[1:], cut.recomputed, strict=False)
     )

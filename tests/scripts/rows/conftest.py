@@ -71,9 +71,9 @@ def projector():
     """A stub: FLOPs at 40 % of 1 PFLOP/s, and 10 GB."""
 
     def predict(case: Case) -> Prediction:
-        model, _, strategy, workload = case.question.parts
-        flops = published_flops(model, workload.seq_len, strategy, {}) * case.tokens_per_step
-        seconds = flops / strategy.num_devices / 0.4e15
+        model, _, layout, workload = case.question.parts
+        flops = published_flops(model, workload.seq_len, layout, {}) * case.tokens_per_step
+        seconds = flops / layout.num_devices / 0.4e15
         return Prediction(step_time_s=seconds, peak_bytes=10e9, low_s=0.5 * seconds, high_s=2.0 * seconds)
 
     return predict

@@ -55,16 +55,16 @@ def test_one_run_of_every_source_by_its_file(tmp_path):
         file = tmp_path / "plan.toml"
         file.write_text(dump_toml(plan_of(case)))
         plan = read_question(file)
-        told, found = predict(case), project(plan.model, plan.cluster, plan.strategy, plan.workload)
-        assert found.step_time.expected == told.step_time_s, case.id
-        assert published_peak(found.memory, case.measured) == told.peak_bytes, case.id
+        explicit, result = predict(case), project(plan.model, plan.cluster, plan.strategy, plan.workload)
+        assert result.step_time.expected == explicit.step_time_s, case.id
+        assert published_peak(result.memory, case.measured) == explicit.peak_bytes, case.id
 
 
 def test_rows_say_nothing_that_is_their_frameworks():
     for case in runs():
-        strategy = case.stated.strategy
-        assert strategy["kernels"].keys() <= OF_ROWS
-        assert "allocator" not in strategy or "expandable_segments" in case.remarks
+        layout = case.stated.strategy
+        assert layout["kernels"].keys() <= OF_ROWS
+        assert "allocator" not in layout or "expandable_segments" in case.remarks
 
 
 def test_sources_name_a_record_and_nothing_more():

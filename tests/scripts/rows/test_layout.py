@@ -15,15 +15,15 @@ from forescale.spec import Recompute
 def build(row):
     notes: list[str] = []
     model = model_of(row, notes)
-    strategy, workload = stated_of(row, model, notes).trained(model, cluster_of(row, []))
-    return strategy, workload, notes
+    layout, workload = stated_of(row, model, notes).trained(model, cluster_of(row, []))
+    return layout, workload, notes
 
 
 def test_degrees_batch_and_sequence(row):
-    strategy, workload, notes = build(row())
-    assert (strategy.tp, strategy.cp, strategy.pp, strategy.vpp, strategy.dp) == (2, 1, 2, 1, 4)
-    assert (strategy.micro_batch_size, workload.global_batch_size, workload.seq_len) == (2, 64, 4096)
-    assert strategy.sp
+    layout, workload, notes = build(row())
+    assert (layout.tp, layout.cp, layout.pp, layout.vpp, layout.dp) == (2, 1, 2, 1, 4)
+    assert (layout.micro_batch_size, workload.global_batch_size, workload.seq_len) == (2, 64, 4096)
+    assert layout.sp
     assert notes == ["catalogue model llama-3.1-8b"]
 
 
@@ -38,14 +38,14 @@ def test_a_cell_that_is_no_number_is_a_reason(row):
 
 
 def test_missing_degrees_are_noted(row):
-    strategy, _, notes = build(row(tp="", pp="", vpp="", dp=""))
-    assert (strategy.tp, strategy.pp, strategy.dp) == (1, 1, 16)
+    layout, _, notes = build(row(tp="", pp="", vpp="", dp=""))
+    assert (layout.tp, layout.pp, layout.dp) == (1, 1, 16)
     assert {"tp not given: 1 assumed", "dp not given: 16 fills the devices"} <= set(notes)
 
 
 def test_missing_vpp_of_an_interleaved_schedule_is_two(row):
-    strategy, _, _ = build(row(vpp="", schedule="1f1b-interleaved"))
-    assert strategy.vpp == 2
+    layout, _, _ = build(row(vpp="", schedule="1f1b-interleaved"))
+    assert layout.vpp == 2
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_missing_depth_of_a_pipeline_with_experts_is_what_the_guide_advises(row,
         "tp": 1,
         "cp": 1,
     }
-    given = {
+    value = {
         **mixtral,
         "pp": 8,
         "dp": 2,
@@ -84,8 +84,8 @@ def test_missing_depth_of_a_pipeline_with_experts_is_what_the_guide_advises(row,
         "schedule": "",
         **cells,
     }
-    strategy, _, notes = build(row(**given))
-    assert strategy.vpp == expected
+    layout, _, notes = build(row(**value))
+    assert layout.vpp == expected
     assert (f"vpp not given: {expected} assumed" in notes) == ("vpp" not in cells)
 
 
@@ -116,8 +116,8 @@ def test_sources_say_of_which_release_their_libraries_were(row, source, expected
 )
 def test_pax_kept_the_scores_of_attention_before_2024(row, revision, attention, model, flash, fused):
     source = f"NVIDIA/JAX-Toolbox rosetta/rosetta/projects/pax/README.md @{revision}"
-    strategy = build(row(source=source, attention=attention, model=model))[0]
-    assert (strategy.flash_attention, strategy.kernels.fused_softmax) == (flash, fused)
+    layout = build(row(source=source, attention=attention, model=model))[0]
+    assert (layout.flash_attention, layout.kernels.fused_softmax) == (flash, fused)
 
 
 @pytest.mark.parametrize(("attention", "expected"), [("flash-1", "flash-1"), ("flash-2", ""), ("flash", "")])
@@ -136,8 +136,8 @@ def test_a_row_that_names_the_first_flash_attention_runs_it(row, attention, expe
     ],
 )
 def test_missing_or_uneven_batches(row, cells, micro, batch):
-    strategy, workload, notes = build(row(**cells))
-    assert (strategy.micro_batch_size, workload.global_batch_size) == (micro, batch)
+    layout, workload, notes = build(row(**cells))
+    assert (layout.micro_batch_size, workload.global_batch_size) == (micro, batch)
     assert notes
 
 
@@ -163,13 +163,13 @@ def test_a_batch_that_data_parallelism_does_not_divide_is_a_reason(row):
     ],
 )
 def test_sharding_spellings(row, text, remark, expected):
-    strategy, _, _ = build(row(zero_or_fsdp=text, notes=remark))
-    assert (strategy.dp_replicate, strategy.dp_shard, strategy.zero) == expected
+    layout, _, _ = build(row(zero_or_fsdp=text, notes=remark))
+    assert (layout.dp_replicate, layout.dp_shard, layout.zero) == expected
 
 
 def test_hierarchical_zero_1_shards_within_its_group(row):
-    strategy, _, _ = build(row(optimizer="adamw (hierarchical ZeRO-1, shard group 2)"))
-    assert (strategy.dp_replicate, strategy.dp_shard, strategy.zero) == (2, 2, 1)
+    layout, _, _ = build(row(optimizer="adamw (hierarchical ZeRO-1, shard group 2)"))
+    assert (layout.dp_replicate, layout.dp_shard, layout.zero) == (2, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_hierarchical_zero_1_shards_within_its_group(row):
     ],
 )
 def test_recompute_spellings(row, text, expected):
-    strategy, _, _ = build(row(recompute=text, source="NeMo"))
-    assert strategy.recompute == expected
+    layout, _, _ = build(row(recompute=text, source="NeMo"))
+    assert layout.recompute == expected
 
 
 def test_frameworks_that_replay_no_more_than_backward_needs(row):
@@ -215,8 +215,8 @@ def test_frameworks_that_replay_no_more_than_backward_needs(row):
 
 
 def test_a_row_says_that_launches_blocked(row):
-    strategy, _, _ = build(row(notes="CUDA_LAUNCH_BLOCKING=1 was in use for large jobs"))
-    assert strategy.kernels.blocking_launches
+    layout, _, _ = build(row(notes="CUDA_LAUNCH_BLOCKING=1 was in use for large jobs"))
+    assert layout.kernels.blocking_launches
 
 
 def test_deepspeed_sends_shares_of_a_message_and_does_not_wait_for_it(row):
@@ -250,16 +250,16 @@ def test_frameworks_that_wait_for_sums_of_input_gradients(row):
 )
 def test_recipes_that_kept_cudnn_from_attention(row, source, kernel, etp):
     grok = {"num_experts": 8, "topk": 2, "moe_ffn": 32768, "ep": 8, "tp": 4, "cp": 2, "dp": 8, "n_gpus": 64}
-    strategy, _, _ = build(row(source=source, notes="", pp=1, family="moe", **grok))
-    factors = load_run_calibration().factors(load_device("h100-sxm"), strategy.software)
-    assert (factors.attention_kernel, strategy.etp) == (kernel, etp)
-    assert strategy.software.partition("@")[2] == source.partition("@v")[2][:5]
+    layout, _, _ = build(row(source=source, notes="", pp=1, family="moe", **grok))
+    factors = load_run_calibration().factors(load_device("h100-sxm"), layout.software)
+    assert (factors.attention_kernel, layout.etp) == (kernel, etp)
+    assert layout.software.partition("@")[2] == source.partition("@v")[2][:5]
 
 
 def test_what_recipes_of_dgxc_benchmarking_say(row):
     """As grok1_314b.yaml, gpt3_175b_hydra.yaml and nemotron4-15b-synth.yaml of its tags have them."""
     source = "NVIDIA/dgxc-benchmarking@v{}".format
-    said = {
+    names = {
         name: build(row(source=source(name), notes="", compute_dtype="bf16", tp=1, pp=4, vpp=12))
         for name in (
             "24.11.1 grok1/README_314b.md",
@@ -269,18 +269,18 @@ def test_what_recipes_of_dgxc_benchmarking_say(row):
             "25.02.02 nemotron/README_15b.md",
         )
     }
-    kernels = [strategy.kernels for strategy, _, _ in said.values()]
+    kernels = [layout.kernels for layout, _, _ in names.values()]
     assert [k.cross_entropy for k in kernels] == ["vocab_parallel"] * 3 + ["native"] * 2
     assert [k.grouped_experts for k in kernels] == [False] + [True] * 4
     assert [k.dropout for k in kernels] == [False, True, True, False, False]
-    assert [strategy.vpp for strategy, _, _ in said.values()] == [12, 12, 6, 12, 12]
-    precisions = [workload.precision for _, workload, _ in said.values()]
+    assert [layout.vpp for layout, _, _ in names.values()] == [12, 12, 6, 12, 12]
+    precisions = [workload.precision for _, workload, _ in names.values()]
     assert [p.master for p in precisions] == ["fp32"] * 3 + ["bf16", "fp32"]
     assert [p.gradients for p in precisions] == ["bf16"] * 4 + ["fp32"]
 
 
 def test_shared_experts_hide_the_dispatch_where_their_authors_say_so(row):
-    told = {
+    explicit = {
         "source": "MoE Parallel Folding (arXiv 2504.14960)",
         "notes": "",
         "num_experts": 64,
@@ -288,7 +288,7 @@ def test_shared_experts_hide_the_dispatch_where_their_authors_say_so(row):
         "moe_ffn": 2560,
     }
     hidden = [
-        build(row(model=name, **told))[0].overlap.shared_experts
+        build(row(model=name, **explicit))[0].overlap.shared_experts
         for name in ("Qwen2-57B-A14B", "Mixtral-8x22B")
     ]
     assert hidden == [True, False]
@@ -307,10 +307,10 @@ def test_xla_shards_the_residual_and_is_two_stacks(row):
 
 
 def test_full_recompute_of_layers_per_stage_is_shared_by_its_chunks(row):
-    strategy, _, _ = build(row(recompute="full-block(1 layer per virtual stage)", vpp=4))
-    assert strategy.recompute.num_layers == 1
-    strategy, _, _ = build(row(recompute="full-block(4 layers)", vpp=4))
-    assert strategy.recompute.num_layers == 1
+    layout, _, _ = build(row(recompute="full-block(1 layer per virtual stage)", vpp=4))
+    assert layout.recompute.num_layers == 1
+    layout, _, _ = build(row(recompute="full-block(4 layers)", vpp=4))
+    assert layout.recompute.num_layers == 1
 
 
 @pytest.mark.parametrize("text", ["sometimes", "selective(moe+everything)"])
@@ -370,8 +370,8 @@ def test_layers_that_do_not_divide(row, layers, pp, vpp, expected):
 def test_nanotron_cuts_stages_by_the_weights_of_layers_and_head(row):
     cells = {"layers": 28, "hidden": 3072, "ffn": 8192, "vocab": 131072}
     assert build(row(**cells))[0].stage_layers is None
-    strategy, _, _ = build(row(source="nanotron", **cells))
-    assert strategy.stage_layers == (
+    layout, _, _ = build(row(source="nanotron", **cells))
+    assert layout.stage_layers == (
         16,
         12,
     )  # 113.2 M weights a layer, 402.7 M in the head: half are 15.7 layers
@@ -390,7 +390,7 @@ def test_torchtitan_compiles_its_loss_since_2025(row):
         date: build(row(source=f"torchtitan {date}"))[0].kernels
         for date in ("Dec 2024", "benchmarks/x_2025-06.md")
     }
-    assert [each.cross_entropy for each in of_date.values()] == ["loss_parallel", "compiled"]
+    assert [item.cross_entropy for item in of_date.values()] == ["loss_parallel", "compiled"]
     hashed = build(row(source="torchtitan @a2025b"))[0].kernels
     assert hashed.cross_entropy == "loss_parallel"
 
@@ -443,8 +443,8 @@ def test_overlap_follows_the_framework_and_the_remarks(
     row, cells, grad_reduce, param_gather, tensor, pipeline, expert
 ):
     overlap = build(row(**cells))[0].overlap
-    found = (overlap.grad_reduce, overlap.param_gather, overlap.tensor, overlap.pipeline, overlap.expert)
-    assert found == (grad_reduce, param_gather, tensor, pipeline, expert)
+    result = (overlap.grad_reduce, overlap.param_gather, overlap.tensor, overlap.pipeline, overlap.expert)
+    assert result == (grad_reduce, param_gather, tensor, pipeline, expert)
 
 
 @pytest.mark.parametrize(
@@ -492,8 +492,8 @@ def test_a_source_that_keeps_moments_in_16_bits(row):
 
 
 def test_recompute_that_is_not_given_is_the_frameworks_own(row):
-    strategy, _, notes = build(row(source="torchtitan", recompute=""))
-    assert strategy.recompute == Recompute(granularity="policy", policy="torch_per_op")
+    layout, _, notes = build(row(source="torchtitan", recompute=""))
+    assert layout.recompute == Recompute(granularity="policy", policy="torch_per_op")
     assert "recompute not given: torch_per_op assumed" in notes
     assert build(row(source="NeMo", recompute=""))[0].recompute == Recompute()
 
@@ -502,22 +502,22 @@ def test_policies_that_offload_and_rows_that_count_layers(row):
     offloaded, _, _ = build(row(recompute="selective (qkv_proj_offloaded)"))
     assert offloaded.recompute.policy == "save_qkv_proj"
     assert offloaded.offload.modules == ("query_proj", "key_proj", "value_proj")
-    told, _, _ = build(row(notes="activation CPU offload of 20 layers"))
-    assert told.offload.activation_layers == 20
+    explicit, _, _ = build(row(notes="activation CPU offload of 20 layers"))
+    assert explicit.offload.activation_layers == 20
 
 
 def test_what_maxtexts_recipes_keep_and_offload(row):
     """By the recipe's name, as its configuration lists it; the layer's input stays unless it is named."""
     remarks = "log line; tuning params of llama3_1_70b_8192_bs2@tpu-recipes-v0.1.4: {}"
-    strategy, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
-    assert strategy.recompute.policy == "custom"
-    assert strategy.recompute.kept == ("query_proj", "key_proj", "value_proj")
-    assert strategy.offload.modules == ("decoder_layer_input", "query_proj", "key_proj", "value_proj")
+    layout, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
+    assert layout.recompute.policy == "custom"
+    assert layout.recompute.kept == ("query_proj", "key_proj", "value_proj")
+    assert layout.offload.modules == ("decoder_layer_input", "query_proj", "key_proj", "value_proj")
     remarks = "tuning params of gemma3_12b_32768_v6e256@tpu-recipes-v0.1.5: {}"
-    strategy, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
-    assert strategy.recompute == Recompute(granularity="full", stops_early=True)
-    assert strategy.kernels.cross_entropy == "fused_linear"
-    assert not strategy.offload.modules
+    layout, _, _ = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))
+    assert layout.recompute == Recompute(granularity="full", stops_early=True)
+    assert layout.kernels.cross_entropy == "fused_linear"
+    assert not layout.offload.modules
     remarks = "tuning params of llama3_1_70b_8192_bs2_bfloat16_no_collective_matmul@v: {}"
     workload = build(row(source="tpu-recipes", recompute="selective (custom)", notes=remarks))[1]
     assert workload.precision.master == "none"
@@ -526,26 +526,24 @@ def test_what_maxtexts_recipes_keep_and_offload(row):
 
 def test_fine_tuning_of_llama_3_70b_recomputes_core_attention_where_the_row_says_nothing(row):
     source = "Megatron-Bridge memory/recompute skills (Llama3 70B SFT, PR #3107)"
-    found = [
+    modules = [
         build(row(source=source, recompute=text))[0].recompute.modules for text in ("", "selective(mlp)")
     ]
-    assert found == [("core_attn",), ("mlp",)]
+    assert modules == [("core_attn",), ("mlp",)]
     assert build(row(recompute=""))[0].recompute.modules == ()
 
 
 def test_custom_policies_in_words(row):
     text = "custom (layer input, q/k/v and out_proj offloaded)"
-    strategy, _, _ = build(row(source="tpu-recipes", recompute=text))
-    assert strategy.recompute.kept == ("query_proj", "key_proj", "value_proj", "out_proj")
-    assert "decoder_layer_input" in strategy.offload.modules
-    strategy, _, _ = build(
-        row(source="tpu-recipes", recompute="custom (context and mlpwo offloaded to host)")
-    )
-    assert strategy.recompute.kept == ("context", "mlpwo")
-    assert strategy.offload.modules == ("context", "mlpwo")
-    strategy, _, _ = build(row(source="tpu-recipes", recompute="custom (decoder_layer_input offloaded)"))
-    assert strategy.recompute.granularity == "full"
-    assert strategy.offload.modules == ("decoder_layer_input",)
+    layout, _, _ = build(row(source="tpu-recipes", recompute=text))
+    assert layout.recompute.kept == ("query_proj", "key_proj", "value_proj", "out_proj")
+    assert "decoder_layer_input" in layout.offload.modules
+    layout, _, _ = build(row(source="tpu-recipes", recompute="custom (context and mlpwo offloaded to host)"))
+    assert layout.recompute.kept == ("context", "mlpwo")
+    assert layout.offload.modules == ("context", "mlpwo")
+    layout, _, _ = build(row(source="tpu-recipes", recompute="custom (decoder_layer_input offloaded)"))
+    assert layout.recompute.granularity == "full"
+    assert layout.offload.modules == ("decoder_layer_input",)
 
 
 def test_what_torchtitans_checkpoint_keeps_by_how_layers_multiply(row):
@@ -602,22 +600,22 @@ UNMATCHED = "recompute setting not matched to a perf config; router force-balanc
 )
 def test_dispatcher_is_told_or_advised(row, source, remarks, ep, expected):
     cells = {"num_experts": 8, "topk": 2, "ep": ep, "dp": 8, "n_gpus": 8, "tp": 1, "pp": 1, "cp": 1}
-    strategy, _, notes = build(row(source=source, notes=remarks, **cells))
-    assert strategy.dispatcher == expected
+    layout, _, notes = build(row(source=source, notes=remarks, **cells))
+    assert layout.dispatcher == expected
     assumed = any("dispatcher not given" in note for note in notes)
     assert assumed == (source == BRIDGE and remarks == UNMATCHED and ep > 1)
 
 
 def test_advice_depends_on_the_board(row):
     cells = {"source": BRIDGE, "notes": UNMATCHED, "model": "Qwen3-30B-A3B", "ep": 8, "dp": 8}
-    found = [
+    names = [
         build(row(hardware=name, **cells, n_gpus=8, tp=1, pp=1, cp=1))
         for name in ("GB200", "GB300", "B200", "H100 SXM")
     ]
-    assert [layout.graphs for layout, *_ in found] == ["partial", "partial", "none", "none"]
-    assert all("graphs not given: those that the framework advises assumed" in notes for *_, notes in found)
-    found = [layout.dispatcher for layout, *_ in found]
-    assert found == ["hybridep", "hybridep", "deepep", "deepep"]
+    assert [layout.graphs for layout, *_ in names] == ["partial", "partial", "none", "none"]
+    assert all("graphs not given: those that the framework advises assumed" in notes for *_, notes in names)
+    names = [layout.dispatcher for layout, *_ in names]
+    assert names == ["hybridep", "hybridep", "deepep", "deepep"]
 
 
 @pytest.mark.parametrize(
@@ -632,6 +630,6 @@ def test_advice_depends_on_the_board(row):
 def test_experts_of_primus_recipes(row, model, remarks, narrow, kernels):
     """AMD-AGI/Primus @fd1eeabb, examples/megatron/configs/MI355X: moe_use_legacy_grouped_gemm."""
     source = "MoE Training Optimization with Primus (tech blog)"
-    strategy, workload, _ = build(row(source=source, model=model, notes=remarks, compute_dtype="fp8"))
-    assert (strategy.kernels.narrow_experts, strategy.kernels.expert_kernels) == (narrow, kernels)
+    layout, workload, _ = build(row(source=source, model=model, notes=remarks, compute_dtype="fp8"))
+    assert (layout.kernels.narrow_experts, layout.kernels.expert_kernels) == (narrow, kernels)
     assert (workload.precision.gradients, workload.precision.moments) == ("bf16", "bf16")

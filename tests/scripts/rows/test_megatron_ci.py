@@ -26,14 +26,14 @@ def test_every_row_is_a_case_in_order(cases):
 
 def test_flags_become_a_question(cases):
     case = cases["gpt3_mcore_te_tp2_pp2/dev_dgx_a100"]
-    model, cluster, strategy, workload = case.question.parts
+    model, cluster, layout, workload = case.question.parts
     assert (model.num_layers, model.hidden_size, model.vocab_size) == (12, 512, 50257)
-    assert (strategy.tp, strategy.pp, strategy.dp, strategy.micro_batch_size) == (2, 2, 2, 4)
+    assert (layout.tp, layout.pp, layout.dp, layout.micro_batch_size) == (2, 2, 2, 4)
     assert (cluster.name, cluster.num_devices) == ("a100-sxm-80gb", 8)
     assert (workload.seq_len, workload.global_batch_size) == (1024, 32)
-    assert strategy.kernels.dropout
-    assert strategy.kernels.gradient_sum == "after_product"
-    assert not strategy.flash_attention
+    assert layout.kernels.dropout
+    assert layout.kernels.gradient_sum == "after_product"
+    assert not layout.flash_attention
 
 
 def test_what_was_measured(cases):
@@ -49,9 +49,9 @@ def test_what_was_measured(cases):
 
 
 def test_devices_are_given_or_those_of_the_test_node(cases):
-    given = cases["gpt3_7b_tp1_pp4_memory_speed/dev_dgx_gb200"]
-    assert given.core
-    assert given.question.cluster.num_devices == 8
+    gpt3_7b_tp1_pp4_memory_speed_dev_dgx_gb200 = cases["gpt3_7b_tp1_pp4_memory_speed/dev_dgx_gb200"]
+    assert gpt3_7b_tp1_pp4_memory_speed_dev_dgx_gb200.core
+    assert gpt3_7b_tp1_pp4_memory_speed_dev_dgx_gb200.question.cluster.num_devices == 8
     assert cases["gpt3_mcore_te_tp2_pp2_mla_1node/dev_dgx_gb200"].question.cluster.num_devices == 4
     assumed = cases["gpt3_mcore_te_tp2_pp2/dev_dgx_a100"]
     assert not assumed.core

@@ -117,7 +117,7 @@ CATALOGUE = Model(
 
 
 def test_the_catalogue_model_completes_the_row(row):
-    asked = []
+    question = []
     cells = {
         "model": "DeepSeek-V2 proxy (4 layers)",
         "layers": 4,
@@ -126,8 +126,8 @@ def test_the_catalogue_model_completes_the_row(row):
         "ffn": "",
         "vocab": 1000,
     }
-    model, notes = build(row(**cells), lambda name: asked.append(name) or CATALOGUE)
-    assert asked == ["deepseek-v2"]
+    model, notes = build(row(**cells), lambda name: question.append(name) or CATALOGUE)
+    assert question == ["deepseek-v2"]
     assert model.num_layers == 4
     assert model.vocab_size == 1000
     assert model.layers[0].ffn == DenseFfn(ffn_hidden_size=12288)

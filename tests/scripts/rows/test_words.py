@@ -35,18 +35,18 @@ def test_recipes_of_megatron_bridge_by_release(
 ):
     """Its scripts/performance/configs at v0.4.2, which is in 26.04.01, and at v0.2.0, in 25.11."""
     notes = "recompute setting not matched to a perf config; MoE dispatcher=hybridep; cuda graph impl=none scope=[]"
-    told = {**MIXED, "model": model, "hardware": hardware, "notes": notes, "recompute": ""}
-    strategy, _, _ = build(row(source=BRIDGE.format(release), **told))
-    assert (strategy.dispatcher, strategy.overlap.expert, strategy.graphs) == (dispatcher, expert, graphs)
-    assert set(strategy.recompute.modules) == set(modules)
+    explicit = {**MIXED, "model": model, "hardware": hardware, "notes": notes, "recompute": ""}
+    layout, _, _ = build(row(source=BRIDGE.format(release), **explicit))
+    assert (layout.dispatcher, layout.overlap.expert, layout.graphs) == (dispatcher, expert, graphs)
+    assert set(layout.recompute.modules) == set(modules)
 
 
 @pytest.mark.parametrize(("compute", "gathers"), [("nvfp4", False), ("mxfp8", True)])
 def test_405b_in_4_bits_waits_for_parameters_on_gb200_since_26_04_01(row, compute, gathers):
-    told = {"model": "Llama-3.1-405B", "hardware": "GB200", "compute_dtype": compute, "notes": ""}
-    overlap = build(row(source=BRIDGE.format("26.04.01"), **told))[0].overlap
+    explicit = {"model": "Llama-3.1-405B", "hardware": "GB200", "compute_dtype": compute, "notes": ""}
+    overlap = build(row(source=BRIDGE.format("26.04.01"), **explicit))[0].overlap
     assert (overlap.param_gather, overlap.grad_reduce) == (gathers, True)
-    assert build(row(source=BRIDGE.format("26.04"), **told))[0].overlap.param_gather
+    assert build(row(source=BRIDGE.format("26.04"), **explicit))[0].overlap.param_gather
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_nemotron_is_captured_on_gb200(row):
 def test_maxtext_of_2024_keeps_the_projections_of_attention(row):
     """maxtext/configure.sh: remat_policy=custom at v24.11.1, save_qkv_proj at v25.02.02."""
     source = "NVIDIA/dgxc-benchmarking@v{} maxtext/README_70b.md".format
-    told = {"recompute": "selective (MaxText remat_policy save_qkv_proj)", "notes": ""}
-    old, new = (build(row(source=source(tag), **told))[0].recompute for tag in ("24.11.1", "25.02.02"))
+    explicit = {"recompute": "selective (MaxText remat_policy save_qkv_proj)", "notes": ""}
+    old, new = (build(row(source=source(tag), **explicit))[0].recompute for tag in ("24.11.1", "25.02.02"))
     assert (old.policy, set(old.kept)) == ("custom", {"query_proj", "key_proj", "value_proj", "out_proj"})
     assert new.policy == "save_qkv_proj"
 
@@ -91,6 +91,6 @@ def test_maxtext_of_2024_keeps_the_projections_of_attention(row):
     ],
 )
 def test_mixtral_hides_tensor_parallel_messages_where_its_authors_say_so(row, model, notes, overlaps):
-    told = {**MIXED, "model": model, "notes": notes}
-    strategy, _, _ = build(row(source="MoE Parallel Folding (arXiv 2504.14960)", **told))
-    assert strategy.overlap.tensor is overlaps
+    explicit = {**MIXED, "model": model, "notes": notes}
+    layout, _, _ = build(row(source="MoE Parallel Folding (arXiv 2504.14960)", **explicit))
+    assert layout.overlap.tensor is overlaps

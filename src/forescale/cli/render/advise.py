@@ -27,8 +27,8 @@ def advice_view(result: Advice, *, notes: Sequence[Note] = ()) -> Group:
     parts: list[RenderableType] = [header, *words.left_out(result.model), *_sites(result)]
     for number, step in enumerate(result.steps, start=1):
         parts += ["", *_step(number, step)]
-    said = words.notes([*(note for note in result.advised.notes if note.topic == "sites"), *notes])
-    return Group(*parts, "", *_outcome(result), *said)
+    message = words.notes([*(note for note in result.advised.notes if note.topic == "sites"), *notes])
+    return Group(*parts, "", *_outcome(result), *message)
 
 
 def _sites(result: Advice) -> list[Text]:
@@ -37,8 +37,8 @@ def _sites(result: Advice) -> list[Text]:
     if sites is None:
         return []
     devices, batch = result.cluster.num_devices, result.workload.global_batch_size
-    own = f"{counted(devices // sites.num_sites, 'device')}, {counted(batch // sites.num_sites, 'sequence')} a step"
-    return [Text(f"steps 1 to 3 are of one of the {sites.num_sites} sites by itself: {own}", style="dim")]
+    text = f"{counted(devices // sites.num_sites, 'device')}, {counted(batch // sites.num_sites, 'sequence')} a step"
+    return [Text(f"steps 1 to 3 are of one of the {sites.num_sites} sites by itself: {text}", style="dim")]
 
 
 def _step(number: int, step: Step) -> list[RenderableType]:
@@ -83,10 +83,10 @@ def _cells(trial: Trial) -> tuple[str, str, str, str]:
     time = "" if trial.step_time_s is None else format_seconds(trial.step_time_s)
     memory = "" if trial.peak_bytes is None else f"{words.gib(trial.peak_bytes)} GiB"
     at_risk = "at risk" if trial.fits and trial.verdict == "AT RISK" else ""
-    said = (
+    message = (
         ", ".join(filter(None, ["taken" if trial.taken else "", at_risk])) if trial.fits else "does not fit"
     )
-    return f"  {trial.move}", time, memory, trial.problem or said
+    return f"  {trial.move}", time, memory, trial.problem or message
 
 
 def _outcome(result: Advice) -> list[Text]:
@@ -185,8 +185,8 @@ def _fix_table(fixes: tuple[Fix, ...]) -> list[Table | str]:
     for name in ("step", "lost", "GiB", "freed", "lost per GiB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for each in fixes:
-        table.add_row(*_fix_cells(each), Text(each.verdict, style=VERDICT_STYLE[each.verdict]))
+    for fix in fixes:
+        table.add_row(*_fix_cells(fix), Text(fix.verdict, style=VERDICT_STYLE[fix.verdict]))
     return [table, ""]
 
 

@@ -103,8 +103,8 @@ def cluster_rows(text: str) -> Rows:
 
 def _efficiencies(device: Device) -> dict[str, Any]:
     """Return what the packaged calibrations fitted the efficiencies of a device to."""
-    found = provenance(device, load_calibration(device), load_run_calibration())
-    return {"efficiencies": found.origin, "fitted_on": list(found.devices)}
+    result = provenance(device, load_calibration(device), load_run_calibration())
+    return {"efficiencies": result.origin, "fitted_on": list(result.devices)}
 
 
 def framework_rows() -> Rows:
@@ -124,9 +124,9 @@ def framework_view(framework: Framework) -> Group:
     """Return what a framework does where it is not as usual, with the source, and what it can be told."""
     plain = Framework(name="", release="", title="", date="", source="", software="")
     head = ("name", "release", "title", "date", "source", "sources", "limits")
-    told = {name: value for name, value in explicit_fields(framework, plain).items() if name not in head}
+    explicit = {name: value for name, value in explicit_fields(framework, plain).items() if name not in head}
     rows = _words("field", "value", "source")
-    for name, value in told.items():
+    for name, value in explicit.items():
         rows.add_row(name, _said(value), framework.sources.get(name, ""))
     lines = [
         Text(f"{framework.title}: {framework.label} ({framework.date})", style="bold"),
@@ -145,8 +145,8 @@ def _limits(limits: Limits | None) -> list[RenderableType]:
     rows = _words("can be told", "values")
     for name, values in both.items():
         rows.add_row(name, ", ".join(choice_word(value) for value in values))
-    for name, told in limits.rules.items():
-        rows.add_row("rule", f"{name}: {told}")
+    for name, rule in limits.rules.items():
+        rows.add_row("rule", f"{name}: {rule}")
     return ["", rows, Text(limits.note) if limits.note else "", Text(limits.source)]
 
 
@@ -172,16 +172,16 @@ def catalogue_view(kind: str, rows: Rows) -> Table:
 
 def _words(first: str, *others: str) -> Table:
     """Return a table of words whose first column is never cut."""
-    found = table(f"<{first}", *(f"<{name}" for name in others))
-    found.columns[0].no_wrap = True
-    return found
+    result = table(f"<{first}", *(f"<{name}" for name in others))
+    result.columns[0].no_wrap = True
+    return result
 
 
 def _containing(text: str, names: tuple[str, ...], resolve: Callable[[str], str] | None = None) -> list[str]:
     """Return the names that contain `text`, else the one that it means as a short name."""
-    found = [name for name in names if text.lower() in name]
-    if found or resolve is None:
-        return found
+    result = [name for name in names if text.lower() in name]
+    if result or resolve is None:
+        return result
     try:
         return [resolve(text)]
     except SpecError:

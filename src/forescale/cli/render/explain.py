@@ -20,23 +20,23 @@ MANY = 8
 
 def explanation_view(node: TermNode, *, depth: int | None, cite: bool) -> Group:
     """Return the tree down to `depth`, or to what fits a screen, and the sources if asked."""
-    chosen = fitting_depth(node) if depth is None else depth
+    selected = fitting_depth(node) if depth is None else depth
     crop = depth is None
     tree = Tree(_line(node, "", None, crop=crop), guide_style="dim")
-    _grow(tree, node, chosen, crop=crop)
+    _grow(tree, node, selected, crop=crop)
     parts: list[RenderableType] = [tree]
     if depth is None:
-        parts.append(Text(f"depth {chosen}; --depth N shows more, --cite the sources", style="dim"))
+        parts.append(Text(f"depth {selected}; --depth N shows more, --cite the sources", style="dim"))
     if cite:
         parts += [Text("sources", style="bold"), *[Text(f"  {source}") for source in node.sources]]
     return Group(*parts)
 
 
-def quantities_view(found: Sequence[Quantity]) -> Group:
+def quantities_view(quantities: Sequence[Quantity]) -> Group:
     """Return every quantity with its value, and how to explain one."""
     rows = words.table("<quantity", "value")
-    for each in found:
-        rows.add_row(each.name, words.quantity(each.value, each.unit))
+    for item in quantities:
+        rows.add_row(item.name, words.quantity(item.value, item.unit))
     return Group(rows, "", Text(HOW, style="dim"))
 
 

@@ -34,10 +34,10 @@ def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
     way = "tracked" if bench.residual.tracked else "measured"
     corrections = [
         Text(
-            f"activations of {each.kind}: {way} {words.bytes_of(each.measured_bytes)} a layer, "
-            f"× {each.factor:.3f} of the formulas"
+            f"activations of {correction.kind}: {way} {words.bytes_of(correction.measured_bytes)} a layer, "
+            f"× {correction.factor:.3f} of the formulas"
         )
-        for each in bench.corrections
+        for correction in bench.corrections
     ]
     reserved = "" if bench.residual.tracked else f", {_gib(measured.peak_reserved_bytes)} reserved"
     there = Text(
@@ -91,8 +91,8 @@ def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
         cells = [_gib(simulated), _gib(measured), f"{(measured - simulated) / GIB:+.2f}", share]
         rows.add_row(name, *cells, style="bold" if name == "peak" else None)
     simulated_verdict = result.memory.verdict
-    said = Text.assemble("simulate: ", (simulated_verdict, VERDICT_STYLE[simulated_verdict]))
-    return Group(*header(result), "", rows, "", said, _verdict(anchored), *words.notes(result.notes))
+    assemble = Text.assemble("simulate: ", (simulated_verdict, VERDICT_STYLE[simulated_verdict]))
+    return Group(*header(result), "", rows, "", assemble, _verdict(anchored), *words.notes(result.notes))
 
 
 def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
@@ -164,8 +164,8 @@ def _shown(timeline: MemoryTimeline) -> list[RankTimeline]:
     ranks = timeline.ranks
     if len(ranks) <= MOST_RANKS:
         return list(ranks)
-    wanted = {*range(MOST_RANKS - 3), len(ranks) - 2, len(ranks) - 1, timeline.peak.rank}
-    return [rank for rank in ranks if rank.rank in wanted]
+    requested = {*range(MOST_RANKS - 3), len(ranks) - 2, len(ranks) - 1, timeline.peak.rank}
+    return [rank for rank in ranks if rank.rank in requested]
 
 
 def _named(peak: PeakMoment, result: Projection) -> Text:
@@ -196,16 +196,19 @@ def _tensors(peak: PeakMoment) -> Table:
     return rows
 
 
-def comparison_view(found: MemoryComparison) -> Group:
+def comparison_view(memory_comparison: MemoryComparison) -> Group:
     """Return one row per value: the parts of the fullest rank, verdict and step time."""
-    first = found.rows[0].projection
+    first = memory_comparison.rows[0].projection
     title = Text.assemble(
         (first.model.name, "bold"),
-        f" on {first.cluster.num_devices:,} × {first.cluster.name}, GiB on the fullest device by {found.across}",
+        f" on {first.cluster.num_devices:,} × {first.cluster.name}, "
+        f"GiB on the fullest device by {memory_comparison.across}",
         f" · preset {first.preset}",
     )
-    rows = table(f"<{found.across}", *(STATE_COLUMNS[name] for name in MEMORY_PARTS), "peak", "", "step")
-    for row in found.rows:
+    rows = table(
+        f"<{memory_comparison.across}", *(STATE_COLUMNS[name] for name in MEMORY_PARTS), "peak", "", "step"
+    )
+    for row in memory_comparison.rows:
         stage, verdict = row.fullest, row.projection.memory.verdict
         time = row.projection.step_time_s
         rows.add_row(
@@ -215,7 +218,9 @@ def comparison_view(found: MemoryComparison) -> Group:
             Text(verdict, style=VERDICT_STYLE[verdict]),
             format_seconds(time) if time else "–",
         )
-    refused = [Text(f"{value}: {reason}", style="yellow") for value, reason in found.refused.items()]
+    refused = [
+        Text(f"{value}: {reason}", style="yellow") for value, reason in memory_comparison.refused.items()
+    ]
     capacity = Text(f"{first.cluster.device.name} has {_gib(first.memory.capacity_bytes)} GiB", style="dim")
     return Group(title, "", rows, "", capacity, *refused)
 

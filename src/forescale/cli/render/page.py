@@ -46,10 +46,10 @@ def _parts(shown: RenderableType) -> Iterator[str | Table]:
     """Yield the lines and the tables of a view, in their order; what stands side by side comes one by one."""
     match shown:
         case Group(renderables=several):
-            for each in several:
-                yield from _parts(each)
+            for item in several:
+                yield from _parts(item)
         case Table(columns=columns) if any(
-            isinstance(cell, Table) for each in columns for cell in each.cells
+            isinstance(cell, Table) for column in columns for cell in column.cells
         ):
             for column in columns:
                 for cell in column.cells:

@@ -62,17 +62,17 @@ def sides_view(simulated: Projection, restored: Projection, measured: Collection
     """
     parts = [name for name in simulated.time_s if simulated.time_s[name] or restored.time_s[name]]
     times = table("<seconds", "simulate", "benchmark", "difference", "")
-    for name in sorted(parts, key=lambda each: -restored.time_s[each]):
+    for name in sorted(parts, key=lambda item: -restored.time_s[item]):
         _side(times, words.time_part(name), simulated.time_s[name], restored.time_s[name])
     _side(times, "step", simulated.step_time_s, restored.step_time_s, style="bold")
     one, other = (
-        max(each.memory.stages, key=lambda stage: stage.peak_bytes) for each in (simulated, restored)
+        max(item.memory.stages, key=lambda stage: stage.peak_bytes) for item in (simulated, restored)
     )
     memory = table("<GiB, fullest device", "simulate", "benchmark", "difference", "")
     for name, title in STATE_COLUMNS.items():
         alone, anchored = (getattr(stage, f"{name}_bytes") / GIB for stage in (one, other))
         _side(memory, title, alone, anchored, style="bold" if name == "peak" else None)
-    said = Text.assemble(
+    assemble = Text.assemble(
         "simulate: ", _verdict(simulated.memory), "   benchmark: ", _verdict(restored.memory)
     )
     off = {
@@ -83,7 +83,7 @@ def sides_view(simulated: Projection, restored: Projection, measured: Collection
         _judged(name, share) if name in measured else Text(f"{name}: not measured")
         for name, share in off.items()
     ]
-    shown = (times, *restored_view(restored), "", memory, "", said, *judged)
+    shown = (times, *restored_view(restored), "", memory, "", assemble, *judged)
     return Group(*header(restored), "", *shown, *words.notes(restored.notes))
 
 
@@ -107,11 +107,11 @@ def restored_view(result: Projection) -> list[Table | str]:
     if not rows:
         return []
     title = {"model": "× models' ratio", "primus": "× tp's ratio"}[rows[0].rule]
-    found = table("<from measured work", "<", "at the bench", title, "here", "<")
+    results_found = table("<from measured work", "<", "at the bench", title, "here", "<")
     for row in rows:
         cells = (format_seconds(row.measured_s), f"{row.ratio:.4g}", format_seconds(row.seconds), row.kind)
-        found.add_row(row.block, words.pass_name(row.part), *cells)
-    return ["", found]
+        results_found.add_row(row.block, words.pass_name(row.part), *cells)
+    return ["", results_found]
 
 
 def memory_view(result: Projection) -> Group:
@@ -141,14 +141,16 @@ def header(result: Projection) -> list[Text]:
 
 def _times(result: Projection) -> Table:
     """Return seconds and share by part, largest first, the smallest together."""
-    found = table("<time by part", "seconds", "share")
+    results_found = table("<time by part", "seconds", "share")
     parts = sorted(((value, name) for name, value in result.time_s.items() if value), reverse=True)
     shown, rest = (parts, []) if len(parts) <= MAX_PARTS else (parts[: MAX_PARTS - 1], parts[MAX_PARTS - 1 :])
     rows = [*shown, *([(sum(value for value, _ in rest), f"{counted(len(rest), 'other')}")] if rest else [])]
     for value, name in rows:
-        found.add_row(words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s))
-    found.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
-    return found
+        results_found.add_row(
+            words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s)
+        )
+    results_found.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
+    return results_found
 
 
 def _figures(result: Projection) -> Table:
@@ -173,11 +175,11 @@ def _figures(result: Projection) -> Table:
         tokens = format_count(result.workload.tokens or 0.0)
         rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens, if nothing failed"))
         rows.append(("", words.calendar(result)))
-    found = Table.grid(padding=(0, 2))
-    found.add_column(style="bold")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
     for name, text in rows:
-        found.add_row(name, text)
-    return found
+        grid.add_row(name, text)
+    return grid
 
 
 def _parameters(result: Projection) -> str:
@@ -211,8 +213,8 @@ def _tower(result: Projection) -> list[tuple[str, str]]:
     if (tower := result.vision) is None:
         return []
     share = words.percent(tower.model_flops_per_step / result.model_flops_per_step)
-    said = f"{format_count(tower.parameters)}, {share} of FLOPs, {tower.image_tokens:,} tokens"
-    return [("vision tower", said)]
+    text = f"{format_count(tower.parameters)}, {share} of FLOPs, {tower.image_tokens:,} tokens"
+    return [("vision tower", text)]
 
 
 def _peak_interval(memory: MemorySummary) -> str:
@@ -240,7 +242,7 @@ def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
     more = f"{counted(hidden, 'more stage')}, each below the worst (all with --json)"
     frozen = f"of the weights of stage {worst.stage}, {words.gib(worst.frozen_bytes)} GiB are frozen"
     below = [(more, hidden), (frozen, worst.frozen_bytes)]
-    return Group(rows, *(Text(text, style="dim") for text, told in below if told))
+    return Group(rows, *(Text(text, style="dim") for text, explicit in below if explicit))
 
 
 def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:
@@ -254,11 +256,11 @@ def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> 
     if len(runs) <= most:
         return runs
     by_peak = sorted(runs, key=lambda run: -run[0].peak_bytes)
-    wanted = {id(run) for run in (runs[0], runs[-1], *[run for run in runs if worst in run])}
+    requested = {id(run) for run in (runs[0], runs[-1], *[run for run in runs if worst in run])}
     for run in by_peak:
-        if len(wanted) < most:
-            wanted.add(id(run))
-    return [run for run in runs if id(run) in wanted]
+        if len(requested) < most:
+            requested.add(id(run))
+    return [run for run in runs if id(run) in requested]
 
 
 def _stage_name(group: list[StageMemory], *, marked: bool) -> str:

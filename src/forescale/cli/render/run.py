@@ -37,29 +37,29 @@ def run_view(result: RunProjection) -> Group:
         (first.model.name, "bold"), f" on {first.cluster.name} · ",
         f"failures as {rates_of(result.operations).name}",
     )  # fmt: skip
-    told = _apart(*(each.projection for each in result.phases))
+    apart = _apart(*(phase.projection for phase in result.phases))
     return Group(
         head, "", _phases(result), "", *_layouts(result), *_too_large(result), "", _days(result), "",
-        *_lines(result), *told,
+        *_lines(result), *apart,
     )  # fmt: skip
 
 
 def _apart(*found: Projection) -> list[Text]:
     """Return once what is said of sites that train by themselves, and of the layout in every phase."""
-    said = dict.fromkeys(each for one in found for each in one.notes if each.topic in APART)
+    message = dict.fromkeys(note for one in found for note in one.notes if note.topic in APART)
     return words.notes(
-        [each for each in said if each.topic == "sites" or all(each in one.notes for one in found)]
+        [item for item in message if item.topic == "sites" or all(item in one.notes for one in found)]
     )
 
 
 def _layouts(result: RunProjection) -> list[Text]:
     """Return the layout of every phase, and how it was chosen; equal ones of neighbours once."""
     lines: list[Text] = []
-    for (layout, origin), each in groupby(result.rows(), lambda row: (row["layout"], row["layout_origin"])):
-        names = [row["phase"] for row in each]
+    for (layout, origin), item in groupby(result.rows(), lambda row: (row["layout"], row["layout_origin"])):
+        names = [row["phase"] for row in item]
         which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        chosen = "" if origin == "given" else f" ({origin})"
-        lines.append(Text(f"layout of phase {which}: {layout}{chosen}"))
+        text = "" if origin == "given" else f" ({origin})"
+        lines.append(Text(f"layout of phase {which}: {layout}{text}"))
     return lines
 
 
@@ -84,28 +84,28 @@ def plans_view(result: Plans) -> Group:
     """Return the plan asked for, marked on the front of days against cost."""
     first = result.chosen.projection
     head = asked(first.model, first.cluster, words.workload(first.workload), devices="")
-    degrees = degrees_of([each.projection.strategy for each in result.front])
+    degrees = degrees_of([item.projection.strategy for item in result.front])
     cost = "device-hours" if result.price is None else "cost"
     figures = ("devices", "+ spare nodes", "saved every", "step", "days", "8 in 10", "goodput", cost)
     rows = table(*figures, *degrees, *PLACEMENT, "<variants", gap=1)
-    for each in result.front:
-        days = each.calendar.days
+    for item in result.front:
+        days = item.calendar.days
         rows.add_row(
-            f"{'▶ ' if each is result.chosen else ''}{each.projection.cluster.num_devices:,}",
-            str(each.spares),
-            format_seconds(each.calendar.checkpoint_interval_s),
-            format_seconds(each.projection.step_time_s),
-            f"{each.days:,.1f}",
+            f"{'▶ ' if item is result.chosen else ''}{item.projection.cluster.num_devices:,}",
+            str(item.spares),
+            format_seconds(item.calendar.checkpoint_interval_s),
+            format_seconds(item.projection.step_time_s),
+            f"{item.days:,.1f}",
             f"{days.low:,.1f}–{days.high:,.1f}",
-            words.percent(each.calendar.goodput),
-            format_count(each.cost),
-            *layout_cells(each.projection.strategy, degrees),
-            style="bold" if each is result.chosen else None,
+            words.percent(item.calendar.goodput),
+            format_count(item.cost),
+            *layout_cells(item.projection.strategy, degrees),
+            style="bold" if item is result.chosen else None,
         )
-    said = f"{'the cheapest' if result.limits.deadline else 'the soonest'} of {counted(result.num_tried, 'number')} of "
-    said += "devices; the rows are the front: none is both sooner and cheaper than another"
+    text = f"{'the cheapest' if result.limits.deadline else 'the soonest'} of {counted(result.num_tried, 'number')} of "
+    text += "devices; the rows are the front: none is both sooner and cheaper than another"
     counted_as = Text(f"failures as {result.failures}", style="dim")
-    return Group(head, "", rows, "", Text(said), counted_as, *_apart(first))
+    return Group(head, "", rows, "", Text(text), counted_as, *_apart(first))
 
 
 def equal_budget_view(result: EqualBudget) -> Group:
@@ -115,13 +115,13 @@ def equal_budget_view(result: EqualBudget) -> Group:
     )
     plans = {name: plan for name, plan in result.found.items() if isinstance(plan, Plan)}
     for name, plan in plans.items():
-        days, found = plan.calendar.days, plan.projection
+        days, projection = plan.calendar.days, plan.projection
         rows.add_row(
             name,
-            found.cluster.name,
-            f"{found.cluster.num_devices:,}",
+            projection.cluster.name,
+            f"{projection.cluster.num_devices:,}",
             str(plan.spares),
-            format_seconds(found.step_time_s),
+            format_seconds(projection.step_time_s),
             f"{plan.days:,.1f}",
             f"{days.low:,.1f}–{days.high:,.1f}",
             words.percent(plan.calendar.goodput),
@@ -130,15 +130,15 @@ def equal_budget_view(result: EqualBudget) -> Group:
     problems = [
         Text(f"{name}: {why}", style="yellow") for name, why in result.found.items() if isinstance(why, str)
     ]
-    said = problems
+    message = problems
     if plans:
-        said.append(Text(f"the soonest run of each for at most {format_count(result.budget)}"))
+        message.append(Text(f"the soonest run of each for at most {format_count(result.budget)}"))
     if len(plans) > 1:
         soonest, *_, latest = sorted(plans, key=lambda name: plans[name].days)
-        said.append(
+        message.append(
             Text(f"{soonest} ends in {plans[soonest].days / plans[latest].days:.0%} of the days of {latest}")
         )
-    return Group(*((rows, "") if plans else ()), *said)
+    return Group(*((rows, "") if plans else ()), *message)
 
 
 def _phases(result: RunProjection) -> Table:
@@ -243,5 +243,5 @@ def sites_view(document: Mapping[str, Any]) -> Group:
 
 
 def _range(value: Interval, form: str) -> str:
-    low, middle, high = (form.format(each) for each in (value.low, value.expected, value.high))
+    low, middle, high = (form.format(item) for item in (value.low, value.expected, value.high))
     return f"{middle} ({low} to {high} in 8 cases of 10)"

@@ -23,9 +23,9 @@ VARIED = {"num_devices": "devices", "global_batch_size": "batch"}
 
 def scan_view(result: ScanResult) -> Group:
     """Return the assumptions, one row per point, what was found, and what the figures stand for."""
-    found = [(point, point.best) for point in result.points if point.best is not None]
+    points = [(point, point.best) for point in result.points if point.best is not None]
     without = [point for point in result.points if point.best is None]
-    lines = [*legend_of([one for _, one in found]), Text(_conclusion(result), style="bold")]
+    lines = [*legend_of([one for _, one in points]), Text(_conclusion(result), style="bold")]
     if without:
         values = ", ".join(f"{getattr(point, result.varied):,}" for point in without)
         lines.append(
@@ -34,12 +34,12 @@ def scan_view(result: ScanResult) -> Group:
                 style="dim",
             )
         )
-    if not found:
+    if not points:
         return Group(*lines)
-    first = found[0][1]
+    first = points[0][1]
     notes = words.notes(first.notes)
     head = [_header(result, first), *words.left_out(first.model), Text()]
-    return Group(*head, _table(result, found), "", *lines, *_basis(result, first), *notes)
+    return Group(*head, _table(result, points), "", *lines, *_basis(result, first), *notes)
 
 
 def _header(result: ScanResult, first: Projection) -> Text:
@@ -50,18 +50,20 @@ def _header(result: ScanResult, first: Projection) -> Text:
     return asked(first.model, first.cluster, f"{rest} · preset {first.preset}", devices=devices)
 
 
-def _table(result: ScanResult, found: Found) -> Table:
+def _table(result: ScanResult, results_found: Found) -> Table:
     """Return figures and layout of every point; the chosen one is marked, those that miss a target are dim."""
-    figures = {name: of for name, of in _FIGURES.items() if any(of(*pair) is not None for pair in found)}
-    degrees = degrees_of([one.strategy for _, one in found])
+    figures = {
+        name: of for name, of in _FIGURES.items() if any(of(*pair) is not None for pair in results_found)
+    }
+    degrees = degrees_of([one.strategy for _, one in results_found])
     rows = table(VARIED[result.varied], *figures, *degrees, *PLACEMENT, "<variants", gap=1)
-    for point, one in found:
-        chosen = point is result.chosen
+    for point, one in results_found:
+        selected = point is result.chosen
         rows.add_row(
-            f"{'▶ ' if chosen else ''}{getattr(point, result.varied):,}",
+            f"{'▶ ' if selected else ''}{getattr(point, result.varied):,}",
             *(of(point, one) or "–" for of in figures.values()),
             *layout_cells(one.strategy, degrees),
-            style="bold" if chosen else "dim" if point.meets_target is False else None,
+            style="bold" if selected else "dim" if point.meets_target is False else None,
         )
     return rows
 
@@ -92,16 +94,16 @@ _FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
 
 def _conclusion(result: ScanResult) -> str:
     """Return what was found in one sentence."""
-    chosen, tried = result.chosen, len(result.points)
+    selected, tried = result.chosen, len(result.points)
     if result.target is None:
-        assert chosen is not None
+        assert selected is not None
         most = counted(
-            getattr(chosen, result.varied), "device" if result.varied == "num_devices" else "sequence"
+            getattr(selected, result.varied), "device" if result.varied == "num_devices" else "sequence"
         )
         what = most if result.varied == "num_devices" else f"a global batch of {most}"
         return f"the most out of each device, of the {tried} tried: {what}"
-    asked = _asked(result.target)
-    if chosen is None:
+    question = _asked(result.target)
+    if selected is None:
         steps = [(point.best.step_time_s, point) for point in result.points if point.best is not None]
         fastest = min(steps, key=lambda pair: pair[0], default=None)
         of = (
@@ -109,17 +111,17 @@ def _conclusion(result: ScanResult) -> str:
             if fastest is None
             else f"; the fastest, {fastest[1].num_devices:,}, takes {_taken(fastest[1])}"
         )
-        return f"no number of devices, of the {tried} tried, reaches {asked}{of}"
-    found = f"{counted(chosen.num_devices, 'device')}: the fewest of the {tried} tried to reach {asked}"
-    return found + _cheapest(result, chosen)
+        return f"no number of devices, of the {tried} tried, reaches {question}{of}"
+    text = f"{counted(selected.num_devices, 'device')}: the fewest of the {tried} tried to reach {question}"
+    return text + _cheapest(result, selected)
 
 
-def _cheapest(result: ScanResult, chosen: Point) -> str:
+def _cheapest(result: ScanResult, point: Point) -> str:
     """Return who reaches the target for less, if anybody does."""
     cheapest = result.cheapest
-    if cheapest is None or cheapest is chosen or chosen.best is None or cheapest.best is None:
+    if cheapest is None or cheapest is point or point.best is None or cheapest.best is None:
         return ""
-    less = 1.0 - chosen.best.tokens_per_s_per_device / cheapest.best.tokens_per_s_per_device
+    less = 1.0 - point.best.tokens_per_s_per_device / cheapest.best.tokens_per_s_per_device
     return f"; the cheapest: {cheapest.num_devices:,}, {words.percent(less)} less device time and cost"
 
 

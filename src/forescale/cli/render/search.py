@@ -70,8 +70,8 @@ def ranking(
     """
     names = degrees_of([one.strategy for _, one in ranked])
     sized = len({one.cluster.num_devices for _, one in ranked}) > 1
-    chosen = [words.scenario(one) for _, one in ranked]
-    varied = len(set(chosen)) > 1
+    scenarios = [words.scenario(one) for _, one in ranked]
+    varied = len(set(scenarios)) > 1
     head = ("#", *(["devices"] if sized else []), *names, *PLACEMENT, "<variants")
     days = [f"{one.training_days:,.1f}" for _, one in ranked if one.training_days is not None]
     ends = [words.ends(one) for _, one in ranked] if days else []
@@ -81,7 +81,7 @@ def ranking(
     rows = table(*head, *(["<numbers, overlap"] if varied else []), *figures, gap=1)
     rows.add_column("fit", no_wrap=True)
     rows.add_column("dominant", no_wrap=True)
-    for row, ((place, one), scenario) in enumerate(zip(ranked, chosen, strict=True)):
+    for row, ((place, one), scenario) in enumerate(zip(ranked, scenarios, strict=True)):
         rows.add_row(
             str(place),
             *([str(one.cluster.num_devices)] if sized else []),
@@ -141,11 +141,11 @@ def _gains(result: SearchResult) -> list[RenderableType]:
         )
     others = [item.change for item in result.relaxations if item.gain < VISIBLE]
     binding = result.binding
-    found: list[RenderableType] = [""]
+    renderable_types: list[RenderableType] = [""]
     if binding is None:
-        return [*found, Text("nothing that was relaxed makes the best layout faster")]
-    found += [rows, "", Text(f"{binding.constraint} binds most: {_gain(binding)}", style="bold")]
-    return [*found, *([Text(f"no gain: {'; '.join(others)}", style="dim")] if others else [])]
+        return [*renderable_types, Text("nothing that was relaxed makes the best layout faster")]
+    renderable_types += [rows, "", Text(f"{binding.constraint} binds most: {_gain(binding)}", style="bold")]
+    return [*renderable_types, *([Text(f"no gain: {'; '.join(others)}", style="dim")] if others else [])]
 
 
 def _gain(item: Relaxation) -> str:
@@ -182,15 +182,15 @@ def spread(count: int, most: int) -> list[int]:
 
 def refusals(rows: Sequence[tuple[str, int]]) -> Table:
     """Return the constraints that failed, with how many layouts each refused, most first."""
-    found = table("<constraint", "layouts refused")
+    result = table("<constraint", "layouts refused")
     for name, count in sorted(rows, key=lambda row: -row[1]):
-        found.add_row(name, f"{count:,}")
-    return found
+        result.add_row(name, f"{count:,}")
+    return result
 
 
 def changes(rows: Sequence[tuple[str, str, str]]) -> Table:
     """Return what could be changed, to what, and what would come of it."""
-    found = table("<change", "<to", "<then")
+    result = table("<change", "<to", "<then")
     for row in rows:
-        found.add_row(*row)
-    return found
+        result.add_row(*row)
+    return result

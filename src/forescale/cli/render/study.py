@@ -46,14 +46,14 @@ def _ranking(result: StudyResult) -> Table:
     figures = ("step", "samples/s", "GB", *TIMES.values())
     rows = table("#", *degrees, "mbs", "m", *panels, near, *figures, gap=1)
     for place, one in enumerate(result.best, start=1):
-        chosen = one.configuration
+        configuration = one.configuration
         rows.add_row(
             str(place),
-            *(str(getattr(chosen, name)) for name in degrees),
-            str(chosen.micro_batch_size),
-            str(chosen.num_microbatches),
-            *(str(getattr(chosen, name)) for name in panels),
-            _near(chosen),
+            *(str(getattr(configuration, name)) for name in degrees),
+            str(configuration.micro_batch_size),
+            str(configuration.num_microbatches),
+            *(str(getattr(configuration, name)) for name in panels),
+            _near(configuration),
             format_seconds(one.step_time_s),
             f"{one.samples_per_s:,.1f}",
             f"{one.memory_bytes.total / GB:.1f}",
@@ -62,7 +62,7 @@ def _ranking(result: StudyResult) -> Table:
     return rows
 
 
-def _near(chosen: Configuration) -> str:
+def _near(configuration: Configuration) -> str:
     """Return which ranks share a fast domain, ones left out."""
-    near = {name: count for name, count in asdict(chosen.placement).items() if count > 1}
+    near = {name: count for name, count in asdict(configuration.placement).items() if count > 1}
     return " ".join(f"{name}:{count}" for name, count in near.items()) or "–"

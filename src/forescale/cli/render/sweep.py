@@ -37,20 +37,20 @@ _DEGREES = {
 
 def sweep_view(result: SweepResult, files: Sequence[Path] = ()) -> Group:
     """Return what was asked, the best per value, how the metric follows the parameters, and where files are."""
-    chosen = result.metric
+    metric = result.metric
     parts: list[Any] = [_header(result.sweep), *_left_out(result.sweep), ""]
     if not result.feasible:
         parts.append(Text(f"nothing fits at any point; the first: {result.rows[0]['problem']}", style="bold"))
         return Group(*parts, *_basis(result, files))
     if len(result.rows) <= MOST_POINTS and not result.sweep.axes.ranges:
-        parts += [_every(result, chosen), ""]
-        return Group(*parts, *_follows(result, chosen), *_basis(result, files))
+        parts += [_every(result, metric), ""]
+        return Group(*parts, *_follows(result, metric), *_basis(result, files))
     for name in result.sweep.axes.names:
         if varies(result.column(name)) and not _sampled(result.sweep, name):
-            parts += [_table(result, name, chosen), ""]
+            parts += [_table(result, name, metric), ""]
     if result.sweep.axes.ranges:
-        parts += [_best(result, chosen), ""]
-    return Group(*parts, *_follows(result, chosen), *_basis(result, files))
+        parts += [_best(result, metric), ""]
+    return Group(*parts, *_follows(result, metric), *_basis(result, files))
 
 
 def _left_out(sweep: Sweep) -> list[Text]:
@@ -104,9 +104,9 @@ def _table(result: SweepResult, axis: str, metric: str) -> Table:
     """Return the best point of every value, the best of all marked."""
     others = [name for name in result.sweep.axes.names if name != axis and varies(result.column(name))]
     rows = table(title(axis), *_figures(result, metric), *(title(name) for name in others), "<layout", gap=1)
-    found = result.best_by(axis, metric)
+    results_found = result.best_by(axis, metric)
     best = result.best(metric)
-    shown = found if len(found) <= MOST_VALUES else _thinned(found, best)
+    shown = results_found if len(results_found) <= MOST_VALUES else _thinned(results_found, best)
     for value, row in shown:
         label = say(value, unit_of(result.sweep, axis))
         if row is None:
@@ -116,8 +116,8 @@ def _table(result: SweepResult, axis: str, metric: str) -> Table:
         rows.add_row(
             mark + label, *_cells(result, row, metric, others), style="bold" if row is best else None
         )
-    if len(shown) < len(found):
-        rows.caption = f"{counted(len(found) - len(shown), 'value')} not shown"
+    if len(shown) < len(results_found):
+        rows.caption = f"{counted(len(results_found) - len(shown), 'value')} not shown"
     return rows
 
 
@@ -152,12 +152,12 @@ def _best(result: SweepResult, metric: str) -> Table:
     return rows
 
 
-def _thinned(found: list[tuple[Any, Row | None]], best: Row | None) -> list[tuple[Any, Row | None]]:
+def _thinned(values: list[tuple[Any, Row | None]], best: Row | None) -> list[tuple[Any, Row | None]]:
     """Return evenly spaced values, ends and the best among them."""
-    last = len(found) - 1
+    last = len(values) - 1
     kept = {round(step * last / (MOST_VALUES - 1)) for step in range(MOST_VALUES)}
-    kept |= {place for place, (_, row) in enumerate(found) if row is not None and row is best}
-    return [found[place] for place in sorted(kept)]
+    kept |= {place for place, (_, row) in enumerate(values) if row is not None and row is best}
+    return [values[place] for place in sorted(kept)]
 
 
 def _figures(result: SweepResult, metric: str) -> list[str]:
@@ -199,21 +199,21 @@ def _layout(row: Row) -> str:
 
 def _follows(result: SweepResult, metric: str) -> list[Text]:
     """Return how the metric follows the numbers that are varied."""
-    found = result.exponents(metric)
-    if found is None:
+    exponents = result.exponents(metric)
+    if exponents is None:
         return []
-    ranked = sorted(found.of.items(), key=lambda item: -abs(item[1]))
+    ranked = sorted(exponents.of.items(), key=lambda item: -abs(item[1]))
     factors = " · ".join(f"{title(name)}^{power:+.2f}" for name, power in ranked)
-    return [Text(f"{title(metric)} ∝ {factors} (explains {found.r_squared:.0%} of its variance)")]
+    return [Text(f"{title(metric)} ∝ {factors} (explains {exponents.r_squared:.0%} of its variance)")]
 
 
 def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
     """Return how many points there were, what became of the others, and where everything is."""
     counts = result.counts
-    said = [f"{counted(len(result.rows), 'point')}, {counts['ok']:,} with a layout"]
-    said += [f"{counts[name]:,} {name}" for name in ("infeasible", "impossible", "defect") if counts[name]]
-    said += [f"{result.num_resumed:,} known before"] if result.num_resumed else []
-    lines = [Text(", ".join(said), style="dim")]
+    message = [f"{counted(len(result.rows), 'point')}, {counts['ok']:,} with a layout"]
+    message += [f"{counts[name]:,} {name}" for name in ("infeasible", "impossible", "defect") if counts[name]]
+    message += [f"{result.num_resumed:,} known before"] if result.num_resumed else []
+    lines = [Text(", ".join(message), style="dim")]
     for status in ("infeasible", "impossible", "defect"):
         first = next((row for row in result.rows if row["status"] == status), None)
         if first is not None and (status != "infeasible" or result.feasible):
@@ -221,7 +221,7 @@ def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
             lines.append(Text(f"{status} at point {first['index']}: {first['problem']}", style=style))
     lines += [
         Text(f"endless at point {row['index']}: {row['problem']}", style="dim")
-        for row in [each for each in result.feasible if each["problem"]][:1]
+        for row in [item for item in result.feasible if item["problem"]][:1]
     ]
     if any(row["verdict"] not in (None, "FITS") for row in result.feasible):
         lines.append(Text(words.RISKY, style="dim"))

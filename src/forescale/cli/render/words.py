@@ -19,13 +19,13 @@ from forescale.units import GIB, format_bytes, format_count, format_seconds
 
 def table(*headings: str, gap: int = 2) -> Table:
     """Return a table without lines: numbers stand right and are never cut, words under a heading with `<` left."""
-    found = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    results_found = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for heading in headings:
         if heading.startswith("<"):
-            found.add_column(heading[1:])
+            results_found.add_column(heading[1:])
         else:
-            found.add_column(heading, justify="right", no_wrap=True)
-    return found
+            results_found.add_column(heading, justify="right", no_wrap=True)
+    return results_found
 
 
 def asked(model: Model, cluster: Cluster, rest: str, *, devices: str | None = None) -> Text:
@@ -41,11 +41,11 @@ RISKY = f"! {result.AT_RISK}"
 """What the mark next to memory means."""
 
 
-def notes(given: Sequence[Note]) -> list[Text]:
+def notes(value: Sequence[Note]) -> list[Text]:
     """Return what the reader should know, a line each; `left_out` stands below the header instead."""
     return [
         Text(f"note ({note.topic}): {note.text}", style="yellow")
-        for note in given
+        for note in value
         if note.topic != "left out"
     ]
 
@@ -57,13 +57,13 @@ def left_out(model: Model) -> list[Text]:
 
 def calendar(one: Projection) -> str:
     """Return days on the calendar, what their range mostly comes from, and whose rates of failure are counted."""
-    found = one.calendar
-    if found is None:
+    results_found = one.calendar
+    if results_found is None:
         return one.endless
-    days, cause = found.days, next(iter(found.spread), "")
+    days, cause = results_found.days, next(iter(results_found.spread), "")
     return (
         f"{days.expected:,.1f} ({days.low:,.1f} to {days.high:,.1f}{f', mostly {cause}' if cause else ''}) on the "
-        f"calendar, failures as {found.failures}"
+        f"calendar, failures as {results_found.failures}"
     )
 
 
@@ -91,34 +91,34 @@ def scenario(one: Projection) -> str:
     return " · ".join([precision(one.workload.precision), " ".join(kinds) or "no overlap"])
 
 
-def workload(given: Workload) -> str:
+def workload(value: Workload) -> str:
     """Return batch, data types and optimizer."""
-    words = [
-        f"seq_len {given.seq_len:,}",
-        f"global_batch_size {given.global_batch_size:,}",
-        precision(given.precision),
+    parts = [
+        f"seq_len {value.seq_len:,}",
+        f"global_batch_size {value.global_batch_size:,}",
+        precision(value.precision),
     ]
-    return " · ".join([*words, given.optimizer, *_trained(given.trainable)])
+    return " · ".join([*parts, value.optimizer, *_trained(value.trainable)])
 
 
-def _trained(given: Trainable) -> list[str]:
+def _trained(trainable: Trainable) -> list[str]:
     """Return what is trained where that is not all of the model."""
-    if given.lora_rank:
-        whole = f" and {', '.join(given.whole)}" if given.whole else ""
-        return [f"LoRA of rank {given.lora_rank}{whole}"]
-    return [f"{', '.join(given.frozen)} frozen"] if given.frozen else []
+    if trainable.lora_rank:
+        whole = f" and {', '.join(trainable.whole)}" if trainable.whole else ""
+        return [f"LoRA of rank {trainable.lora_rank}{whole}"]
+    return [f"{', '.join(trainable.frozen)} frozen"] if trainable.frozen else []
 
 
-def precision(given: Precision) -> str:
+def precision(value: Precision) -> str:
     """Return the compute type, with the recipe and state types that are not the usual ones."""
     usual = Precision()
     changed = [
-        f"{name} {getattr(given, name)}"
+        f"{name} {getattr(value, name)}"
         for name in ("parameters", "gradients", "master", "moments", "activations", "frozen")
-        if getattr(given, name) != getattr(usual, name)
+        if getattr(value, name) != getattr(usual, name)
     ]
-    recipe = [] if given.recipe in ("none", given.compute) else [given.recipe]
-    return " ".join([given.compute, *recipe, *changed])
+    recipe = [] if value.recipe in ("none", value.compute) else [value.recipe]
+    return " ".join([value.compute, *recipe, *changed])
 
 
 def bytes_of(value: float) -> str:

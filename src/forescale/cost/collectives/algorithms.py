@@ -97,7 +97,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
             launch, latency, beta = self.cost(kind, route, protocol)
             label = f"{self.name} {wire}" if self.by_protocol else self.name
             slices = route.slices(protocol) if kind in self.sliced else 1.0
-            held = _held(route, protocol) if kind in PIPED else None
+            kept = _held(route, protocol) if kind in PIPED else None
             guess = self._guess(kind, route, protocol, usable)
             ramp = None if self.ramp is None else self.ramp(route, protocol)
             if slices > 1.0:
@@ -107,7 +107,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
             fixed = fixed_seconds(launch=launch, passes=passes(kind), latency=latency)
             if usable is not None:
                 fixed = where_usable(seconds=fixed, usable=usable)
-            yield Line(label=label, fixed=fixed, seconds_per_byte=beta, held=held, ramp=ramp, guess=guess)
+            yield Line(label=label, fixed=fixed, seconds_per_byte=beta, held=kept, ramp=ramp, guess=guess)
 
     def _guess(
         self, kind: CollectiveKind, route: Route, protocol: int, usable: Numeric | None

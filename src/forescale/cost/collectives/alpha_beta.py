@@ -249,13 +249,13 @@ class AlphaBeta(Struct, frozen=True, kw_only=True, eq=False):
 
 
 @lru_cache(maxsize=256)
-def _of(cluster: Cluster, own: tuple[LinkCalibration, ...]) -> AlphaBeta:
+def _of(cluster: Cluster, link_calibrations: tuple[LinkCalibration, ...]) -> AlphaBeta:
     for tier in cluster.tiers:
         for name in (tier.parameters and tier.parameters.algorithms) or ():
             if name not in ALGORITHM_NAMES:
                 kind = "collective algorithm"
                 raise UnknownNameError(kind, name, ALGORITHM_NAMES)
-    return AlphaBeta(cluster=cluster, calibration=calibrate(cluster, own=own))
+    return AlphaBeta(cluster=cluster, calibration=calibrate(cluster, own=link_calibrations))
 
 
 @lru_cache(maxsize=4096)

@@ -182,31 +182,31 @@ def _customised(link: LinkCalibration, tier: Tier, cluster: Cluster) -> LinkCali
     Efficiency and launch are those of the protocol for long messages; the others keep their ratio to it, and those of
     short exchanges to long ones.
     """
-    own = tier.parameters
-    if own is None:
+    parameters = tier.parameters
+    if parameters is None:
         return link
     long = link.protocols[-1]
     wires = tuple(
         replace(
             wire,
             efficiency=wire.efficiency
-            if own.efficiency is None
-            else min(1.0, own.efficiency * wire.efficiency / long.efficiency),
+            if parameters.efficiency is None
+            else min(1.0, parameters.efficiency * wire.efficiency / long.efficiency),
             launch=wire.launch
-            if own.launch is None
-            else own.launch * (wire.launch / long.launch if long.launch else 1.0),
+            if parameters.launch is None
+            else parameters.launch * (wire.launch / long.launch if long.launch else 1.0),
         )
         for wire in link.protocols
     )
     plain = ("exchange_efficiency", "reduction_efficiency", "exchange_launch", "peer_latency", "algorithms")
     short = link.exchange_short_launch
-    if own.exchange_launch is not None and link.exchange_launch:
-        short = short * own.exchange_launch / link.exchange_launch
-    given = {name: getattr(own, name) for name in plain if getattr(own, name) is not None}
-    given |= {"tuner": None} if own.algorithms is not None else {}
+    if parameters.exchange_launch is not None and link.exchange_launch:
+        short = short * parameters.exchange_launch / link.exchange_launch
+    value = {name: getattr(parameters, name) for name in plain if getattr(parameters, name) is not None}
+    value |= {"tuner": None} if parameters.algorithms is not None else {}
     source = f"parameters of tier {tier.name} of cluster {cluster.name}, over {link.fit.source or link.name}"
     fit = replace(link.fit, kind="roofline", source=source, in_sample=None, held_out=())
-    return replace(link, protocols=wires, fit=fit, exchange_short_launch=short, **given)
+    return replace(link, protocols=wires, fit=fit, exchange_short_launch=short, **value)
 
 
 def _naming(cluster: Cluster, tier: Tier, known: tuple[LinkCalibration, ...]) -> list[LinkCalibration]:

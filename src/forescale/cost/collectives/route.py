@@ -147,11 +147,11 @@ class Route(Struct, frozen=True, kw_only=True):
 
     def _started(self, launches: Sequence[float]) -> Numeric:
         """Return the launches of the tiers whose links start up."""
-        each = {
+        item = {
             f"tier {place}, {leg.link.name}": leg.starts * launch
             for place, (leg, launch) in enumerate(zip(self.legs, launches, strict=True))
         }
-        return total(each, name="launch", unit="s")
+        return total(item, name="launch", unit="s")
 
 
 @formula(
@@ -212,8 +212,8 @@ def route(group: Group, cluster: Cluster, calibration: NetworkCalibration) -> Ro
 
 def _leads_on(cluster: Cluster, index: int) -> bool:
     """Say whether the links of a tier lead to the next too: levels of switches beyond the innermost tier."""
-    own, following = cluster.tiers[index], cluster.tiers[index + 1 : index + 2]
-    return index > 0 and own.topology == "switch" and bool(following) and following[0].topology == "switch"
+    tier, following = cluster.tiers[index], cluster.tiers[index + 1 : index + 2]
+    return index > 0 and tier.topology == "switch" and bool(following) and following[0].topology == "switch"
 
 
 def _bandwidths(
@@ -238,10 +238,10 @@ def _bandwidths(
             ring_bandwidth=ring, link_bandwidth=link, num_ranks=members, side=side, closed=closed
         )
         return ring, exchange, link
-    own, ring = tier.parameters, tier.bandwidth
-    if own is not None and own.group_links is not None:
+    parameters, ring = tier.parameters, tier.bandwidth
+    if parameters is not None and parameters.group_links is not None:
         one = tier.bandwidth / tier.nics_per_device
-        ring = group_bandwidth(bandwidth=ring, link_bandwidth=one, links=own.group_links, inner=inner)
+        ring = group_bandwidth(bandwidth=ring, link_bandwidth=one, links=parameters.group_links, inner=inner)
     return ring, tier.bandwidth, min(tier.link_bandwidth or tier.bandwidth, tier.bandwidth)
 
 

@@ -41,10 +41,10 @@ def believed_latency(*, launch: float, hop: float, steps: Numeric) -> Numeric:
 def switch_bandwidth(*, links: Numeric, num_ranks: Numeric, most: float, **speeds: Numeric) -> Numeric:
     """c·v, c = min(n, most): v is the largest of the speeds of which the links hold c + 1; 0 where none fits."""
     channels = minimum(num_ranks, most)
-    each: Numeric = 0.0
+    value: Numeric = 0.0
     for speed in speeds.values():  # ascending
-        each = each + indicator((channels + 1.0) * speed <= links * (1.0 + 1e-9)) * (speed - each)
-    return channels * each
+        value = value + indicator((channels + 1.0) * speed <= links * (1.0 + 1e-9)) * (speed - value)
+    return channels * value
 
 
 @formula(unit="s", source=f"{_TUNING}, ncclTopoGetAlgoTime")

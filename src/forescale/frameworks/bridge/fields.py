@@ -67,14 +67,14 @@ class ContainerSettings:
 
     def part(self, section: str) -> Call | None:
         """Return a section of the container; None where it is left out."""
-        found = self.container.fields.get(section, self.container.defaults.get(section))
-        if section == PRECISION and isinstance(found, str):
-            found = self.hooks.precision(found, self.place(section))
-        if isinstance(found, Opaque):
+        precision = self.container.fields.get(section, self.container.defaults.get(section))
+        if section == PRECISION and isinstance(precision, str):
+            precision = self.hooks.precision(precision, self.place(section))
+        if isinstance(precision, Opaque):
             raise ReaderError(
-                found.place, f"{section} is {found.text}, which only running the recipe would show"
+                precision.place, f"{section} is {precision.text}, which only running the recipe would show"
             )
-        return found if isinstance(found, Call) else None
+        return precision if isinstance(precision, Call) else None
 
     def place(self, section: str) -> str:
         """Return where a section was set."""
@@ -85,8 +85,8 @@ class ContainerSettings:
         part = self.part(section)
         if part is None:
             return
-        said = {name for name in part.defaults if self.counts(section, name)}
-        usual = {name: part.defaults[name] for name in said if known(part.defaults[name])}
+        names = {name for name in part.defaults if self.counts(section, name)}
+        usual = {name: part.defaults[name] for name in names if known(part.defaults[name])}
         usual = {name: value for name, value in usual.items() if f"{section}.{name}" not in LENGTHS}
         for name, value in {**usual, **part.fields}.items():
             if name in part.defaults and self.key(section, name) is None and name not in NOTED:
@@ -106,9 +106,9 @@ class ContainerSettings:
     def key(self, section: str, name: str) -> str | None:
         """Return Megatron's key that a field sets; None where it sets none."""
         field = f"{section}.{name}"
-        found: str | None = self.named.get(field) or self.opposite.get(field)
-        if found is not None:
-            return found
+        text: str | None = self.named.get(field) or self.opposite.get(field)
+        if text is not None:
+            return text
         return name if section not in WRITTEN and name in known_keys() and name not in IGNORED else None
 
     def field(self, section: str, name: str, value: object, place: str) -> None:
@@ -138,8 +138,8 @@ class ContainerSettings:
         """Return a value as Megatron's settings have it."""
         match value:
             case Opaque(text=text):
-                if (found := _ENUM.fullmatch(text)) is not None:
-                    last = found[1] or found[2]
+                if (fullmatch := _ENUM.fullmatch(text)) is not None:
+                    last = fullmatch[1] or fullmatch[2]
                     return TYPES.get(last, last)
                 raise ReaderError(where, f"{text} is no plain value")
             case Call() | list() | tuple() | str() | int() | float() | None:
@@ -149,7 +149,7 @@ class ContainerSettings:
         if isinstance(value, Call):
             raise ReaderError(where, f"{value.name[:60]} is no plain value")
         if isinstance(value, list | tuple):
-            return type(value)(self.plain(each, where) for each in value)
+            return type(value)(self.plain(item, where) for item in value)
         return value
 
     def settings(self, *, strict: bool, told: bool = False) -> tuple[Settings, list[str]]:
@@ -178,9 +178,9 @@ class ContainerSettings:
             if field in self.lengths and LENGTHS[2] in self.lengths:
                 (there, _), (here, place) = self.lengths[field], self.lengths[LENGTHS[2]]
                 if there != here:
-                    said = f"{LENGTHS[2]} {here} and {field} {there} must be the same"
+                    text = f"{LENGTHS[2]} {here} and {field} {there} must be the same"
                     raise ReaderError(
-                        place, f"{said}: Megatron-Bridge refuses to start; say which with --seq-len"
+                        place, f"{text}: Megatron-Bridge refuses to start; say which with --seq-len"
                     )
 
     def _check_names(self) -> None:
@@ -209,13 +209,13 @@ class ContainerSettings:
         part = self.part(OVERLAP)
         if part is None or not part.known:
             return
-        said = {name for name, value in {**part.defaults, **part.fields}.items() if value is not None}
+        names = {name for name, value in {**part.defaults, **part.fields}.items() if value is not None}
         if self.values.get("use_distributed_optimizer"):
             for key in ("overlap_grad_reduce", "overlap_param_gather"):
-                if key not in said:
+                if key not in names:
                     self.values[key] = True
         for key in ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "overlap_p2p_comm"):
-            if key not in said:
+            if key not in names:
                 self.values.pop(key, None)
         if not self.values.get("sequence_parallel") and self.values.get("tp_comm_overlap"):
             self.values["tp_comm_overlap"] = False
@@ -249,16 +249,16 @@ class ContainerSettings:
             values["hybrid_layer_pattern"] = pattern + f"/{ahead}" * min(count, int(LAYERS.le))
         environment = self.container.fields.get("env_vars")
         if isinstance(environment, Mapping) and (
-            said := next((environment[name] for name in ALLOCATOR if environment.get(name)), None)
+            message := next((environment[name] for name in ALLOCATOR if environment.get(name)), None)
         ):
-            values[ALLOCATOR[0]] = str(said)
+            values[ALLOCATOR[0]] = str(message)
 
     def _said(self, name: str) -> tuple[int, ...]:
         """Return the whole numbers of a field of the model that Megatron-LM has no key for."""
         part = self.part("model")
-        found = None if part is None else part.fields.get(name, part.defaults.get(name))
-        whole = isinstance(found, list | tuple) and all(type(each) is int for each in found)
-        return tuple(found) if whole and found is not None else ()
+        result = None if part is None else part.fields.get(name, part.defaults.get(name))
+        whole = isinstance(result, list | tuple) and all(type(item) is int for item in result)
+        return tuple(result) if whole and result is not None else ()
 
     def _refuse(self, key: str, problem: str) -> NoReturn:
         field = self.spelling[key]
@@ -269,11 +269,11 @@ class ContainerSettings:
 
 def layout_of(stages: list[Any] | tuple[Any, ...], refuse: Any) -> str:  # noqa: ANN401
     """Return a list of stages as the text that --pipeline-model-parallel-layout takes."""
-    found = []
+    result = []
     for stage in stages:
         names = stage if isinstance(stage, list | tuple) else [stage]
         wrong = next((name for name in names if not isinstance(name, str) or name not in LETTERS), None)
         if wrong is not None:
             refuse(f"a stage has {shown(wrong)}; {', '.join(LETTERS)} can be expressed")
-        found.append("".join(LETTERS[name] for name in names))
-    return "|".join(found)
+        result.append("".join(LETTERS[name] for name in names))
+    return "|".join(result)

@@ -29,16 +29,16 @@ INERT: Final[list[str]] = FACTS["positions"]
 """Keys of a model's description that change none of its sizes."""
 
 
-def named_model(said: ContainerSettings, settings: Settings) -> Model | None:
+def named_model(container_settings: ContainerSettings, settings: Settings) -> Model | None:
     """Return the model that AutoBridge builds by its name; None where fields describe it, alone or as changed."""
-    part = said.part("model")
+    part = container_settings.part("model")
     if part is not None:
         _check_kind(part)
         if part.kinds and part.name not in PLAIN:
             settings.note(f"the model is a {part.name}; it is read by its fields, as a plain transformer")
-    _check_base(said, settings)
+    _check_base(container_settings, settings)
     if part is None or part.name != BUILT:
-        _lay_vocabulary(said, settings, None)
+        _lay_vocabulary(container_settings, settings, None)
         return None
     name = part.args[0] if part.args else None
     if not isinstance(name, str):
@@ -47,7 +47,7 @@ def named_model(said: ContainerSettings, settings: Settings) -> Model | None:
             part.place, f"the model is built by the name {text}, which only running the recipe would show"
         )
     try:
-        model = said.hooks.model(part.args)
+        model = container_settings.hooks.model(part.args)
     except ForescaleError as error:
         raise ReaderError(
             part.place, f"the model {name} is not in the catalogue ({error}); set its sizes in cfg.model"
@@ -55,22 +55,24 @@ def named_model(said: ContainerSettings, settings: Settings) -> Model | None:
     if model is None:
         return None
     refuse_inexpressible(settings)
-    _lay_vocabulary(said, settings, model)
-    return _changed(said, settings, model)
+    _lay_vocabulary(container_settings, settings, model)
+    return _changed(container_settings, settings, model)
 
 
-def _check_base(said: ContainerSettings, settings: Settings) -> None:
+def _check_base(container_settings: ContainerSettings, settings: Settings) -> None:
     """Refuse a recipe over one that is not read, where it does not describe the model itself."""
-    part, base = said.part("model"), said.container
-    given = part is not None and (part.known or "hidden_size" in settings)
-    missing = said.hooks.world.absent.get(base.place) if said.hooks.world else None
-    if part is not None and not given and "(" in part.name:
+    part, base = container_settings.part("model"), container_settings.container
+    known = part is not None and (part.known or "hidden_size" in settings)
+    missing = (
+        container_settings.hooks.world.absent.get(base.place) if container_settings.hooks.world else None
+    )
+    if part is not None and not known and "(" in part.name:
         problem = (
             f"the model is what {part.name[:60]} returns, which only running the recipe would show; set its sizes in "
             "cfg.model"
         )
         raise ReaderError(part.place, problem)
-    if not given and missing and not base.known:
+    if not known and missing and not base.known:
         problem = (
             f"the model is that of {missing}, which does not lie beside the recipe; name the checkout of "
             "Megatron-Bridge with --presets DIR, or set cfg.model"
@@ -94,33 +96,37 @@ def _check_kind(part: Call) -> None:
         raise ReaderError(part.place, problem)
 
 
-def _lay_vocabulary(said: ContainerSettings, settings: Settings, model: Model | None) -> None:
+def _lay_vocabulary(container_settings: ContainerSettings, settings: Settings, model: Model | None) -> None:
     """Lay the tokenizer's vocabulary where it goes over the model's (training/setup.py)."""
-    part = said.part("tokenizer")
+    part = container_settings.part("tokenizer")
     if part is None:
         return
-    told = {**part.defaults, **part.fields}
+    defaults = {**part.defaults, **part.fields}
     for key in ("tokenizer_model", "tokenizer_type"):
-        if isinstance(named := told.get(key), str) and model is None:
+        if isinstance(named := defaults.get(key), str) and model is None:
             settings.lay(key, named)
-    size, forced = told.get("vocab_size"), told.get("use_tokenizer_vocab_size") is True
-    own = settings.get("vocab_size") or (model.vocab_size if model else None)
-    if isinstance(size, int) and (own is None or (forced and own != size)):
-        instead = "" if own is None else f", not the model's {own:,}: tokenizer.use_tokenizer_vocab_size"
+    size, forced = defaults.get("vocab_size"), defaults.get("use_tokenizer_vocab_size") is True
+    vocab_size = settings.get("vocab_size") or (model.vocab_size if model else None)
+    if isinstance(size, int) and (vocab_size is None or (forced and vocab_size != size)):
+        instead = (
+            ""
+            if vocab_size is None
+            else f", not the model's {vocab_size:,}: tokenizer.use_tokenizer_vocab_size"
+        )
         where = part.places.get("vocab_size", part.place)
         settings.note(f"the vocabulary is the tokenizer's, {size:,} ({where}){instead}")
         settings.lay("vocab_size", size)
 
 
-def _changed(said: ContainerSettings, settings: Settings, model: Model) -> Model | None:
+def _changed(container_settings: ContainerSettings, settings: Settings, model: Model) -> Model | None:
     """Return a model as the recipe changes it; None where the settings describe it as well."""
-    part = said.part("model")
+    part = container_settings.part("model")
     base, named = sizes_of(model), model
-    keys = {said.key("model", name): (name, value) for name, value in base.items()}
+    keys = {container_settings.key("model", name): (name, value) for name, value in base.items()}
     changed: dict[str, tuple[str, Any]] = {}
     for key, (name, value) in keys.items():
         now = settings.get(key) if key else value
-        if key and key not in INERT and now != _settled(said, name, value):
+        if key and key not in INERT and now != _settled(container_settings, name, value):
             changed[key] = (name, now)
     if "vocab_size" in changed:
         changed.pop("vocab_size")
@@ -159,9 +165,9 @@ def _turned(model: Model, settings: Settings, keys: Sequence[str]) -> Model:
     return replace(model, norm_eps=eps, layers=tuple(kinds[layer] for layer in model.layers))
 
 
-def _settled(said: ContainerSettings, name: str, value: object) -> object:
+def _settled(container_settings: ContainerSettings, name: str, value: object) -> object:
     """Return a field's value as settings have it."""
-    return not value if f"model.{name}" in said.opposite else value
+    return not value if f"model.{name}" in container_settings.opposite else value
 
 
 def _describes(model: Model) -> bool:

@@ -31,12 +31,12 @@ UNCOUNTED: Final[list[str]] = FACTS["uncounted"]
 KNOWN = ("dim", "target_modules", "dropout", "share_expert_adapters")
 
 
-def read_peft(said: ContainerSettings) -> dict[str, Any] | None:
+def read_peft(container_settings: ContainerSettings) -> dict[str, Any] | None:
     """Return the adapters that a recipe asks for, in the words of a plan; None where it trains all weights."""
-    part = said.part("peft")
+    part = container_settings.part("peft")
     if part is None or part.idle:
         return None
-    place = said.place("peft")
+    place = container_settings.place("peft")
 
     def refuse(problem: str) -> NoReturn:
         raise ReaderError(place, problem)
@@ -46,12 +46,12 @@ def read_peft(said: ContainerSettings) -> dict[str, Any] | None:
     for name in part.fields:
         if name not in KNOWN and name not in UNCOUNTED:
             raise UnknownKeyError(name, f"{part.places.get(name, place)}, cfg.peft", (*KNOWN, *UNCOUNTED))
-    given = {
-        name: said.plain(value, f"{part.places.get(name, place)}, {name}")
+    values = {
+        name: container_settings.plain(value, f"{part.places.get(name, place)}, {name}")
         for name, value in part.fields.items()
         if name in KNOWN
     }
-    settings = Settings(given, place, {name: f"cfg.peft.{name}" for name in given})
+    settings = Settings(values, place, {name: f"cfg.peft.{name}" for name in values})
     return lora_words(
         settings.size("dim", RANK),
         targets_of(settings.words("target_modules") or USUAL[part.name], refuse),
@@ -65,10 +65,10 @@ def peft_lines(trainable: Trainable) -> tuple[str, str]:
     if not trainable.lora_rank:
         return "", ""
     fused = set(trainable.lora_targets) & set(FUSED)
-    split = set(trainable.lora_targets) & {each for parts in FUSED.values() for each in parts}
+    split = set(trainable.lora_targets) & {part for parts in FUSED.values() for part in parts}
     kind = "CanonicalLoRA" if split and not fused else "LoRA"
     names = {ours: name for name, (ours, *_) in PLACES.items() if name in (*USUAL[kind], *RECURRENT)}
-    targets = [names[each] for each in trainable.lora_targets if each in names]
+    targets = [names[lora_target] for lora_target in trainable.lora_targets if lora_target in names]
     fields = [f"target_modules={targets!r}", f"dim={trainable.lora_rank}"]
     if trainable.lora_dropout:
         fields.append("dropout=0.1")
@@ -106,9 +106,9 @@ class BridgeReader:
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the recipe at `path` sets."""
         container, hooks = run(path, options)
-        said = ContainerSettings(container, hooks, path)
-        settings, unknown = said.settings(strict=options.strict, told="seq_len" in options.over)
-        model = named_model(said, settings)
+        container_settings = ContainerSettings(container, hooks, path)
+        settings, unknown = container_settings.settings(strict=options.strict, told="seq_len" in options.over)
+        model = named_model(container_settings, settings)
         for note in unread_of(hooks):
             settings.note(note)
         if hooks.num_devices and options.num_devices is None and options.layout:
@@ -124,19 +124,19 @@ class BridgeReader:
             framework="megatron-bridge",
             based=True,
         )
-        adapters, workload = read_peft(said), reading.workload
+        adapters, workload = read_peft(container_settings), reading.workload
         if workload is None:
             return reading
         if adapters is None:
-            frozen = _frozen(said) if model is not None and model.vision is not None else ()
+            frozen = _frozen(container_settings) if model is not None and model.vision is not None else ()
             return replace(reading, workload=replace(workload, trainable=Trainable(frozen=frozen)))
         trained = replace(workload, trainable=Trainable(**adapters))
         return replace(reading, workload=trained, used=(*reading.used, "peft"))
 
 
-def _frozen(said: ContainerSettings) -> tuple[FrozenPart, ...]:
+def _frozen(container_settings: ContainerSettings) -> tuple[FrozenPart, ...]:
     """Return the parts that a recipe of a model with a tower does not train."""
-    part = said.part("model")
+    part = container_settings.part("model")
     set_so = {} if part is None else part.fields
-    wanted = {each for field, parts in FROZEN.items() if set_so.get(field) is True for each in parts}
-    return tuple(each for each in FROZEN_PARTS if each in wanted)
+    requested = {part for field, parts in FROZEN.items() if set_so.get(field) is True for part in parts}
+    return tuple(item for item in FROZEN_PARTS if item in requested)

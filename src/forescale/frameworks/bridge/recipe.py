@@ -58,17 +58,17 @@ class Bridge:
         """Return a model built by its name, a precision by its name, or what a machine without accelerators says."""
         name, args, place = call.name, call.args, call.place
         last = name.rpartition(".")[2]
-        given = args or list(call.fields.values())[:1]
+        value = args or list(call.fields.values())[:1]
         if last in ("from_hf_pretrained", "from_hf_config") and f"{BUILT}." in name:
-            return Call(BUILT, place, _named(given))
+            return Call(BUILT, place, _named(value))
         if last == "from_pretrained" and f"{READ}." in name:
-            found = Call(READ, place, given)
-            found.fields["text_config"] = Call(READ, place, [*given, "text"])
-            return found
+            result = Call(READ, place, value)
+            result.fields["text_config"] = Call(READ, place, [*value, "text"])
+            return result
         if last == "from_pretrained" and f"{TOKENIZER}." in name:
-            return Call(TOKENIZER, place, given)
-        if name == "len" and given and isinstance(given[0], Call) and given[0].name == TOKENIZER:
-            size = self._vocabulary_of(str(given[0].args[0])) if given[0].args else None
+            return Call(TOKENIZER, place, value)
+        if name == "len" and value and isinstance(value[0], Call) and value[0].name == TOKENIZER:
+            size = self._vocabulary_of(str(value[0].args[0])) if value[0].args else None
             return MISSING if size is None else size
         if isinstance(owner, Call) and owner.name == BUILT:
             text = ["text"] * (last == "to_text_provider")
@@ -85,18 +85,18 @@ class Bridge:
         is_model = owner.name == BUILT or owner.name.endswith(MODELS)
         return USUAL.get(name, MISSING) if is_model else MISSING
 
-    def precision(self, given: object, place: str) -> object:
+    def precision(self, value: object, place: str) -> object:
         """Return the fields of a precision that is given by its name, as the checkout has them if there is one."""
-        name = given.replace("-", "_") if isinstance(given, str) else ""
+        name = value.replace("-", "_") if isinstance(value, str) else ""
         if not name:
-            return given
+            return value
         there = self._mixed()
         if there is not None and name in there.functions:
             call = ast.parse(f"{name}()", mode="eval").body
             assert isinstance(call, ast.Call)
             return Frame(there, {}).value(call)
         if name not in PRECISIONS:
-            problem = f"mixed_precision {given!r} is not one of {', '.join(PRECISIONS)}"
+            problem = f"mixed_precision {value!r} is not one of {', '.join(PRECISIONS)}"
             raise ReaderError(place, problem)
         return Call("MixedPrecisionConfig", place, fields=dict(PRECISIONS[name]))
 
@@ -107,8 +107,8 @@ class Bridge:
     def model(self, args: list[Any]) -> Model | None:
         """Return the catalogue's model of a name on Hugging Face; None where no catalogue is asked."""
         named = args[0] if args else None
-        found = self._model_of(named) if isinstance(named, str) and self._model_of is not None else None
-        return replace(found, vision=None) if found is not None and "text" in args[1:] else found
+        model = self._model_of(named) if isinstance(named, str) and self._model_of is not None else None
+        return replace(model, vision=None) if model is not None and "text" in args[1:] else model
 
     def _sizes(self, args: list[Any]) -> dict[str, Any]:
         """Return the fields of a model that is built by its name."""
@@ -119,11 +119,11 @@ class Bridge:
         return {} if model is None else sizes_of(model) | FACTS["built"]
 
 
-def _named(given: list[Any]) -> list[Any]:
+def _named(values: list[Any]) -> list[Any]:
     """Return the name that a model is built by: that of a configuration on Hugging Face that nothing changes."""
-    config = given[0] if given else None
+    config = values[0] if values else None
     if not isinstance(config, Call) or config.name != READ:
-        return given
+        return values
     changed = next((name for name in config.fields if name not in ("architectures", "text_config")), None)
     return (
         config.args
@@ -135,13 +135,13 @@ def _named(given: list[Any]) -> list[Any]:
 def sizes_of(model: Model) -> dict[str, Any]:
     """Return a model as the fields of a provider."""
     fields, opposite = FACTS["keys"], FACTS["inverted"]
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in model_settings(model, seq_len=model.max_seq_len or 1).items():
         if key in opposite:
-            found[opposite[key].partition(".")[2]] = not value
+            values[opposite[key].partition(".")[2]] = not value
         elif value is not None:
-            found[fields.get(key, key).partition(".")[2] or key] = value
-    return found
+            values[fields.get(key, key).partition(".")[2] or key] = value
+    return values
 
 
 def run(path: Path, options: Options) -> tuple[Call, Bridge]:
@@ -173,7 +173,7 @@ def run(path: Path, options: Options) -> tuple[Call, Bridge]:
     return _container(frame, path), hooks
 
 
-def _wanted(module: Module, wanted: str | None) -> str | None:
+def _wanted(module: Module, text: str | None) -> str | None:
     """Return the recipe that is meant; None where lines outside functions make it."""
     functions = module.functions.items()
     made = [name for name, node in functions if _makes(node) and not _needs(node)]
@@ -181,30 +181,30 @@ def _wanted(module: Module, wanted: str | None) -> str | None:
     names = names or [name for name, node in functions if _fills(node)]
     if not names:
         names = [name for name in module.imports if name.endswith(ENDING) and not name.startswith("_")]
-    if wanted is not None and wanted not in names:
-        raise UnknownNameError(f"recipe of {module.path}", wanted, names)
-    if wanted is None and len(names) > 1:
+    if text is not None and text not in names:
+        raise UnknownNameError(f"recipe of {module.path}", text, names)
+    if text is None and len(names) > 1:
         line = getattr(module.functions.get(names[0]), "lineno", 1)
         problem = f"it holds {len(names)} recipes; say which with --var config=NAME: {', '.join(names)}"
         raise ReaderError(f"{module.path}, line {line}", problem)
-    return wanted or (names[0] if names else None)
+    return text or (names[0] if names else None)
 
 
 def _makes(node: ast.FunctionDef) -> bool:
     """Whether a function makes a recipe: it is called one, says so, or sets fields of a container."""
-    said = node.returns is not None and CONTAINER in ast.unparse(node.returns)
-    return said or node.name.endswith(ENDING) or _fills(node)
+    message = node.returns is not None and CONTAINER in ast.unparse(node.returns)
+    return message or node.name.endswith(ENDING) or _fills(node)
 
 
 def _fills(node: ast.FunctionDef) -> bool:
     """Whether a function sets fields of a container."""
-    return any(isinstance(each, ast.Attribute) and _is_field(each) for each in ast.walk(node))
+    return any(isinstance(item, ast.Attribute) and _is_field(item) for item in ast.walk(node))
 
 
 def _needs(node: ast.FunctionDef) -> int:
     """Return how many arguments a function cannot do without."""
-    given = node.args
-    return len(given.posonlyargs) + len(given.args) - len(given.defaults) + given.kw_defaults.count(None)
+    args = node.args
+    return len(args.posonlyargs) + len(args.args) - len(args.defaults) + args.kw_defaults.count(None)
 
 
 def _is_field(node: ast.Attribute) -> bool:
@@ -221,15 +221,17 @@ def _framed(module: Module, name: str | None) -> Frame:
         call = ast.parse(f"{name}()", mode="eval").body
         frame.result = frame.value(call)
     else:
-        given = [*node.args.posonlyargs, *node.args.args]
-        frame.scope |= {each.arg: Call(each.arg, module.place(node), known=False) for each in given}
-        late = [*zip(given[len(given) - len(node.args.defaults) :], node.args.defaults, strict=True)]
+        posonlyargs = [*node.args.posonlyargs, *node.args.args]
+        frame.scope |= {item.arg: Call(item.arg, module.place(node), known=False) for item in posonlyargs}
+        late = [
+            *zip(posonlyargs[len(posonlyargs) - len(node.args.defaults) :], node.args.defaults, strict=True)
+        ]
         late += [
-            (each, value)
-            for each, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            (kwonlyarg, value)
+            for kwonlyarg, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
             if value
         ]
-        frame.scope |= {each.arg: frame.value(value) for each, value in late}
+        frame.scope |= {item.arg: frame.value(value) for item, value in late}
         for rest, empty in ((node.args.kwarg, {}), (node.args.vararg, ())):
             frame.scope |= {rest.arg: empty} if rest is not None else {}
         frame.body(node.body)
@@ -238,11 +240,11 @@ def _framed(module: Module, name: str | None) -> Frame:
 
 def _container(frame: Frame, path: Path) -> Call:
     """Return the container that a recipe returns, or the one that it fills."""
-    found = frame.result
-    if isinstance(found, Call):
-        return found
-    if isinstance(found, Opaque):
-        raise ReaderError(found.place, f"the recipe is {found.text}, which only running it would show")
+    result = frame.result
+    if isinstance(result, Call):
+        return result
+    if isinstance(result, Opaque):
+        raise ReaderError(result.place, f"the recipe is {result.text}, which only running it would show")
     every = [*_containers(frame)]
     if not every:
         raise ReaderError(path, "it sets no field of a ConfigContainer (cfg.model.num_layers = 32)")

@@ -53,8 +53,8 @@ class BridgeWriter:
         plain = "torch.nn.functional.silu" if settings.get("swiglu") else "torch.nn.functional.gelu"
         lines = f"    cfg.model.activation_func = {'quick_gelu' if quick else plain}\n"
         lines += _body(question, settings) + adapters
-        words = {"imported": imported, "module": module, "provider": provider, "lines": lines}
-        return _files(question, filled("bridge", "recipe.txt", **words))
+        overrides = {"imported": imported, "module": module, "provider": provider, "lines": lines}
+        return _files(question, filled("bridge", "recipe.txt", **overrides))
 
 
 def _with_tower(question: Question) -> Files:
@@ -104,16 +104,16 @@ def _body(question: Question, settings: dict[str, object]) -> str:
 
 def _known(settings: dict[str, object]) -> dict[str, object]:
     """Return settings as the container has them: types of gradients by what is in fp32."""
-    found = dict(settings)
-    if found.get("bf16"):
-        found["accumulate_allreduce_grads_in_fp32"] = not found.pop("grad_reduce_in_bf16", False)
+    result = dict(settings)
+    if result.get("bf16"):
+        result["accumulate_allreduce_grads_in_fp32"] = not result.pop("grad_reduce_in_bf16", False)
     for key in LISTS:
-        if isinstance(text := found.get(key), str):
+        if isinstance(text := result.get(key), str):
             pairs = (run.strip("[]").split("]*") for run in text.split("+"))
-            found[key] = [int(flag) for flag, count in pairs for _ in range(int(count))]
-    if isinstance(window := found.get("window_size"), str):
-        found["window_size"] = tuple(int(side) for side in window.split(","))
-    return found
+            result[key] = [int(flag) for flag, count in pairs for _ in range(int(count))]
+    if isinstance(window := result.get("window_size"), str):
+        result["window_size"] = tuple(int(side) for side in window.split(","))
+    return result
 
 
 def _lines(settings: dict[str, object]) -> list[str]:

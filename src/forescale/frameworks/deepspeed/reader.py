@@ -57,8 +57,8 @@ class DeepSpeedReader:
 
     def recognises(self, text: str) -> bool:
         """Whether `text` is JSON with a key that only DeepSpeed has."""
-        own = ("zero_optimization", *_BATCH[:2])
-        return text.lstrip().startswith("{") and any(f'"{key}"' in text for key in own)
+        local = ("zero_optimization", *_BATCH[:2])
+        return text.lstrip().startswith("{") and any(f'"{key}"' in text for key in local)
 
     def read(self, path: Path, options: Options) -> ParsedFile:
         """Return what the configuration at `path` says of layout and batch."""
@@ -71,13 +71,13 @@ def read_config(
     """Return what a configuration says; `outer` are the settings of a trainer that fills in what is "auto"."""
     with located(path):
         config, unknown = _settings(content, path, outer or {}, strict=options.strict)
-        strategy = _strategy(config, options.num_devices)
+        layout = _strategy(config, options.num_devices)
         return ParsedFile(
             format=DeepSpeedReader.name,
             framework="megatron-deepspeed" if "pipeline.stages" in config else "deepspeed-zero",
-            strategy=strategy,
-            told=_told(config, strategy),
-            workload_values=_workload(config, strategy),
+            strategy=layout,
+            told=_told(config, layout),
+            workload_values=_workload(config, layout),
             num_devices=options.num_devices,
             **config.accounted(unknown),
         )
@@ -99,16 +99,16 @@ def _settings(
         if wrong and strict:
             raise UnknownKeyError(wrong[0], f"{path}, {section}", keys)
         unknown = (*unknown, *(f"{section}.{key}" for key in wrong))
-    given = dict(flat({key: value for key, value in content.items() if key in tops}))
-    auto = [key for key, value in given.items() if value == "auto"]
-    settings = Settings(given | {key: outer.get(key) for key in auto}, str(path))
+    values = dict(flat({key: value for key, value in content.items() if key in tops}))
+    auto = [key for key, value in values.items() if value == "auto"]
+    settings = Settings(values | {key: outer.get(key) for key in auto}, str(path))
     open_ended = [key for key in auto if key in read and key not in outer]
     _assume_types(settings, open_ended)
     for key in open_ended:
         if not any(key == f"{kind}.enabled" for kind in HALF):
             settings.note(f"{key} is auto: not given")
     for key, what in lost.items():
-        if any(name == key or name.startswith(f"{key}.") for name, value in given.items() if value):
+        if any(name == key or name.startswith(f"{key}.") for name, value in values.items() if value):
             settings.note(f"not expressed: {key} ({what})")
     return settings, unknown
 
@@ -152,8 +152,8 @@ def _data_parallel(config: Settings, num_devices: int | None, inner: int) -> int
     whole, micro, steps = _batch(config)
     if num_devices is not None:
         if num_devices % inner:
-            said = " x ".join(f"{key} {config.size(key)}" for key in MODEL_RANKS if key in config)
-            config.refuse(f"{said} ranks of a model do not divide {counted(num_devices, 'device')}")
+            message = " x ".join(f"{key} {config.size(key)}" for key in MODEL_RANKS if key in config)
+            config.refuse(f"{message} ranks of a model do not divide {counted(num_devices, 'device')}")
         dp = num_devices // inner
         if whole and micro and steps and whole != micro * steps * dp:
             config.refuse(
@@ -196,10 +196,10 @@ def _bucket(config: Settings) -> float:
     return size
 
 
-def _told(config: Settings, strategy: Layout) -> dict[str, Any]:
+def _told(config: Settings, layout: Layout) -> dict[str, Any]:
     """Return what the configuration says."""
-    said = ["bucket_elements"] if config.get(BUCKET) is not None else []
-    return words_of(strategy, left=LEFT, overlap=("grad_reduce",), kernels=said)
+    names = ["bucket_elements"] if config.get(BUCKET) is not None else []
+    return words_of(layout, left=LEFT, overlap=("grad_reduce",), kernels=names)
 
 
 OFFLOADED = {"optimizer": "cpu_offload", "param": "cpu_offload_params"}
@@ -268,12 +268,12 @@ def _types(config: Settings) -> dict[str, str]:
     return {"compute": compute, "parameters": compute, "gradients": gradients, "activations": compute}
 
 
-def _workload(config: Settings, strategy: Layout) -> dict[str, Any]:
+def _workload(config: Settings, layout: Layout) -> dict[str, Any]:
     """Return what the file says of the workload; the sequence's length is not in it."""
     whole, micro, steps = _batch(config)
     values: dict[str, Any] = {"precision": _types(config)}
     if whole is None and micro and steps:
-        whole = micro * steps * strategy.dp
+        whole = micro * steps * layout.dp
     if whole is not None:
         values["global_batch_size"] = whole
     named = config.get("optimizer.type")

@@ -50,20 +50,20 @@ class AccelerateReader:
         """Return what the configuration at `path` says of layout and devices."""
         settings, unknown = _accelerate(path, options)
         _check_kind(settings)
-        given, machines = settings.count("num_processes"), settings.size("num_machines", 1)
-        if given and given % machines:
-            whole, each = map(settings.spell, ("num_processes", "num_machines"))
-            settings.refuse(f"{whole} {given} is no multiple of {each} {machines}")
+        count, machines = settings.count("num_processes"), settings.size("num_machines", 1)
+        if count and count % machines:
+            whole, item = map(settings.spell, ("num_processes", "num_machines"))
+            settings.refuse(f"{whole} {count} is no multiple of {item} {machines}")
         if settings.flag("use_cpu"):
             settings.note(
                 f"not expressed: {settings.spell('use_cpu')} (training on CPUs, not on the cluster's devices)"
             )
-        devices = options.num_devices or given
-        if given and options.num_devices is None:
-            settings.note_devices(given, "num_processes")
-        if options.num_devices is not None and given not in (None, options.num_devices):
+        devices = options.num_devices or count
+        if count and options.num_devices is None:
+            settings.note_devices(count, "num_processes")
+        if options.num_devices is not None and count not in (None, options.num_devices):
             settings.note(
-                f"{settings.spell('num_processes')} {given} gives way to {options.num_devices} devices"
+                f"{settings.spell('num_processes')} {count} gives way to {options.num_devices} devices"
             )
         if _kind(settings) == "DEEPSPEED":
             return _accelerated(settings, path, replace(options, num_devices=devices), unknown)
@@ -89,11 +89,11 @@ def _check_kind(settings: Settings) -> None:
             f"{settings.spell('distributed_type')} MEGATRON_LM: its megatron_lm_config is not read; give the layout as "
             "options (--tp, --pp), or FSDP, DEEPSPEED or MULTI_GPU here"
         )
-    for table, wanted in KINDS.items():
-        given = next((key for key in TABLES[table] if key in settings), None)
-        if kind != wanted and given is not None:
+    for table, item in KINDS.items():
+        value = next((key for key in TABLES[table] if key in settings), None)
+        if kind != item and value is not None:
             settings.note(
-                f"{table}, such as {settings.spell(given)}, counts under distributed_type {wanted} alone; it is {kind}"
+                f"{table}, such as {settings.spell(value)}, counts under distributed_type {item} alone; it is {kind}"
             )
 
 
@@ -135,7 +135,7 @@ def _mixed(settings: Settings) -> dict[str, Any]:
     if "mixed_precision" not in settings:
         return {}
     kind = settings.one_of("mixed_precision", "no", ("no", *HALF))
-    return {f"{each}.enabled": each == kind for each in HALF}
+    return {f"{item}.enabled": item == kind for item in HALF}
 
 
 def _accelerated(settings: Settings, path: Path, options: Options, unknown: tuple[str, ...]) -> ParsedFile:
@@ -158,12 +158,12 @@ def _accelerated(settings: Settings, path: Path, options: Options, unknown: tupl
         if "gradient_accumulation_steps" in settings:
             content = {**content, "gradient_accumulation_steps": settings.size("gradient_accumulation_steps")}
     inner = read_config(content, place, options, _mixed(settings))
-    own = isinstance(file, str)
+    local = isinstance(file, str)
     return replace(
         inner,
         format=AccelerateReader.name,
-        used=(*settings.used(), *(inner.used if own else ())),
-        ignored=(*settings.unread(), *(inner.ignored if own else ())),
+        used=(*settings.used(), *(inner.used if local else ())),
+        ignored=(*settings.unread(), *(inner.ignored if local else ())),
         unknown=(*unknown, *inner.unknown),
         notes=(*settings.notes, *inner.notes),
     )
@@ -173,17 +173,17 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     """Return what FSDP's part says; degrees of parallelism_config must make up the processes."""
     zero, hybrid = _stage(settings)
     degree = _degrees(settings)
-    total, given = prod(degree.values()), any(key in settings for key in TABLES["parallelism_config"])
+    total, value = prod(degree.values()), any(key in settings for key in TABLES["parallelism_config"])
     devices = devices or total
-    if given and total != devices:
+    if value and total != devices:
         settings.refuse(f"parallelism_config takes {total} processes, but there are {devices}")
     cp = degree["cp"] * degree["sp"]
     dp = devices // (degree["tp"] * cp)
-    replicas = degree["dp_replicate"] if given else settings.size("num_machines", 1) if hybrid else 1
+    replicas = degree["dp_replicate"] if value else settings.size("num_machines", 1) if hybrid else 1
     if dp % replicas:
         settings.refuse(f"{replicas} replicas do not divide {dp} data-parallel processes")
     full = settings.flag("fsdp_activation_checkpointing")
-    strategy = Layout(
+    layout = Layout(
         tp=degree["tp"],
         sp=False,
         cp=cp,
@@ -200,8 +200,8 @@ def _sharded(settings: Settings, devices: int | None, unknown: tuple[str, ...]) 
     return ParsedFile(
         format=AccelerateReader.name,
         framework="torch-fsdp",
-        strategy=strategy,
-        told=words_of(strategy, left=left),
+        strategy=layout,
+        told=words_of(layout, left=left),
         workload_values={"precision": _compute(settings)},
         num_devices=devices,
         **settings.accounted(unknown),
@@ -278,13 +278,13 @@ class TrainerReader:
             types["compute"] = "fp32"
         kind: Literal["full", "none"] = "full" if settings.flag("gradient_checkpointing") else "none"
         recompute = Recompute(granularity=kind)
-        told = {**inner.told, "recompute": {"granularity": kind}}
+        explicit = {**inner.told, "recompute": {"granularity": kind}}
         return replace(
             inner,
             format=self.name,
             model=model,
             strategy=inner.strategy and replace(inner.strategy, recompute=recompute),
-            told=told,
+            told=explicit,
             workload_values=_joined(inner.workload_values, settings),
             used=(*settings.used(), *(f"deepspeed.{key}" for key in inner.used)),
             ignored=(*settings.unread(), *(f"deepspeed.{key}" for key in inner.ignored)),
@@ -334,19 +334,19 @@ def _workload(settings: Settings, batch: int | None) -> dict[str, Any]:
     """Return the length of sequences, the tokens of all steps of a `batch`, and what is trained."""
     name = next((key for key in _LENGTHS if key in settings), None)
     length = None if name is None else settings.size(name)
-    found: dict[str, Any] = {} if length is None else {"seq_len": length}
+    values: dict[str, Any] = {} if length is None else {"seq_len": length}
     steps = settings.get("max_steps")
     if isinstance(steps, int) and steps > 0 and length and batch:  # -1 counts epochs
-        found["tokens"] = float(steps * batch * length)
+        values["tokens"] = float(steps * batch * length)
     if settings.flag("use_peft"):
-        found["trainable"] = _adapters(settings)
-    return found
+        values["trainable"] = _adapters(settings)
+    return values
 
 
 def _joined(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     types = {**values.get("precision", {}), **_frozen_type(settings)}
-    said = _workload(settings, values.get("global_batch_size"))
-    return {**values, **({"precision": types} if types else {}), **said}
+    workload = _workload(settings, values.get("global_batch_size"))
+    return {**values, **({"precision": types} if types else {}), **workload}
 
 
 def _adapters(settings: Settings) -> dict[str, Any]:
@@ -379,25 +379,25 @@ FSDP_WORDS = (
 
 def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -> ParsedFile:
     """Return what the arguments say of FSDP: how states are sharded, over all devices unless hybrid."""
-    words = set(settings.words("fsdp"))
-    for word in sorted(words - {*FSDP_WORDS, "True"}):
+    parts = set(settings.words("fsdp"))
+    for word in sorted(parts - {*FSDP_WORDS, "True"}):
         settings.refuse(f"fsdp takes {', '.join(FSDP_WORDS)}, got {word!r}")
     inner = settings.get("fsdp_config")
     if isinstance(inner, str):
         settings.note(f"fsdp_config is the file {inner}, which is not read: give its table in its place")
     table = inner if isinstance(inner, Mapping) else {}
-    zero = 2 if "shard_grad_op" in words or "hybrid_shard_zero2" in words else 0 if "no_shard" in words else 3
+    zero = 2 if "shard_grad_op" in parts or "hybrid_shard_zero2" in parts else 0 if "no_shard" in parts else 3
     devices = options.num_devices or 1
     full = settings.flag("gradient_checkpointing") or table.get("activation_checkpointing") is True
     micro, steps = settings.size(MICRO, 8), settings.size("gradient_accumulation_steps", 1)
-    strategy = Layout(
+    layout = Layout(
         sp=False,
         dp_replicate=1 if zero else devices,
         dp_shard=devices if zero else 1,
         zero=zero,
         micro_batch_size=micro,
         recompute=Recompute(granularity="full" if full else "none"),
-        offload=Offload(parameters="offload" in words),
+        offload=Offload(parameters="offload" in parts),
     )
     if settings.flag("bf16") and settings.flag("fp16"):
         settings.refuse("bf16 and fp16 cannot both be true")
@@ -407,8 +407,8 @@ def _with_fsdp(settings: Settings, options: Options, unknown: tuple[str, ...]) -
         format=TrainerReader.name,
         model=_model(settings, options),
         framework="torch-fsdp",
-        strategy=strategy,
-        told=words_of(strategy, left=left),
+        strategy=layout,
+        told=words_of(layout, left=left),
         workload_values=_joined(
             {"global_batch_size": micro * steps * devices, "precision": {"compute": compute}}, settings
         ),

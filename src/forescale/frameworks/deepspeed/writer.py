@@ -43,8 +43,8 @@ class DeepSpeedWriter:
         if question.layout.pp > 1:
             msg = "deepspeed-zero: pipeline stages need a PipelineModule of one's own, which the Trainer does not build"
             raise SpecError(msg)
-        strategy = question.layout
-        if strategy.ep > 1 < strategy.tp and (strategy.offload.optimizer or strategy.offload.parameters):
+        layout = question.layout
+        if layout.ep > 1 < layout.tp and (layout.offload.optimizer or layout.offload.parameters):
             msg = "deepspeed-zero: states on the host do not go with experts placed over tensor parallelism (AutoEP)"
             raise SpecError(msg)
         texts = {
@@ -78,29 +78,29 @@ class DeepSpeedWriter:
 
 
 def _steps(question: Question) -> int:
-    strategy = question.layout
-    return question.workload.global_batch_size // (strategy.micro_batch_size * strategy.dp)
+    layout = question.layout
+    return question.workload.global_batch_size // (layout.micro_batch_size * layout.dp)
 
 
 def _arguments(question: Question) -> dict[str, Any]:
     """Return the Trainer's arguments: batch, length, types, recompute."""
-    strategy, workload = question.layout, question.workload
-    words: dict[str, Any] = {
+    layout, workload = question.layout, question.workload
+    values: dict[str, Any] = {
         **_program(workload),
         "dataset_name": PLACEHOLDER,
         "output_dir": "checkpoints",
         "deepspeed": CONFIG,
-        "per_device_train_batch_size": strategy.micro_batch_size,
+        "per_device_train_batch_size": layout.micro_batch_size,
         "gradient_accumulation_steps": _steps(question),
-        "gradient_checkpointing": strategy.recompute.granularity == "full",
+        "gradient_checkpointing": layout.recompute.granularity == "full",
         "bf16": workload.precision.compute in ("bf16", "fp8", "mxfp8", "nvfp4"),
         "fp16": workload.precision.compute == "fp16",
         **({"tf32": False} if workload.precision.compute == "fp32" else {}),
         "learning_rate": 3e-4,
     }
     if workload.num_steps:
-        words["max_steps"] = workload.num_steps
-    return words
+        values["max_steps"] = workload.num_steps
+    return values
 
 
 def _program(workload: Workload) -> dict[str, Any]:
@@ -127,41 +127,41 @@ def _program(workload: Workload) -> dict[str, Any]:
 
 def _config(question: Question) -> dict[str, Any]:
     """Return DeepSpeed's own configuration."""
-    strategy, workload = question.layout, question.workload
+    layout, workload = question.layout, question.workload
     types = workload.precision
-    words: dict[str, Any] = {
+    values: dict[str, Any] = {
         "train_batch_size": workload.global_batch_size,
-        "train_micro_batch_size_per_gpu": strategy.micro_batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": _steps(question),
         "optimizer": {"type": OPTIMIZERS[workload.optimizer], "params": {"lr": 3e-4}},
         ZERO: _zero(question),
     }
     if types.activations in ("bf16", "fp16"):
-        words[types.activations] = {"enabled": True}
-        words["data_types"] = {"grad_accum_dtype": KEPT.get(types.gradients, "fp32")}
-    if strategy.tp > 1:
-        words["tensor_parallel"] = {"autotp_size": strategy.tp}
-    if strategy.cp > 1:
-        words["sequence_parallel_size"] = strategy.cp
-    if strategy.ep > 1 and config_of(question.model)["model_type"] in PLACED:
-        words[EXPERTS] = {"enabled": True, "autoep_size": strategy.ep}
-    if strategy.offload.modules == ("decoder_layer_input",):
-        words["activation_checkpointing"] = {"cpu_checkpointing": True}
-    return words
+        values[types.activations] = {"enabled": True}
+        values["data_types"] = {"grad_accum_dtype": KEPT.get(types.gradients, "fp32")}
+    if layout.tp > 1:
+        values["tensor_parallel"] = {"autotp_size": layout.tp}
+    if layout.cp > 1:
+        values["sequence_parallel_size"] = layout.cp
+    if layout.ep > 1 and config_of(question.model)["model_type"] in PLACED:
+        values[EXPERTS] = {"enabled": True, "autoep_size": layout.ep}
+    if layout.offload.modules == ("decoder_layer_input",):
+        values["activation_checkpointing"] = {"cpu_checkpointing": True}
+    return values
 
 
 def _zero(question: Question) -> dict[str, Any]:
     """Return the table of the stage."""
-    strategy = question.layout
-    words: dict[str, Any] = {"stage": strategy.zero, "overlap_comm": strategy.overlap.grad_reduce}
-    if strategy.zero and strategy.kernels.bucket_elements:
-        words["reduce_bucket_size"] = int(strategy.kernels.bucket_elements)
-    if strategy.zero == FULLY_SHARDED:
-        if isinstance(strategy.reshard, int):
-            words["zero_hpz_partition_size"] = strategy.reshard
-        if strategy.offload.parameters:
-            words["offload_param"] = {"device": "cpu"}
-    share = 1.0 if strategy.offload.parameters and strategy.offload.states else strategy.offload.optimizer
+    layout = question.layout
+    values: dict[str, Any] = {"stage": layout.zero, "overlap_comm": layout.overlap.grad_reduce}
+    if layout.zero and layout.kernels.bucket_elements:
+        values["reduce_bucket_size"] = int(layout.kernels.bucket_elements)
+    if layout.zero == FULLY_SHARDED:
+        if isinstance(layout.reshard, int):
+            values["zero_hpz_partition_size"] = layout.reshard
+        if layout.offload.parameters:
+            values["offload_param"] = {"device": "cpu"}
+    share = 1.0 if layout.offload.parameters and layout.offload.states else layout.offload.optimizer
     if share:
-        words["offload_optimizer"] = {"device": "cpu", "ratio": share}
-    return words
+        values["offload_optimizer"] = {"device": "cpu", "ratio": share}
+    return values

@@ -472,7 +472,7 @@ def exaone_moe(keys: Keys) -> Model:
     moe = experts(keys, shared_ffn_hidden_size=shared, score_bias=True, **limited_groups(keys))
     dense, attention = optional_dense(keys), exaone_attention(keys)
     depth = keys.count("num_nextn_predict_layers")
-    seen_by_all = next((each for each in attention if each.window is None), attention[-1])
+    seen_by_all = next((item for item in attention if item.window is None), attention[-1])
     return decoder(
         keys,
         attention,

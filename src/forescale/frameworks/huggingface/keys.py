@@ -39,13 +39,13 @@ class Keys:
         self._used.update(names)
         if not any(name in self._data for name in names):
             self._missing.update(names)
-        given = {name: self._data[name] for name in names if self._data.get(name) is not None}
-        first = next(iter(given), names[0])
-        for name, value in given.items() if names in ALIKE else ():
-            if name != first and value != given[first]:
-                said = f"{first!r} is {shown(given[first])} and {name!r} is {shown(value)}"
-                raise ReaderError(self.where, f"{said}, which mean the same; leave one of them out")
-        return given.get(first)
+        values = {name: self._data[name] for name in names if self._data.get(name) is not None}
+        first = next(iter(values), names[0])
+        for name, value in values.items() if names in ALIKE else ():
+            if name != first and value != values[first]:
+                text = f"{first!r} is {shown(values[first])} and {name!r} is {shown(value)}"
+                raise ReaderError(self.where, f"{text}, which mean the same; leave one of them out")
+        return values.get(first)
 
     def leave(self, *names: str) -> None:
         """Count keys as unread after all: what they say is not described."""
@@ -128,10 +128,10 @@ class Keys:
 
     def table(self, name: str) -> Keys | None:
         """Return the keys of what can only be a nested object, or None where it is absent."""
-        value, found = self.get(name), self.child(name)
-        if value is not None and found is None:
+        value, child = self.get(name), self.child(name)
+        if value is not None and child is None:
             raise ReaderError(self.where, f"the key {name!r} must be a table; got {shown(value)}")
-        return found
+        return child
 
     def word(self, *names: str) -> str:
         """Return a word; empty where the key is absent."""
@@ -157,8 +157,8 @@ class Keys:
         Keys with a leading underscore are a library's own (`_sliding_window_pattern` of Gemma 3).
         """
         for name in self._data:
-            own = name in self._used or name.startswith("_")
-            near = [] if own else get_close_matches(name, self._missing, 1, MISSPELT)
+            startswith = name in self._used or name.startswith("_")
+            near = [] if startswith else get_close_matches(name, self._missing, 1, MISSPELT)
             if near:
                 raise UnknownKeyError(name, self.where, near)
         for child in self._children.values():
@@ -166,9 +166,9 @@ class Keys:
 
     def unread(self, prefix: str = "") -> tuple[str, ...]:
         """Return the keys that nobody asked for, those of nested objects with a dotted prefix, sorted."""
-        own = [f"{prefix}{name}" for name in self._data if name not in self._used]
+        texts = [f"{prefix}{name}" for name in self._data if name not in self._used]
         nested = [key for name, child in self._children.items() for key in child.unread(f"{prefix}{name}.")]
-        return tuple(sorted([*own, *nested]))
+        return tuple(sorted([*texts, *nested]))
 
     def unread_parts(self) -> dict[str, Mapping[str, Any]]:
         """Return the objects under keys that nobody asked for."""
@@ -336,17 +336,17 @@ def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> R
     rope = Rope(base=base or PLAIN_ROPE.base, share=_share(keys, table))
     scaling = table.word("rope_type", "type")
     fields = ROPE_TYPES.get(scaling, {})
-    found: dict[str, Any] = {ours: table.number(theirs) for theirs, ours in fields.items()}
-    if "original_seq_len" in found:
-        found["original_seq_len"] = int(found["original_seq_len"] or keys.count(*POSITIONS))
+    values: dict[str, Any] = {ours: table.number(theirs) for theirs, ours in fields.items()}
+    if "original_seq_len" in values:
+        values["original_seq_len"] = int(values["original_seq_len"] or keys.count(*POSITIONS))
     if scaling == "yarn":
-        found |= {name: table.number(name, zero=True) for name in ("mscale", "mscale_all_dim")}
-        if not (found["mscale"] and found["mscale_all_dim"]):  # they count together only
-            found["mscale"], found["mscale_all_dim"] = _weight(table), None
-        found["rounded"] = table.flag("truncate", default=True)
-    told = {name: value for name, value in found.items() if value is not None}
+        values |= {name: table.number(name, zero=True) for name in ("mscale", "mscale_all_dim")}
+        if not (values["mscale"] and values["mscale_all_dim"]):  # they count together only
+            values["mscale"], values["mscale_all_dim"] = _weight(table), None
+        values["rounded"] = table.flag("truncate", default=True)
+    explicit = {name: value for name, value in values.items() if value is not None}
     if fields:
-        return replace(rope, scaling=scaling, **told)
+        return replace(rope, scaling=scaling, **explicit)
     if scaling not in PLAIN_TYPES:
         table.leave("rope_type", "type")
     return rope
@@ -354,18 +354,18 @@ def _rope(keys: Keys, table: Keys, *names: str, usual: float | None = None) -> R
 
 def _weight(table: Keys) -> float | None:
     """Return the weight of YaRN's factor of sines and cosines that is told outright; None where it is not."""
-    told, factor = table.number("attention_factor"), table.number("factor") or 1.0
-    return None if told is None or factor <= 1 else round((told - 1) / (0.1 * math.log(factor)), 9)
+    number, factor = table.number("attention_factor"), table.number("factor") or 1.0
+    return None if number is None or factor <= 1 else round((number - 1) / (0.1 * math.log(factor)), 9)
 
 
 def _share(keys: Keys, table: Keys) -> float:
     """Return the share of a head's dimensions that is turned, given as such or by their number."""
-    told = table.number("partial_rotary_factor") or keys.number(*SHARES)
+    number = table.number("partial_rotary_factor") or keys.number(*SHARES)
     turned, width = keys.optional_size("rotary_dim"), keys.optional_size("head_dim")
-    if told is None and turned and width:
+    if number is None and turned and width:
         return turned / width
     usual: float = CLASSES["share"].get(keys.get("model_type"), 1.0)
-    return told or usual
+    return number or usual
 
 
 def norm_eps(keys: Keys) -> float:

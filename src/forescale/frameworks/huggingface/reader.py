@@ -53,8 +53,8 @@ def load_huggingface(path: str | Path) -> ReadModel:
     ReaderError
         If the file is missing, cut short, no Hugging Face configuration, or of an unsupported architecture.
     """
-    given = Path(path)
-    return _load(given / CONFIG_FILE if is_folder(given) else given)
+    value = Path(path)
+    return _load(value / CONFIG_FILE if is_folder(value) else value)
 
 
 @says_lines
@@ -152,18 +152,18 @@ def towers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
     return {
         name: _parameters(part)
         for name, part in parts.items()
-        if any(_whole(each, *WIDTH) is not None for each in within(part))
+        if any(_whole(item, *WIDTH) is not None for item in within(part))
     }
 
 
-def left_out(found: Mapping[str, int | None], decoder: Model) -> str:
+def left_out(values: Mapping[str, int | None], decoder: Model) -> str:
     """Return in words what is not projected, with its share of the parameters."""
-    whole = count_parameters(decoder).total + sum(count or 0 for count in found.values())
+    whole = count_parameters(decoder).total + sum(count or 0 for count in values.values())
     return ", ".join(
         f"{name} (parameters unknown)"
         if count is None
         else f"{name} (about {format_count(count)} parameters, {count / whole:.1%} of the model)"
-        for name, count in found.items()
+        for name, count in values.items()
     )
 
 
@@ -194,5 +194,5 @@ def _parameters(part: Mapping[str, Any]) -> int | None:
 
 
 def _whole(part: Mapping[str, Any], *names: str) -> int | None:
-    found = (part.get(name) for name in names)
-    return next((value for value in found if isinstance(value, int) and 0 < value < 2**31), None)
+    result = (part.get(name) for name in names)
+    return next((value for value in result if isinstance(value, int) and 0 < value < 2**31), None)

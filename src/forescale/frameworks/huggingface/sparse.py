@@ -30,12 +30,12 @@ def _sparse(keys: Keys, picks: Sequence[bool]) -> Model:
     """Return latent attention with an indexer in the layers that pick; what predicts further picks for itself."""
     shared = sparse(keys)
     glm = keys.get("model_type") == "glm_moe_dsa"
-    own = Indexer(
+    indexer = Indexer(
         num_heads=keys.size("index_n_heads"),
         head_dim=keys.size("index_head_dim"),
         interleaved_rotary=glm and keys.flag("indexer_rope_interleave", default=True),
     )
-    attention = tuple(replace(shared, indexer=own) if each else shared for each in picks)
+    attention = tuple(replace(shared, indexer=indexer) if pick else shared for pick in picks)
     depth = keys.count("num_nextn_predict_layers")
     model = decoder(keys, attention, deepseek_ffn(keys, score_bias=True), tied=False, num_mtp_layers=depth)
     return replace(model, mtp_layer=predicting_layer(model.layers) if depth else None)

@@ -142,15 +142,15 @@ def llava_next(keys: Keys, outer: Keys, text: Model) -> Vision:
 
 def llava_onevision(keys: Keys, outer: Keys, text: Model) -> Vision:
     """LLaVA-OneVision: LLaVA-NeXT with SigLIP, more tiles, and a limit of what they are in tokens."""
-    said = str(outer.get("vision_aspect_ratio") or "anyres_max_9")
-    most = said.removeprefix("anyres_max_")
-    if not most.isdecimal() or most == said:
+    message = str(outer.get("vision_aspect_ratio") or "anyres_max_9")
+    most = message.removeprefix("anyres_max_")
+    if not most.isdecimal() or most == message:
         raise ReaderError(
-            outer.where, f"the key 'vision_aspect_ratio' must be anyres_max_ and a number; got {said!r}"
+            outer.where, f"the key 'vision_aspect_ratio' must be anyres_max_ and a number; got {message!r}"
         )
-    found = _tiled(llava(keys, outer, text), outer, ONEVISION)
-    assert found.tiles is not None
-    return replace(found, tiles=replace(found.tiles, most=int(most)))
+    tiled = _tiled(llava(keys, outer, text), outer, ONEVISION)
+    assert tiled.tiles is not None
+    return replace(tiled, tiles=replace(tiled.tiles, most=int(most)))
 
 
 def _tiled(vision: Vision, outer: Keys, usual: Sequence[tuple[int, int]]) -> Vision:
@@ -277,10 +277,10 @@ def internvl_chat(keys: Keys, outer: Keys, text: Model) -> Vision:
     """InternVL as its authors publish it: images are cut into tiles, and seen whole beside them."""
     outer.get("select_layer", "ps_version", "force_image_size", "pad2square")
     keys.get("use_flash_attn", "num_channels")
-    found = internvl(keys, outer, text)
+    result = internvl(keys, outer, text)
     most, least = outer.size("max_dynamic_patch", default=12), outer.size("min_dynamic_patch", default=1)
     if not outer.flag("dynamic_image_size", default=True):
-        return found
+        return result
     within(most, TILES, f"{outer.where}: the key 'max_dynamic_patch'")
     sides = range(1, most + 1)
     grids = tuple((rows, columns) for rows in sides for columns in sides if least <= rows * columns <= most)
@@ -290,7 +290,7 @@ def internvl_chat(keys: Keys, outer: Keys, text: Model) -> Vision:
             f"the key 'min_dynamic_patch' must be 'max_dynamic_patch' {most} at most; got {least}",
         )
     whole = outer.flag("use_thumbnail", default=True)
-    return replace(found, tiles=Tiles(grids=grids, fits="shape", whole="cut" if whole else "never"))
+    return replace(result, tiles=Tiles(grids=grids, fits="shape", whole="cut" if whole else "never"))
 
 
 def _side(keys: Keys, name: str, usual: int) -> int:

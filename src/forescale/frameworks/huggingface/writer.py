@@ -59,10 +59,10 @@ def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
     alike: dict[str, Any] | None = None
     nearest: tuple[float, dict[str, Any]] | None = None
     for kind in types:
-        found = _tried(model, kind)
-        if found is None:
+        tried = _tried(model, kind)
+        if tried is None:
             continue
-        config, read = found
+        config, read = tried
         if same_model(read, model):
             return config
         if alike is None and same_model(read.shape, model.shape):
@@ -81,7 +81,7 @@ def _described(model: Model, types: tuple[str, ...]) -> dict[str, Any]:
 
 def same_model(one: Model, other: Model) -> bool:
     """Return whether two models are alike but for their names and what no figure follows from."""
-    plain = (replace(each, name="", source="", left_out="", max_seq_len=0) for each in (one, other))
+    plain = (replace(item, name="", source="", left_out="", max_seq_len=0) for item in (one, other))
     return len(set(plain)) == 1
 
 
@@ -136,7 +136,7 @@ def _attention(model: Model) -> Iterator[tuple[str, Any]]:
         yield "use_qk_norm", full.qk_norm != "none" or None
         yield "attn_output_gate", full.output_gate or None
         attention = [layer.attention for layer in model.layers]
-        windows = [each.window for each in attention if isinstance(each, FullAttention)]
+        windows = [item.window for item in attention if isinstance(item, FullAttention)]
         yield "sliding_window", max(window or 0 for window in windows) or None
         if any(windows):
             kinds = ("sliding_attention" if window else "full_attention" for window in windows)
@@ -151,17 +151,19 @@ def _attention(model: Model) -> Iterator[tuple[str, Any]]:
 
 def _sparse(model: Model) -> Iterator[tuple[str, Any]]:
     layers = [
-        each for each in (layer.attention for layer in model.layers) if isinstance(each, LatentAttention)
+        attention
+        for attention in (layer.attention for layer in model.layers)
+        if isinstance(attention, LatentAttention)
     ]
-    indexers = [each.indexer for each in layers]
-    indexer = next((each for each in indexers if each is not None), None)
+    indexers = [layer.indexer for layer in layers]
+    indexer = next((indexer for indexer in indexers if indexer is not None), None)
     if indexer is not None:
         yield "index_topk", layers[0].top_k
         yield "index_n_heads", indexer.num_heads
         yield "index_head_dim", indexer.head_dim
         yield "indexer_rope_interleave", indexer.interleaved_rotary or None
         if not all(indexers):
-            yield "indexer_types", ["full" if each else "shared" for each in indexers]
+            yield "indexer_types", ["full" if indexer else "shared" for indexer in indexers]
 
 
 def _positions(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
@@ -183,12 +185,12 @@ def _scaling(rope: Rope) -> dict[str, Any]:
     """Return `rope_scaling`."""
     if rope.scaling == "none":
         return {"rope_type": "default"}
-    found = {theirs: getattr(rope, ours) for theirs, ours in ROPE_TYPES[rope.scaling].items()}
+    result = {theirs: getattr(rope, ours) for theirs, ours in ROPE_TYPES[rope.scaling].items()}
     if rope.scaling == "yarn":
         weighed = {"mscale": rope.mscale, "mscale_all_dim": rope.mscale_all_dim}
-        found |= {} if rope.mscale_all_dim == 0 else weighed
-        found |= {} if rope.rounded else {"truncate": False}
-    return {"rope_type": rope.scaling, **found}
+        result |= {} if rope.mscale_all_dim == 0 else weighed
+        result |= {} if rope.rounded else {"truncate": False}
+    return {"rope_type": rope.scaling, **result}
 
 
 def _linear(model: Model) -> Iterator[tuple[str, Any]]:
@@ -230,12 +232,12 @@ def _feed_forward(model: Model, kind: str) -> Iterator[tuple[str, Any]]:
     if not all(routed):
         yield "mlp_only_layers", [number for number, routes in enumerate(routed) if not routes]
         yield "moe_layers", [number for number, routes in enumerate(routed) if routes]
-    said = {
+    message = {
         "scoring_func": moe.score,
         "norm_topk_prob": moe.normalised,
         "routed_scaling_factor": moe.weight_scale,
     }
-    yield from ((key, value) for key, value in said.items() if key in CLASSES["router"].get(kind, {}))
+    yield from ((key, value) for key, value in message.items() if key in CLASSES["router"].get(kind, {}))
     if moe.num_groups:
         yield "n_group", moe.num_groups
         yield "topk_group", moe.top_groups

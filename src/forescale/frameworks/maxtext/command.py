@@ -62,14 +62,14 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
         file = path.parent / Path(name).name
         return file.read_text("utf-8") if is_file(file) else None
 
-    runs = [words for words in follow(text, variables, str(path), beside).commands if _trains(words)]
+    runs = [command for command in follow(text, variables, str(path), beside).commands if _trains(command)]
     if not runs:
         problem = "it starts no training of MaxText (python3 -m maxtext.trainers.pre_train.train FILE.yml …)"
         raise ReaderError(path, problem)
-    words = runs[0]
-    program = next(index for index, word in enumerate(words) if _TRAINS.search(word))
-    config = next((word for word in words[program + 1 :] if word.endswith(_FILE)), "base.yml")
-    after = [word for word in words[program + 1 :] if "=" in word and not word.startswith("-")]
+    parts = runs[0]
+    program = next(index for index, word in enumerate(parts) if _TRAINS.search(word))
+    config = next((word for word in parts[program + 1 :] if word.endswith(_FILE)), "base.yml")
+    after = [word for word in parts[program + 1 :] if "=" in word and not word.startswith("-")]
     overrides = dict(word.split("=", 1) for word in after)
     for key, value in overrides.items():
         unset = re.search(r"\$\{(\w+)\}", value)
@@ -79,5 +79,5 @@ def parse_command(text: str, variables: Mapping[str, str], path: Path) -> Comman
     return Command(config, overrides, (several,) if len(runs) > 1 else ())
 
 
-def _trains(words: Sequence[str]) -> bool:
-    return any(_TRAINS.search(word) for word in words)
+def _trains(names: Sequence[str]) -> bool:
+    return any(_TRAINS.search(word) for word in names)

@@ -100,13 +100,13 @@ class Mesh(Struct, frozen=True, kw_only=True):
     def split(self) -> tuple[str, ...]:
         """Keys of the axes that have more than one rank; of the first axis where none has."""
         networks = {"ici": self.ici, "dcn": self.dcn}
-        found = [
+        texts = [
             f"{network}_{axis}_parallelism"
             for network, axes in networks.items()
             for axis in AXES
             if axes[axis] > 1
         ]
-        return tuple(found or [f"ici_{AXES[0]}_parallelism"])
+        return tuple(texts or [f"ici_{AXES[0]}_parallelism"])
 
     @property
     def num_devices(self) -> int:
@@ -228,23 +228,23 @@ def read_strategy(settings: Settings, mesh: Mesh, model: Model) -> Layout:
     )
 
 
-def told(settings: Settings, strategy: Layout) -> dict[str, Any]:
+def told(settings: Settings, layout: Layout) -> dict[str, Any]:
     """Return what the keys say, in the words of a plan."""
-    said = {
+    message = {
         "flash_attention": "attention" in settings and settings.get("attention") not in ("autoselected", ""),
-        "reshard": strategy.pp > 1 and strategy.zero == FULLY_SHARDED,
+        "reshard": layout.pp > 1 and layout.zero == FULLY_SHARDED,
     }
-    alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
+    alone = () if layout.cp > 1 else ("cp_kind", "cp_balanced")
     tables = {
         "kernels": [
             *["cross_entropy"] * (settings.count("num_vocab_tiling", 1) > 1),
-            *["dropout"] * strategy.kernels.dropout,
+            *["dropout"] * layout.kernels.dropout,
         ],
-        "overlap": ["expert"] * strategy.overlap.expert,
+        "overlap": ["expert"] * layout.overlap.expert,
         "recompute": [name for name in Recompute.__struct_fields__ if name != "stops_early"],
-        **({} if strategy.routing.capacity_factor is None else {"routing": ["capacity_factor"]}),
+        **({} if layout.routing.capacity_factor is None else {"routing": ["capacity_factor"]}),
     }
-    return words_of(strategy, left=[*alone, *(name for name in LEFT if not said.get(name))], **tables)
+    return words_of(layout, left=[*alone, *(name for name in LEFT if not message.get(name))], **tables)
 
 
 def _check_axes(settings: Settings, mesh: Mesh) -> None:
@@ -277,15 +277,26 @@ def _repeats(settings: Settings, pp: int, num_layers: int) -> int:
     """Return the chunks of each stage, which hold as many layers each; of DeepSeek's only those with experts do."""
     if pp == 1:
         return 1
-    each, given = settings.size("num_layers_per_pipeline_stage"), settings.get("num_pipeline_repeats")
-    some = settings.get("pipeline_parallel_layers")
+    size, num_pipeline_repeats = (
+        settings.size("num_layers_per_pipeline_stage"),
+        settings.get("num_pipeline_repeats"),
+    )
+    pipeline_parallel_layers = settings.get("pipeline_parallel_layers")
     dense = settings.count("first_num_dense_layers", 0) if settings.get("decoder_block") == "deepseek" else 0
-    piped = some if isinstance(some, int) and some > 0 else num_layers - dense
-    repeats = given if isinstance(given, int) and given > 0 else piped // (pp * each)
-    if piped != pp * repeats * each:
+    piped = (
+        pipeline_parallel_layers
+        if isinstance(pipeline_parallel_layers, int) and pipeline_parallel_layers > 0
+        else num_layers - dense
+    )
+    repeats = (
+        num_pipeline_repeats
+        if isinstance(num_pipeline_repeats, int) and num_pipeline_repeats > 0
+        else piped // (pp * size)
+    )
+    if piped != pp * repeats * size:
         settings.refuse(
             f"{settings.spell('pipeline_parallel_layers')}, {piped}, must be {counted(pp, 'stage')} x "
-            f"{settings.spell('num_pipeline_repeats')} x {settings.spell('num_layers_per_pipeline_stage')} {each}"
+            f"{settings.spell('num_pipeline_repeats')} x {settings.spell('num_layers_per_pipeline_stage')} {size}"
         )
     if piped != num_layers:
         settings.note(
@@ -298,9 +309,13 @@ def pipeline_microbatches(settings: Settings, pp: int) -> int:
     """Return the micro-batches of one pass through the pipeline."""
     if pp == 1:
         return 1
-    given = settings.get("num_pipeline_microbatches")
+    num_pipeline_microbatches = settings.get("num_pipeline_microbatches")
     delays = settings.flag("pipeline_delay_activation_forwarding")
-    count = given if isinstance(given, int) and given > 0 else (2 * pp if delays else pp)
+    count = (
+        num_pipeline_microbatches
+        if isinstance(num_pipeline_microbatches, int) and num_pipeline_microbatches > 0
+        else (2 * pp if delays else pp)
+    )
     if count % pp:
         settings.refuse(
             f"{settings.spell('num_pipeline_microbatches')} {count} must be a multiple of {counted(pp, 'stage')}"
@@ -310,16 +325,16 @@ def pipeline_microbatches(settings: Settings, pp: int) -> int:
 
 def sequences(settings: Settings, num_devices: int) -> int:
     """Return the sequences of one pass: per_device_batch_size, which may be below 1, of every device."""
-    each = settings.number("per_device_batch_size") or 0.0
-    whole = int(num_devices * each)
+    number = settings.number("per_device_batch_size") or 0.0
+    whole = int(num_devices * number)
     if whole < 1:
         settings.refuse(
-            f"{settings.spell('per_device_batch_size')} {each:g} of {counted(num_devices, 'device')} makes no "
+            f"{settings.spell('per_device_batch_size')} {number:g} of {counted(num_devices, 'device')} makes no "
             f"sequence; {1 / num_devices:g} makes one"
         )
-    if whole != num_devices * each:
+    if whole != num_devices * number:
         settings.note(
-            f"per_device_batch_size {each:g} x {num_devices} devices is cut to {counted(whole, 'sequence')}"
+            f"per_device_batch_size {number:g} x {num_devices} devices is cut to {counted(whole, 'sequence')}"
         )
     return whole
 
@@ -369,14 +384,14 @@ def _ordered(names: list[KeptName]) -> tuple[KeptName, ...]:
 
 def _where(settings: Settings, place: str) -> list[KeptName]:
     """Return the tensors that the policy custom puts somewhere."""
-    found: list[KeptName] = []
+    kept_names: list[KeptName] = []
     for key in (*NAMES, *JOINED):
         word = settings.get(key)
         if word not in ("remat", "device", "offload"):
             settings.refuse(f"{settings.spell(key)} must be remat, device or offload, got {shown(word)}")
         if word == place:
-            found += JOINED.get(key) or (NAMES[key],)
-    return found
+            kept_names += JOINED.get(key) or (NAMES[key],)
+    return kept_names
 
 
 def _offload(settings: Settings, *, sharded: bool) -> Offload:
@@ -413,7 +428,7 @@ def read_workload(settings: Settings, mesh: Mesh, model: Model) -> dict[str, Any
         "tokens": float(run * batch * length) if run else None,
         "optimizer": named,
         "precision": {**_types(settings), **_frozen(settings)},
-        **({"trainable": words} if (words := _adapters(settings) or _tower(settings, model)) else {}),
+        **({"trainable": adapters} if (adapters := _adapters(settings) or _tower(settings, model)) else {}),
     }
 
 
@@ -431,13 +446,13 @@ def _adapters(settings: Settings) -> dict[str, Any]:
     if not rank:
         settings.refuse(f"lora.lora_rank must be 1 or more, got {shown(table.get('lora_rank'))}")
     path = str(table.get("lora_module_path") or "")
-    words = set(re.findall(r"\w+", path))
-    names = [each for half in HALVES.values() for each in half if each in words]
-    for half, own in HALVES.items():
-        if half in path and not words & set(own):
-            names += own
+    parts = set(re.findall(r"\w+", path))
+    names = [item for half in HALVES.values() for item in half if item in parts]
+    for half, item in HALVES.items():
+        if half in path and not parts & set(item):
+            names += item
     return lora_words(
-        rank, targets_of(names or [each for own in HALVES.values() for each in own], settings.refuse)
+        rank, targets_of(names or [entry for item in HALVES.values() for entry in item], settings.refuse)
     )
 
 
@@ -462,12 +477,12 @@ def _types(settings: Settings) -> dict[str, Any]:
     kind, weights = (settings.choice(key, "bfloat16", STORAGE) for key in ("dtype", "weight_dtype"))
     if kind == "fp32":
         return {"compute": "fp32"}
-    words: dict[str, Any] = {"compute": kind}
+    values: dict[str, Any] = {"compute": kind}
     narrow = settings.text("quantization")
     if narrow in NARROW:
-        words["compute"], words["recipe"] = NARROW[narrow]
+        values["compute"], values["recipe"] = NARROW[narrow]
     elif narrow in INTEGERS:
-        words |= {"compute": "fp8", "recipe": "none"}
+        values |= {"compute": "fp8", "recipe": "none"}
         settings.note(
             f"{settings.spell('quantization')} {narrow}: its products are projected at the rate of fp8"
         )
@@ -477,10 +492,10 @@ def _types(settings: Settings) -> dict[str, Any]:
             f"{settings.spell('quantization')} must be empty or one of {known}, got {shown(narrow)}"
         )
     if weights != "fp32":
-        words |= {"parameters": weights, "master": "none", "moments": weights}
+        values |= {"parameters": weights, "master": "none", "moments": weights}
     first = settings.text("mu_dtype")
     if first in STORAGE and STORAGE[first] != weights:
         settings.note(f"the moments are kept in {STORAGE[first]} and {weights}; both are taken as the second")
     if settings.get("grad_dtype") not in ("float32", None):
-        words["gradients"] = settings.choice("grad_dtype", "float32", STORAGE)
-    return words
+        values["gradients"] = settings.choice("grad_dtype", "float32", STORAGE)
+    return values

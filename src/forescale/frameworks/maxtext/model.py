@@ -57,8 +57,8 @@ def read_model(settings: Settings, name: str) -> Model:
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         settings.refuse(f"{settings.spell('decoder_block')} {block!r} is not one of MaxText's{hint}")
     _, _, _, layer_scale = _scales(settings)
-    each = LOCAL_LAYERS["gemma2"] if block == "gemma2" else 1  # its layers are counted in pairs
-    depth = each * layer_scale * settings.size("base_num_decoder_layers")
+    gemma2 = LOCAL_LAYERS["gemma2"] if block == "gemma2" else 1  # its layers are counted in pairs
+    depth = gemma2 * layer_scale * settings.size("base_num_decoder_layers")
     hidden = _scales(settings)[0] * settings.size("base_emb_dim")
     layers = [_layer(settings, block, index) for index in range(depth)]
     kinds = {layer: layer for layer in layers}
@@ -85,12 +85,12 @@ def same(one: Model, other: Model) -> bool:
 
 
 def _left_out(settings: Settings, block: str) -> list[str]:
-    found = [what for key, what in PARTS.items() if _number(settings, key) > 0]
+    result = [what for key, what in PARTS.items() if _number(settings, key) > 0]
     if _number(settings, "mhc_expansion_rate") > 1:
-        found.append("several streams of the residual (hyper-connections)")
+        result.append("several streams of the residual (hyper-connections)")
     if block == "deepseek4":
-        found.append("compressed attention, taken as a window")
-    return found
+        result.append("compressed attention, taken as a window")
+    return result
 
 
 def _number(settings: Settings, key: str) -> float:

@@ -94,28 +94,28 @@ def _below(config: str, path: Path, options: Options) -> str:
     return next((end for end in ends if any(is_file(place / end) for place in places)), parts[-1])
 
 
-def read_given(given: MaxTextValues, path: Path, options: Options) -> ParsedFile:
+def read_given(config: MaxTextValues, path: Path, options: Options) -> ParsedFile:
     """Return what keys and overrides say, those among `options.variables` included."""
     overrides = {
-        **given.overrides,
-        **_student(given, path),
+        **config.overrides,
+        **_student(config, path),
         **{key: value_of(options.variables[key], path) for key in options.variables if key in known_keys()},
     }
-    unknown = _unknown({**given.values, **overrides}, given.lines, path, strict=options.strict)
-    settings, model_keys = _settings(given, overrides, unknown, path)
+    unknown = _unknown({**config.values, **overrides}, config.lines, path, strict=options.strict)
+    settings, model_keys = _settings(config, overrides, unknown, path)
     for word, axis in OVER.items():
         if options.over.get(word) is not None:
             settings.lay(f"ici_{axis}_parallelism", options.over[word])
             settings.lay(f"dcn_{axis}_parallelism", 1)
     if options.over.get("seq_len") is not None:
         settings.lay("max_target_length", options.over["seq_len"])
-    written = {key for key in (*given.values, *overrides) if key not in unknown}
+    written = {key for key in (*config.values, *overrides) if key not in unknown}
     try:
         model = _model(settings, path, options, model_keys)
         mesh = read_mesh(settings, options)
-        strategy = read_strategy(settings, mesh, model)
+        layout = read_strategy(settings, mesh, model)
         workload = read_workload(settings, mesh, model)
-        words = told(settings, strategy)
+        parts = told(settings, layout)
     except ReaderError:
         raise
     except ForescaleError as error:
@@ -126,11 +126,11 @@ def read_given(given: MaxTextValues, path: Path, options: Options) -> ParsedFile
         format=MaxTextReader.name,
         model=model,
         framework=MaxTextReader.name,
-        strategy=strategy,
-        told=words,
+        strategy=layout,
+        told=parts,
         workload_values=workload,
-        schedule=strategy.schedule,
-        num_devices=strategy.num_devices if options.layout and mesh.stated else options.num_devices,
+        schedule=layout.schedule,
+        num_devices=layout.num_devices if options.layout and mesh.stated else options.num_devices,
         used=used,
         ignored=tuple(sorted(written.difference(used))),
         unknown=unknown,
@@ -145,12 +145,12 @@ def _note_devices(settings: Settings, mesh: Mesh, options: Options) -> None:
         settings.note_devices(mesh.num_devices, *(topology or mesh.split))
 
 
-def _student(given: MaxTextValues, path: Path) -> Mapping[str, Any]:
+def _student(config: MaxTextValues, path: Path) -> Mapping[str, Any]:
     """Return what a distillation says of the model that it trains."""
-    found = given.values.get(STUDENT) or {}
-    if not isinstance(found, Mapping):
-        raise ReaderError(path, f"{STUDENT} must be a table, got {shown(found)}")
-    return found
+    result = config.values.get(STUDENT) or {}
+    if not isinstance(result, Mapping):
+        raise ReaderError(path, f"{STUDENT} must be a table, got {shown(result)}")
+    return result
 
 
 def value_of(text: str, where: object) -> Any:  # noqa: ANN401 (YAML)
@@ -171,17 +171,17 @@ def _based_on(
     if not isinstance(named, str):
         raise ReaderError(path, f"its base_config is the name of a file, such as {BASE}; got {named!r}")
     places = (path.parent, *options.folders, *path.absolute().parents)
-    found = next((place / named for place in places if is_file(place / named)), None)
-    if found is None and Path(named).name == BASE:
+    result = next((place / named for place in places if is_file(place / named)), None)
+    if result is None and Path(named).name == BASE:
         return {}, {}
-    if found is None:
+    if result is None:
         raise ReaderError(path, f"its base_config {named!r} is neither beside it nor in a folder above it")
-    if found.absolute() in seen:
+    if result.absolute() in seen:
         raise ReaderError(path, f"its chain of base_config comes back to itself: {named}")
-    above = parse_mapping(read_text(found), found, parse_yaml)
-    if found.name == BASE:
+    above = parse_mapping(read_text(result), result, parse_yaml)
+    if result.name == BASE:
         return above, {}
-    base, between = _based_on(above, found, options, (*seen, found.absolute()))
+    base, between = _based_on(above, result, options, (*seen, result.absolute()))
     return base, {**between, **above}
 
 
@@ -200,42 +200,42 @@ def _names(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _settings(
-    given: MaxTextValues, overrides: Mapping[str, Any], unknown: Sequence[str], path: Path
+    config: MaxTextValues, overrides: Mapping[str, Any], unknown: Sequence[str], path: Path
 ) -> tuple[Settings, Mapping[str, Any]]:
     """Return all keys laid over each other, and those of the model's own file."""
-    wanted = {**given.base, **given.values, **overrides}
-    name = str(wanted.get("model_name") or DEFAULT).replace("-Instruct", "")
+    requested = {**config.base, **config.values, **overrides}
+    name = str(requested.get("model_name") or DEFAULT).replace("-Instruct", "")
     if name != DEFAULT and name not in presets():
         raise UnknownNameError("MaxText model_name", name, presets())
-    own = presets()[name]["keys"] if name != DEFAULT else {}
-    lines = {key: line for key, line in given.lines.items() if key not in overrides}
-    base = {key: value for key, value in given.base.items() if key in base_values()}
-    merged = {**base_values(), **base, **given.values, **own, **overrides}
+    keys = presets()[name]["keys"] if name != DEFAULT else {}
+    lines = {key: line for key, line in config.lines.items() if key not in overrides}
+    base = {key: value for key, value in config.base.items() if key in base_values()}
+    merged = {**base_values(), **base, **config.values, **keys, **overrides}
     values = {key: None if value == "None" else value for key, value in merged.items() if key not in unknown}
     settings = Settings(values, str(path), lines=lines)
-    for note in given.notes:
+    for note in config.notes:
         settings.note(note)
-    for key, value in own.items():
+    for key, value in keys.items():
         if key in overrides and overrides[key] != value and not settings.flag("override_model_config"):
             settings.refuse(
                 f"{settings.spell(key)}={overrides[key]} contradicts model_name {name}, which has {shown(value)}; "
                 "MaxText takes it with override_model_config=true"
             )
-        if key in given.values and key not in overrides and given.values[key] != value:
+        if key in config.values and key not in overrides and config.values[key] != value:
             settings.note(
-                f"{settings.spell(key)} {given.values[key]} is overruled by model_name {name}, as in MaxText: "
+                f"{settings.spell(key)} {config.values[key]} is overruled by model_name {name}, as in MaxText: "
                 f"{shown(value)}"
             )
     for key, what in WORDS["not_expressed"].items():
-        if {**given.values, **overrides}.get(key):
+        if {**config.values, **overrides}.get(key):
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
-    return settings, own
+    return settings, keys
 
 
-def _model(settings: Settings, path: Path, options: Options, own: Mapping[str, Any]) -> Model:
+def _model(settings: Settings, path: Path, options: Options, values: Mapping[str, Any]) -> Model:
     """Return the model: that of the catalogue where the name means one and nothing was changed, or with its tower."""
     name = str(settings.get("model_name") or DEFAULT).replace("-Instruct", "")
-    built = read_model(settings, name if own else path.stem)
+    built = read_model(settings, name if values else path.stem)
     known = presets().get(name, {}).get("catalogue")
     twin = options.model_of(known) if known and options.model_of is not None else None
     model = twin.text if twin is not None and same(twin, built) else built

@@ -51,7 +51,7 @@ def model_keys(model: Model) -> dict[str, Any]:
     sizes = _sizes(model)
     extras = {key: sizes[key] for key in EXTRAS if key in sizes}
     near = _near(model, extras)
-    name = next((name for name, found in near.items() if same(found, model)), None)
+    name = next((name for name, item in near.items() if same(item, model)), None)
     if (
         name is None
         and near
@@ -65,7 +65,7 @@ def model_keys(model: Model) -> dict[str, Any]:
 
 def _near(model: Model, extras: Mapping[str, Any]) -> dict[str, Model]:
     """Return MaxText's models that cost the same as this, the one of its name first: a name goes over other keys."""
-    found = {}
+    result = {}
     ordered = sorted(
         presets().items(), key=lambda item: (item[1].get("catalogue") != model.name, len(item[0]))
     )
@@ -73,8 +73,8 @@ def _near(model: Model, extras: Mapping[str, Any]) -> dict[str, Model]:
         values = {**base_values(), **entry["keys"], **extras}
         alike = values["base_emb_dim"] == model.hidden_size and values["vocab_size"] == model.vocab_size
         if alike and same(_built(name, tuple(extras.items())).shape, model.shape):
-            found[name] = _built(name, tuple(extras.items()))
-    return found
+            result[name] = _built(name, tuple(extras.items()))
+    return result
 
 
 def tower_keys(model: Model, trainable: Trainable) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _attention(model: Model) -> dict[str, Any]:
     if not full:
         raise SpecError(f"MaxText has no style of block for {model.name}, which has no softmax attention")
     one = full[-1]
-    window = next((each.window for each in full if each.window is not None), None)
+    window = next((item.window for item in full if item.window is not None), None)
     return {
         "base_num_query_heads": one.num_heads,
         "base_num_kv_heads": one.num_kv_heads,
@@ -197,7 +197,7 @@ def _attention(model: Model) -> dict[str, Any]:
         "attention_bias": one.qkv_bias,
         "attention_sink": one.sinks,
         "sliding_window_size": window or 0,
-        **({"attention_type": "local_sliding"} if all(each.window is not None for each in full) else {}),
+        **({"attention_type": "local_sliding"} if all(item.window is not None for item in full) else {}),
         **({} if delta is None else _delta(model, delta)),
     }
 
@@ -262,7 +262,7 @@ class MaxTextWriter:
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what MaxText has no key for is left out."""
-        strategy, workload = question.layout, question.workload
+        layout, workload = question.layout, question.workload
         on_gpus = not question.cluster.device.architecture.startswith("tpu")
         values: dict[str, Any] = {
             "base_config": "base.yml",
@@ -272,12 +272,12 @@ class MaxTextWriter:
             "hardware": "gpu" if on_gpus else "tpu",
             **({"steps": workload.num_steps} if workload.num_steps else {}),
             **_model(question.model, workload),
-            **_axes(strategy, question.cluster),
-            **_pipeline(strategy, question.model.num_layers),
+            **_axes(layout, question.cluster),
+            **_pipeline(layout, question.model.num_layers),
             **_batch(question),
-            **_remat(strategy),
+            **_remat(layout),
             **_types(workload),
-            **_rest(strategy, workload),
+            **_rest(layout, workload),
             **_adapters(workload),
         }
         return Files(
@@ -292,35 +292,35 @@ def _model(model: Model, workload: Workload) -> dict[str, Any]:
     return model_keys(model) if model.vision is None else tower_keys(model, workload.trainable)
 
 
-def _axes(strategy: Layout, cluster: Cluster) -> dict[str, int]:
+def _axes(layout: Layout, cluster: Cluster) -> dict[str, int]:
     """Return the degree of every axis inside a slice and over slices, inner axes inside as far as they divide it."""
-    if strategy.zero == FULLY_SHARDED:
-        data, fsdp = strategy.dp_replicate, strategy.dp_shard
+    if layout.zero == FULLY_SHARDED:
+        data, fsdp = layout.dp_replicate, layout.dp_shard
     else:
-        data, fsdp = strategy.dp, 1
-    if fsdp % strategy.ep:
+        data, fsdp = layout.dp, 1
+    if fsdp % layout.ep:
         raise SpecError(
-            f"MaxText's experts lie over an axis of their own: ep {strategy.ep} must divide the {fsdp} data-parallel "
+            f"MaxText's experts lie over an axis of their own: ep {layout.ep} must divide the {fsdp} data-parallel "
             "ranks that shard states under zero 3"
         )
-    inner = strategy.cp_inner or 1
+    inner = layout.cp_inner or 1
     degrees = {
-        "tensor": strategy.tp,
-        "context_usp_ulysses": inner if strategy.cp_kind == "hierarchical" else 1,
-        "context": strategy.cp // inner if strategy.cp_kind == "hierarchical" else strategy.cp,
-        "expert": strategy.ep,
-        "fsdp": fsdp // strategy.ep,
-        "pipeline": strategy.pp,
+        "tensor": layout.tp,
+        "context_usp_ulysses": inner if layout.cp_kind == "hierarchical" else 1,
+        "context": layout.cp // inner if layout.cp_kind == "hierarchical" else layout.cp,
+        "expert": layout.ep,
+        "fsdp": fsdp // layout.ep,
+        "pipeline": layout.pp,
         "data": data,
     }
     left = _slice_devices(cluster)
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for axis, degree in degrees.items():
         inside = math.gcd(degree, left)
         left //= inside
-        found |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": degree // inside}
+        values |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": degree // inside}
     usual = {"ici_fsdp_parallelism", "dcn_data_parallelism"}
-    return {key: degree for key, degree in found.items() if degree > 1 or key in usual}
+    return {key: degree for key, degree in values.items() if degree > 1 or key in usual}
 
 
 def _slice_devices(cluster: Cluster) -> int:
@@ -331,16 +331,16 @@ def _slice_devices(cluster: Cluster) -> int:
     return math.gcd(whole, cluster.devices_per_node)
 
 
-def _pipeline(strategy: Layout, num_layers: int) -> dict[str, Any]:
-    if strategy.pp == 1:
+def _pipeline(layout: Layout, num_layers: int) -> dict[str, Any]:
+    if layout.pp == 1:
         return {}
-    chunks = strategy.pp * strategy.vpp
-    never = strategy.reshard in ("never", "default")
+    chunks = layout.pp * layout.vpp
+    never = layout.reshard in ("never", "default")
     return {
         "num_layers_per_pipeline_stage": num_layers // chunks,
-        "num_pipeline_repeats": strategy.vpp,
+        "num_pipeline_repeats": layout.vpp,
         "pipeline_parallel_layers": num_layers,
-        **({"pipeline_fsdp_ag_once": True} if never and strategy.zero == FULLY_SHARDED else {}),
+        **({"pipeline_fsdp_ag_once": True} if never and layout.zero == FULLY_SHARDED else {}),
     }
 
 
@@ -352,27 +352,27 @@ def _batch(question: Question) -> dict[str, Any]:
     SpecError
         If the micro-batches of a pipeline are no multiple of its stages.
     """
-    strategy, workload = question.layout, question.workload
-    count = workload.global_batch_size // (strategy.dp * strategy.micro_batch_size)
-    if strategy.pp > 1 and count % strategy.pp:
-        msg = f"MaxText's pipelines take micro-batches by stages: {count} are no multiple of pp {strategy.pp}"
+    layout, workload = question.layout, question.workload
+    count = workload.global_batch_size // (layout.dp * layout.micro_batch_size)
+    if layout.pp > 1 and count % layout.pp:
+        msg = f"MaxText's pipelines take micro-batches by stages: {count} are no multiple of pp {layout.pp}"
         raise SpecError(msg)
-    passes = 1 if strategy.pp > 1 else count
+    passes = 1 if layout.pp > 1 else count
     devices = question.cluster.num_devices
     whole = workload.global_batch_size // passes
-    each = whole / devices
-    each = each if int(each * devices) == whole else math.nextafter(each, math.inf)
+    item = whole / devices
+    item = item if int(item * devices) == whole else math.nextafter(item, math.inf)
     return {
-        "per_device_batch_size": each,
+        "per_device_batch_size": item,
         "gradient_accumulation_steps": passes,
         "max_target_length": workload.seq_len,
-        **({"num_pipeline_microbatches": count} if strategy.pp > 1 else {}),
+        **({"num_pipeline_microbatches": count} if layout.pp > 1 else {}),
     }
 
 
-def _remat(strategy: Layout) -> dict[str, Any]:
+def _remat(layout: Layout) -> dict[str, Any]:
     """Return the policy; without recompute all products are kept, which is what comes nearest."""
-    recompute, offloaded = strategy.recompute, strategy.offload.modules
+    recompute, offloaded = layout.recompute, layout.offload.modules
     if recompute.granularity != "policy":
         return {"remat_policy": "full" if recompute.granularity == "full" else "minimal_with_context"}
     for policy, names in OFFLOADED.items():
@@ -401,11 +401,11 @@ def _adapters(workload: Workload) -> dict[str, Any]:
     trainable, kind = workload.trainable, workload.precision.frozen
     if not trainable.lora_rank:
         return {}
-    wanted = {
+    requested = {
         half: [name for name in names if set(PLACES[name]) & set(trainable.unfused)]
         for half, names in HALVES.items()
     }
-    places = "|".join(f".*{half}/({'|'.join(names)})" for half, names in wanted.items() if names)
+    places = "|".join(f".*{half}/({'|'.join(names)})" for half, names in requested.items() if names)
     table = {
         "enable_lora": True,
         "lora_rank": trainable.lora_rank,
@@ -414,21 +414,21 @@ def _adapters(workload: Workload) -> dict[str, Any]:
     return {"lora": table | ({"lora_weight_qtype": kind} if kind in QUANTISED else {})}
 
 
-def _rest(strategy: Layout, workload: Workload) -> Mapping[str, Any]:
-    capacity = strategy.routing.capacity_factor
-    said: dict[str, tuple[bool, Any]] = {
+def _rest(layout: Layout, workload: Workload) -> Mapping[str, Any]:
+    capacity = layout.routing.capacity_factor
+    flags: dict[str, tuple[bool, Any]] = {
         "opt_type": (workload.optimizer != "adamw", OPTIMIZER.get(workload.optimizer, "adamw")),
-        "shard_optimizer_over_data": (strategy.zero in (1, 2), True),
-        "context_parallel_strategy": (strategy.cp > 1, CONTEXT[strategy.cp_kind]),
-        "context_parallel_load_balance": (strategy.cp > 1, strategy.cp_balanced),
-        "attention": (True, "flash" if strategy.flash_attention else "dot_product"),
-        "num_vocab_tiling": (strategy.kernels.cross_entropy == "fused_linear", TILES),
-        "dropout_rate": (strategy.kernels.dropout, 0.1),
+        "shard_optimizer_over_data": (layout.zero in (1, 2), True),
+        "context_parallel_strategy": (layout.cp > 1, CONTEXT[layout.cp_kind]),
+        "context_parallel_load_balance": (layout.cp > 1, layout.cp_balanced),
+        "attention": (True, "flash" if layout.flash_attention else "dot_product"),
+        "num_vocab_tiling": (layout.kernels.cross_entropy == "fused_linear", TILES),
+        "dropout_rate": (layout.kernels.dropout, 0.1),
         "capacity_factor": (capacity is not None, capacity),
         "sparse_matmul": (capacity is not None, False),
         "megablox": (capacity is not None, False),
-        "use_batch_split_schedule": (strategy.overlap.expert, True),
-        "optimizer_memory_host_offload": (strategy.offload.optimizer > 0, True),
-        "parameter_memory_host_offload": (strategy.offload.parameters, True),
+        "use_batch_split_schedule": (layout.overlap.expert, True),
+        "optimizer_memory_host_offload": (layout.offload.optimizer > 0, True),
+        "parameter_memory_host_offload": (layout.offload.parameters, True),
     }
-    return {key: value for key, (needed, value) in said.items() if needed}
+    return {key: value for key, (needed, value) in flags.items() if needed}

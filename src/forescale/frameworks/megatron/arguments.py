@@ -58,8 +58,8 @@ def known_keys() -> frozenset[str]:
 @cache
 def yaml_keys() -> Mapping[str, str]:
     """Return what --yaml-cfg takes: each key that it has, with the key of a flag that means the same, or itself."""
-    own = {name: key or name for name, key in packaged("megatron", "flags")["yaml"].items()}
-    return MappingProxyType({key: key for key in known_keys()} | own)
+    yaml = {name: key or name for name, key in packaged("megatron", "flags")["yaml"].items()}
+    return MappingProxyType({key: key for key in known_keys()} | yaml)
 
 
 def flag_of(key: str) -> tuple[str, str] | None:
@@ -139,19 +139,19 @@ def _chosen(text: str, variables: Mapping[str, str], where: str, beside: Callabl
     """
     script = follow(text, variables, where, beside)
     hosts = cache(beside)
-    bare = [word for words in script.commands if words[0].startswith("--") for word in words]
+    bare = [word for command in script.commands if command[0].startswith("--") for word in command]
     runs = [
-        _run_of(words, hosts)
-        for words in (*script.commands, bare)
-        if _program(words) is not None or words is bare
+        _run_of(command, hosts)
+        for command in (*script.commands, bare)
+        if _program(command) is not None or command is bare
     ]
-    held = [word for words in script.variables.values() for word in words]
-    flags = [word for value in held if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
+    kept = [word for variable in script.variables.values() for word in variable]
+    flags = [word for value in kept if re.search(r"(?:^|\s)--[A-Za-z]", value) for word in _parted(value)]
     run = max((*runs, _run_of([])), key=_known)
-    others = sum(_known(each) > 1 and each.pairs != run.pairs for each in runs)
+    others = sum(_known(item) > 1 and item.pairs != run.pairs for item in runs)
     run = run if _known(run) > 1 or not _known(_run_of(flags)) else _run_of(flags)
-    told = (" ".join(words) for name, words in script.variables.items() if name in ALLOCATOR)
-    return replace(run, allocator=next(told, None), others=others)
+    explicit = (" ".join(variable) for name, variable in script.variables.items() if name in ALLOCATOR)
+    return replace(run, allocator=next(explicit, None), others=others)
 
 
 def _known(run: _Run) -> int:
@@ -162,14 +162,14 @@ def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandL
     values: dict[str, object] = {}
     spelling = dict(_flag_of_key())
     unknown: list[str] = []
-    own: list[str] = []
+    names: list[str] = []
     for flag, value in run.pairs:
         if flag in known_flags():
             key, kind = known_flags()[flag]
             values[key] = _value(flag, kind, value, f"{where}{_line(text, flag)}")
             spelling[key] = flag
         elif flag in _program_flags():
-            own.append(flag)
+            names.append(flag)
         elif strict and (_of_megatron(run.program) or get_close_matches(flag, known_flags(), 1, 0.9)):
             raise UnknownKeyError(flag, f"{where}{_line(text, flag)}", known_flags())
         else:
@@ -185,8 +185,8 @@ def _command_line(run: _Run, where: str, text: str, *, strict: bool) -> CommandL
     if unknown:
         named = ", ".join(dict.fromkeys(unknown))
         settings.note(f"not understood, perhaps of {run.program or 'another release'} alone: {named}")
-    if own:
-        settings.note(f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(own))}")
+    if names:
+        settings.note(f"of the program, not of the model or its layout: {', '.join(dict.fromkeys(names))}")
     options = () if run.devices is None else run.devices.options
     return CommandLine(
         settings=settings,
@@ -208,8 +208,8 @@ def _line(text: str, flag: str) -> str:
     """Return where a flag stands in a script, for messages."""
     lines = text.splitlines()
     plain = (line if line.startswith(HEADERS) else line.split("#")[0] for line in lines)
-    found = next((at for at, line in enumerate(plain, 1) if flag in line), None)
-    return "" if found is None or len(lines) == 1 else f", line {found}"
+    result = next((at for at, line in enumerate(plain, 1) if flag in line), None)
+    return "" if result is None or len(lines) == 1 else f", line {result}"
 
 
 def _placed(option: str, text: str) -> str:
@@ -230,26 +230,26 @@ def _value(flag: str, kind: str, value: object, where: str) -> object:
     return (kind == "true") is (value is not False)
 
 
-def _program(words: Sequence[str]) -> int | None:
+def _program(names: Sequence[str]) -> int | None:
     """Return the place of the Python program among the words of a command; launchers are none."""
-    for at, word in enumerate(words):
-        module = at > 0 and words[at - 1] == "-m" and not word.startswith("torch.distributed")
+    for at, word in enumerate(names):
+        module = at > 0 and names[at - 1] == "-m" and not word.startswith("torch.distributed")
         if module or word.endswith(".py"):
             return at
     return None
 
 
-def _run_of(words: Sequence[str], beside: Callable[[str], str | None] = lambda _: None) -> _Run:
+def _run_of(names: Sequence[str], beside: Callable[[str], str | None] = lambda _: None) -> _Run:
     """Split the words of one command; those before the program are the launcher's."""
-    at = _program(words)
+    at = _program(names)
     start = -1 if at is None else at
-    devices = devices_of(launch_of(words[:start]), beside) if start > 0 else None
-    return _Run(_pairs(words[start + 1 :]), devices, None if at is None else words[at])
+    devices = devices_of(launch_of(names[:start]), beside) if start > 0 else None
+    return _Run(_pairs(names[start + 1 :]), devices, None if at is None else names[at])
 
 
-def _pairs(words: Iterable[str]) -> list[tuple[str, list[str]]]:
+def _pairs(names: Iterable[str]) -> list[tuple[str, list[str]]]:
     pairs: list[tuple[str, list[str]]] = []
-    for word in (part for each in words for part in (_parted(each) if each.startswith("--") else [each])):
+    for word in (part for name in names for part in (_parted(name) if name.startswith("--") else [name])):
         flag, equals, inline = word.partition("=")
         if _FLAG.match(word):
             pairs.append((flag, [inline] if equals else []))

@@ -67,13 +67,13 @@ def _reads_from_elsewhere(q: Laid) -> bool:
     sizes = stage_sizes(q.model, q.layout)
     starts = (end - size for end, size in zip(accumulate(sizes), sizes, strict=True) if size)
     firsts = (q.model.layers[start].attention for start in starts)
-    return any(isinstance(each, LatentAttention) and each.top_k and not each.indexer for each in firsts)
+    return any(isinstance(item, LatentAttention) and item.top_k and not item.indexer for item in firsts)
 
 
 def _yarned(model: Model) -> bool:
     """Whether softmax attention, other than latent, has the positions of YaRN."""
     parts = (layer.attention for layer in model.layer_kinds)
-    return any(isinstance(each, FullAttention) and each.rope.scaling == "yarn" for each in parts)
+    return any(isinstance(part, FullAttention) and part.rope.scaling == "yarn" for part in parts)
 
 
 DEGREES = (
@@ -197,7 +197,7 @@ def check_laws(question: Question) -> None:
             raise SpecError(f"{name} refuses this layout: {law.told}")
 
 
-def check_settings(settings: Settings, said: Laid, merged: Collection[str], framework: str) -> None:
+def check_settings(settings: Settings, message: Laid, merged: Collection[str], framework: str) -> None:
     """Refuse settings that Megatron-LM refuses together; what only its newer releases do is noted.
 
     So is what settings that are `merged` the file's break: that is asked, and no program has it. Megatron-Bridge has
@@ -211,15 +211,15 @@ def check_settings(settings: Settings, said: Laid, merged: Collection[str], fram
     for law in (*LAWS, *OF_FILES):
         if framework == "megatron-bridge" and not law.core:
             continue
-        if not law.breaks(said) or law.unless(settings):
+        if not law.breaks(message) or law.unless(settings):
             continue
         first, *others = [_given(settings, key) for key in law.keys if key in settings] or ["these settings"]
-        given = f"{first} with {', '.join(others)}" if others else first
+        text = f"{first} with {', '.join(others)}" if others else first
         if law.since or set(law.keys).intersection(merged):
             when = f" since core {law.since}" if law.since else ""
-            settings.note(f"Megatron-LM refuses {given}{when}: {law.told}")
+            settings.note(f"Megatron-LM refuses {text}{when}: {law.told}")
         else:
-            settings.refuse(f"Megatron-LM refuses {given}: {law.told}")
+            settings.refuse(f"Megatron-LM refuses {text}: {law.told}")
 
 
 def _given(settings: Settings, key: str) -> str:

@@ -96,8 +96,8 @@ def read_strategy(settings: Settings, *, num_layers: int, num_devices: int | Non
 
 def _allocator(settings: Settings) -> Allocator:
     """Return how PyTorch's allocator takes memory, as the environment says."""
-    words = settings.text(ALLOCATOR[0]).lower()
-    return "expandable_segments" if "expandable_segments:true" in words else "segments"
+    parts = settings.text(ALLOCATOR[0]).lower()
+    return "expandable_segments" if "expandable_segments:true" in parts else "segments"
 
 
 def _routed(settings: Settings, tp: int) -> bool:
@@ -191,7 +191,7 @@ def _offload_modules(settings: Settings) -> tuple[tuple[OffloadName, ...], float
         settings.refuse(
             f"{settings.spell('offload_modules')} {unknown[0]!r} is not one of {', '.join(OFFLOADED)}"
         )
-    modules = {each for name in named for each in OFFLOADED[name]}
+    modules = {item for name in named for item in OFFLOADED[name]}
     return tuple(name for name in get_args(OffloadName) if name in modules), 1.0 if share is None else share
 
 
@@ -290,17 +290,17 @@ def _check_torch_fsdp2(settings: Settings, *, pp: int, ep: int, distributed: boo
 
 
 def _context_kind(settings: Settings, cp: int) -> ContextKind:
-    words = settings.words("cp_comm_type")
-    unknown = [word for word in words if word not in CP_KINDS]
+    parts = settings.words("cp_comm_type")
+    unknown = [word for word in parts if word not in CP_KINDS]
     if unknown:
         settings.refuse(
             f"{settings.spell('cp_comm_type')} must be one of {', '.join(CP_KINDS)}, got {unknown[0]!r}"
         )
-    kinds = {CP_KINDS[word] for word in words} or {"ring"}
+    kinds = {CP_KINDS[word] for word in parts} or {"ring"}
     if cp > 1 and len(kinds) > 1:
         settings.note("context parallel mixes kinds of exchange; it is taken as a ring")
         return "ring"
-    return CP_KINDS[words[0]] if words else "ring"
+    return CP_KINDS[parts[0]] if parts else "ring"
 
 
 def _inner_context(settings: Settings, cp: int) -> int | None:
@@ -357,22 +357,22 @@ def _recompute_of_text(settings: Settings) -> Recompute:
     return Recompute(granularity="full", unit=max(layers, 1))
 
 
-def _listed(settings: Settings, words: tuple[str, ...]) -> Recompute:
+def _listed(settings: Settings, names: tuple[str, ...]) -> Recompute:
     """Return the recompute of layers listed by their numbers (Primus)."""
-    wrong = next((word for word in words if whole_of(word) is None), None)
+    wrong = next((word for word in names if whole_of(word) is None), None)
     if wrong is not None:
         settings.refuse(f"{settings.spell('recompute_layer_ids')} must be numbers of layers, got {wrong!r}")
-    return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in words)))
+    return Recompute(granularity="full", layer_ids=tuple(dict.fromkeys(int(word) for word in names)))
 
 
 def _selective(settings: Settings) -> Recompute:
-    words = settings.words("recompute_modules") or ("core_attn",)
+    parts = settings.words("recompute_modules") or ("core_attn",)
     if settings.flag("moe_layer_recompute"):
-        words = (*words, "moe")
-    for word in words:
+        parts = (*parts, "moe")
+    for word in parts:
         if word not in MODULES:
             settings.note(f"not expressed: recompute of {word}")
-    modules = tuple(each for each in dict.fromkeys(words) if each in MODULES)
+    modules = tuple(word for word in dict.fromkeys(parts) if word in MODULES)
     return Recompute(granularity="selective", modules=modules) if modules else Recompute()
 
 
@@ -404,11 +404,11 @@ def _flash(settings: Settings) -> bool:
     if width % FLASH_WIDTH and not settings.flag("multi_latent_attention"):
         settings.note(f"heads {width} wide are no multiple of {FLASH_WIDTH}: attention is not fused")
         return False
-    given = settings.text("attention_backend", "auto")
-    backend = given.rpartition(".")[2]
+    text = settings.text("attention_backend", "auto")
+    backend = text.rpartition(".")[2]
     if backend not in BACKENDS:
         spelt = settings.spell("attention_backend")
-        settings.refuse(f"{spelt} must be one of {', '.join(BACKENDS)}, got {shown(given)}")
+        settings.refuse(f"{spelt} must be one of {', '.join(BACKENDS)}, got {shown(text)}")
     local = settings.get("transformer_impl") == "local" and not settings.flag("use_flash_attn")
     return backend not in ("unfused", "local") and not (local and backend == "auto")
 

@@ -149,8 +149,8 @@ def _turned(settings: Settings, attention: Sequence[Attention]) -> Sequence[Atte
     if isinstance(skipped, int):
         skipped = tuple(int((at + 1) % skipped == 0) for at in range(len(attention)))
     return [
-        each.without_positions() if skips and isinstance(each, FullAttention) else each
-        for each, skips in zip(attention, skipped, strict=True)
+        item.without_positions() if skips and isinstance(item, FullAttention) else item
+        for item, skips in zip(attention, skipped, strict=True)
     ]
 
 
@@ -377,9 +377,9 @@ def hybrid_segments(settings: Settings) -> tuple[str, ...]:
         what = f"the letter {unknown[0]!r}" if unknown else "an empty stage"
         settings.refuse(f"{settings.spell(key)} has {what}; M, *, - and E can be expressed, cut by |")
     stated = settings.count("num_layers")
-    found = sum(map(len, segments))
-    if stated not in (None, found):
-        settings.refuse(f"{settings.spell('num_layers')} {stated} is not the {found} of the pattern")
+    result = sum(map(len, segments))
+    if stated not in (None, result):
+        settings.refuse(f"{settings.spell('num_layers')} {stated} is not the {result} of the pattern")
     return segments
 
 

@@ -37,9 +37,9 @@ class Split(Struct, frozen=True, kw_only=True):
 
 def read_split(settings: Settings, *, num_layers: int, pp: int) -> Split:
     """Return how `num_layers` decoder layers lie on `pp` ranks; refuses what Megatron refuses."""
-    given = [key for key in _VIRTUAL if key in settings]
-    if len(given) > 1:
-        names = " and ".join(settings.spell(key) for key in given)
+    keys = [key for key in _VIRTUAL if key in settings]
+    if len(keys) > 1:
+        names = " and ".join(settings.spell(key) for key in keys)
         settings.refuse(f"{names} both set the virtual stages; give one of them")
     stated = settings.count("virtual_pipeline_model_parallel_size")
     split = _split(settings, num_layers, pp)
@@ -123,8 +123,8 @@ def _stages(settings: Settings, num_layers: int, pp: int) -> tuple[int, ...]:
                 f"{num_layers} layers{counted} are no multiple of the pipeline's {pp} ranks; "
                 f"give --pp {' or '.join(map(str, sorted(near)))}"
             )
-        each = (num_layers + apart) // pp
-        stages = [each] * pp
+        item = (num_layers + apart) // pp
+        stages = [item] * pp
         stages[0] -= settings.flag("account_for_embedding_in_pipeline_split")
         stages[-1] -= settings.flag("account_for_loss_in_pipeline_split")
         return tuple(stages)

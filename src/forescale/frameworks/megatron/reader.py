@@ -112,11 +112,11 @@ def read_arguments(
     ReaderError
         If something is missing, or cannot run or be expressed.
     """
-    told = options or Options()
+    explicit = options or Options()
     line = parse_arguments(
-        arguments, where=where, variables=told.variables, strict=told.strict, beside=beside
+        arguments, where=where, variables=explicit.variables, strict=explicit.strict, beside=beside
     )
-    if line.num_devices is not None and told.num_devices is None and told.layout:
+    if line.num_devices is not None and explicit.num_devices is None and explicit.layout:
         line.settings.note(f"{counted(line.num_devices, 'device')}, from {' x '.join(line.places)}")
     lay_program(line.settings)
     if case:
@@ -126,8 +126,8 @@ def read_arguments(
     return read_settings(
         line.settings,
         name=name,
-        num_devices=told.num_devices or line.num_devices,
-        options=told,
+        num_devices=explicit.num_devices or line.num_devices,
+        options=explicit,
         unknown=line.unknown,
     )
 
@@ -166,8 +166,8 @@ def read_settings(
             )
         workload = read_workload(settings, strategy)
         if layout and not based:
-            said = ParsedConfig(model=model, layout=strategy, workload=workload)
-            check_settings(settings, said, merged, framework)
+            parsed_config = ParsedConfig(model=model, layout=strategy, workload=workload)
+            check_settings(settings, parsed_config, merged, framework)
         _note_idle(settings, based=based)
     except (ReaderError, UnknownKeyError):
         raise
@@ -192,10 +192,10 @@ def read_settings(
 
 def _lay_over(settings: Settings, options: Options) -> dict[str, Any]:
     """Lay what is asked over what was written, and return it by Megatron's keys."""
-    asked = {key: options.over[word] for word, key in OVER.items() if options.over.get(word) is not None}
-    for key, value in asked.items():
+    question = {key: options.over[word] for word, key in OVER.items() if options.over.get(word) is not None}
+    for key, value in question.items():
         settings.lay(key, value)
-    return asked
+    return question
 
 
 AWARE = "use_precision_aware_optimizer"
@@ -219,13 +219,13 @@ def _note_idle(settings: Settings, *, based: bool) -> None:
     for key, (other, usual) in GOES_WITH.items():
         if str(settings.get(key)) in ("None", "False", "", "[]", *usual.split()) or settings.get(other):
             continue
-        given, needed = settings.spell(key), settings.spell(other)
+        spell, needed = settings.spell(key), settings.spell(other)
         if other != AWARE:
-            settings.note(f"{given} changes nothing without {needed}")
+            settings.note(f"{spell} changes nothing without {needed}")
             continue
         if not based or settings.get(AWARE) is not None:
-            settings.refuse(f"{given} can only be fp32 without {needed}: Megatron-LM stops")
-        settings.note(f"{given} is taken as fp32: {needed} is not set here, and Megatron-LM stops without")
+            settings.refuse(f"{spell} can only be fp32 without {needed}: Megatron-LM stops")
+        settings.note(f"{spell} is taken as fp32: {needed} is not set here, and Megatron-LM stops without")
 
 
 GONE = {
@@ -261,16 +261,16 @@ def _nested(text: str, path: Path, *, strict: bool) -> tuple[Settings, tuple[str
                 )
     lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(text)}
     unknown = unknown_of(values, (*yaml_keys(), *_SECTIONS), path, lines, strict=strict)
-    own = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
-    found = {key: values[name] for key, name in own.items()}
+    local = {yaml_keys()[key]: key for key in values if key in yaml_keys()}
+    result = {key: values[name] for key, name in local.items()}
     activation = Settings(values, str(path)).text("activation_func", "gelu")
     if activation not in _ACTIVATIONS:
         raise ReaderError(
             path, f"activation_func must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
         )
-    found |= {key: activation == name for name, key in _ACTIVATIONS.items() if key}
-    found["group_query_attention"] = values.get("num_query_groups") is not None
-    return Settings(found, str(path), own, {key: lines[name] for key, name in own.items()}), unknown
+    result |= {key: activation == name for name, key in _ACTIVATIONS.items() if key}
+    result["group_query_attention"] = values.get("num_query_groups") is not None
+    return Settings(result, str(path), local, {key: lines[name] for key, name in local.items()}), unknown
 
 
 _ACTIVATIONS = {"swiglu": "swiglu", "squaredrelu": "squared_relu", "gelu": ""}

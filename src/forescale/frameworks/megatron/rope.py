@@ -49,8 +49,8 @@ def read_rope(settings: Settings) -> Rope:
         return Rope(base=base) if plain else _yarn(settings, base, {**NUMBERS, **OF_LATENT})
     share = _positive(settings, "rotary_percent", 1.0)
     if settings.text("position_embedding_type") == "yarn":
-        found = _yarn(settings, base, {**NUMBERS, **OF_OTHERS})
-        return replace(found, share=share)
+        yarn = _yarn(settings, base, {**NUMBERS, **OF_OTHERS})
+        return replace(yarn, share=share)
     if settings.flag("use_rope_scaling"):
         factor = _positive(settings, "rope_scaling_factor", LLAMA3.factor)
         return replace(LLAMA3, base=base, share=share, factor=factor)
@@ -61,13 +61,13 @@ def read_rope(settings: Settings) -> Rope:
 
 
 def _yarn(settings: Settings, base: float, keys: Mapping[str, str]) -> Rope:
-    told: dict[str, Any] = {name: settings.number(key) for name, key in keys.items()}
-    told["original_seq_len"] = settings.count(keys["original_seq_len"], least=1)
-    found = {name: value for name, value in told.items() if value is not None}
-    if (found.get("factor") or 1.0) == 1:
+    values: dict[str, Any] = {name: settings.number(key) for name, key in keys.items()}
+    values["original_seq_len"] = settings.count(keys["original_seq_len"], least=1)
+    result = {name: value for name, value in values.items() if value is not None}
+    if (result.get("factor") or 1.0) == 1:
         return Rope(base=base)
     rounded = settings.flag(ROUNDED, default=True)
-    return replace(YARN, base=base, rounded=rounded, **found)
+    return replace(YARN, base=base, rounded=rounded, **result)
 
 
 def _positive(settings: Settings, key: str, usual: float) -> float:

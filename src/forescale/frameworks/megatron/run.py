@@ -51,7 +51,7 @@ def lay_program(settings: Settings) -> None:
     lengths = (settings.get(key) for key in ("decoder_seq_length", "total_seq_length", "encoder_seq_length"))
     if "language_model_type" not in settings:
         settings.lay("seq_length", _joined_length(settings))
-    elif length := next((each for each in lengths if each is not None), None):
+    elif length := next((length for length in lengths if length is not None), None):
         settings.lay("seq_length", length)
 
 
@@ -217,10 +217,10 @@ STORAGE: dict[str, StorageType] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16
 _WIDTH = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 
-def read_workload(settings: Settings, strategy: Layout) -> Workload:
-    """Return the workload; the batch must make whole micro-batches on `strategy`."""
+def read_workload(settings: Settings, layout: Layout) -> Workload:
+    """Return the workload; the batch must make whole micro-batches on `layout`."""
     seq_len = settings.size("seq_length")
-    step = strategy.dp * strategy.micro_batch_size
+    step = layout.dp * layout.micro_batch_size
     batch = settings.count("global_batch_size")
     if batch is None:
         batch = step
@@ -228,9 +228,9 @@ def read_workload(settings: Settings, strategy: Layout) -> Workload:
     if not batch or batch % step:
         settings.refuse(
             f"{settings.spell('global_batch_size')} {batch} is no multiple of micro batch "
-            f"{strategy.micro_batch_size} x data parallel {strategy.dp} = {step}"
+            f"{layout.micro_batch_size} x data parallel {layout.dp} = {step}"
         )
-    _check_interleaving(settings, strategy, batch // step)
+    _check_interleaving(settings, layout, batch // step)
     optimizer = settings.text("optimizer", "adam")
     if optimizer not in OPTIMIZERS:
         settings.refuse(f"the optimizer {optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
@@ -245,14 +245,14 @@ def read_workload(settings: Settings, strategy: Layout) -> Workload:
     )
 
 
-def _check_interleaving(settings: Settings, strategy: Layout, num_microbatches: int) -> None:
+def _check_interleaving(settings: Settings, layout: Layout, num_microbatches: int) -> None:
     """Refuse micro-batches that virtual stages cannot take in turn, group by group."""
-    group, pp, name = group_of(strategy), strategy.pp, settings.spell(GROUP)
+    group, pp, name = group_of(layout), layout.pp, settings.spell(GROUP)
     if group is not None and not pp <= group <= num_microbatches:
         settings.refuse(
             f"{name} {group} must be at least pp {pp} and at most the {num_microbatches} micro-batches"
         )
-    if groups_fit(pp, strategy.vpp, num_microbatches, group):
+    if groups_fit(pp, layout.vpp, num_microbatches, group):
         return
     if group is None:
         settings.refuse(

@@ -36,68 +36,68 @@ V = TypeVar("V")
 
 def layout_settings(question: Question) -> Settings:
     """Return the settings that lay a model out."""
-    model, strategy = question.model, question.layout
+    model, layout = question.model, question.layout
     moe = model.is_moe
     domain = question.cluster.domain
-    inner = int(inner_ranks(cp=strategy.cp, tp=strategy.tp, wanted=strategy.cp_inner, domain=domain))
-    hierarchical = strategy.cp_kind == "hierarchical"
+    inner = int(inner_ranks(cp=layout.cp, tp=layout.tp, wanted=layout.cp_inner, domain=domain))
+    hierarchical = layout.cp_kind == "hierarchical"
     return {
-        "tensor_model_parallel_size": strategy.tp,
-        "sequence_parallel": strategy.sp and strategy.tp > 1,
-        "pipeline_model_parallel_size": strategy.pp,
-        **_stages(model, strategy),
-        GROUP: group_of(strategy),
-        "context_parallel_size": strategy.cp,
-        "cp_comm_type": _key_of(CP_KINDS, strategy.cp_kind),
-        "hierarchical_context_parallel_sizes": [inner, strategy.cp // inner] if hierarchical else None,
-        "expert_model_parallel_size": strategy.ep if moe else None,
-        "expert_tensor_parallel_size": strategy.etp if moe else None,
-        "use_tp_pp_dp_mapping": strategy.axis_order == ("tp", "cp", "pp", "dp"),
-        **_sharding(strategy),
-        "micro_batch_size": strategy.micro_batch_size,
+        "tensor_model_parallel_size": layout.tp,
+        "sequence_parallel": layout.sp and layout.tp > 1,
+        "pipeline_model_parallel_size": layout.pp,
+        **_stages(model, layout),
+        GROUP: group_of(layout),
+        "context_parallel_size": layout.cp,
+        "cp_comm_type": _key_of(CP_KINDS, layout.cp_kind),
+        "hierarchical_context_parallel_sizes": [inner, layout.cp // inner] if hierarchical else None,
+        "expert_model_parallel_size": layout.ep if moe else None,
+        "expert_tensor_parallel_size": layout.etp if moe else None,
+        "use_tp_pp_dp_mapping": layout.axis_order == ("tp", "cp", "pp", "dp"),
+        **_sharding(layout),
+        "micro_batch_size": layout.micro_batch_size,
         **_overlap(question),
-        **_recompute(model, strategy),
-        **_offload(strategy.offload),
-        **(_experts(strategy) if moe else {}),
-        **_kernels(strategy),
-        **_graphs(strategy, moe=moe),
+        **_recompute(model, layout),
+        **_offload(layout.offload),
+        **(_experts(layout) if moe else {}),
+        **_kernels(layout),
+        **_graphs(layout, moe=moe),
     }
 
 
 def run_settings(question: Question) -> Settings:
     """Return the settings of batch, optimizer and data types."""
-    strategy, workload = question.layout, question.workload
+    layout, workload = question.layout, question.workload
     return {
         "seq_length": workload.seq_len,
         "global_batch_size": workload.global_batch_size,
         "train_iters": workload.num_steps,
         "optimizer": _key_of(OPTIMIZERS, workload.optimizer),
-        **_precision(workload, strategy),
+        **_precision(workload, layout),
     }
 
 
-def stage_sizes(model: Model, strategy: Layout) -> tuple[int, ...]:
+def stage_sizes(model: Model, layout: Layout) -> tuple[int, ...]:
     """Return the layers of each virtual stage, in the order of the model."""
-    count = strategy.pp * strategy.vpp
-    if strategy.stage_layers is None:
-        chunks = layers_per_chunk(model.num_layers, count, spare_ends=strategy.vpp > 1)
+    count = layout.pp * layout.vpp
+    if layout.stage_layers is None:
+        chunks = layers_per_chunk(model.num_layers, count, spare_ends=layout.vpp > 1)
     else:
-        chunks = given_chunks(model, strategy.stage_layers, tuple(range(strategy.pp)) * strategy.vpp)
+        chunks = given_chunks(model, layout.stage_layers, tuple(range(layout.pp)) * layout.vpp)
     return tuple(map(len, chunks))
 
 
-def _stages(model: Model, strategy: Layout) -> Settings:
+def _stages(model: Model, layout: Layout) -> Settings:
     """Return how layers lie on stages: evenly, the first and the last apart, or one by one."""
-    sizes = stage_sizes(model, strategy)
+    sizes = stage_sizes(model, layout)
     letters = hybrid_pattern(model)
     if letters is not None:
         ends = accumulate(sizes)
         stages = (letters[end - size : end] for size, end in zip(sizes, ends, strict=True))
         return {"hybrid_layer_pattern": "|".join(stages)}
     if len(set(sizes)) == 1:
-        return {"num_virtual_stages_per_pipeline_rank": strategy.vpp if strategy.vpp > 1 else None}
+        return {"num_virtual_stages_per_pipeline_rank": layout.vpp if layout.vpp > 1 else None}
     between = sizes[1:-1]
-    if strategy.vpp > 1 or len(set(between)) > 1:
+    if layout.vpp > 1 or len(set(between)) > 1:
         return {"pipeline_model_parallel_layout": layout_text(sizes, model.num_mtp_layers)}
     usual = between[0] if between else None
     return {
@@ -114,29 +114,29 @@ def layout_text(sizes: tuple[int, ...], num_mtp_layers: int) -> str:
     return "|".join(stages)
 
 
-def _sharding(strategy: Layout) -> Settings:
-    replicas = strategy.dp_replicate if strategy.dp_replicate > 1 else None
-    if strategy.zero == 0:
+def _sharding(layout: Layout) -> Settings:
+    replicas = layout.dp_replicate if layout.dp_replicate > 1 else None
+    if layout.zero == 0:
         return {"use_distributed_optimizer": False}
-    if strategy.zero == 1:
+    if layout.zero == 1:
         return {"use_distributed_optimizer": True, "num_distributed_optimizer_instances": replicas}
     return {
         "use_distributed_optimizer": True,
         "num_distributed_optimizer_instances": replicas,
         "use_megatron_fsdp": True,
-        "data_parallel_sharding_strategy": _key_of(FSDP_LEVELS, strategy.zero),
+        "data_parallel_sharding_strategy": _key_of(FSDP_LEVELS, layout.zero),
         "ckpt_format": "fsdp_dtensor",
     }
 
 
 def _overlap(question: Question) -> Settings:
-    strategy, overlap = question.layout, question.layout.overlap
-    gathers = overlap.param_gather and overlap.grad_reduce and strategy.zero > 0
+    layout, overlap = question.layout, question.layout.overlap
+    gathers = overlap.param_gather and overlap.grad_reduce and layout.zero > 0
     return {
         "overlap_grad_reduce": overlap.grad_reduce,
         "overlap_param_gather": gathers,
-        "tp_comm_overlap": overlap.tensor and strategy.tp > 1 and strategy.sp,
-        "overlap_p2p_comm": overlap.pipeline or strategy.vpp == 1,
+        "tp_comm_overlap": overlap.tensor and layout.tp > 1 and layout.sp,
+        "overlap_p2p_comm": overlap.pipeline or layout.vpp == 1,
         "overlap_moe_expert_parallel_comm": overlap.expert and _overlaps_experts(question),
         "moe_shared_expert_overlap": overlap.shared_experts,
     }
@@ -144,22 +144,22 @@ def _overlap(question: Question) -> Settings:
 
 def _overlaps_experts(question: Question) -> bool:
     """Return whether Megatron-LM lets expert traffic run beside other micro-batches."""
-    strategy, replayed = question.layout, question.layout.recompute
+    layout, replayed = question.layout, question.layout.recompute
     return (
-        strategy.ep > 1
-        and (strategy.pp == 1 or strategy.vpp > 1)
+        layout.ep > 1
+        and (layout.pp == 1 or layout.vpp > 1)
         and replayed.granularity != "full"
         and "moe" not in replayed.modules
         and question.workload.precision.activations != "fp32"
-        and not strategy.overlap.shared_experts
+        and not layout.overlap.shared_experts
         and question.model.num_mtp_layers <= 1
     )
 
 
-def _recompute(model: Model, strategy: Layout) -> Settings:
-    recompute = strategy.recompute
+def _recompute(model: Model, layout: Layout) -> Settings:
+    recompute = layout.recompute
     if recompute.granularity == "selective":
-        there = [module for module in recompute.modules if _has(model, strategy, module)]
+        there = [module for module in recompute.modules if _has(model, layout, module)]
         if not there:
             return {}
         return {"recompute_granularity": "selective", "recompute_modules": there}
@@ -173,12 +173,12 @@ def _recompute(model: Model, strategy: Layout) -> Settings:
     return settings | {"recompute_method": "uniform", "recompute_num_layers": recompute.unit}
 
 
-def _has(model: Model, strategy: Layout, module: Module) -> bool:
+def _has(model: Model, layout: Layout, module: Module) -> bool:
     """Return whether the model has a module, as Megatron-LM asks of those that are recomputed."""
     if module == "mla_up_proj":
         return any(isinstance(kind.attention, LatentAttention) for kind in model.layer_kinds)
     if module == "moe_act":
-        return model.is_moe and strategy.kernels.grouped_experts
+        return model.is_moe and layout.kernels.grouped_experts
     if module == "shared_experts":
         return model.moe is not None and bool(model.moe.shared_ffn_hidden_size)
     return model.is_moe or module != "moe"
@@ -204,14 +204,14 @@ def _offload(offload: Offload) -> Settings:
     return settings
 
 
-def _experts(strategy: Layout) -> Settings:
-    flexible = strategy.dispatcher in ("deepep", "hybridep")
+def _experts(layout: Layout) -> Settings:
+    flexible = layout.dispatcher in ("deepep", "hybridep")
     return {
         "moe_token_dispatcher_type": "flex" if flexible else "alltoall",
-        "moe_flex_dispatcher_backend": strategy.dispatcher if flexible else None,
-        "moe_grouped_gemm": strategy.kernels.grouped_experts,
-        "moe_use_legacy_grouped_gemm": not strategy.kernels.narrow_experts,
-        **_routing(strategy.routing),
+        "moe_flex_dispatcher_backend": layout.dispatcher if flexible else None,
+        "moe_grouped_gemm": layout.kernels.grouped_experts,
+        "moe_use_legacy_grouped_gemm": not layout.kernels.narrow_experts,
+        **_routing(layout.routing),
     }
 
 
@@ -225,13 +225,13 @@ def _routing(routing: Routing) -> Settings:
     }
 
 
-def _kernels(strategy: Layout) -> Settings:
-    kernels = strategy.kernels
+def _kernels(layout: Layout) -> Settings:
+    kernels = layout.kernels
     fusion = {"fused": "te", "native": "native"}.get(kernels.cross_entropy)
     rate = 0.1 if kernels.dropout else 0.0
-    deferred = kernels.deferred_head_gradients if strategy.pp > 1 else 0
+    deferred = kernels.deferred_head_gradients if layout.pp > 1 else 0
     return {
-        "attention_backend": None if strategy.flash_attention else "unfused",
+        "attention_backend": None if layout.flash_attention else "unfused",
         "cross_entropy_loss_fusion": fusion is not None,
         "cross_entropy_fusion_impl": fusion,
         "gradient_accumulation_fusion": kernels.gradient_sum == "in_product",
@@ -245,16 +245,16 @@ def _kernels(strategy: Layout) -> Settings:
     }
 
 
-def _graphs(strategy: Layout, *, moe: bool) -> Settings:
-    if strategy.graphs == "full":
+def _graphs(layout: Layout, *, moe: bool) -> Settings:
+    if layout.graphs == "full":
         return {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
-    modules = ["attn"] if strategy.graphs == "partial" else []
-    if moe and strategy.graphs != "none":
+    modules = ["attn"] if layout.graphs == "partial" else []
+    if moe and layout.graphs != "none":
         modules += ["moe_router", "moe_preprocess"]
     return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": modules} if modules else {}
 
 
-def _precision(workload: Workload, strategy: Layout) -> Settings:
+def _precision(workload: Workload, layout: Layout) -> Settings:
     precision = workload.precision
     base = precision.activations
     narrow = precision.compute in ("fp8", "mxfp8")
@@ -263,7 +263,7 @@ def _precision(workload: Workload, strategy: Layout) -> Settings:
         "fp16": base == "fp16",
         "fp8": "hybrid" if narrow else None,
         "fp8_recipe": _key_of(RECIPES, precision.recipe) if narrow else None,
-        "fp8_param_gather": precision.parameters == "fp8" and strategy.zero > 0,
+        "fp8_param_gather": precision.parameters == "fp8" and layout.zero > 0,
         "fp4": "e2m1" if precision.compute == "nvfp4" else None,
     }
     return settings | _gradients(precision) | _states(precision)
@@ -281,12 +281,12 @@ def _gradients(precision: Precision) -> Settings:
 def _states(precision: Precision) -> Settings:
     """Return the types of the optimizer's states, which only its precision-aware kind lets choose."""
     types = {"main_params_dtype": precision.master, "exp_avg_dtype": precision.moments}
-    chosen = {key: kind for key, kind in types.items() if kind not in ("fp32", "none")}
-    if not chosen:
+    selected = {key: kind for key, kind in types.items() if kind not in ("fp32", "none")}
+    if not selected:
         return {}
-    if "exp_avg_dtype" in chosen:
-        chosen["exp_avg_sq_dtype"] = precision.moments
-    return {"use_precision_aware_optimizer": True, **chosen}
+    if "exp_avg_dtype" in selected:
+        selected["exp_avg_sq_dtype"] = precision.moments
+    return {"use_precision_aware_optimizer": True, **selected}
 
 
 def _key_of(names: Mapping[K, V], value: object) -> K | None:
@@ -350,7 +350,7 @@ def pattern(flags: Sequence[int]) -> str:
 def of_kind(model: Model, part: str, kind: type[T]) -> list[T]:
     """Return the attention or feed-forward parts of one kind, layer by layer."""
     parts = [getattr(layer, part) for layer in model.layers]
-    return [each for each in parts if isinstance(each, kind)]
+    return [part for part in parts if isinstance(part, kind)]
 
 
 def _ffn(model: Model) -> Settings:
@@ -429,10 +429,10 @@ FUSED_BACKEND: Final = "cudnn"
 def _sparse(model: Model) -> Settings:
     """Return what picks the keys of latent attention, and in which layers."""
     layers = of_kind(model, "attention", LatentAttention)
-    indexer = next((each.indexer for each in layers if each.indexer is not None), None)
+    indexer = next((layer.indexer for layer in layers if layer.indexer is not None), None)
     if indexer is None:
         return {}
-    picks = tuple(each.indexer is not None for each in layers)
+    picks = tuple(layer.indexer is not None for layer in layers)
     every, first = _shared(model, picks)
     return {
         "experimental_attention_variant": "dsa",
@@ -461,10 +461,10 @@ def _shared(model: Model, picks: tuple[bool, ...]) -> tuple[int, int]:
 def _window(model: Model) -> Settings:
     """Return the sliding window and which layers have it."""
     layers = of_kind(model, "attention", FullAttention)
-    windows = [each.window for each in layers if each.window is not None]
+    windows = [layer.window for layer in layers if layer.window is not None]
     if not windows or len(layers) < model.num_layers:
         return {}
-    slides = [int(each.window is not None) for each in layers]
+    slides = [int(layer.window is not None) for layer in layers]
     return {
         "window_size": f"{(commonest(windows) or 1) - 1},0",
         "window_attn_skip_freq": None if all(slides) else pattern(slides),
@@ -536,10 +536,12 @@ def _positions(model: Model) -> Settings:
     if model.learned_positions:
         return {"position_embedding_type": "learned_absolute"}
     latent = commonest(of_kind(model, "attention", LatentAttention))
-    turned = commonest([each for each in of_kind(model, "attention", FullAttention) if each.rotary])
+    turned = commonest([item for item in of_kind(model, "attention", FullAttention) if item.rotary])
     most = turned if latent is None else latent
     if most is None:
         return {"position_embedding_type": "none"}
-    plain = [isinstance(each.attention, FullAttention) and not each.attention.rotary for each in model.layers]
-    skips = pattern([int(each) for each in plain]) if any(plain) and not hybrid_pattern(model) else None
+    plain = [
+        isinstance(layer.attention, FullAttention) and not layer.attention.rotary for layer in model.layers
+    ]
+    skips = pattern([int(item) for item in plain]) if any(plain) and not hybrid_pattern(model) else None
     return {**rope_settings(most), "no_rope_freq": skips}

@@ -72,23 +72,23 @@ def all_settings(question: Question) -> dict[str, Settings]:
 
 def array(name: str, settings: Settings) -> str:
     """Return settings as an array of bash, a flag on each line."""
-    lines = [f"    {shlex.join(words)}" for words in flags(settings)]
+    lines = [f"    {shlex.join(flag)}" for flag in flags(settings)]
     return "\n".join([f"{name}=(", *lines, ")\n"])
 
 
 def flags(settings: Mapping[str, object]) -> list[list[str]]:
     """Return the words of each setting that is said; a switch is said where it is not as the flag leaves it."""
-    found = []
+    result = []
     for key, value in settings.items():
         flag, kind = flag_of(key) or ("", "")
         if not flag:
             continue
         if kind != "value":
             if value is (kind == "true"):
-                found.append([flag])
+                result.append([flag])
             elif value is False and (opposite := f"--no-{flag[2:]}") in known_flags():
-                found.append([opposite])
+                result.append([opposite])
         elif value is not None:
             values = value if isinstance(value, list) else [value]
-            found.append([flag, *map(str, values)])
-    return found
+            result.append([flag, *map(str, values)])
+    return result

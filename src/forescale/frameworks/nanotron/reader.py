@@ -88,8 +88,8 @@ class NanotronReader:
                 settings.lay(key, options.over[word])
         try:
             model = read_model(settings, family, path.stem)
-            strategy = _strategy(settings, options)
-            workload = _workload(settings, strategy)
+            layout = _strategy(settings, options)
+            workload = _workload(settings, layout)
         except ReaderError:
             raise
         except ForescaleError as error:
@@ -98,11 +98,11 @@ class NanotronReader:
             format=self.name,
             model=model,
             framework=self.name,
-            strategy=strategy,
-            told=_told(strategy),
+            strategy=layout,
+            told=_told(layout),
             workload_values=workload,
-            schedule=strategy.schedule,
-            num_devices=strategy.num_devices if options.layout else options.num_devices,
+            schedule=layout.schedule,
+            num_devices=layout.num_devices if options.layout else options.num_devices,
             **settings.accounted(unknown),
         )
 
@@ -114,8 +114,8 @@ def _settings(
     config = (
         (content.get("model") or {}).get("model_config") if isinstance(content.get("model"), dict) else None
     )
-    given = content.get("model")
-    near = get_close_matches("model_config", map(str, given), 1) if isinstance(given, dict) else []
+    model = content.get("model")
+    near = get_close_matches("model_config", map(str, model), 1) if isinstance(model, dict) else []
     if near not in ([], ["model_config"]):
         line = dict(where_of).get(f"model.{near[0]}")
         raise UnknownKeyError(near[0], f"{path}, line {line}" if line else str(path), ["model_config"])
@@ -135,8 +135,8 @@ def _settings(
         if count > 1:
             settings.note(f"{settings.spell(key)} is given {count} times; as in nanotron the last counts")
     for key, what in {**earlier, **NOT_EXPRESSED}.items():
-        given = any(name == key or name.startswith(f"{key}.") for name in values if values[name])
-        if what and given:
+        model = any(name == key or name.startswith(f"{key}.") for name in values if values[name])
+        if what and model:
             settings.note(f"not expressed: {settings.spell(key)} ({what})")
     return settings, unknown, family
 
@@ -262,15 +262,15 @@ GRANULARITIES: Mapping[str, str] = {
 }
 
 
-def _told(strategy: Layout) -> dict[str, Any]:
+def _told(layout: Layout) -> dict[str, Any]:
     """Return what the configuration says; of kernels what it says of tensor parallelism."""
-    said = ("hides_input_sums", "regathers_inputs") if strategy.tp > 1 else ()
-    alone = () if strategy.cp > 1 else ("cp_kind", "cp_balanced")
-    return words_of(strategy, left=(*LEFT, *alone), kernels=said)
+    names = ("hides_input_sums", "regathers_inputs") if layout.tp > 1 else ()
+    alone = () if layout.cp > 1 else ("cp_kind", "cp_balanced")
+    return words_of(layout, left=(*LEFT, *alone), kernels=names)
 
 
-def _workload(settings: Settings, strategy: Layout) -> dict[str, Any]:
-    batch = strategy.dp * strategy.micro_batch_size * settings.size("tokens.batch_accumulation_per_replica")
+def _workload(settings: Settings, layout: Layout) -> dict[str, Any]:
+    batch = layout.dp * layout.micro_batch_size * settings.size("tokens.batch_accumulation_per_replica")
     length, steps = settings.size("tokens.sequence_length"), settings.count("tokens.train_steps")
     _check_stages(settings, length)
     named = settings.text("optimizer.optimizer_factory.name", "adamW").lower()

@@ -51,12 +51,12 @@ class NanotronWriter:
 
     def write(self, question: Question) -> Files:
         """Return the configuration; what nanotron has no key for is left out."""
-        strategy, workload = question.layout, question.workload
-        if strategy.ep > 1:
-            msg = f"nanotron runs no layout with ep {strategy.ep}: every rank of dp x pp x tp x cp has all experts"
+        layout, workload = question.layout, question.workload
+        if layout.ep > 1:
+            msg = f"nanotron runs no layout with ep {layout.ep}: every rank of dp x pp x tp x cp has all experts"
             raise SpecError(msg)
-        if strategy.zero > LARGEST_STAGE:
-            msg = f"nanotron has zero 0 and {LARGEST_STAGE}; zero {strategy.zero} must be one of them"
+        if layout.zero > LARGEST_STAGE:
+            msg = f"nanotron has zero 0 and {LARGEST_STAGE}; zero {layout.zero} must be one of them"
             raise SpecError(msg)
         values = {**_trained(question), **PLACES}
         open_steps = {"tokens.train_steps": f"{PLACEHOLDER}: steps of the whole run"}
@@ -71,13 +71,13 @@ class NanotronWriter:
 
 def _trained(question: Question) -> dict[str, Any]:
     """Return the sections that figures follow from, and the run's own."""
-    strategy, workload = question.layout, question.workload
+    layout, workload = question.layout, question.workload
     general = {"project": "forescale", "run": question.model.name, "seed": 42, "ignore_sanity_checks": True}
     return {
         "general": general,
-        "parallelism": _parallelism(strategy),
+        "parallelism": _parallelism(layout),
         "model": {
-            "model_config": model_config(question.model, strategy),
+            "model_config": model_config(question.model, layout),
             "init_method": {"std": 0.02},
             "dtype": KINDS.get(workload.precision.activations, "bfloat16"),
             "make_vocab_size_divisible_by": question.model.vocab_multiple,
@@ -86,36 +86,36 @@ def _trained(question: Question) -> dict[str, Any]:
         "tokens": {
             "sequence_length": workload.seq_len,
             "train_steps": workload.num_steps or 100_000,
-            "micro_batch_size": strategy.micro_batch_size,
+            "micro_batch_size": layout.micro_batch_size,
             "batch_accumulation_per_replica": workload.global_batch_size
-            // (strategy.dp * strategy.micro_batch_size),
+            // (layout.dp * layout.micro_batch_size),
         },
-        "optimizer": _optimizer(strategy, workload),
+        "optimizer": _optimizer(layout, workload),
         "tokenizer": {"tokenizer_name_or_path": question.model.name},
     }
 
 
-def _parallelism(strategy: Layout) -> dict[str, Any]:
+def _parallelism(layout: Layout) -> dict[str, Any]:
     return {
-        "dp": strategy.dp,
-        "pp": strategy.pp,
-        "tp": strategy.tp,
-        "context_parallel_size": strategy.cp,
-        "expert_parallel_size": strategy.ep,
-        "pp_engine": ENGINE.get(strategy.schedule, "1f1b"),
-        "tp_mode": "REDUCE_SCATTER" if strategy.sp and strategy.tp > 1 else "ALL_REDUCE",
-        "tp_linear_async_communication": strategy.kernels.hides_input_sums,
-        "tp_recompute_allgather": strategy.kernels.regathers_inputs,
-        "recompute_layer": strategy.recompute.granularity == "full",
+        "dp": layout.dp,
+        "pp": layout.pp,
+        "tp": layout.tp,
+        "context_parallel_size": layout.cp,
+        "expert_parallel_size": layout.ep,
+        "pp_engine": ENGINE.get(layout.schedule, "1f1b"),
+        "tp_mode": "REDUCE_SCATTER" if layout.sp and layout.tp > 1 else "ALL_REDUCE",
+        "tp_linear_async_communication": layout.kernels.hides_input_sums,
+        "tp_recompute_allgather": layout.kernels.regathers_inputs,
+        "recompute_layer": layout.recompute.granularity == "full",
     }
 
 
-def _optimizer(strategy: Layout, workload: Workload) -> dict[str, Any]:
+def _optimizer(layout: Layout, workload: Workload) -> dict[str, Any]:
     sgd = workload.optimizer == "sgd"
     rates = {"adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "torch_adam_is_fused": True}
     return {
         "optimizer_factory": {"name": "sgd"} if sgd else {"name": "adamW", **rates},
-        "zero_stage": strategy.zero,
+        "zero_stage": layout.zero,
         "accumulate_grad_in_fp32": workload.precision.gradients == "fp32",
         "weight_decay": 0.1,
         "clip_grad": 1.0,
@@ -129,7 +129,7 @@ def _optimizer(strategy: Layout, workload: Workload) -> dict[str, Any]:
     }
 
 
-def model_config(model: Model, strategy: Layout) -> dict[str, Any]:
+def model_config(model: Model, layout: Layout) -> dict[str, Any]:
     """Return the class and sizes of a model.
 
     Raises
@@ -148,8 +148,8 @@ def model_config(model: Model, strategy: Layout) -> dict[str, Any]:
         "max_position_embeddings": model.max_seq_len,
         "vocab_size": model.vocab_size,
     }
-    if not gated and strategy.cp > 1:
-        msg = f"nanotron's Starcoder2, which {model.name} would be, has no context parallelism; cp is {strategy.cp}"
+    if not gated and layout.cp > 1:
+        msg = f"nanotron's Starcoder2, which {model.name} would be, has no context parallelism; cp is {layout.cp}"
         raise SpecError(msg)
     if not gated:
         return _starcoder(sizes | {"layer_norm_epsilon": model.norm_eps}, first, dense[0])
@@ -166,9 +166,9 @@ def model_config(model: Model, strategy: Layout) -> dict[str, Any]:
         and model.moe is None
         and all(layer.window is None and layer.rotary and layer.rope.scaling != "linear" for layer in softmax)
     )
-    if plain and strategy.cp == 1:
+    if plain and layout.cp == 1:
         return {"is_llama_config": True, **sizes, "_attn_implementation": FLASH}
-    return {"is_qwen2_config": True, **sizes, **_qwen(model, softmax, strategy)}
+    return {"is_qwen2_config": True, **sizes, **_qwen(model, softmax, layout)}
 
 
 def _softmax(model: Model, layer: Layer) -> FullAttention:
@@ -187,13 +187,13 @@ def _experts(model: Model) -> MoeFfn:
 def _starcoder(sizes: dict[str, Any], attention: FullAttention, ffn: DenseFfn) -> dict[str, Any]:
     one = attention.num_kv_heads == 1
     heads = {"multi_query": True} if one else {"grouped_query": True, "num_kv_heads": attention.num_kv_heads}
-    own = {"intermediate_size": ffn.ffn_hidden_size, "use_rotary_embeddings": attention.rotary}
-    own |= {"rope_theta": round(attention.rope.base)} if attention.rotary else {}
+    local = {"intermediate_size": ffn.ffn_hidden_size, "use_rotary_embeddings": attention.rotary}
+    local |= {"rope_theta": round(attention.rope.base)} if attention.rotary else {}
     window = {} if attention.window is None else {"sliding_window_size": attention.window}
-    return {"is_starcoder2_config": True, **sizes, **own, **heads, **window}
+    return {"is_starcoder2_config": True, **sizes, **local, **heads, **window}
 
 
-def _qwen(model: Model, softmax: list[FullAttention], strategy: Layout) -> dict[str, Any]:
+def _qwen(model: Model, softmax: list[FullAttention], layout: Layout) -> dict[str, Any]:
     """Return what Qwen2Config has beyond LlamaConfig."""
     plain = [index + 1 for index, layer in enumerate(softmax) if not layer.rotary]
     window = next((layer.window for layer in softmax if layer.window is not None), None)
@@ -203,9 +203,7 @@ def _qwen(model: Model, softmax: list[FullAttention], strategy: Layout) -> dict[
         values["rope_seq_len_interpolation_factor"] = rope.factor
     if plain and all(high - low == plain[0] for low, high in pairwise([0, *plain])):
         values["no_rope_layer"] = plain[0]
-    values["_attn_implementation"] = (
-        FLASH if strategy.cp == 1 else IMPLEMENTATION.get(strategy.cp_kind, "ring")
-    )
+    values["_attn_implementation"] = FLASH if layout.cp == 1 else IMPLEMENTATION.get(layout.cp_kind, "ring")
     if values["_attn_implementation"] in CONTEXT:
         values["ring_attn_heads_k_stride"] = 1
     if (moe := model.moe) is not None:

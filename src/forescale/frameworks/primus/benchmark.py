@@ -45,29 +45,29 @@ class Table(Struct, frozen=True):
 
     def table(self, key: str) -> Table:
         """Return a table below; an empty one where it is missing or null."""
-        given = self.values.get(key)
+        value = self.values.get(key)
         where = f"{self.where}, {key}"
-        if given is not None and not isinstance(given, Mapping):
-            raise SpecError(f"{where} must be a table, got {shown(given)}")
-        found = self.asked.setdefault(key, Table(given or {}, where))
-        assert found is not None
-        return found
+        if value is not None and not isinstance(value, Mapping):
+            raise SpecError(f"{where} must be a table, got {shown(value)}")
+        setdefault = self.asked.setdefault(key, Table(value or {}, where))
+        assert setdefault is not None
+        return setdefault
 
     def first(self, *keys: str) -> tuple[str, Any]:
         """Return the first of some keys whose value is neither null nor zero, and that; None where there is none."""
-        found = next((key for key in keys if self.values.get(key) not in (None, 0)), None)
-        self.asked.update(dict.fromkeys(keys if found is None else (found,)))
-        return (keys[0], None) if found is None else (found, self.values[found])
+        result = next((key for key in keys if self.values.get(key) not in (None, 0)), None)
+        self.asked.update(dict.fromkeys(keys if result is None else (result,)))
+        return (keys[0], None) if result is None else (result, self.values[result])
 
     def number(self, *keys: str) -> float | None:
         """Return the first number among some keys that is more than zero; None where there is none."""
-        key, given = self.first(*keys)
-        return None if given is None else float(within(given, AMOUNT, f"{self.where}: {key}", whole=False))
+        key, value = self.first(*keys)
+        return None if value is None else float(within(value, AMOUNT, f"{self.where}: {key}", whole=False))
 
     def count(self, *keys: str) -> int | None:
         """Return the same of a whole number."""
-        key, given = self.first(*keys)
-        return None if given is None else int(within(given, DEVICES, f"{self.where}: {key}", whole=True))
+        key, value = self.first(*keys)
+        return None if value is None else int(within(value, DEVICES, f"{self.where}: {key}", whole=True))
 
     def check_spelling(self) -> None:
         """Refuse a key, here or below, that is nearly one that was looked for in vain."""
@@ -91,8 +91,8 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
         If it is of a newer version, holds nothing that was measured, or does not fit the target.
     """
     whole = Table(document, where)
-    given = whole.first("schema_version")[1]
-    version = 1 if given is None else given
+    value = whole.first("schema_version")[1]
+    version = 1 if value is None else value
     if version not in range(1, NEWEST + 1):
         raise SpecError(
             f"{where}: its schema_version is {shown(version)}; this version reads 1 and 2 of Primus's artifacts"
@@ -126,15 +126,15 @@ def primus_bench(document: Mapping[str, Any], target: Question, *, where: str) -
 
 def _layers(results: Table) -> dict[str, Table]:
     """Return the first layer of each type, and both ends, by our names."""
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     for key, value in results.values.items():
         if not isinstance(value, Mapping) or key.startswith("_"):
             continue
         layer = results.table(key)
         kind = ENDS.get(key) or layer.first("type")[1]
         if isinstance(kind, str):
-            found.setdefault(kind, layer)
-    return found
+            tables.setdefault(kind, layer)
+    return tables
 
 
 def _timings(kind: str, layer: Table) -> tuple[BlockTiming, ...]:
@@ -196,7 +196,7 @@ def _run(target: Question, metadata: Table, where: str) -> Question:
     if devices % fixed:
         raise SpecError(f"{where}: {devices} devices are no multiple of tp · pp · cp, {fixed}")
     ranks = devices // fixed
-    own: dict[str, Any] = {
+    values: dict[str, Any] = {
         **degrees,
         "dp_replicate": 1,
         "dp_shard": ranks,
@@ -206,12 +206,12 @@ def _run(target: Question, metadata: Table, where: str) -> Question:
         "placement": None,
         **({"vpp": 1, "schedule": None} if degrees["pp"] == 1 else {}),
     }
-    batch = own["micro_batch_size"] * ranks
+    batch = values["micro_batch_size"] * ranks
     return replace(
         target,
         model=_model(target.model, metadata, summary),
         cluster=target.cluster.sized(devices),
-        strategy=replace(layout, **own),
+        strategy=replace(layout, **values),
         workload=replace(
             work,
             seq_len=summary.count("sequence_length") or work.seq_len,
@@ -224,17 +224,19 @@ def _model(model: Model, metadata: Table, summary: Table) -> Model:
     """Return the model with as many layers of each kind, and experts of a layer, as were measured."""
     experts = metadata.count("benchmark_num_experts") or summary.count("num_experts")
     count = summary.count("num_layers")
-    pattern = summary.first("moe_pattern")[1] or [int(isinstance(each.ffn, MoeFfn)) for each in model.layers]
+    pattern = summary.first("moe_pattern")[1] or [
+        int(isinstance(layer.ffn, MoeFfn)) for layer in model.layers
+    ]
     kinds = {
-        int(isinstance(each.ffn, MoeFfn)): _with_experts(each, experts)
-        for each in reversed(model.layer_kinds)
+        int(isinstance(layer_kind.ffn, MoeFfn)): _with_experts(layer_kind, experts)
+        for layer_kind in reversed(model.layer_kinds)
     }
-    if not isinstance(pattern, list) or any(each not in kinds for each in pattern):
+    if not isinstance(pattern, list) or any(item not in kinds for item in pattern):
         raise SpecError(
             f"{summary.where}, moe_pattern must say of each layer whether it has experts, as layers of {model.name} "
             f"have or not; got {shown(pattern)}"
         )
-    layers = tuple(kinds[each] for each in pattern)
+    layers = tuple(kinds[item] for item in pattern)
     return replace(model, layers=layers[: count or len(layers)], num_mtp_layers=0)
 
 

@@ -99,13 +99,13 @@ class HardwareConfig(Struct, frozen=True, kw_only=True):
             for key in ("kernel_launch_latency", "rccl_overhead")
             if key in self.values
         ]
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "efficiency": self._get("bw_eff", None),
             "exchange_efficiency": self._get("p2p_bw_eff", None),
             "launch": sum(seconds) * MICRO if seconds else None,
             "peer_latency": self.values["a2a_peer_lat"] * MICRO if "a2a_peer_lat" in self.values else None,
         }
-        known: dict[str, Any] = {name: float(value) for name, value in given.items() if value is not None}
+        known: dict[str, Any] = {name: float(value) for name, value in values.items() if value is not None}
         return replace(base or LinkParameters(), **known) if known else base
 
     def _topology(self, base: Any) -> Any:  # noqa: ANN401 (a topology)
@@ -144,10 +144,10 @@ def build_hardware_config(values: Mapping[str, Any], *, where: str) -> HardwareC
     inside = values.get(SECTION, values)
     if not isinstance(inside, Mapping):
         raise SpecError(f"{where}: {SECTION} must be a table, got {inside!r}")
-    given = {key: value for key, value in inside.items() if value is not None and key != "base"}
-    for key, value in given.items():
+    raw = {key: value for key, value in inside.items() if value is not None and key != "base"}
+    for key, value in raw.items():
         _check(key, value, where)
-    return HardwareConfig(where=where, values=given)
+    return HardwareConfig(where=where, values=raw)
 
 
 def _check(key: str, value: Any, where: str) -> None:  # noqa: ANN401 (as written)

@@ -49,7 +49,7 @@ PRECISIONS: Final = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 
 
 def read_bridge(
-    words: Mapping[str, Any], lines: Mapping[str, int], primus: frozenset[str], path: Path, options: Options
+    values: Mapping[str, Any], lines: Mapping[str, int], primus: frozenset[str], path: Path, options: Options
 ) -> ParsedFile:
     """Return what a module of Megatron-Bridge says; `primus` are keys that all modules may have.
 
@@ -59,8 +59,8 @@ def read_bridge(
         If the recipe alone knows the model.
     """
     known = known_keys() | OWN | primus
-    unknown = unknown_of(words, known, path, lines, strict=options.strict)
-    settings = Settings({key: value for key, value in words.items() if key in known}, str(path), lines=lines)
+    unknown = unknown_of(values, known, path, lines, strict=options.strict)
+    settings = Settings({key: value for key, value in values.items() if key in known}, str(path), lines=lines)
     named = settings.get("hf_path")
     if not named or options.model_of is None:
         problem = (
@@ -75,7 +75,7 @@ def read_bridge(
     experts = next((layer.ffn for layer in model.layers if isinstance(layer.ffn, MoeFfn)), None)
     settings.lay("num_experts", experts.num_experts if experts else None)
     settings.note(f"what the recipe {settings.get('flavor')} sets beside the file is Python and not read")
-    found = read_settings(
+    result = read_settings(
         settings,
         name=model.name,
         options=options,
@@ -84,7 +84,7 @@ def read_bridge(
         form="primus",
         framework="megatron-bridge",
     )
-    return _adapted(found, settings)
+    return _adapted(result, settings)
 
 
 def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -96,21 +96,21 @@ def container_words(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**tables["model"], **({"peft_dim": tables["peft"]["dim"]} if "dim" in tables["peft"] else {})}
 
 
-def _adapted(found: ParsedFile, settings: Settings) -> ParsedFile:
+def _adapted(parsed_file: ParsedFile, settings: Settings) -> ParsedFile:
     """Return a reading with the adapters that `peft` asks for: Megatron-Bridge's LoRA as it is without arguments."""
     kind = settings.text("peft", "none").lower()
-    if kind == "none" or found.workload is None:
-        return found
+    if kind == "none" or parsed_file.workload is None:
+        return parsed_file
     if kind != "lora":
         settings.refuse(f"{settings.spell('peft')} {kind} cannot be expressed; lora and none can")
     targets = tuple(PLACES[name][0] for name in USUAL["LoRA"])
     adapters = Trainable(**lora_words(settings.count("peft_dim", RANK), targets, experts="shared"))
-    used = (*found.used, "peft")
+    used = (*parsed_file.used, "peft")
     return replace(
-        found,
-        workload=replace(found.workload, trainable=adapters),
+        parsed_file,
+        workload=replace(parsed_file.workload, trainable=adapters),
         used=used,
-        ignored=tuple(key for key in found.ignored if key not in ("peft", "peft_dim")),
+        ignored=tuple(key for key in parsed_file.ignored if key not in ("peft", "peft_dim")),
     )
 
 
@@ -157,8 +157,8 @@ class PrimusReader:
         unknown_of(content, (*_TOP, *beside), path, dict(keys_of_yaml(read_text(path))), strict=True)
         module = _module(content["modules"], path)
         if (backend := str(module["framework"])) != MEGATRON:
-            words = _merged(module, path, options) | container_words(content, path)
-            return _read_backend(backend, words, path, options)
+            merged = _merged(module, path, options) | container_words(content, path)
+            return _read_backend(backend, merged, path, options)
         settings, unknown = _settings(_merged(module, path, options), path, strict=options.strict)
         schedule = _schedule(settings)
         reading = read_settings(
@@ -176,20 +176,20 @@ class PrimusReader:
 
 def _read_backend(backend: str, merged: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
     """Return what a module of torchtitan, MaxText or Megatron-Bridge says, whose keys are these frameworks' own."""
-    words = {key: value for key, value in merged.items() if key not in PRIVATE}
-    turbo = words.pop("primus_turbo", None)
-    if isinstance(training := words.get("training"), Mapping):
-        words["training"] = {key: value for key, value in training.items() if key not in PRIVATE}
+    parts = {key: value for key, value in merged.items() if key not in PRIVATE}
+    turbo = parts.pop("primus_turbo", None)
+    if isinstance(training := parts.get("training"), Mapping):
+        parts["training"] = {key: value for key, value in training.items() if key not in PRIVATE}
     at = re.compile(r"^modules\.\w+\.overrides\.")
     lines = {at.sub("", key): line for key, line in keys_of_yaml(read_text(path))}
     if backend == BRIDGE:
-        return read_bridge(words, lines, _primus_keys(), path, options)
+        return read_bridge(parts, lines, _primus_keys(), path, options)
     if backend == "torchtitan":
-        found = read_tables(words, lines, path, options, more=FLAVOR_FIELDS)
+        tables = read_tables(parts, lines, path, options, more=FLAVOR_FIELDS)
     else:
-        found = read_given(MaxTextValues(words), path, options)
-    own = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
-    return replace(found, format=PrimusReader.name, notes=(*found.notes, *[own] * bool(turbo)))
+        tables = read_given(MaxTextValues(parts), path, options)
+    local = "not expressed: primus_turbo (Primus's own kernels of attention and products)"
+    return replace(tables, format=PrimusReader.name, notes=(*tables.notes, *[local] * bool(turbo)))
 
 
 def _read_preset(content: Mapping[str, Any], path: Path, options: Options) -> ParsedFile:
@@ -206,12 +206,14 @@ def _module(modules: object, path: Path) -> dict[str, Any]:
     """Return the one module that trains."""
     if not isinstance(modules, dict) or not modules:
         raise ReaderError(path, "modules must be a table of modules, such as pre_trainer")
-    found = [module for module in modules.values() if isinstance(module, dict) and "framework" in module]
-    trains = [module for module in found if module["framework"] in BACKENDS]
+    result = [module for module in modules.values() if isinstance(module, dict) and "framework" in module]
+    trains = [module for module in result if module["framework"] in BACKENDS]
     if len(trains) != 1:
-        frameworks = ", ".join(sorted({str(module["framework"]) for module in found})) or "none"
-        wanted = ", ".join(BACKENDS)
-        raise ReaderError(path, f"it must have one module of {wanted}; it has {len(trains)} ({frameworks})")
+        frameworks = ", ".join(sorted({str(module["framework"]) for module in result})) or "none"
+        requested = ", ".join(BACKENDS)
+        raise ReaderError(
+            path, f"it must have one module of {requested}; it has {len(trains)} ({frameworks})"
+        )
     for key in trains[0]:
         if key not in _MODULE:
             raise UnknownKeyError(str(key), f"{path}, modules", _MODULE)
@@ -260,9 +262,9 @@ def _base_presets() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 def _places(folder: str, path: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
     yield path.parent
-    for given in folders:
-        yield given
-        yield given / folder
+    for value in folders:
+        yield value
+        yield value / folder
     for above in path.absolute().parents:
         yield above / "primus" / "configs" / folder
 
@@ -271,7 +273,7 @@ def _resolved(path: Path, variables: Mapping[str, str], seen: tuple[Path, ...]) 
     """Return a file's content over that of the files it extends, placeholders replaced."""
     here = path.absolute()
     if here in seen:
-        chain = " -> ".join(each.name for each in (*seen, here))
+        chain = " -> ".join(item.name for item in (*seen, here))
         raise ReaderError(path, f"its chain of extends comes back to itself: {chain}")
     hint = f"; {seen[-1].name} extends it" if seen else ""
     content = parse_mapping(read_text(path, hint=hint), path, parse_yaml)
@@ -313,23 +315,23 @@ def _primus_keys() -> frozenset[str]:
 
 def _settings(values: Mapping[str, Any], path: Path, *, strict: bool) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings by Megatron's keys; a key spelled like a flag (no_x) is turned into its key."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     spelling: dict[str, str] = {}
     unknown = []
     for name, value in values.items():
         flag = known_flags().get("--" + str(name).replace("_", "-"))
         if name in known_keys() or name in _primus_keys():
-            found[name] = value
+            result[name] = value
         elif flag is not None:
             key, kind = flag
             spelling[key] = name
-            found[key] = not value if kind == "false" and isinstance(value, bool) else value
+            result[key] = not value if kind == "false" and isinstance(value, bool) else value
         else:
             unknown.append(str(name))
     lines = {key.rpartition(".")[2]: line for key, line in keys_of_yaml(read_text(path))} if unknown else {}
     unknown_of(unknown, known_keys() | _primus_keys(), path, lines, strict=strict)
-    found.pop("img_h", None)  # Megatron-LM's default, which Primus's presets write out for any model
-    return Settings(found, str(path), spelling), tuple(unknown)
+    result.pop("img_h", None)  # Megatron-LM's default, which Primus's presets write out for any model
+    return Settings(result, str(path), spelling), tuple(unknown)
 
 
 def _schedule(settings: Settings) -> str | None:
@@ -349,9 +351,9 @@ def _schedule(settings: Settings) -> str | None:
 
 def _heuristic(settings: Settings) -> str:
     """Return the heuristic of zero bubbles under its limit of micro-batches; costs only order its passes."""
-    given = [settings.spell(key) for key in COSTS if settings.get(key) is not None]
-    if given:
-        settings.note(f"not expressed: {', '.join(given)} (passes are ordered as if all took as long)")
+    spells = [settings.spell(key) for key in COSTS if settings.get(key) is not None]
+    if spells:
+        settings.note(f"not expressed: {', '.join(spells)} (passes are ordered as if all took as long)")
     return "zb-unlimited" if settings.get("pp_max_mem") is None else _within(settings, "pp_max_mem")
 
 
@@ -389,10 +391,10 @@ COSTS = ("pp_cost_f", "pp_cost_b", "pp_cost_w")
 
 def _check_chunks(reading: ParsedFile, path: Path) -> None:
     """Refuse a schedule with a number of virtual stages that Primus does not run it with."""
-    wanted = None if reading.schedule is None else family(reading.schedule).fixed_vpp
-    given = reading.strategy.vpp if reading.strategy is not None else wanted
-    if wanted is not None and given != wanted:
-        problem = f"the schedule {reading.schedule!r} takes {counted(wanted, 'virtual stage')} per rank, got {given}"
+    fixed_vpp = None if reading.schedule is None else family(reading.schedule).fixed_vpp
+    vpp = reading.strategy.vpp if reading.strategy is not None else fixed_vpp
+    if fixed_vpp is not None and vpp != fixed_vpp:
+        problem = f"the schedule {reading.schedule!r} takes {counted(fixed_vpp, 'virtual stage')} per rank, got {vpp}"
         raise ReaderError(path, problem)
 
 

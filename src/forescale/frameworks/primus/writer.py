@@ -39,7 +39,7 @@ class PrimusWriter:
         if hybrid_pattern(question.model):
             raise SpecError(f"primus: {question.model.name} is a hybrid, for which no experiment is written")
         cluster = question.cluster
-        each = min(cluster.devices_per_node, cluster.num_devices)
+        item = min(cluster.devices_per_node, cluster.num_devices)
         text = ""
         for part, settings in primus_settings(question).items():
             text += f"      # {part.lower()}\n"
@@ -48,14 +48,14 @@ class PrimusWriter:
             )
         if question.workload.tokens is None:
             text += f"      train_iters: {STEPS}  # {PLACEHOLDER}\n"
-        nodes = -(-cluster.num_devices // each)
+        nodes = -(-cluster.num_devices // item)
         launch = f"EXP=$PWD/{EXPERIMENT} bash ${{PRIMUS_PATH:-$HOME/Primus}}/examples/run_pretrain.sh"
         return Files(
             texts={
                 EXPERIMENT: filled("primus", EXPERIMENT, name=json.dumps(question.model.name), overrides=text)
             },
             main=EXPERIMENT,
-            launch=f"env NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={each} {launch}",
+            launch=f"env NNODES={nodes} NODE_RANK=${{NODE_RANK:-0}} GPUS_PER_NODE={item} {launch}",
             variables=allocator(question),
         )
 
@@ -63,31 +63,31 @@ class PrimusWriter:
 def primus_settings(question: Question) -> dict[str, Settings]:
     """Return the overrides of a question: Megatron's settings, and what Primus has beside them."""
     settings = all_settings(question)
-    strategy = question.layout
+    layout = question.layout
     model = settings["MODEL"]
     settings["MODEL"] = {SPELT.get(key, key): value for key, value in model.items() if key not in UNLISTED}
     settings["MODEL"] |= {"add_position_embedding": question.model.learned_positions > 0}
-    settings["LAYOUT"] |= _schedule(strategy) | _turbo(strategy) | _listed(strategy.recompute)
+    settings["LAYOUT"] |= _schedule(layout) | _turbo(layout) | _listed(layout.recompute)
     return settings
 
 
-def _schedule(strategy: Layout) -> Settings:
+def _schedule(layout: Layout) -> Settings:
     """Return the schedule that Primus' pipeline runs; interleaved 1F1B is Megatron-LM's own."""
     names = {ours: theirs for theirs, ours in SCHEDULES.items()}
-    if strategy.pp > 1 and strategy.schedule in LIMITED:
+    if layout.pp > 1 and layout.schedule in LIMITED:
         heuristic = {
             "pp_algorithm": names["zb-unlimited"],
-            "pp_max_mem": LIMITED[strategy.schedule] * strategy.pp,
+            "pp_max_mem": LIMITED[layout.schedule] * layout.pp,
         }
         return {"patch_primus_pipeline": True, **heuristic}
-    if strategy.pp == 1 or strategy.schedule is None or strategy.schedule not in names:
+    if layout.pp == 1 or layout.schedule is None or layout.schedule not in names:
         return {}
-    return {"patch_primus_pipeline": True, "pp_algorithm": names[strategy.schedule]}
+    return {"patch_primus_pipeline": True, "pp_algorithm": names[layout.schedule]}
 
 
-def _turbo(strategy: Layout) -> Settings:
+def _turbo(layout: Layout) -> Settings:
     """Return what Primus-Turbo does instead of Transformer Engine and Megatron's dispatcher."""
-    one, once = strategy.kernels.expert_kernels == "one", strategy.dispatcher == "deepep"
+    one, once = layout.kernels.expert_kernels == "one", layout.dispatcher == "deepep"
     if not (one or once):
         return {}
     settings: Settings = {

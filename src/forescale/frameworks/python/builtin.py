@@ -9,7 +9,7 @@ from typing import Any, Final
 from forescale.frameworks.python.values import LONGEST, MISSING, Call, checked, known
 
 TYPES: Final[Mapping[str, type]] = {
-    each.__name__: each for each in (str, int, bool, float, list, dict, tuple, set)
+    item.__name__: item for item in (str, int, bool, float, list, dict, tuple, set)
 }
 
 
@@ -28,17 +28,17 @@ def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:  # noqa: ANN4
     if isinstance(value, Call):
         made = seen[id(value)] = Call(value.name, value.place, list(value.args), known=value.known)
         made.kinds = value.kinds
-        made.fields = {name: copied(each, seen) for name, each in value.fields.items()}
-        made.defaults = {name: copied(each, seen) for name, each in value.defaults.items()}
+        made.fields = {name: copied(item, seen) for name, item in value.fields.items()}
+        made.defaults = {name: copied(default, seen) for name, default in value.defaults.items()}
         made.places = dict(value.places)
         return made
     if isinstance(value, list):
         listing = seen[id(value)] = list[Any]()
-        listing += [copied(each, seen) for each in value]
+        listing += [copied(item, seen) for item in value]
         return listing
     if isinstance(value, dict):
         table = seen[id(value)] = dict[Any, Any]()
-        table |= {name: copied(each, seen) for name, each in value.items()}
+        table |= {name: copied(item, seen) for name, item in value.items()}
         return table
     return value
 
@@ -48,10 +48,10 @@ def _pairs(*given: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _items(value: object) -> list[Any]:
-    found = listed(value)
-    if found is None:
+    result = listed(value)
+    if result is None:
         raise TypeError(value)
-    return found
+    return result
 
 
 def _whole(value: Any = 0) -> int:  # noqa: ANN401
@@ -74,8 +74,8 @@ def _rounded(value: Any, digits: Any = None) -> Any:  # noqa: ANN401
     return round(value, digits)
 
 
-def _table(given: Any = (), **words: Any) -> dict[Any, Any]:  # noqa: ANN401
-    return dict(given, **words)
+def _table(value: Any = (), **words: Any) -> dict[Any, Any]:  # noqa: ANN401
+    return dict(value, **words)
 
 
 BUILTINS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -129,40 +129,40 @@ METHODS: Final[Mapping[type, frozenset[str]]] = {
 }  # fmt: skip
 
 
-def built_in(name: str, args: list[Any], words: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def built_in(name: str, args: list[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return what one of Python's functions makes; MISSING where that is not known."""
-    if not all(known(each) and not isinstance(each, Call) for each in args):
+    if not all(known(arg) and not isinstance(arg, Call) for arg in args):
         return MISSING
     if name in ("any", "all"):
         return _any_all(name, args)
     try:
-        return checked(BUILTINS[name](*args, **words))
+        return checked(BUILTINS[name](*args, **values))
     except (TypeError, ValueError, ArithmeticError):
         return MISSING
 
 
 def _any_all(name: str, args: list[Any]) -> Any:  # noqa: ANN401
     items = listed(args[0]) if args else None
-    if items is None or not all(known(each) for each in items):
+    if items is None or not all(known(item) for item in items):
         return MISSING
     return any(items) if name == "any" else all(items)
 
 
-def method(owner: Any, name: str, args: list[Any], words: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def method(owner: Any, name: str, args: list[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return what a method of a text, a list or a table makes; MISSING where that is not known."""
     if name in ("extend", "update") and isinstance(owner, list | dict):
-        given = args[0] if args else dict(words)
-        items = listed(given)
+        arg = args[0] if args else dict(values)
+        items = listed(arg)
         if items is None or len(owner) + len(items) > LONGEST:
             return MISSING
         if isinstance(owner, list):
             return owner.extend(items)
-        return owner.update(given, **words) if isinstance(given, dict) else MISSING
+        return owner.update(arg, **values) if isinstance(arg, dict) else MISSING
     if name == "join" and isinstance(owner, str):
         parts = listed(args[0]) if args else None
         if (
             parts is None
-            or not all(isinstance(each, str) for each in parts)
+            or not all(isinstance(part, str) for part in parts)
             or sum(map(len, parts)) > LONGEST
         ):
             return MISSING
@@ -170,7 +170,7 @@ def method(owner: Any, name: str, args: list[Any], words: Mapping[str, Any]) -> 
     if name not in METHODS.get(type(owner), ()) or (isinstance(owner, str) and not all(map(known, args))):
         return MISSING
     try:
-        found = getattr(owner, name)(*args, **words)
+        result = getattr(owner, name)(*args, **values)
     except (TypeError, ValueError, LookupError):
         return MISSING
-    return list(found) if isinstance(owner, dict) and name in ("items", "keys", "values") else found
+    return list(result) if isinstance(owner, dict) and name in ("items", "keys", "values") else result

@@ -69,8 +69,8 @@ class Caller:
         """Return what the call makes."""
         func = self.node.func
         owner = self.frame.value(func.value if isinstance(func, ast.Attribute) else func)
-        asked = Call(self.name, self.place, self.args, dict(self.words), dict(self.places))
-        made = self.world.hooks.call(asked, owner)
+        question = Call(self.name, self.place, self.args, dict(self.words), dict(self.places))
+        made = self.world.hooks.call(question, owner)
         if made is not MISSING:
             return made
         if isinstance(func, ast.Attribute) and not isinstance(
@@ -86,14 +86,14 @@ class Caller:
             return copied(self.args[0])
         if self.name in CASTS and len(self.args) > 1:
             return self.args[1]
-        if self.name in PARTIALS and self.args and isinstance(held := self.args[0], Function):
-            given = (*held.args, *self.args[1:])
-            return Function(held.module, held.node, held.scope, given, {**held.words, **self.words})
+        if self.name in PARTIALS and self.args and isinstance(arg := self.args[0], Function):
+            args = (*arg.args, *self.args[1:])
+            return Function(arg.module, arg.node, arg.scope, args, {**arg.words, **self.words})
         if self.name in REPLACES and self.args and isinstance(self.args[0], Call):
-            found = copied(self.args[0])
-            found.fields |= self.words
-            found.places |= self.places
-            return found
+            result = copied(self.args[0])
+            result.fields |= self.words
+            result.places |= self.places
+            return result
         if len(self.args) >= SPECIAL.get(self.name, len(self.args) + 1):
             return getattr(self, f"_{self.name}")()
         if self.name in BUILTINS or self.name in ("any", "all"):
@@ -114,19 +114,19 @@ class Caller:
         if last[:1].isupper():
             return Call(last, self.place, self.args, dict(self.words), dict(self.places))
         named = isinstance(target, Opaque) and self.name.isidentifier() and last not in STARTS
-        if named and any(isinstance(each, Call) for each in (*self.args, *self.words.values())):
+        if named and any(isinstance(arg, Call) for arg in (*self.args, *self.words.values())):
             self.world.unread.setdefault(last, self.place)
         if isinstance(target, Opaque) and target.origin:
             self.world.absent.setdefault(self.place, f"{last} of {target.origin}")
         return Call(text_of(self.node), self.place, self.args, known=False)
 
-    def run(self, function: Function, args: list[Any], words: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def run(self, function: Function, args: list[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return what a function returns."""
         if self.world.depth >= DEPTH:
             return MISSING
         node, doubt = function.node, self.world.doubt
         inner = self.world.frame(function.module, {}, function.scope)
-        inner.scope |= self.bound(inner, node.args, args, words)
+        inner.scope |= self.bound(inner, node.args, args, values)
         self.world.depth += 1
         try:
             if isinstance(node, ast.Lambda):
@@ -140,26 +140,26 @@ class Caller:
         return inner.result
 
     def bound(
-        self, inner: Frame, given: ast.arguments, args: list[Any], words: Mapping[str, Any]
+        self, inner: Frame, values: ast.arguments, args: list[Any], parts: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return a function's names at its start."""
-        names = [each.arg for each in (*given.posonlyargs, *given.args)]
-        alone = [each.arg for each in given.kwonlyargs]
-        late = zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True)
-        usual = [*late, *((name, node) for name, node in zip(alone, given.kw_defaults, strict=True) if node)]
+        names = [posonlyarg.arg for posonlyarg in (*values.posonlyargs, *values.args)]
+        alone = [kwonlyarg.arg for kwonlyarg in values.kwonlyargs]
+        late = zip(names[len(names) - len(values.defaults) :], values.defaults, strict=True)
+        usual = [*late, *((name, node) for name, node in zip(alone, values.kw_defaults, strict=True) if node)]
         scope: dict[str, Any] = {name: Opaque(name, self.place) for name in (*names, *alone)}
         scope |= dict(zip(names, args, strict=False))
-        told = {name: value for name, value in words.items() if name in scope}
+        explicit = {name: value for name, value in parts.items() if name in scope}
         scope |= {
             name: inner.value(node)
             for name, node in usual
-            if name not in told and name not in names[: len(args)]
+            if name not in explicit and name not in names[: len(args)]
         }
-        scope |= told
-        if given.vararg is not None:
-            scope[given.vararg.arg] = tuple(args[len(names) :])
-        if given.kwarg is not None:
-            scope[given.kwarg.arg] = {name: value for name, value in words.items() if name not in told}
+        scope |= explicit
+        if values.vararg is not None:
+            scope[values.vararg.arg] = tuple(args[len(names) :])
+        if values.kwarg is not None:
+            scope[values.kwarg.arg] = {name: value for name, value in parts.items() if name not in explicit}
         return scope
 
     def build(self, kind: Class) -> Call:
@@ -175,43 +175,43 @@ class Caller:
         """Return the fields of a class and of those it builds on, with their defaults; `kinds` are told the names."""
         kinds[kind.node.name] = None
         self.world.copying(len(kind.node.body), self.place)
-        inner, found = self.world.frame(kind.module, {}, {}), dict[str, Any]()
+        inner, result = self.world.frame(kind.module, {}, {}), dict[str, Any]()
         for base in kind.node.bases:
             above = inner.value(base)
             if isinstance(above, Class) and depth < DEPTH:
-                found |= self.fields_of(above, kinds, depth + 1)
+                result |= self.fields_of(above, kinds, depth + 1)
             elif isinstance(above, Opaque):
                 kinds[above.text.rpartition(".")[2]] = None
         for line in kind.node.body:
             match line:
                 case ast.AnnAssign(target=ast.Name(id=name), value=value):
-                    found[name] = MISSING if value is None else self.default(inner, value)
+                    result[name] = MISSING if value is None else self.default(inner, value)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    found[name] = self.default(inner, value)
+                    result[name] = self.default(inner, value)
                 case _:
                     pass
-        return found
+        return result
 
     @staticmethod
     def default(inner: Frame, node: ast.expr) -> Any:  # noqa: ANN401
         """Return the default of a field."""
         if not isinstance(node, ast.Call) or source_of(node.func).rpartition(".")[2] != "field":
             return inner.value(node)
-        words = {word.arg: word.value for word in node.keywords}
-        if "default" in words:
-            return inner.value(words["default"])
-        if "default_factory" not in words:
+        keywords = {word.arg: word.value for word in node.keywords}
+        if "default" in keywords:
+            return inner.value(keywords["default"])
+        if "default_factory" not in keywords:
             return MISSING
         return inner.value(
-            ast.copy_location(ast.Call(func=words["default_factory"], args=[], keywords=[]), node)
+            ast.copy_location(ast.Call(func=keywords["default_factory"], args=[], keywords=[]), node)
         )
 
     def _hasattr(self) -> Any:  # noqa: ANN401
         owner, name = self.args[:2]
         if not isinstance(owner, Call) or not isinstance(name, str):
             return MISSING
-        found = self.frame.field(owner, name)
-        return MISSING if found is MISSING or (isinstance(found, Call) and found.idle) else True
+        result = self.frame.field(owner, name)
+        return MISSING if result is MISSING or (isinstance(result, Call) and result.idle) else True
 
     def _getattr(self) -> Any:  # noqa: ANN401
         owner, name, *usual = self.args
@@ -219,10 +219,10 @@ class Caller:
             return self.frame.attribute(owner, name, self.node)
         if not isinstance(owner, Call) or not isinstance(name, str):
             return MISSING
-        found = self.frame.field(owner, name)
-        if found is MISSING and not usual:
+        result = self.frame.field(owner, name)
+        if result is MISSING and not usual:
             return self.frame.attribute(owner, name, self.node)
-        return found
+        return result
 
     def _setattr(self) -> None:
         owner, name, value = self.args[:3]
@@ -233,7 +233,7 @@ class Caller:
     def _isinstance(self) -> Any:  # noqa: ANN401
         value = self.args[0]
         kinds = " ".join(map(source_of, self.node.args[1:]))
-        names = [each.rpartition(".")[2] for each in re.findall(r"[\w.]+", kinds)]
+        names = [item.rpartition(".")[2] for item in re.findall(r"[\w.]+", kinds)]
         if isinstance(value, Opaque) and value.origin and all(name in TYPES for name in names):
             return False
         if not known(value) or isinstance(value, Function | Class):

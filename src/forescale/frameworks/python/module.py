@@ -155,8 +155,8 @@ class Module:
         try:
             if name in self.constants:
                 return self.world.frame(self, {}, {}).value(self.constants[name])
-            found = (self.bring(module, name, level, "") for module, level in self.stars)
-            return next((each for each in found if not isinstance(each, Opaque)), MISSING)
+            brings = (self.bring(module, name, level, "") for module, level in self.stars)
+            return next((item for item in brings if not isinstance(item, Opaque)), MISSING)
         finally:
             self.world.depth -= 1
 
@@ -166,9 +166,9 @@ class Module:
             self.world.depth += 1
             try:
                 there = self.beside(module, level)
-                found = there.lookup(name) if there is not None and name else there
-                if found is not None and found is not MISSING:
-                    return found
+                lookup = there.lookup(name) if there is not None and name else there
+                if lookup is not None and lookup is not MISSING:
+                    return lookup
                 inside = self.beside(f"{module}.{name}" if module else name, level) if name else None
                 if inside is not None:
                     return inside
@@ -217,8 +217,8 @@ class Module:
         if level:
             there = every[min(level, len(every)) - 1]
             inside = any(
-                there.is_relative_to(each)
-                for each in (near[-1], *(root.joinpath(*package) for root in around))
+                there.is_relative_to(joinpath)
+                for joinpath in (near[-1], *(root.joinpath(*package) for root in around))
             )
             yield from [there] * inside
         else:
@@ -272,15 +272,15 @@ def imported(
 ) -> tuple[dict[str, tuple[str, str, int]], list[tuple[str, int]]]:
     """Return modules, names there and levels by the names here; and modules of which all names are taken."""
     if isinstance(node, ast.Import):
-        pairs = ((each.asname or each.name.split(".")[0], each) for each in node.names)
+        pairs = ((name.asname or name.name.split(".")[0], name) for name in node.names)
         return {
-            name: (each.name if each.asname else each.name.split(".")[0], "", 0) for name, each in pairs
+            name: (item.name if item.asname else item.name.split(".")[0], "", 0) for name, item in pairs
         }, []
     module = node.module or ""
     names = {
-        each.asname or each.name: (module, each.name, node.level) for each in node.names if each.name != "*"
+        name.asname or name.name: (module, name.name, node.level) for name in node.names if name.name != "*"
     }
-    return names, [(module, node.level)] * any(each.name == "*" for each in node.names)
+    return names, [(module, node.level)] * any(name.name == "*" for name in node.names)
 
 
 def source_of(node: ast.AST) -> str:
@@ -307,7 +307,7 @@ def _constants(target: ast.expr, value: ast.expr) -> dict[str, ast.expr]:
     """Return the expressions of names that a line sets."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         pairs = zip(target.elts, value.elts, strict=True)
-        return {name: each for one, other in pairs for name, each in _constants(one, other).items()}
+        return {name: constant for one, other in pairs for name, constant in _constants(one, other).items()}
     return {target.id: value} if isinstance(target, ast.Name) else {}
 
 

@@ -53,9 +53,9 @@ class Frame:
         return self.back(None if line.value is None else self.value(line.value))
 
     def _assign(self, line: ast.Assign) -> None:
-        found = self.value(line.value)
+        result = self.value(line.value)
         for target in line.targets:
-            self.assign(target, found)
+            self.assign(target, result)
 
     def _annassign(self, line: ast.AnnAssign) -> None:
         if line.value is not None:
@@ -77,7 +77,7 @@ class Frame:
 
     def _importfrom(self, line: ast.Import | ast.ImportFrom) -> None:
         names, _ = imported(line)
-        self.scope |= {name: self.module.bring(*each, name) for name, each in names.items()}
+        self.scope |= {name: self.module.bring(*item, name) for name, item in names.items()}
 
     _import = _importfrom
 
@@ -105,26 +105,26 @@ class Frame:
         """Raise what the file raises."""
         cause = line.exc
         name = source_of(cause.func if isinstance(cause, ast.Call) else cause) if cause else "an error"
-        given = self.value(cause.args[0]) if isinstance(cause, ast.Call) and cause.args else ""
-        raise Stopped(self.module.place(line), name, given if isinstance(given, str) else "")
+        value = self.value(cause.args[0]) if isinstance(cause, ast.Call) and cause.args else ""
+        raise Stopped(self.module.place(line), name, value if isinstance(value, str) else "")
 
     def _if(self, node: ast.If) -> str | None:
         """Run what a condition chooses; where it is not known both, and what they set is in doubt."""
         test = self.value(node.test)
-        chosen = truth(test)
-        if chosen is not None:
-            return self.body(node.body if chosen else node.orelse)
+        selected = truth(test)
+        if selected is not None:
+            return self.body(node.body if selected else node.orelse)
         before = self.world.doubt
         self.world.doubt = before or Opaque(text_of(node.test), self.module.place(node))
-        words = []
+        parts = []
         for lines in (node.body, node.orelse):
             try:
-                words.append(self.body(lines))
+                parts.append(self.body(lines))
             except Stopped:
-                words.append(None)
-        if not any(words):
+                parts.append(None)
+        if not any(parts):
             self.world.doubt = before
-        return words[0] if words[0] is not None and words[0] == words[1] else None
+        return parts[0] if parts[0] is not None and parts[0] == parts[1] else None
 
     def _for(self, node: ast.For) -> str | None:
         """Run a loop over what is known."""
@@ -146,9 +146,9 @@ class Frame:
         try:
             word = self.body(node.body) or self.body(node.orelse)
         except Stopped as stopped:
-            named = ((source_of(each.type) if each.type else "", each) for each in node.handlers)
+            named = ((source_of(handler.type) if handler.type else "", handler) for handler in node.handlers)
             handler = next(
-                (each for name, each in named if not name or stopped.kind in name or "Exception" in name),
+                (item for name, item in named if not name or stopped.kind in name or "Exception" in name),
                 None,
             )
             if handler is None:
@@ -169,17 +169,17 @@ class Frame:
             case ast.Name(id=name):
                 self.scope[name] = self.kept(self.scope.get(name, MISSING), value)
             case ast.Attribute(value=owner, attr=name):
-                found = self.owner(owner)
-                if isinstance(found, Call):
-                    before = found.fields.get(name, found.defaults.get(name, MISSING))
-                    found.fields[name] = self.kept(before, value)
-                    found.places[name] = self.module.place(target)
+                result = self.owner(owner)
+                if isinstance(result, Call):
+                    before = result.fields.get(name, result.defaults.get(name, MISSING))
+                    result.fields[name] = self.kept(before, value)
+                    result.places[name] = self.module.place(target)
             case ast.Subscript(value=owner, slice=key):
-                found, at = self.value(owner), self.value(key)
-                if isinstance(found, dict) and _is_key(at):
-                    found[at] = self.kept(found.get(at, MISSING), value)
-                elif isinstance(found, list) and isinstance(at, int) and -len(found) <= at < len(found):
-                    found[at] = self.kept(found[at], value)
+                result, at = self.value(owner), self.value(key)
+                if isinstance(result, dict) and _is_key(at):
+                    result[at] = self.kept(result.get(at, MISSING), value)
+                elif isinstance(result, list) and isinstance(at, int) and -len(result) <= at < len(result):
+                    result[at] = self.kept(result[at], value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 items = listed(value)
                 if items is None or len(items) != len(parts):
@@ -193,12 +193,12 @@ class Frame:
         """Return the configuration that a field is set of; one that nothing made is made."""
         if isinstance(node, ast.Attribute):
             return self.attribute(self.owner(node.value), node.attr, node)
-        found = self.value(node)
+        result = self.value(node)
         if not isinstance(node, ast.Name):
-            return found
-        if isinstance(found, Opaque) and not found.origin and node.id not in self.module.imports:
-            found = self.scope[node.id] = Call(node.id, found.place, known=False)
-        return found
+            return result
+        if isinstance(result, Opaque) and not result.origin and node.id not in self.module.imports:
+            result = self.scope[node.id] = Call(node.id, result.place, known=False)
+        return result
 
     def kept(self, before: Any, value: Any) -> Any:  # noqa: ANN401
         """Return what a name or a field is after it was set."""
@@ -217,10 +217,10 @@ class Frame:
         """Return what an expression stands for, by the method of its kind."""
         self.world.step(self.module.place(node))
         run: Callable[[ast.expr], Any] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
-        found = MISSING if run is None else run(node)
-        if isinstance(found, list | tuple | dict | set):
-            found = self.world.measured(found, self.module.place(node))
-        return self.made(found, node)
+        result = MISSING if run is None else run(node)
+        if isinstance(result, list | tuple | dict | set):
+            result = self.world.measured(result, self.module.place(node))
+        return self.made(result, node)
 
     def _constant(self, node: ast.Constant) -> Any:  # noqa: ANN401
         return checked(node.value)
@@ -253,9 +253,9 @@ class Frame:
         return _signed(node.op, self.value(node.operand))
 
     def _ifexp(self, node: ast.IfExp) -> Any:  # noqa: ANN401
-        chosen = truth(self.value(node.test))
-        if chosen is not None:
-            return self.value(node.body if chosen else node.orelse)
+        selected = truth(self.value(node.test))
+        if selected is not None:
+            return self.value(node.body if selected else node.orelse)
         left, right = self.value(node.body), self.value(node.orelse)
         return left if same(left, right) else MISSING
 
@@ -268,19 +268,19 @@ class Frame:
         return {**self.around, **self.scope}
 
     def _namedexpr(self, node: ast.NamedExpr) -> Any:  # noqa: ANN401
-        found = self.value(node.value)
-        self.assign(node.target, found)
-        return found
+        result = self.value(node.value)
+        self.assign(node.target, result)
+        return result
 
     def named(self, name: str, node: ast.expr) -> Any:  # noqa: ANN401
         """Return what a name stands for: of this function, around it, of the file, or of Python."""
         for names in (self.scope, self.around):
             if name in names:
                 return names[name]
-        found = self.module.lookup(name)
-        if found is MISSING:
+        lookup = self.module.lookup(name)
+        if lookup is MISSING:
             return Opaque(name, self.module.place(node))
-        return found
+        return lookup
 
     def attribute(self, owner: Any, name: str, node: ast.expr) -> Any:  # noqa: ANN401
         """Return a field of a configuration, or a name of a module; a field that nothing set is a part of its own."""
@@ -292,20 +292,20 @@ class Frame:
             return Opaque(f"{owner.text}.{name}", self.module.place(node), owner.origin)
         if not isinstance(owner, Call):
             return MISSING
-        found = self.field(owner, name)
-        if found is MISSING:
-            found = owner.fields[name] = Call(text_of(node), self.module.place(node), known=False)
-        return found
+        result = self.field(owner, name)
+        if result is MISSING:
+            result = owner.fields[name] = Call(text_of(node), self.module.place(node), known=False)
+        return result
 
     def field(self, owner: Call, name: str) -> Any:  # noqa: ANN401
         """Return what a field is, or its default; MISSING where neither is known."""
-        found = owner.fields.get(name, MISSING)
-        if found is MISSING or (isinstance(found, Call) and found.idle):
+        result = owner.fields.get(name, MISSING)
+        if result is MISSING or (isinstance(result, Call) and result.idle):
             usual = owner.defaults.get(name, MISSING)
             usual = self.world.hooks.default(owner, name) if usual is MISSING else usual
             if usual is not MISSING:
                 return usual
-        return found
+        return result
 
     def items(self, nodes: Sequence[ast.expr]) -> Iterator[Any]:
         """Yield the values of a list, those of lists within it that are unpacked included."""
@@ -313,42 +313,42 @@ class Frame:
             if not isinstance(node, ast.Starred):
                 yield self.value(node)
                 continue
-            found = self.value(node.value)
-            inside = listed(found)
+            result = self.value(node.value)
+            inside = listed(result)
             yield from [self.made(MISSING, node)] if inside is None else inside
 
     def table(self, keys: Sequence[ast.expr | None], values: Sequence[ast.expr]) -> dict[Any, Any]:
         """Return a table; tables that are merged into it must be known."""
-        found: dict[Any, Any] = {}
+        result: dict[Any, Any] = {}
         for key, value in zip(keys, values, strict=True):
-            given = self.value(value)
+            raw = self.value(value)
             if key is None:
-                found |= given if isinstance(given, dict) else {}
+                result |= raw if isinstance(raw, dict) else {}
             elif _is_key(name := self.value(key)):
-                found[name] = given
-        return found
+                result[name] = raw
+        return result
 
     def _boolop(self, node: ast.BoolOp) -> Any:  # noqa: ANN401
         """Return what stands before an `and` or an `or` that settles it, else the last."""
         settles, doubt = isinstance(node.op, ast.Or), False
-        for each in node.values:
-            found = self.value(each)
-            chosen = truth(found)
-            if chosen is settles and not doubt:
-                return found
-            if chosen is settles:
+        for item in node.values:
+            result = self.value(item)
+            selected = truth(result)
+            if selected is settles and not doubt:
+                return result
+            if selected is settles:
                 return settles
-            doubt = doubt or chosen is None
-        return MISSING if doubt else found
+            doubt = doubt or selected is None
+        return MISSING if doubt else result
 
     def _compare(self, node: ast.Compare) -> Any:  # noqa: ANN401
         """Return whether a chain of comparisons holds."""
         left = self.value(node.left)
-        for op, each in zip(node.ops, node.comparators, strict=True):
-            right = self.value(each)
-            found = compared(op, left, right)
-            if found is MISSING or not found:
-                return found
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.value(comparator)
+            result = compared(op, left, right)
+            if result is MISSING or not result:
+                return result
             left = right
         return True
 
@@ -368,13 +368,13 @@ class Frame:
 
     def _joinedstr(self, node: ast.JoinedStr) -> Any:  # noqa: ANN401
         """Return a text with values put in."""
-        found = ""
+        result = ""
         for part in node.values:
             value = self.value(part.value) if isinstance(part, ast.FormattedValue) else self.value(part)
             if not isinstance(value, str | int | float | bool | None):
                 return MISSING
-            found += str(value)
-        return found[:LONGEST]
+            result += str(value)
+        return result[:LONGEST]
 
     def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:  # noqa: ANN401
         return self.each(node.generators, lambda inner: inner.value(node.elt))
@@ -382,26 +382,26 @@ class Frame:
     _generatorexp = _listcomp
 
     def _setcomp(self, node: ast.SetComp) -> Any:  # noqa: ANN401
-        found = self.each(node.generators, lambda inner: inner.value(node.elt))
-        return found if found is MISSING else _set_of(found)
+        result = self.each(node.generators, lambda inner: inner.value(node.elt))
+        return result if result is MISSING else _set_of(result)
 
     def _dictcomp(self, node: ast.DictComp) -> Any:  # noqa: ANN401
-        found = self.each(node.generators, lambda inner: (inner.value(node.key), inner.value(node.value)))
+        result = self.each(node.generators, lambda inner: (inner.value(node.key), inner.value(node.value)))
         return (
-            found
-            if found is MISSING or not all(isinstance(key, str | int) for key, _ in found)
-            else dict(found)
+            result
+            if result is MISSING or not all(isinstance(key, str | int) for key, _ in result)
+            else dict(result)
         )
 
     def each(self, loops: Sequence[ast.comprehension], made: Callable[[Frame], Any]) -> Any:  # noqa: ANN401
         """Return what is made of each turn of loops over what is known; MISSING where that is not known."""
         self.world.copying(len(self.scope), self.module.place(loops[0].iter))
         inner = Frame(self.module, dict(self.scope), self.around)
-        found: list[Any] = []
+        values: list[Any] = []
 
         def fill(left: Sequence[ast.comprehension]) -> bool:
             if not left:
-                found.append(made(inner))
+                values.append(made(inner))
                 return True
             items = listed(inner.value(left[0].iter))
             if items is None:
@@ -413,7 +413,7 @@ class Frame:
                     return False
             return True
 
-        return found if fill(loops) else MISSING
+        return values if fill(loops) else MISSING
 
 
 def _loaded(target: ast.expr) -> ast.expr:
@@ -429,8 +429,8 @@ def _loaded(target: ast.expr) -> ast.expr:
 
 def _signed(op: ast.unaryop, value: Any) -> Any:  # noqa: ANN401
     if isinstance(op, ast.Not):
-        chosen = truth(value)
-        return MISSING if chosen is None else not chosen
+        selected = truth(value)
+        return MISSING if selected is None else not selected
     if not isinstance(value, int | float):
         return MISSING
     return -value if isinstance(op, ast.USub) else +value if isinstance(op, ast.UAdd) else MISSING

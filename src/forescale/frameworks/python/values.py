@@ -107,10 +107,10 @@ def computed(op: ast.operator, left: Any, right: Any) -> Any:  # noqa: ANN401
     """Return a sum, a product or the like of numbers, lists, texts or tables; MISSING where there is none."""
     made = _BINARY.get(type(op))
     pair = (left, right)
-    if made is None or not all(known(each) and not isinstance(each, Call) for each in pair):
+    if made is None or not all(known(item) and not isinstance(item, Call) for item in pair):
         return MISSING
-    if isinstance(op, ast.Mult) and any(isinstance(each, list | tuple | str) for each in pair):
-        sizes = [len(each) if isinstance(each, list | tuple | str) else each for each in pair]
+    if isinstance(op, ast.Mult) and any(isinstance(item, list | tuple | str) for item in pair):
+        sizes = [len(item) if isinstance(item, list | tuple | str) else item for item in pair]
         if not isinstance(sizes[0], int) or not isinstance(sizes[1], int) or sizes[0] * sizes[1] > LONGEST:
             return MISSING
     if isinstance(op, ast.Mod) and isinstance(left, str):
@@ -128,12 +128,12 @@ def compared(op: ast.cmpop, left: Any, right: Any) -> Any:  # noqa: ANN401
     if not (known(left) and known(right)):
         return MISSING
     try:
-        found = _COMPARED[type(op)](left, right)
+        result = _COMPARED[type(op)](left, right)
     except TypeError:
         return MISSING
     inside = right if isinstance(right, list | tuple | set | dict) else ()
-    sure = found is isinstance(op, ast.In) or all(known(each) for each in inside)
-    return found if sure or not isinstance(op, ast.In | ast.NotIn) else MISSING
+    sure = result is isinstance(op, ast.In) or all(known(item) for item in inside)
+    return result if sure or not isinstance(op, ast.In | ast.NotIn) else MISSING
 
 
 def checked(value: Any) -> Any:  # noqa: ANN401
@@ -155,8 +155,8 @@ def size_of(value: object) -> int:
     size = depth = 0
     while level:
         depth += 1
-        inside = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
-        inside += [key for each in level if isinstance(each, dict) for key in each if isinstance(key, tuple)]
+        inside = [item for entry in level for item in (entry.values() if isinstance(entry, dict) else entry)]
+        inside += [key for item in level if isinstance(item, dict) for key in item if isinstance(key, tuple)]
         size += len(inside) if depth <= DEEPEST else LONGEST + 1
         if size > LONGEST:
             break

@@ -60,13 +60,13 @@ class Devices(Struct, frozen=True):
     options: tuple[str, ...]
 
 
-def launch_of(words: Sequence[str]) -> Launch:
+def launch_of(names: Sequence[str]) -> Launch:
     """Return the options among the words that stand before a program."""
     options: dict[str, str] = {}
     spelling: dict[str, str] = {}
     kinds: list[str] = []
     name = ""
-    for word in words:
+    for word in names:
         kind = _kind(word)
         if kind is not None:
             kinds, name = [*kinds, kind], ""
@@ -93,16 +93,16 @@ def _kind(word: str) -> str | None:
 
 def _of_pbs(options: Mapping[str, str], spelling: dict[str, str]) -> dict[str, str]:
     """Return PBS' resources (-l select=4:ngpus=8:mpiprocs=8, -l nodes=4:ppn=8) as the options that say the same."""
-    text, found = options.get(RESOURCES, ""), {}
+    text, result = options.get(RESOURCES, ""), {}
     for name, pattern in (
         ("--nodes", r"\b(?:select|nodes)=(\d+)"),
         (GPUS_PER_NODE, r"\b(?:ngpus|gpus)=(\d+)"),
         (TASKS_PER_NODE, r"\bmpiprocs=(\d+)"),
     ):
         if (match := re.search(pattern, text)) is not None:
-            found[name] = match[1]
+            result[name] = match[1]
             spelling.setdefault(name, match[0].partition("=")[0])
-    return found
+    return result
 
 
 def devices_of(launch: Launch, beside: Callable[[str], str | None] = lambda _: None) -> Devices | None:
@@ -110,14 +110,14 @@ def devices_of(launch: Launch, beside: Callable[[str], str | None] = lambda _: N
 
     `beside` returns the text of a hostfile by its name.
     """
-    nodes, each = launch.count(NODES, "--nodes"), _per_node(launch)
+    nodes, per_node = launch.count(NODES, "--nodes"), _per_node(launch)
     if (whole := _processes(launch, beside)) is not None:
         return whole
-    if each is not None and PER_NODE in launch.options and NODES not in launch.options:
+    if per_node is not None and PER_NODE in launch.options and NODES not in launch.options:
         nodes = nodes or (1, "")
-    if each is None or nodes is None:
+    if per_node is None or nodes is None:
         return None
-    return Devices(each[0] * nodes[0], tuple(_spelt(launch, (nodes[1], each[1]))))
+    return Devices(per_node[0] * nodes[0], tuple(_spelt(launch, (nodes[1], per_node[1]))))
 
 
 def _processes(launch: Launch, beside: Callable[[str], str | None]) -> Devices | None:
@@ -143,10 +143,10 @@ def _processes(launch: Launch, beside: Callable[[str], str | None]) -> Devices |
 
 def _per_node(launch: Launch) -> tuple[int, str] | None:
     """Return the devices of a node: what torchrun starts there, else tasks, unless one task has several devices."""
-    told, gpus = launch.count(PER_NODE, "--npernode"), launch.count(GPUS_PER_NODE, GRES)
+    count, gpus = launch.count(PER_NODE, "--npernode"), launch.count(GPUS_PER_NODE, GRES)
     tasks = launch.count(TASKS_PER_NODE)
-    if told is not None:
-        return told
+    if count is not None:
+        return count
     if tasks is not None and not (gpus is not None and tasks[0] == 1):
         return tasks if PER_NODE not in launch.options else gpus or tasks
     return gpus
@@ -158,31 +158,31 @@ def _spelt(launch: Launch, names: Iterable[str]) -> Iterator[str]:
             yield f"{launch.spelling.get(name, name)} {launch.options[name]}"
 
 
-def slurm_variables(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables that Slurm sets for a job, and for srun, with the options among `words`."""
-    launch = launch_of(words)
+def slurm_variables(names: Sequence[str]) -> dict[str, str]:
+    """Return the variables that Slurm sets for a job, and for srun, with the options among `names`."""
+    launch = launch_of(names)
     nodes, tasks = launch.count("--nodes"), launch.count(TASKS)
-    each, gpus = launch.count(TASKS_PER_NODE), launch.count(GPUS_PER_NODE, GRES)
-    count = tasks[0] if tasks else each[0] * nodes[0] if each and nodes else nodes[0] if nodes else None
+    item, gpus = launch.count(TASKS_PER_NODE), launch.count(GPUS_PER_NODE, GRES)
+    count = tasks[0] if tasks else item[0] * nodes[0] if item and nodes else nodes[0] if nodes else None
     whole = launch.count(GPUS) or (gpus and nodes and (gpus[0] * nodes[0], ""))
-    found: dict[str, int | str | None] = {
+    values: dict[str, int | str | None] = {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes and nodes[0]),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), count),
-        **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), each and each[0]),
+        **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), item and item[0]),
         **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), gpus and gpus[0]),
         "SLURM_GPUS": whole and whole[0],
         "SLURM_CPUS_PER_TASK": launch.options.get("--cpus-per-task"),
         "SLURM_JOB_NAME": launch.options.get("--job-name"),
     }
-    return {name: str(value) for name, value in found.items() if value}
+    return {name: str(value) for name, value in values.items() if value}
 
 
 def header_words(text: str) -> list[str]:
     """Return the scheduler's options that stand in the comments at the head of a script."""
-    words: list[str] = []
+    names: list[str] = []
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
-        if (header := next((each for each in HEADERS if line.startswith(each)), None)) is not None:
-            words += line[len(header) :].split(" #")[0].split()
-    return words
+        if (header := next((item for item in HEADERS if line.startswith(item)), None)) is not None:
+            names += line[len(header) :].split(" #")[0].split()
+    return names

@@ -90,10 +90,10 @@ def follow(
         raise ReaderError(where, str(error)) from error
     except RecursionError:
         raise ReaderError(where, "its commands lie deeper inside each other than can be followed") from None
-    own = {
-        name: words for name, words in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
+    known = {
+        name: item for name, item in walk.known.items() if name not in (*variables, *_OWN, *walk.scheduled)
     }
-    return Script(commands=walk.commands, variables=own)
+    return Script(commands=walk.commands, variables=known)
 
 
 _OWN: Mapping[str, str] = {"0": "./script", "BASH_SOURCE": "./script", "PWD": "."}
@@ -136,9 +136,9 @@ class _Walk:
         if self.depth >= _DEEPEST:
             return True
         outside = self.started
-        told = header_words(text)
-        self.started = [*outside, *started, *told]
-        if told or started:
+        explicit = header_words(text)
+        self.started = [*outside, *started, *explicit]
+        if explicit or started:
             self.scheduled |= slurm_variables(self.started)
             self.known |= {name: [value] for name, value in self.scheduled.items() if name not in self.given}
         self.known |= {name: [self.given[name]] for name in self.given if _names(name, text)}
@@ -169,14 +169,14 @@ class _Walk:
         return True
 
     def _if(self, branches: list[tuple[Commands, Commands]]) -> bool:
-        for asked, body in branches:
-            if not asked or self.run(asked):
+        for question, body in branches:
+            if not question or self.run(question):
                 return self.run(body)
         return True
 
     def _for(self, parts: tuple[str, list[str], Commands]) -> bool:
-        name, words, body = parts
-        for word in [each for raw in words for each in self.fields(raw)]:
+        name, overrides, body = parts
+        for word in [item for raw in overrides for item in self.fields(raw)]:
             self.commands_left.spend()
             self._set(name, [word])
             self.run(body)
@@ -186,7 +186,7 @@ class _Walk:
         subject = " ".join(self.fields(parts[0]))
         for patterns, body in parts[1]:
             self.text_left.spend(len(subject) * len(patterns))
-            if any(fnmatch.fnmatchcase(subject, " ".join(self.fields(each))) for each in patterns):
+            if any(fnmatch.fnmatchcase(subject, " ".join(self.fields(pattern))) for pattern in patterns):
                 return self.run(body)
         return True
 
@@ -198,54 +198,54 @@ class _Walk:
             )
         while start < len(parts) and self._assigned(parts[start]):
             start += 1
-        words = [
-            each
+        overrides = [
+            item
             for token in parts[start:]
             if token.kind in ("word", "op")
-            for each in ([token.text] if token.kind == "op" else self.fields(token.text))
+            for item in ([token.text] if token.kind == "op" else self.fields(token.text))
         ]
-        if not words or parts[0].text in _DECLARES:
+        if not overrides or parts[0].text in _DECLARES:
             return True
         bodies = [token.text for token in parts if token.kind == "text"]
-        return self._called(words, bodies)
+        return self._called(overrides, bodies)
 
-    def _called(self, words: list[str], bodies: list[str]) -> bool:
-        if words[0] in ("[", "[[", "test", "!"):
-            if len(words) > _TESTED:
-                raise SpecError(f"it has a test of {len(words):,} words; at most {_TESTED:,} are followed")
-            return _holds([word for word in words if word not in ("[", "]", "[[", "]]", "test")])
-        if words[0] in self.functions and self.depth < _DEEPEST:
+    def _called(self, names: list[str], bodies: list[str]) -> bool:
+        if names[0] in ("[", "[[", "test", "!"):
+            if len(names) > _TESTED:
+                raise SpecError(f"it has a test of {len(names):,} words; at most {_TESTED:,} are followed")
+            return _holds([word for word in names if word not in ("[", "]", "[[", "]]", "test")])
+        if names[0] in self.functions and self.depth < _DEEPEST:
             self.depth += 1
-            worked = self.run(self.functions[words[0]])
+            worked = self.run(self.functions[names[0]])
             self.depth -= 1
             return worked
-        if words[0] in ("echo", "printf", "pwd", "dirname"):
-            self.output.append(" ".join(words[1:]) if words[0] in ("echo", "printf") else ".")
+        if names[0] in ("echo", "printf", "pwd", "dirname"):
+            self.output.append(" ".join(names[1:]) if names[0] in ("echo", "printf") else ".")
             return True
-        if words[0] == "unset":
-            for name in words[1:]:
+        if names[0] == "unset":
+            for name in names[1:]:
                 self.known.pop(name, None)
             return True
-        inner = [("".join(self.fields(f'"{_escaped(body)}"')), words) for body in bodies] + self._inner(words)
+        inner = [("".join(self.fields(f'"{_escaped(body)}"')), names) for body in bodies] + self._inner(names)
         for text, started in inner:
             self.read(text, started)
         if not inner:
-            self.commands.append([*self.started, *words])
-        return words[0] not in _DOUBTED
+            self.commands.append([*self.started, *names])
+        return names[0] not in _DOUBTED
 
-    def _inner(self, words: list[str]) -> list[tuple[str, list[str]]]:
+    def _inner(self, names: list[str]) -> list[tuple[str, list[str]]]:
         """Return the scripts inside a command, and the words that start them."""
-        if words[0] == "eval":
-            return [(" ".join(words[1:]), [])]
+        if names[0] == "eval":
+            return [(" ".join(names[1:]), [])]
         of_shell = False
-        for at, word in enumerate(words):
-            if word == "-c" and of_shell and at + 1 < len(words):
-                return [(words[at + 1], words[:at])]
+        for at, word in enumerate(names):
+            if word == "-c" and of_shell and at + 1 < len(names):
+                return [(names[at + 1], names[:at])]
             of_shell = of_shell or word.rpartition("/")[2] in _SHELLS
-            starts = at == 0 or words[0] in (".", "source", "sbatch", "srun", *_SHELLS)
+            starts = at == 0 or names[0] in (".", "source", "sbatch", "srun", *_SHELLS)
             text = self.beside(word) if starts and word.endswith(".sh") else None
             if text is not None:
-                return [(text, words[:at])]
+                return [(text, names[:at])]
         return []
 
     def _assigned(self, token: Token) -> bool:
@@ -254,30 +254,30 @@ class _Walk:
         if name is None or token.kind == "text":
             return False
         if token.kind == "array":
-            words = [each for raw in token.words for each in self.fields(raw)]
+            parts = [item for raw in token.words for item in self.fields(raw)]
         else:
             word = "".join(self.fields(token.text[name.end() :], split=False))
-            own = "${" + name[1] + "}"
-            words = [word if word == own else word.replace(own, "")]
+            local = "${" + name[1] + "}"
+            parts = [word if word == local else word.replace(local, "")]
             if name[2] and name[1] in self.known:
-                words = ["".join((*self.known[name[1]], *words))]
-                self._set(name[1], words)
+                parts = ["".join((*self.known[name[1]], *parts))]
+                self._set(name[1], parts)
                 return True
-        self._set(name[1], [*self.known.get(name[1], []), *words] if name[2] else words)
+        self._set(name[1], [*self.known.get(name[1], []), *parts] if name[2] else parts)
         return True
 
-    def _set(self, name: str, words: list[str]) -> None:
-        size = sum(map(len, words))
+    def _set(self, name: str, names: list[str]) -> None:
+        size = sum(map(len, names))
         if size > LONGEST:
             raise SpecError(f"its variables stand for more than {LONGEST / 2**20:g} MiB of text")
-        self.text_left.spend(len(words) + size)
+        self.text_left.spend(len(names) + size)
         if name not in self.given:
-            self.known[name] = words
+            self.known[name] = names
 
     def fields(self, raw: str, *, split: bool = True) -> list[str]:
         """Return the words that a raw word stands for."""
         self.text_left.spend(len(raw))
-        found: list[str] = []
+        names: list[str] = []
         word: list[str] | None = None  # the parts of the word that is being put together
         at = 0
         while at < len(raw):
@@ -288,18 +288,18 @@ class _Walk:
                 text = " ".join(several)
                 several = text.split()
                 if text[:1].isspace() and word is not None:
-                    found.append("".join(word))
+                    names.append("".join(word))
                     word = None
             self.text_left.spend(len(several) + sum(map(len, several)))
             if word is None and quoted and not several and not _ALL.fullmatch(piece):
                 word = []
             for place, part in enumerate(several):
                 if word is None or place:
-                    found += [] if word is None else ["".join(word)]
+                    names += [] if word is None else ["".join(word)]
                     word = []
                 word.append(part)
             at = after
-        return found if word is None else [*found, "".join(word)]
+        return names if word is None else [*names, "".join(word)]
 
     def _piece(self, piece: str) -> list[str]:
         """Return the words of one piece of a raw word."""
@@ -319,19 +319,19 @@ class _Walk:
     def _quoted(self, text: str) -> list[str]:
         if _ALL.fullmatch(f'"{text}"'):
             return self._value(text)
-        found, at = [], 0
+        result, at = [], 0
         while at < len(text):
             if text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
-                found.append(text[at + 1].strip("\n"))
+                result.append(text[at + 1].strip("\n"))
                 at += 2
             elif text[at] in "$`":
                 after = past(text, at)
-                found.append(" ".join(self._piece(text[at:after])))
+                result.append(" ".join(self._piece(text[at:after])))
                 at = after
             else:
-                found.append(text[at])
+                result.append(text[at])
                 at += 1
-        return ["".join(found)]
+        return ["".join(result)]
 
     def _value(self, piece: str) -> list[str]:
         """Return the words of an expansion: $NAME, ${…}, $(…), $((…))."""
@@ -364,9 +364,9 @@ class _Walk:
         if self.depth >= _DEEPEST:
             return list(value or [])
         self.depth += 1
-        found = self.fields(raw, split=False)
+        result = self.fields(raw, split=False)
         self.depth -= 1
-        return found
+        return result
 
     def _output(self, text: str, piece: str) -> list[str]:
         """Return what a command prints where that can be known; the text itself where it cannot."""
@@ -410,30 +410,30 @@ _LARGEST: Final = 2**63
 def _arithmetic(node: ast.expr) -> int:
     match node:
         case ast.Constant(value=int() as value):
-            found = value
+            result = value
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = -_arithmetic(inner)
+            result = -_arithmetic(inner)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            found = _BINARY[type(op)](_arithmetic(left), _arithmetic(right))
+            result = _BINARY[type(op)](_arithmetic(left), _arithmetic(right))
         case _:
             raise ValueError(ast.dump(node))
-    if not -_LARGEST <= found < _LARGEST:
-        raise OverflowError(found.bit_length())
-    return found
+    if not -_LARGEST <= result < _LARGEST:
+        raise OverflowError(result.bit_length())
+    return result
 
 
 def _escaped(text: str) -> str:
     return text.replace('"', '\\"')
 
 
-def _holds(words: Sequence[str]) -> bool:
+def _holds(names: Sequence[str]) -> bool:
     """Say whether a test holds; what cannot be known (files) does not, and what nothing sets is empty."""
-    words = ["" if is_unset(word) else word for word in words]
+    names = ["" if is_unset(word) else word for word in names]
     for joint, combine in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
-        if joint in words:
-            at = words.index(joint)
-            return combine((_holds(words[:at]), _holds(words[at + 1 :])))
-    match words:
+        if joint in names:
+            at = names.index(joint)
+            return combine((_holds(names[:at]), _holds(names[at + 1 :])))
+    match names:
         case ["!", *rest]:
             return not _holds(rest)
         case ["-z", text]:

@@ -30,7 +30,7 @@ class Token(Struct, frozen=True):
 
 def _tokens(text: str) -> list[Token]:
     """Cut shell text into raw words, operators, arrays and here-documents; comments and redirections go."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     ends: list[str] = []
     at, dropped = 0, False
     while at < len(text):
@@ -48,25 +48,25 @@ def _tokens(text: str) -> list[Token]:
                 ends.append(raw.strip("'\"\\"))
                 dropped = False
             continue
-        operator_ = next((each for each in _OPERATORS if text.startswith(each, at)), None)
+        operator_ = next((item for item in _OPERATORS if text.startswith(item, at)), None)
         if operator_:
             at += len(operator_)
-            found.append(Token("op", operator_))
+            tokens.append(Token("op", operator_))
             dropped = False
             while operator_ == "\n" and ends:
                 body, at = _here(text, at, ends.pop(0))
-                found.insert(-1, Token("text", body))
+                tokens.insert(-1, Token("text", body))
             continue
         raw, after = _raw_word(text, at)
         name = ASSIGNS.fullmatch(raw)
         if name and text.startswith("(", after):
             inside, after = _balanced(text, after, "(", ")")
-            words = tuple(token.text for token in _tokens(inside) if token.kind == "word")
-            found.append(Token("array", raw, words))
+            texts = tuple(token.text for token in _tokens(inside) if token.kind == "word")
+            tokens.append(Token("array", raw, texts))
         elif not dropped:
-            found.append(Token("word", raw))
+            tokens.append(Token("word", raw))
         at, dropped = after, False
-    return found
+    return tokens
 
 
 def _line_end(text: str, at: int) -> int:
@@ -174,16 +174,16 @@ class _Parser:
 
     def commands(self, ends: Iterable[str]) -> Commands:
         """Return the commands up to a word or operator of `ends`, which stays."""
-        found: Commands = []
+        commands: Commands = []
         joined = ";"
         while (token := self._peek()) is not None and token.text not in (*ends, ")", ";;"):
             if token.kind == "op" and token.text != "(":
                 joined = token.text if token.text in ("&&", "||") else ";" if token.text != "\n" else joined
                 self.at += 1
                 continue
-            found.append((joined, self._command()))
+            commands.append((joined, self._command()))
             joined = ";"
-        return found
+        return commands
 
     def _peek(self) -> Token | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
@@ -229,9 +229,9 @@ class _Parser:
     def _if(self) -> Node:
         branches = []
         while True:
-            asked = self.commands(("then",))
+            commands = self.commands(("then",))
             self._next()
-            branches.append((asked, self.commands(("elif", "else", "fi"))))
+            branches.append((commands, self.commands(("elif", "else", "fi"))))
             word = self._next()
             if word == "else":
                 branches.append(([], self.commands(("fi",))))
@@ -240,15 +240,15 @@ class _Parser:
                 return "if", branches
 
     def _for(self) -> Node:
-        name, words = self._next(), []
+        name, parts = self._next(), []
         while (token := self._peek()) is not None and token.text != "do":
             if token.kind == "word" and token.text != "in":
-                words.append(token.text)
+                parts.append(token.text)
             self.at += 1
         self._next()
         body = self.commands(("done",))
         self._next()
-        return "for", (name, words, body)
+        return "for", (name, parts, body)
 
     def _skip(self) -> Node:
         self.commands(("do",))

@@ -39,7 +39,7 @@ class Torchtitan:
     """What is known of torchtitan's own functions and classes."""
 
     package: Final = "torchtitan"
-    closed: Final = frozenset((REGISTRY, MTP_BUILDER, *(each.name for each in BUILDERS["0.3"])))
+    closed: Final = frozenset((REGISTRY, MTP_BUILDER, *(item.name for item in BUILDERS["0.3"])))
 
     def call(self, call: Call, owner: object) -> Any:  # noqa: ANN401
         """Return a configuration by its class, a model with a converter, or what a function was called with."""
@@ -47,8 +47,8 @@ class Torchtitan:
         if head and last in ("build", "convert") and isinstance(owner, Call):
             return _converted(owner, call.args)
         if last == SAME:
-            found = next((arg for arg in call.args if isinstance(arg, Call)), None)
-            return MISSING if found is None else _over(found, call)
+            result = next((arg for arg in call.args if isinstance(arg, Call)), None)
+            return MISSING if result is None else _over(result, call)
         if isinstance(owner, Module) and last in self.closed:
             path = owner.path
             inside = path.parent.name if path.stem == "__init__" else path.stem
@@ -60,18 +60,18 @@ class Torchtitan:
     def brought(self, call: Call, owner: Opaque) -> Any:  # noqa: ANN401
         """Return what is made by a name whose file does not lie here."""
         head, _, last = call.name.rpartition(".")
-        module, own = (f"{owner.origin}.{owner.text}", last) if head else (owner.origin, owner.text)
+        module, local = (f"{owner.origin}.{owner.text}", last) if head else (owner.origin, owner.text)
         outer = module.rpartition(".")[2]
-        if own[:1].isupper():
-            return replace(call, name=f"{outer}.{own}" if head and outer[:1].isupper() else own)
+        if local[:1].isupper():
+            return replace(call, name=f"{outer}.{local}" if head and outer[:1].isupper() else local)
         if not owner.origin:
             return MISSING
         if module.endswith(FILES):
             file = f"{module.replace('.', '/')}.py"
             problem = f"{call.name} is in {file}, which does not lie above it, or has no such function"
             raise ReaderError(call.place, problem)
-        ours = own == REGISTRY or owner.origin.split(".")[0] == self.package
-        return replace(call, name=f"{module}.{own}", known=False) if ours else MISSING
+        ours = local == REGISTRY or owner.origin.split(".")[0] == self.package
+        return replace(call, name=f"{module}.{local}", known=False) if ours else MISSING
 
     def default(self, owner: Call, name: str) -> Any:  # noqa: ANN401
         """Return a part that nothing set, as its own default, or what is known of such a part."""
@@ -81,10 +81,10 @@ class Torchtitan:
         return copied(DEFAULTS.get((owner.name, name), MISSING))
 
 
-def _over(found: Call, call: Call) -> Call:
+def _over(result: Call, call: Call) -> Call:
     """Return a configuration with the words of a call over it."""
-    fields, places = {**found.fields, **call.fields}, {**found.places, **call.places}
-    return replace(found, fields=fields, places=places)
+    fields, places = {**result.fields, **call.fields}, {**result.places, **call.places}
+    return replace(result, fields=fields, places=places)
 
 
 def _converted(owner: Call, args: Sequence[Any]) -> Call:
@@ -105,23 +105,23 @@ def read_job(path: Path, options: Options) -> Call:
     UnknownNameError
         If it does not hold the one that is wanted.
     """
-    module, wanted = _module(path, options.folders), options.variables.get("config")
+    module, config = _module(path, options.folders), options.variables.get("config")
     names = [name for name, node in module.functions.items() if _is_job(node)]
-    if wanted is not None and wanted not in names:
-        raise UnknownNameError(f"job configuration of {path}", wanted, names)
+    if config is not None and config not in names:
+        raise UnknownNameError(f"job configuration of {path}", config, names)
     if not names:
         raise ReaderError(path, "it has no function that returns a Trainer.Config")
-    if wanted is None and len(names) > 1:
+    if config is None and len(names) > 1:
         problem = (
             f"it holds {len(names)} job configurations; say which with --var config=NAME: {', '.join(names)}"
         )
         raise ReaderError(path, problem)
-    name = wanted or names[0]
-    found = _found(module, ast.parse(f"{name}()", mode="eval").body)
-    if found is None or not found.known:
+    name = config or names[0]
+    result = _found(module, ast.parse(f"{name}()", mode="eval").body)
+    if result is None or not result.known:
         problem = f"what {name} returns cannot be read without running it"
         raise ReaderError(module.place(module.functions[name]), problem)
-    return found
+    return result
 
 
 def read_flavor(path: Path, flavor: str) -> Call | None:
@@ -141,7 +141,7 @@ def read_flavor(path: Path, flavor: str) -> Call | None:
 def _found(module: Module, node: ast.expr) -> Call | None:
     """Return the configuration that an expression makes; None if it makes none that can be read."""
     try:
-        found = Frame(module, {}).value(node)
+        result = Frame(module, {}).value(node)
     except Stopped as stopped:
         problem = f"the configuration stops here: {stopped.kind} {stopped.text}".rstrip()
         raise ReaderError(stopped.place, problem) from stopped
@@ -149,7 +149,7 @@ def _found(module: Module, node: ast.expr) -> Call | None:
         raise ReaderError(
             module.path, "it calls itself, or nests deeper than a configuration does"
         ) from error
-    return found if isinstance(found, Call) else None
+    return result if isinstance(result, Call) else None
 
 
 def _module(path: Path, folders: Sequence[Path] = ()) -> Module:
@@ -164,5 +164,5 @@ def _module(path: Path, folders: Sequence[Path] = ()) -> Module:
 
 def _is_job(node: ast.FunctionDef) -> bool:
     """Whether a function without arguments says that it returns a configuration of a trainer."""
-    said = node.returns is not None and ast.unparse(node.returns).endswith("Config")
-    return said and not node.name.startswith("_") and not node.args.args
+    endswith = node.returns is not None and ast.unparse(node.returns).endswith("Config")
+    return endswith and not node.name.startswith("_") and not node.args.args

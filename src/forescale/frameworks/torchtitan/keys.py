@@ -73,8 +73,8 @@ def converter(trainable: Trainable, model: Model) -> list[str]:
     if not trainable.lora_rank:
         return []
     latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
-    wanted, places = set(trainable.unfused), LATENT_PLACES if latent else PLACES
-    named = [name for name, ours in places.items() if wanted & set(ours) and not (latent and name == "wkv")]
+    unfused, places = set(trainable.unfused), LATENT_PLACES if latent else PLACES
+    named = [name for name, ours in places.items() if unfused & set(ours) and not (latent and name == "wkv")]
     return [f"{CONVERTER}.Config(rank={trainable.lora_rank}, target_modules={named!r})"]
 
 
@@ -136,19 +136,19 @@ def job_settings(job: Call, path: Path, *, strict: bool) -> tuple[Settings, tupl
     """
     if job.name == RL:
         raise ReaderError(job.place, "reinforcement learning is not projected; only training alone is")
-    found = _Fields(path, strict=strict)
-    found.take_all("", job)
+    result = _Fields(path, strict=strict)
+    result.take_all("", job)
     for part in PARTS:
-        if isinstance(inside := found.values.pop(part, None), Call):
-            found.take_all(part, inside)
-    found.take_recompute()
-    found.take_model()
-    check_language(found.values.get("model.name"), found.places.get("model.name", job.place))
-    if "hf_model" in found.values:
-        found.take("hf_transformers.model", found.values.pop("hf_model"), found.places["hf_model"])
-    values = {key: found.plain(key) for key in found.values}
-    lines = {key: _line(place, path) for key, place in found.places.items()}
-    return Settings(values, str(path), lines=lines), tuple(found.unknown), found.model
+        if isinstance(inside := result.values.pop(part, None), Call):
+            result.take_all(part, inside)
+    result.take_recompute()
+    result.take_model()
+    check_language(result.values.get("model.name"), result.places.get("model.name", job.place))
+    if "hf_model" in result.values:
+        result.take("hf_transformers.model", result.values.pop("hf_model"), result.places["hf_model"])
+    values = {key: result.plain(key) for key in result.values}
+    lines = {key: _line(place, path) for key, place in result.places.items()}
+    return Settings(values, str(path), lines=lines), tuple(result.unknown), result.model
 
 
 def _line(place: str, path: Path) -> int | str:
@@ -191,12 +191,12 @@ class _Fields:
 
     def take_recompute(self) -> None:
         """Keep the class of activation checkpointing as its mode."""
-        given = self.values.pop(RECOMPUTE, "")
+        value = self.values.pop(RECOMPUTE, "")
         place = self.places.get(RECOMPUTE, self.start)
-        if isinstance(given, Call):
-            self.take(f"{RECOMPUTE}.mode", AC_MODES.get(given.name, given.name), place)
-            self.take_all(RECOMPUTE, given)
-        elif given is None:
+        if isinstance(value, Call):
+            self.take(f"{RECOMPUTE}.mode", AC_MODES.get(value.name, value.name), place)
+            self.take_all(RECOMPUTE, value)
+        elif value is None:
             self.take(f"{RECOMPUTE}.mode", "none", place)
 
     def take_model(self) -> None:
@@ -210,14 +210,14 @@ class _Fields:
         if spec.args:
             spec.fields.setdefault("flavor", spec.args[0])
         self.take("model.name", spec.name.split(".")[-2], spec.place)
-        own = spec.fields.pop("model", None)
-        if isinstance(own, Call) and (own.known or "model" in spec.places):
-            self.model = own
-            spec.fields["converters"] = own.fields.pop("converters", None)
+        model = spec.fields.pop("model", None)
+        if isinstance(model, Call) and (model.known or "model" in spec.places):
+            self.model = model
+            spec.fields["converters"] = model.fields.pop("converters", None)
         self.take_all("model", spec)
         converters = self.values.pop("model.converters", None)
         if isinstance(converters, list | tuple):
-            self.take_converters([each for each in converters if isinstance(each, Call)], spec.place)
+            self.take_converters([item for item in converters if isinstance(item, Call)], spec.place)
 
     def take_converters(self, converters: list[Call], place: str) -> None:
         """Keep which converters change the model, and what of them changes a step."""
@@ -236,9 +236,9 @@ class _Fields:
         """Return a value as it stands, that of a configuration by the names of its classes."""
         value = self.values[key]
         if isinstance(value, list | tuple):
-            return [list(each) if isinstance(each, tuple) else each for each in value]
+            return [list(item) if isinstance(item, tuple) else item for item in value]
         if isinstance(value, Call):
-            inside = (each.name for each in value.fields.values() if isinstance(each, Call))
+            inside = (item.name for item in value.fields.values() if isinstance(item, Call))
             text = " ".join([value.name, *inside])
             if value.known:
                 return text
@@ -317,10 +317,10 @@ class Sized(Struct, frozen=True, kw_only=True):
         config["num_experts"] = next((config[key] for key in COUNTS if key in config), None)
         if self.kind == "mixtral":
             config["moe_intermediate_size"] = config["intermediate_size"]
-        found = {name: config.get(KEYS[name]) for name in names}
-        if "q_lora_rank" in found:
-            found["q_lora_rank"] = found["q_lora_rank"] or 0
-        return {name: value for name, value in found.items() if value is not None}
+        result = {name: config.get(KEYS[name]) for name in names}
+        if "q_lora_rank" in result:
+            result["q_lora_rank"] = result["q_lora_rank"] or 0
+        return {name: value for name, value in result.items() if value is not None}
 
 
 COUNTS: Final = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -352,9 +352,9 @@ def sized(model: Model, release: str) -> Sized:
             config = config_of(plain, builders)
         except SpecError as error:
             raise SpecError(f"torchtitan has no model of such parts as {model.name}") from error
-        found = Sized(builder=builders[config["model_type"]], config=config)
-        if model.is_moe or found.builder.module != "deepseek_v3":
-            return found
+        result = Sized(builder=builders[config["model_type"]], config=config)
+        if model.is_moe or result.builder.module != "deepseek_v3":
+            return result
         raise SpecError(f"torchtitan builds latent attention with experts only; {model.name} has none")
     msg = f"torchtitan has no model of such parts as {model.name}: its norms or positions are others"
     raise SpecError(msg)
@@ -384,7 +384,7 @@ def model_of_sizes(call: Call, name: str) -> Model:
 
 def _module(builder: str) -> str:
     """Return the module of a builder of any release; empty of one that is not known."""
-    return next((each.module for rows in BUILDERS.values() for each in rows if each.name == builder), "")
+    return next((row.module for rows in BUILDERS.values() for row in rows if row.name == builder), "")
 
 
 def _kind(builder: str, fields: Mapping[str, Any]) -> str:
@@ -398,7 +398,7 @@ def _kind(builder: str, fields: Mapping[str, Any]) -> str:
             if "sigmoid" in (fields.get("score_func"), fields.get("router_score_func"))
             else "deepseek_v2"
         )
-    kinds = {each.name: each.types[0] for each in BUILDERS["0.3"]}
+    kinds = {item.name: item.types[0] for item in BUILDERS["0.3"]}
     if builder not in kinds:
         raise SpecError(f"the model is built by {builder}; what can be read is built by {', '.join(kinds)}")
     return kinds[builder]

@@ -56,10 +56,10 @@ def dealt(num_stages: int, num_layers: int, first: int = 1, last: int = 1) -> tu
     """
     if num_stages == 1:
         return (num_layers,)
-    each, more = divmod(num_layers + first + last, num_stages)
-    if each == 0 or first > each or last > each:
+    item, more = divmod(num_layers + first + last, num_stages)
+    if item == 0 or first > item or last > item:
         return None
-    layers = [each + (stage < more) for stage in range(num_stages)]
+    layers = [item + (stage < more) for stage in range(num_stages)]
     layers[0] -= first
     layers[-1] -= last
     return tuple(layers)
@@ -81,12 +81,12 @@ def read_stages(settings: Settings, num_layers: int, pp: int) -> tuple[tuple[int
         num_stages = pp * (1 if single else 2)
         if per_stage is not None:
             num_stages = -(-(num_layers + first + last) // max(per_stage, 1))
-        found = dealt(num_stages, num_layers, first, last)
-        if found is None:
+        result = dealt(num_stages, num_layers, first, last)
+        if result is None:
             settings.refuse(
                 f"{num_layers} layers do not fill {num_stages} pipeline stages with embedding and head"
             )
-        layers = found
+        layers = result
     _check_stages(settings, len(layers), pp, schedule)
     if schedule not in SCHEDULES:
         return layers, _named_table(settings, schedule, pp, len(layers) // pp)
@@ -101,7 +101,9 @@ def _named_table(settings: Settings, file: str, pp: int, vpp: int) -> str:
     except (ReaderError, ScheduleError) as error:
         settings.refuse(f"{key} cannot be read: {error}")
     request = Request(pp=pp, num_microbatches=table.num_microbatches, vpp=vpp)
-    named = next((each.name for each in families() if _orders(each.name, request) == table.orders), None)
+    named = next(
+        (family.name for family in families() if _orders(family.name, request) == table.orders), None
+    )
     if named is None:
         settings.refuse(f"{key} {file} holds none of the library's schedules; name one with --schedule")
     return named
@@ -118,10 +120,10 @@ def _orders(name: str, request: Request) -> tuple[Sequence[int], ...] | None:
 def _schedule(settings: Settings, csv: object) -> str:
     """Return torch's name of the schedule, or the file that holds its order."""
     key = f"{PP}_schedule"
-    given = settings.text(key, "1F1B")
+    text = settings.text(key, "1F1B")
     if csv:
         return str(csv)
-    named = next((name for name in SCHEDULES if name.lower() == given.lower()), None)
+    named = next((name for name in SCHEDULES if name.lower() == text.lower()), None)
     return named or settings.one_of(key, "1F1B", SCHEDULES)
 
 
@@ -131,8 +133,8 @@ def _named(settings: Settings, parts: object, num_layers: int) -> tuple[int, ...
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
         settings.refuse(f"{settings.spell(key)} must be a list of lists of module names")
     named = [[name for name in part if str(name).startswith("layers.")] for part in parts]
-    wanted = [f"layers.{number}" for number in range(num_layers)]
-    if [name for part in named for name in part] != wanted:
+    texts = [f"layers.{number}" for number in range(num_layers)]
+    if [name for part in named for name in part] != texts:
         settings.refuse(
             f"{settings.spell(key)} must name layers.0 to layers.{num_layers - 1}, each once and in order"
         )
@@ -186,20 +188,20 @@ def read_layout(settings: Settings, model: Model, num_devices: int | None, *, py
     `python` is of the releases with job configurations in Python, 0.3 and later.
     """
     compiled = settings.flag("compile.enable") and _in(settings, "compile.components", MODEL_COMPONENT)
-    strategy, schedule = _strategy(settings, model, num_devices, compiled=compiled, python=python)
-    types = _precision(settings, strategy, python=python)
-    words = words_of(
-        strategy,
+    layout, schedule = _strategy(settings, model, num_devices, compiled=compiled, python=python)
+    types = _precision(settings, layout, python=python)
+    parts = words_of(
+        layout,
         left=LEFT if python else (*LEFT, "graphs"),
         overlap=("tensor", "expert"),
         kernels=("cross_entropy", "deterministic", *["narrow_experts"] * (types["compute"] in NARROW)),
     )
-    batch = _batch(settings, strategy.dp, strategy.pp)[1]
+    batch = _batch(settings, layout.dp, layout.pp)[1]
     seq_len = _seq_len(settings)
     workload = {"global_batch_size": batch, "seq_len": seq_len, "precision": types}
     if (steps := settings.count("training.steps")) is not None:
         workload["tokens"] = float(steps * batch * seq_len)
-    return Read(strategy=strategy, told=words, schedule=schedule, workload=workload, compiled=compiled)
+    return Read(strategy=layout, told=parts, schedule=schedule, workload=workload, compiled=compiled)
 
 
 def _strategy(
@@ -210,7 +212,7 @@ def _strategy(
     ep, etp = _experts(settings, model, tp)
     replicate, shard = _data_parallel(settings, num_devices, tp=tp, cp=cp, pp=pp, folded=ep * etp)
     layers, schedule = read_stages(settings, model.num_layers, pp)
-    found = Layout(
+    layout = Layout(
         tp=tp,
         sp=settings.flag("parallelism.enable_sequence_parallel", default=True),
         cp=cp,
@@ -239,7 +241,7 @@ def _strategy(
         offload=Offload(parameters=settings.flag("training.enable_cpu_offload")),
         graphs=_graphs(settings, pp, python=python),
     )
-    return found, schedule
+    return layout, schedule
 
 
 def _experts(settings: Settings, model: Model, tp: int) -> tuple[int, int]:
@@ -266,16 +268,16 @@ def _data_parallel(
     """Return replicas and shards; -1 shards over the devices that are left."""
     key = "parallelism.data_parallel_shard_degree"
     replicate = settings.degree("parallelism.data_parallel_replicate_degree")
-    given = settings.get(key)
+    value = settings.get(key)
     inner = replicate * cp * tp * pp
-    if given in (None, -1, "-1"):
+    if value in (None, -1, "-1"):
         if num_devices is None:
             return replicate, lcm(cp * tp, folded) // (cp * tp)
         shard = num_devices // inner
     else:
         shard = settings.degree(key)
     if num_devices is not None and (shard == 0 or shard * inner != num_devices):
-        shards = f"{settings.spell(key)} {shard}, " if given not in (None, -1, "-1") else ""
+        shards = f"{settings.spell(key)} {shard}, " if value not in (None, -1, "-1") else ""
         settings.refuse(
             f"{counted(num_devices, 'device')} cannot be laid out: {shards}data_parallel_replicate_degree {replicate}, "
             f"context {cp}, tensor {tp} and pipeline parallel {pp} take "
@@ -322,14 +324,14 @@ def _batch_of_tokens(settings: Settings, dp: int, pp: int) -> tuple[int, int]:
     if tokens % seq:
         settings.refuse(f"{settings.spell(key)} {tokens} is no multiple of training.max_context_length {seq}")
     pieces = settings.size("parallelism.num_pp_microbatches", 1) if pp > 1 else 1
-    each = tokens // seq * pieces * dp
-    batch = _step(settings, "training.num_tokens_per_train_step", seq) or each
-    if batch % each:
+    item = tokens // seq * pieces * dp
+    batch = _step(settings, "training.num_tokens_per_train_step", seq) or item
+    if batch % item:
         settings.refuse(
             f"{settings.spell('training.num_tokens_per_train_step')} {batch * seq} is no multiple of {tokens} tokens x "
             f"{pieces} x {counted(dp, 'data-parallel rank')}"
         )
-    _flushes(settings, batch // each, pp)
+    _flushes(settings, batch // item, pp)
     return tokens // seq, batch
 
 
@@ -389,15 +391,15 @@ MODES = ("none", "selective", "full", "memory_budget")
 def every_layer(every: int, layers: tuple[int, ...], pp: int) -> tuple[int, ...]:
     """Return the layers that are recomputed: each rank counts those of its stages, one stage after the other."""
     starts = [sum(layers[:stage]) for stage in range(len(layers))]
-    found = []
+    result = []
     for rank in range(pp):
-        own = [
+        local = [
             starts[stage] + number
             for stage in range(rank, len(layers), pp)
             for number in range(layers[stage])
         ]
-        found += own[every - 1 :: every]
-    return tuple(sorted(found))
+        result += local[every - 1 :: every]
+    return tuple(sorted(result))
 
 
 def _loss(settings: Settings, tp: int) -> CrossEntropy:
@@ -412,18 +414,18 @@ def _loss(settings: Settings, tp: int) -> CrossEntropy:
 
 def _in(settings: Settings, key: str, word: str) -> bool:
     parts = MODEL_COMPONENT, LOSS_COMPONENT
-    given = settings.get(key)
-    if isinstance(given, list) and not {str(part) for part in given} <= {*parts}:
-        settings.refuse(f"{settings.spell(key)} must be of {' and '.join(parts)}, got {shown(given)}")
+    value = settings.get(key)
+    if isinstance(value, list) and not {str(part) for part in value} <= {*parts}:
+        settings.refuse(f"{settings.spell(key)} must be of {' and '.join(parts)}, got {shown(value)}")
     return key not in settings or word in settings.words(key)
 
 
 def _async_tensor(settings: Settings, *, compiled: bool) -> bool:
     old, new = "parallelism.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel"
-    wanted = settings.flag(old) or settings.flag(new)
-    if wanted and not compiled:
+    flag = settings.flag(old) or settings.flag(new)
+    if flag and not compiled:
         settings.refuse(f"{settings.spell(new if new in settings else old)} needs compile.enable with model")
-    return wanted
+    return flag
 
 
 def _overlaps(settings: Settings, schedule: str | None) -> bool:
@@ -441,12 +443,12 @@ def _graphs(settings: Settings, pp: int, *, python: bool) -> Any:  # noqa: ANN40
     return "full"
 
 
-def _precision(settings: Settings, strategy: Layout, *, python: bool) -> dict[str, Any]:
+def _precision(settings: Settings, layout: Layout, *, python: bool) -> dict[str, Any]:
     """Return the types; without FSDP, 0.2 computes in fp32 wherever there is tensor parallelism or a pipeline."""
     compute = settings.choice("training.mixed_precision_param", "bfloat16", TYPES)
     whole = settings.one_of("training.dtype", "float32", TYPES)
     settings.get("training.mixed_precision_reduce")
-    alone = not python and strategy.zero == 0 and (strategy.tp > 1 or strategy.pp > 1)
+    alone = not python and layout.zero == 0 and (layout.tp > 1 or layout.pp > 1)
     if whole == "bfloat16":
         narrow = {"parameters": "bf16", "gradients": "bf16", "master": "none", "moments": "bf16"}
         return {"compute": "bf16", **narrow, **_narrowed(settings)}
@@ -470,9 +472,9 @@ def _narrowed(settings: Settings) -> dict[str, Any]:
         if str(settings.get("quantize.linear.float8.recipe_name")).startswith("rowwise"):
             settings.note("scales per row are projected as one per tensor")
         return {"compute": "fp8", "recipe": recipe}
-    own = [name for name in names if not re.search("lora|group|converter", name)]
-    if own:
+    local = [name for name in names if not re.search("lora|group|converter", name)]
+    if local:
         settings.note(
-            f"not expressed: {settings.spell('model.converters')} {' '.join(own)} (code of one's own)"
+            f"not expressed: {settings.spell('model.converters')} {' '.join(local)} (code of one's own)"
         )
     return {}

@@ -66,12 +66,12 @@ def read_tables(
     `more` are keys that whoever starts torchtitan takes beside its own.
     """
     known = [*(f"{section}.{key}" for section, names in keys()["toml"].items() for key in names), *more]
-    given = {key: value for key, value in flat(content) if value != {} or key in known}
-    unknown = [key for key in given if key not in known]
-    settings = Settings({key: given[key] for key in given if key in known}, str(path), lines=lines)
-    if "model.name" not in given and "model.flavor" not in given:
+    values = {key: value for key, value in flat(content) if value != {} or key in known}
+    unknown = [key for key in values if key not in known]
+    settings = Settings({key: values[key] for key in values if key in known}, str(path), lines=lines)
+    if "model.name" not in values and "model.flavor" not in values:
         raise ReaderError(path, "it has no [model] with name and flavor")
-    check_language(given.get("model.name"), f"{path}, line {lines.get('model.name', 1)}")
+    check_language(values.get("model.name"), f"{path}, line {lines.get('model.name', 1)}")
     if settings.get("job.custom_config_module"):
         for key in unknown:
             place = f" (line {lines[key]})" if key in lines else ""
@@ -108,10 +108,10 @@ def _own_sizes(settings: Settings, path: Path) -> Call | None:
     if not isinstance(named, str) or not named.strip(".") or not isinstance(flavor, str):
         return None
     file = path.parent / Path(*named.split(".")).with_suffix(".py")
-    found = read_flavor(file, flavor) if is_file(file) else None
-    if found is None:
+    result = read_flavor(file, flavor) if is_file(file) else None
+    if result is None:
         settings.note(f"not expressed: {settings.spell('experimental.custom_import')} (code of one's own)")
-    return found
+    return result
 
 
 def _reading(
@@ -127,28 +127,28 @@ def _reading(
         model = (
             _model(settings, options) if sizes is None else model_of_sizes(sizes, Path(settings.where).stem)
         )
-        found = read_layout(settings, model, options.num_devices if options.layout else None, python=python)
+        layout = read_layout(settings, model, options.num_devices if options.layout else None, python=python)
     except (ReaderError, UnknownKeyError, UnknownNameError):
         raise
     except ForescaleError as error:
         raise ReaderError(settings.where, str(error)) from error
     if options.num_devices is None and options.layout:
         settings.note(
-            f"the number of devices is not stated; it is read for the fewest, {found.strategy.num_devices}"
+            f"the number of devices is not stated; it is read for the fewest, {layout.strategy.num_devices}"
         )
-    _read_optimizer(settings, found.workload)
+    _read_optimizer(settings, layout.workload)
     if adapters := read_adapters(settings, model):
-        found.workload["trainable"] = adapters
+        layout.workload["trainable"] = adapters
     notes = [*_not_expressed(settings), *settings.notes]
     release = "0.3" if python else "0.2"
     return ParsedFile(
         format=form,
         model=model,
-        framework=f"torchtitan@{release}" + ("" if found.compiled else "-eager"),
-        strategy=found.strategy,
-        told=found.told,
-        workload_values=found.workload,
-        schedule=found.schedule,
+        framework=f"torchtitan@{release}" + ("" if layout.compiled else "-eager"),
+        strategy=layout.strategy,
+        told=layout.told,
+        workload_values=layout.workload,
+        schedule=layout.schedule,
         num_devices=options.num_devices,
         used=settings.used(),
         ignored=settings.unread(),
@@ -164,22 +164,22 @@ def _model(settings: Settings, options: Options) -> Model:
         settings.note("model.flavor is not given; torchtitan takes debugmodel")
         flavor = "debugmodel"
     known = flavors()
-    own = known["aliases"].get(name, name)
-    if own not in known["flavors"]:
+    local = known["aliases"].get(name, name)
+    if local not in known["flavors"]:
         raise UnknownNameError(f"model.name in {settings.where}", name, known["flavors"])
     if not isinstance(flavor, str) or not flavor:
-        there = ", ".join(known["flavors"][own])
+        there = ", ".join(known["flavors"][local])
         settings.refuse(f"{settings.spell('model.flavor')} must be one of {there}, got {shown(flavor)}")
-    if flavor not in known["flavors"][own]:
-        raise UnknownNameError(f"flavor of {name} in {settings.where}", flavor, known["flavors"][own])
-    sees = own in known["images"] or flavor in known["images"]
+    if flavor not in known["flavors"][local]:
+        raise UnknownNameError(f"flavor of {name} in {settings.where}", flavor, known["flavors"][local])
+    sees = local in known["images"] or flavor in known["images"]
     if sees:
         settings.note(f"{name} {flavor}: one image of each sequence is taken; --images says otherwise")
     elif name in known["beside"]:
         settings.note(f"{name} {flavor}: {known['beside'][name]}")
-    means = known["flavors"][own][flavor]
+    means = known["flavors"][local][flavor]
     if isinstance(means, dict):
-        model = read_huggingface(means, name=f"{own}-{flavor}", where=f"torchtitan {own} {flavor}").model
+        model = read_huggingface(means, name=f"{local}-{flavor}", where=f"torchtitan {local} {flavor}").model
     else:
         model = _named(settings, options, means and means[0])
     model = model if sees else model.text
@@ -215,7 +215,7 @@ USUAL: Final = frozenset(("output", "lm_head", "router.gate", "moe.router.gate")
 
 def _is_usual(value: object) -> bool:
     return value in (False, "", "default") or (
-        isinstance(value, list) and all(isinstance(each, str) and each in USUAL for each in value)
+        isinstance(value, list) and all(isinstance(item, str) and item in USUAL for item in value)
     )
 
 

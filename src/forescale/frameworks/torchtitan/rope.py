@@ -50,24 +50,24 @@ USUAL: Final[Mapping[str, Any]] = {
 
 def rope_text(module: str, rope: Rope, *, width: int, longest: int) -> str:
     """Return the call that makes a model's positions (0.3)."""
-    words: dict[str, Any] = {"dim": width, "max_seq_len": longest, "theta": rope.base}
+    values: dict[str, Any] = {"dim": width, "max_seq_len": longest, "theta": rope.base}
     if rope.scaling == "llama3" and KINDS[module] == "ComplexRoPE":
-        words |= {"scaling": "llama", **_named(rope, LLAMA)}
+        values |= {"scaling": "llama", **_named(rope, LLAMA)}
     if rope.scaling == "yarn":
-        words |= {"scaling": "yarn", **_named(rope, YARN)}
-    return f"{KINDS[module]}.Config({', '.join(f'{word}={value!r}' for word, value in words.items())})"
+        values |= {"scaling": "yarn", **_named(rope, YARN)}
+    return f"{KINDS[module]}.Config({', '.join(f'{word}={value!r}' for word, value in values.items())})"
 
 
 def argument_words(module: str, rope: Rope, eps: float) -> dict[str, Any]:
     """Return the words of a model's arguments (0.2)."""
-    words = {"rope_theta": rope.base, "norm_eps": eps}
+    parts = {"rope_theta": rope.base, "norm_eps": eps}
     if module != "deepseek_v3":
-        return words
+        return parts
     if rope.scaling != "yarn":
-        return words | {"rope_factor": 1.0}
+        return parts | {"rope_factor": 1.0}
     yarn = _named(rope, YARN)
     del yarn["truncate"]
-    return words | yarn | {"mscale": product_scale(rope)}
+    return parts | yarn | {"mscale": product_scale(rope)}
 
 
 def weight_words(model: Model) -> dict[str, Any]:
@@ -78,11 +78,11 @@ def weight_words(model: Model) -> dict[str, Any]:
 
 def weight_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return Hugging Face's keys of these weights; builders without such words divide by the sum."""
-    told = {word: fields.get(word, fields.get(f"router_{word}")) for word in ("route_norm", "route_scale")}
+    names = {word: fields.get(word, fields.get(f"router_{word}")) for word in ("route_norm", "route_scale")}
     known = "score_func" in fields or "router_score_func" in fields
     return {
-        "norm_topk_prob": not known if told["route_norm"] is None else told["route_norm"],
-        "routed_scaling_factor": told["route_scale"] or 1.0,
+        "norm_topk_prob": not known if names["route_norm"] is None else names["route_norm"],
+        "routed_scaling_factor": names["route_scale"] or 1.0,
     }
 
 
@@ -91,8 +91,8 @@ def product_scale(rope: Rope) -> float:
     return rope.mscale_all_dim if rope.scaling == "yarn" else 1.0
 
 
-def _named(rope: Rope, words: Mapping[str, str]) -> dict[str, Any]:
-    return {word: getattr(rope, OURS.get(theirs, theirs)) for word, theirs in words.items()}
+def _named(rope: Rope, texts: Mapping[str, str]) -> dict[str, Any]:
+    return {word: getattr(rope, OURS.get(theirs, theirs)) for word, theirs in texts.items()}
 
 
 def rope_config(module: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,17 +101,17 @@ def rope_config(module: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     latent = module == "deepseek_v3"
     eps = {"rms_norm_eps": fields.get("norm_eps", EPS.get(module, USUAL_EPS))}
     if isinstance(call, Call):
-        told, scaling = dict(call.fields), str(call.fields.get("scaling", "none"))
-        theta = told.get("theta", 10_000.0)
+        explicit, scaling = dict(call.fields), str(call.fields.get("scaling", "none"))
+        theta = explicit.get("theta", 10_000.0)
     else:
-        told, scaling = dict(fields), "yarn" if latent else "none"
-        theta = told.get("rope_theta", 1_000_000.0 if module == "qwen3" else 10_000.0)
-    words = {"llama": LLAMA, "yarn": YARN}.get(scaling, {})
-    given = {**USUAL, **told}
-    table = {theirs: given[word] for word, theirs in words.items() if word in given}
-    found = {"rope_theta": theta, **eps}
+        explicit, scaling = dict(fields), "yarn" if latent else "none"
+        theta = explicit.get("rope_theta", 1_000_000.0 if module == "qwen3" else 10_000.0)
+    parts = {"llama": LLAMA, "yarn": YARN}.get(scaling, {})
+    value = {**USUAL, **explicit}
+    table = {theirs: value[word] for word, theirs in parts.items() if word in value}
+    result = {"rope_theta": theta, **eps}
     if not table or table["factor"] == 1:
-        return found
+        return result
     weight = fields.get("mscale", 1.0)
     kind = {"rope_type": "yarn", "mscale": weight, "mscale_all_dim": weight}
-    return found | {"rope_scaling": table | ({"rope_type": "llama3"} if scaling == "llama" else kind)}
+    return result | {"rope_scaling": table | ({"rope_type": "llama3"} if scaling == "llama" else kind)}

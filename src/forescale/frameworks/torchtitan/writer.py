@@ -38,91 +38,89 @@ FOLDED: Final = ("zbv", "dualpipev")
 
 def training(question: Question, *, python: bool) -> dict[str, Any]:
     """Return the section of batch, types and steps."""
-    strategy, workload = question.layout, question.workload
-    ranks = strategy.dp
-    local = workload.global_batch_size // ranks if strategy.pp > 1 else strategy.micro_batch_size
-    words: dict[str, Any] = {
+    layout, workload = question.layout, question.workload
+    ranks = layout.dp
+    local = workload.global_batch_size // ranks if layout.pp > 1 else layout.micro_batch_size
+    values: dict[str, Any] = {
         "local_batch_size": local,
         "global_batch_size": workload.global_batch_size,
         "seq_len": workload.seq_len,
     }
     if workload.num_steps:
-        words["steps"] = workload.num_steps
+        values["steps"] = workload.num_steps
     types = workload.precision
     if types.parameters == "bf16" and types.master == "none":
-        words["dtype"] = "bfloat16"
+        values["dtype"] = "bfloat16"
     if types.compute in ("fp32", "tf32"):
-        words["mixed_precision_param"] = "float32"
-    if strategy.offload.parameters:
-        words["enable_cpu_offload"] = True
+        values["mixed_precision_param"] = "float32"
+    if layout.offload.parameters:
+        values["enable_cpu_offload"] = True
     if python:
-        words["disable_cuda_graphs"] = strategy.graphs != "full"
-    return words
+        values["disable_cuda_graphs"] = layout.graphs != "full"
+    return values
 
 
 def parallelism(question: Question, *, python: bool) -> dict[str, Any]:
     """Return the section of degrees and stages; without shards all of data parallel is replicas."""
-    strategy, moe = question.layout, question.model.is_moe
-    whole = strategy.zero == 0
-    words: dict[str, Any] = {
-        "data_parallel_replicate_degree": strategy.dp if whole else strategy.dp_replicate,
-        "data_parallel_shard_degree": 1 if whole else strategy.dp_shard,
-        "tensor_parallel_degree": strategy.tp,
-        "context_parallel_degree": strategy.cp,
-        "pipeline_parallel_degree": strategy.pp,
-        "expert_parallel_degree": strategy.ep,
+    layout, moe = question.layout, question.model.is_moe
+    whole = layout.zero == 0
+    values: dict[str, Any] = {
+        "data_parallel_replicate_degree": layout.dp if whole else layout.dp_replicate,
+        "data_parallel_shard_degree": 1 if whole else layout.dp_shard,
+        "tensor_parallel_degree": layout.tp,
+        "context_parallel_degree": layout.cp,
+        "pipeline_parallel_degree": layout.pp,
+        "expert_parallel_degree": layout.ep,
     }
-    if isinstance(strategy.reshard, str) and strategy.reshard != "default":
-        words["fsdp_reshard_after_forward"] = strategy.reshard
-    if strategy.zero in (1, 2):
-        words["fsdp_reshard_after_forward"] = "never"
-    if strategy.pp > 1:
-        words |= _pipeline(question, head="lm_head" if python else "output")
+    if isinstance(layout.reshard, str) and layout.reshard != "default":
+        values["fsdp_reshard_after_forward"] = layout.reshard
+    if layout.zero in (1, 2):
+        values["fsdp_reshard_after_forward"] = "never"
+    if layout.pp > 1:
+        values |= _pipeline(question, head="lm_head" if python else "output")
     if python:
-        words["enable_sequence_parallel"] = strategy.sp
-        if strategy.cp > 1 and not strategy.cp_balanced:
-            words["context_parallel_load_balancer"] = None
-        return words
+        values["enable_sequence_parallel"] = layout.sp
+        if layout.cp > 1 and not layout.cp_balanced:
+            values["context_parallel_load_balancer"] = None
+        return values
     methods = {kind: word for word, kind in CP_KINDS.items()}
-    words["context_parallel_rotate_method"] = methods.get(strategy.cp_kind, "allgather")
-    words["enable_async_tensor_parallel"] = strategy.overlap.tensor
-    if strategy.kernels.cross_entropy == "eager" and strategy.tp > 1:
-        words["disable_loss_parallel"] = True
-    if moe and strategy.ep > 1:
-        words["expert_tensor_parallel_degree"] = strategy.etp if strategy.etp in (1, strategy.tp) else 1
-        words["expert_parallel_comm_backend"] = (
-            "standard" if strategy.dispatcher == "all_to_all" else "deepep"
-        )
-        if strategy.schedule == "dualpipev":
-            words["pipeline_parallel_expert_parallel_overlap"] = strategy.overlap.expert
-    return words
+    values["context_parallel_rotate_method"] = methods.get(layout.cp_kind, "allgather")
+    values["enable_async_tensor_parallel"] = layout.overlap.tensor
+    if layout.kernels.cross_entropy == "eager" and layout.tp > 1:
+        values["disable_loss_parallel"] = True
+    if moe and layout.ep > 1:
+        values["expert_tensor_parallel_degree"] = layout.etp if layout.etp in (1, layout.tp) else 1
+        values["expert_parallel_comm_backend"] = "standard" if layout.dispatcher == "all_to_all" else "deepep"
+        if layout.schedule == "dualpipev":
+            values["pipeline_parallel_expert_parallel_overlap"] = layout.overlap.expert
+    return values
 
 
 def _pipeline(question: Question, head: str) -> dict[str, Any]:
     """Return schedule, micro-batch and which layers each stage has, where torchtitan would deal them otherwise."""
-    strategy, model = question.layout, question.model
-    name = NAMES.get(_schedule(strategy), "")
-    words: dict[str, Any] = {"pipeline_parallel_microbatch_size": strategy.micro_batch_size}
+    layout, model = question.layout, question.model
+    name = NAMES.get(_schedule(layout), "")
+    values: dict[str, Any] = {"pipeline_parallel_microbatch_size": layout.micro_batch_size}
     if name:
-        words = {"pipeline_parallel_schedule": name, **words}
+        values = {"pipeline_parallel_schedule": name, **values}
     layers = stage_layers(question)
-    usual = strategy.pp * (1 if name in SINGLE else 2)
+    usual = layout.pp * (1 if name in SINGLE else 2)
     if len(layers) != usual or dealt(usual, model.num_layers) != layers:
-        words["module_fqns_per_model_part"] = list(_modules(layers, head))
-    return words
+        values["module_fqns_per_model_part"] = list(_modules(layers, head))
+    return values
 
 
-def _schedule(strategy: Layout) -> str:
-    return strategy.schedule or ("1f1b" if strategy.vpp == 1 else "interleaved-1f1b")
+def _schedule(layout: Layout) -> str:
+    return layout.schedule or ("1f1b" if layout.vpp == 1 else "interleaved-1f1b")
 
 
 def stage_layers(question: Question) -> tuple[int, ...]:
     """Return the layers of each virtual stage in the order of the model."""
-    strategy = question.layout
-    ranks = tuple(range(strategy.pp))
-    order = (ranks, ranks[::-1]) if strategy.schedule in FOLDED else (ranks,) * strategy.vpp
+    layout = question.layout
+    ranks = tuple(range(layout.pp))
+    order = (ranks, ranks[::-1]) if layout.schedule in FOLDED else (ranks,) * layout.vpp
     plan = virtual_stages(
-        question.model, tuple(rank for each in order for rank in each), stage_layers=strategy.stage_layers
+        question.model, tuple(rank for item in order for rank in item), stage_layers=layout.stage_layers
     )
     return tuple(int(count) for count in plan.counts.sum(axis=1))
 
@@ -143,22 +141,22 @@ def schedule_csv(question: Question) -> Schedule | None:
     SpecError
         If its order follows from times, so that the table would be of this machine only.
     """
-    strategy, workload = question.layout, question.workload
-    name = _schedule(strategy)
-    if strategy.pp == 1 or name in NAMES:
+    layout, workload = question.layout, question.workload
+    name = _schedule(layout)
+    if layout.pp == 1 or name in NAMES:
         return None
     count = num_microbatches(
         global_batch_size=workload.global_batch_size,
-        dp=strategy.dp,
-        micro_batch_size=strategy.micro_batch_size,
+        dp=layout.dp,
+        micro_batch_size=layout.micro_batch_size,
     )
-    request = Request(pp=strategy.pp, num_microbatches=int(count), vpp=strategy.vpp)
-    slow = Request(pp=strategy.pp, num_microbatches=int(count), vpp=strategy.vpp, forward=3.0, comm=1.0)
-    found = build_schedule(name, request, vpp=strategy.vpp)
-    if build_schedule(name, slow, vpp=strategy.vpp).orders != found.orders:
+    request = Request(pp=layout.pp, num_microbatches=int(count), vpp=layout.vpp)
+    slow = Request(pp=layout.pp, num_microbatches=int(count), vpp=layout.vpp, forward=3.0, comm=1.0)
+    schedule = build_schedule(name, request, vpp=layout.vpp)
+    if build_schedule(name, slow, vpp=layout.vpp).orders != schedule.orders:
         msg = f"{family(name).name} orders its work by times; torchtitan takes a table that fits one run only"
         raise SpecError(msg)
-    return found
+    return schedule
 
 
 def recompute_words(question: Question) -> dict[str, Any]:
@@ -185,14 +183,14 @@ def _every(recompute: Recompute, layers: tuple[int, ...], pp: int) -> int | None
 
 def compile_words(question: Question, *, compiled: bool, python: bool) -> dict[str, Any]:
     """Return the section of torch.compile."""
-    strategy = question.layout
-    parts = [MODEL_COMPONENT] * compiled + [LOSS_COMPONENT] * (strategy.kernels.cross_entropy == "compiled")
-    words: dict[str, Any] = {"enable": bool(parts)}
+    layout = question.layout
+    parts = [MODEL_COMPONENT] * compiled + [LOSS_COMPONENT] * (layout.kernels.cross_entropy == "compiled")
+    values: dict[str, Any] = {"enable": bool(parts)}
     if parts and len(parts) < len((MODEL_COMPONENT, LOSS_COMPONENT)):
-        words["components"] = parts
-    if python and strategy.overlap.tensor and compiled:
-        words["enable_async_tensor_parallel"] = True
-    return words
+        values["components"] = parts
+    if python and layout.overlap.tensor and compiled:
+        values["enable_async_tensor_parallel"] = True
+    return values
 
 
 JOB: Final = "plan.py"
@@ -206,7 +204,7 @@ NARROWED: Final = {"fp8": 'filter_fqns=["lm_head"], ', "nvfp4": 'fqns=["layers"]
 
 
 def job_text(
-    question: Question, flavor: tuple[str, str] | None, own: Sized | None, csv: str, *, compiled: bool
+    question: Question, flavor: tuple[str, str] | None, local: Sized | None, csv: str, *, compiled: bool
 ) -> str:
     """Return the file: one function that returns a Trainer.Config."""
     layout = parallelism(question, python=True)
@@ -216,7 +214,7 @@ def job_text(
             "pipeline_parallel_schedule_csv": csv,
         }
     converters = _converters(question, compiled=compiled)
-    body = _registered(question, flavor, converters) if flavor else _built(question, own, converters)
+    body = _registered(question, flavor, converters) if flavor else _built(question, local, converters)
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     if question.layout.kernels.cross_entropy == "fused_linear":
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
@@ -248,13 +246,13 @@ def _imports(code: str) -> str:
     used = set(re.findall(r"\w+", code))
     lines = ["import dataclasses", ""] if "dataclasses" in used else []
     for module, names in FACTS["imports"].items():
-        if found := [name for name in names if name in used]:
-            lines.append(f"from {module} import {', '.join(found)}")
+        if result := [name for name in names if name in used]:
+            lines.append(f"from {module} import {', '.join(result)}")
     return "\n".join(lines)
 
 
-def _call(name: str, words: Mapping[str, Any]) -> str:
-    lines = (f"            {word}={value!r},\n" for word, value in words.items())
+def _call(name: str, values: Mapping[str, Any]) -> str:
+    lines = (f"            {word}={value!r},\n" for word, value in values.items())
     return f"{name}(\n{''.join(lines)}        ),"
 
 
@@ -264,33 +262,33 @@ def _converters(question: Question, *, compiled: bool) -> list[str]:
     linear, grouped = CONVERTERS.get(compute, ("", ""))
     wants = question.model.is_moe and question.layout.kernels.narrow_experts
     inside = f"model_compile_enabled={compiled}"
-    found = [f"{linear}.Config({NARROWED.get(compute, '')}{inside})"] if linear else []
-    found += [f"{grouped}.Config({inside})"] * bool(grouped and wants)
-    return found + converter(question.workload.trainable, question.model)
+    result = [f"{linear}.Config({NARROWED.get(compute, '')}{inside})"] if linear else []
+    result += [f"{grouped}.Config({inside})"] * bool(grouped and wants)
+    return result + converter(question.workload.trainable, question.model)
 
 
 def _dispatcher(question: Question) -> dict[str, str]:
-    words = {"all_to_all": "standard"}
+    parts = {"all_to_all": "standard"}
     dispatcher = question.layout.dispatcher
-    return {"moe_comm_backend": words.get(dispatcher, dispatcher)} if question.model.is_moe else {}
+    return {"moe_comm_backend": parts.get(dispatcher, dispatcher)} if question.model.is_moe else {}
 
 
 def _registered(question: Question, flavor: tuple[str, str], converters: list[str]) -> list[str]:
     """Return the line that takes a model from torchtitan's registry."""
     module, name = flavor
-    words = [repr(name), *(f"{word}={value!r}" for word, value in _dispatcher(question).items())]
+    texts = [repr(name), *(f"{word}={value!r}" for word, value in _dispatcher(question).items())]
     if (depth := _depth(question)) and module == "deepseek_v3":
-        words.append(f"num_mtp_layers={depth}")
+        texts.append(f"num_mtp_layers={depth}")
     if converters:
-        words.append(f"converters=[{', '.join(converters)}]")
-    return [f"    model_spec = {module}.model_registry({', '.join(words)})"]
+        texts.append(f"converters=[{', '.join(converters)}]")
+    return [f"    model_spec = {module}.model_registry({', '.join(texts)})"]
 
 
-def _built(question: Question, own: Sized | None, converters: list[str]) -> list[str]:
+def _built(question: Question, local: Sized | None, converters: list[str]) -> list[str]:
     """Return the lines that build a model of sizes that no registry has."""
-    assert own is not None
-    dim, vocab, module = own.config["hidden_size"], own.config["vocab_size"], own.builder.module
-    tied = bool(own.config.get("tie_word_embeddings", False))
+    assert local is not None
+    dim, vocab, module = local.config["hidden_size"], local.config["vocab_size"], local.builder.module
+    tied = bool(local.config.get("tie_word_embeddings", False))
     starts = f"{module}.{'_EMBEDDING_SKIP_INIT' if tied else '_EMBEDDING_INIT'}"
     norm, head = (
         f"RMSNorm.Config(normalized_shape={dim}, param_init={module}._NORM_INIT)",
@@ -309,11 +307,11 @@ def _built(question: Question, own: Sized | None, converters: list[str]) -> list
         "layers": "layers",
     }
     return [
-        f"    layers = {_layers(question, own)}",
-        f"    model = {own.builder.model}.Config(",
+        f"    layers = {_layers(question, local)}",
+        f"    model = {local.builder.model}.Config(",
         *(f"        {name}={value}," for name, value in fields.items()),
         "    )",
-        *(f"    model = {each}.build().convert(model)" for each in converters),
+        *(f"    model = {item}.build().convert(model)" for item in converters),
         f'    model_spec = dataclasses.replace({module}.model_registry("debugmodel"), flavor="plan", model=model)',
     ]
 
@@ -326,33 +324,33 @@ def _depth(question: Question) -> int:
 def _predicting(question: Question, dim: int) -> str:
     """Return the call that makes the layers of multi-token prediction, each like the last of the others."""
     count = _depth(question)
-    words = f"dim={dim}, num_mtp_layers={count}"
-    return f"deepseek_v3._build_mtp_layers(layers[-1], {words})" if count else "[]"
+    text = f"dim={dim}, num_mtp_layers={count}"
+    return f"deepseek_v3._build_mtp_layers(layers[-1], {text})" if count else "[]"
 
 
-def _layers(question: Question, own: Sized) -> str:
+def _layers(question: Question, local: Sized) -> str:
     """Return the call of the builder that makes the layers."""
-    module = own.builder.module
+    module = local.builder.module
     rope = question.model.ropes[0] or PLAIN_ROPE
-    config = own.config
+    config = local.config
     width = config.get("qk_rope_head_dim", config.get("head_dim"))
     width = width or config["hidden_size"] // config["num_attention_heads"]
     longest = max(question.workload.seq_len, question.model.max_seq_len)
-    words: dict[str, object] = own.words(own.builder.words)
-    if own.routed:
-        words |= _dispatcher(question)
+    values: dict[str, object] = local.words(local.builder.words)
+    if local.routed:
+        values |= _dispatcher(question)
     if module == "deepseek_v3":
-        words.setdefault("dense_hidden_dim", words["moe_hidden_dim"])
-        words |= {
-            "router_score_func": SCORES[own.kind],
+        values.setdefault("dense_hidden_dim", values["moe_hidden_dim"])
+        values |= {
+            "router_score_func": SCORES[local.kind],
             "mscale": product_scale(rope),
             "non_blocking_capacity_factor": None,
         }
-        words |= {f"router_{word}": value for word, value in weight_words(question.model).items()}
-    lines = [f"{word}={value!r}" for word, value in (words | {"attn_backend": "flex"}).items()]
+        values |= {f"router_{word}": value for word, value in weight_words(question.model).items()}
+    lines = [f"{word}={value!r}" for word, value in (values | {"attn_backend": "flex"}).items()]
     lines.append(f"rope={rope_text(module, rope, width=width, longest=longest)}")
     inside = "".join(f"        {line},\n" for line in lines)
-    return f"{module}.{own.builder.name}(\n{inside}    )"
+    return f"{module}.{local.builder.name}(\n{inside}    )"
 
 
 TOML, SIZES, CSV = "train.toml", "plan_model.py", "schedule.csv"
@@ -381,28 +379,28 @@ class TorchtitanWriter:
             msg = f"nothing is written for {question.framework.label}; give torchtitan@0.2 or torchtitan@0.3"
             raise SpecError(msg)
         flavor = flavor_of(question.model, release)
-        own = sized(question.model, release) if flavor is None else None
+        local = sized(question.model, release) if flavor is None else None
         csv = schedule_csv(question)
         table = {} if csv is None else {CSV: to_csv(csv)}
         if release == "0.2":
-            texts = _toml(question, flavor, own, table=bool(table), compiled=not eager)
-            words = f"torchtitan.train --job.config_file {TOML}"
+            texts = _toml(question, flavor, local, table=bool(table), compiled=not eager)
+            text = f"torchtitan.train --job.config_file {TOML}"
         else:
-            texts = {JOB: job_text(question, flavor, own, CSV if table else "", compiled=not eager)}
-            words = "torchtitan.train --module plan --config plan"
+            texts = {JOB: job_text(question, flavor, local, CSV if table else "", compiled=not eager)}
+            text = "torchtitan.train --module plan --config plan"
         return Files(
             texts={**texts, **table},
             main=next(iter(texts)),
-            launch=f"{torchrun(question.cluster)} -m {words}",
+            launch=f"{torchrun(question.cluster)} -m {text}",
             variables=allocator(question),
         )
 
 
 def _toml(
-    question: Question, flavor: tuple[str, str] | None, own: Sized | None, *, table: bool, compiled: bool
+    question: Question, flavor: tuple[str, str] | None, local: Sized | None, *, table: bool, compiled: bool
 ) -> dict[str, str]:
     """Return the file of 0.2, and the module that adds a flavor where torchtitan has none of these sizes."""
-    name, known = flavor or (own.builder.module if own else "", FLAVOR)
+    name, known = flavor or (local.builder.module if local else "", FLAVOR)
     layout, run = parallelism(question, python=False), training(question, python=False)
     if table:
         layout |= {
@@ -427,33 +425,33 @@ def _toml(
         tables["quantize"] = {"linear": {kind: {"filter_fqns": ["output"]}}, **experts_of}
     if question.layout.kernels.deterministic:
         tables["debug"] = {"deterministic": True}
-    if own is not None:
+    if local is not None:
         tables["experimental"] = {"custom_import": SIZES.removesuffix(".py")}
     text = dump_toml(tables)
     for line in (f'hf_assets_path = "{ASSETS}"', 'dataset = "c4"'):
         text = text.replace(line, f"{line}  # {PLACEHOLDER}")
-    return {TOML: text} | ({} if own is None else {SIZES: _flavor(own, question.model)})
+    return {TOML: text} | ({} if local is None else {SIZES: _flavor(local, question.model)})
 
 
-def _flavor(own: Sized, model: Model) -> str:
+def _flavor(local: Sized, model: Model) -> str:
     """Return a module that puts a flavor of these sizes into torchtitan's table (0.2)."""
-    module, table = own.builder.module, TABLES[own.builder.module]
-    words: dict[str, Any] = own.words(own.builder.words)
-    words |= argument_words(module, model.ropes[0] or PLAIN_ROPE, model.norm_eps)
+    module, table = local.builder.module, TABLES[local.builder.module]
+    values: dict[str, Any] = local.words(local.builder.words)
+    values |= argument_words(module, model.ropes[0] or PLAIN_ROPE, model.norm_eps)
     if module == "qwen3":
-        words |= {"qk_norm": own.kind.startswith("qwen3"), "moe_enabled": own.routed}
-    lines = [f"    {word}={value!r}," for word, value in words.items()]
-    if own.routed:
-        inside = {"num_shared_experts": 0, **own.words(own.builder.inside)}
-        inside |= {"score_func": SCORES.get(own.kind, "softmax"), **weight_words(model)}
+        values |= {"qk_norm": local.kind.startswith("qwen3"), "moe_enabled": local.routed}
+    lines = [f"    {word}={value!r}," for word, value in values.items()]
+    if local.routed:
+        inside = {"num_shared_experts": 0, **local.words(local.builder.inside)}
+        inside |= {"score_func": SCORES.get(local.kind, "softmax"), **weight_words(model)}
         lines += [
             "    moe_args=MoEArgs(",
             *(f"        {word}={value!r}," for word, value in inside.items()),
             "    ),",
         ]
     imports = [
-        *["from torchtitan.models.moe import MoEArgs"] * own.routed,
+        *["from torchtitan.models.moe import MoEArgs"] * local.routed,
         f"from torchtitan.models.{module} import {table}",
-        f"from torchtitan.models.{module}.model.args import {own.builder.name}",
+        f"from torchtitan.models.{module}.model.args import {local.builder.name}",
     ]
-    return "\n".join([*imports, "", f'{table}["{FLAVOR}"] = {own.builder.name}(', *lines, ")", ""])
+    return "\n".join([*imports, "", f'{table}["{FLAVOR}"] = {local.builder.name}(', *lines, ")", ""])

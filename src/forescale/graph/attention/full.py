@@ -53,12 +53,12 @@ def _projections(
         ("value", ("kv_heads", kv), copies),
     )
     for name, extent, times in widths:
-        held = int(name == "query" or not sharding.choices.kernels.joins_qkv)
+        kept = int(name == "query" or not sharding.choices.kernels.joins_qkv)
         b.parameter(
-            f"attention.{name}.weight", ("hidden", hidden), extent, copies=times, narrow=True, tensors=held
+            f"attention.{name}.weight", ("hidden", hidden), extent, copies=times, narrow=True, tensors=kept
         )
         if spec.qkv_bias:
-            b.parameter(f"attention.{name}.bias", extent, copies=times, tensors=held)
+            b.parameter(f"attention.{name}.bias", extent, copies=times, tensors=kept)
     b.tensor(QKV[0], tokens * spec.num_heads * d / sharding.split("heads"))
     b.tensor(QKV[1], tokens * kv / sharding.split("kv_heads") * copies)
     b.tensor(QKV[2], tokens * kv / sharding.split("kv_heads") * copies)

@@ -25,7 +25,7 @@ def linear_attention(b: Builder, model: Model, spec: LinearAttention, *, source:
         _project(b, f"attention.{name}", gathered, source, inputs=("hidden", h), outputs=("heads", width))
     _decay(b, spec, gathered=gathered, source=source, hidden=h, keys=keys)
     made, gates = (
-        tuple(f"attention.{each}" for each in widths),
+        tuple(f"attention.{width}" for width in widths),
         float(spec.num_heads * spec.num_gates_per_head),
     )
     parts = recurrent_parts(

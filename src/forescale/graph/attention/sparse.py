@@ -29,15 +29,15 @@ LEARNT = 3.0
 def sparse_core(b: Builder, spec: LatentAttention, *, query: str, gathered: str) -> str:
     """Append queries made as wide as latents, the core on those picked, and its results made values of every head."""
     sharding, heads = b.sharding, float(spec.num_heads)
-    tokens, own = sharding.tokens("sequence"), heads / sharding.split("heads")
+    tokens, local = sharding.tokens("sequence"), heads / sharding.split("heads")
     rank, rope = float(spec.kv_lora_rank), float(spec.qk_rope_head_dim)
     nope, value, both = float(spec.qk_nope_head_dim), float(spec.v_head_dim), rank + rope
-    b.tensor(QKV[0], tokens * own * both)
+    b.tensor(QKV[0], tokens * local * both)
     b.tensor(QKV[1], tokens * both)
     b.tensor(QKV[2], 0.0 * tokens)  # the compressed part of the keys
     b.parameter("attention.kv_up.weight", ("rank", rank), ("heads", heads * (nope + value)))
     with b.module("mla_up_proj"):
-        _per_head(b, "attention.absorb", source=query, result=QKV[0], heads=own, k=nope, n=rank)
+        _per_head(b, "attention.absorb", source=query, result=QKV[0], heads=local, k=nope, n=rank)
         moved = 2.0 * b.bytes_of(QKV[1])
         elementwise(
             b,
@@ -59,8 +59,8 @@ def sparse_core(b: Builder, spec: LatentAttention, *, query: str, gathered: str)
         picks=True,
     )
     latents = attention_core(b, shape)
-    result = b.tensor("attention.values", tokens * own * value)
-    _per_head(b, "attention.expand", source=latents, result=result, heads=own, k=rank, n=value)
+    result = b.tensor("attention.values", tokens * local * value)
+    _per_head(b, "attention.expand", source=latents, result=result, heads=local, k=rank, n=value)
     return result
 
 
@@ -82,16 +82,16 @@ def _per_head(b: Builder, name: str, *, source: str, result: str, heads: Numeric
 
 
 def indexer(
-    b: Builder, model: Model, spec: LatentAttention, own: Indexer, *, source: str, latent: str
+    b: Builder, model: Model, spec: LatentAttention, local: Indexer, *, source: str, latent: str
 ) -> None:
     """Append what picks keys: projections whole on every tensor-parallel rank, scores of all keys, the best of them.
 
     Nothing of it reaches the hidden states backward: only its own loss trains it.
     """
     sharding, hidden = b.sharding, float(model.hidden_size)
-    tokens, heads, width = sharding.tokens("sequence"), float(own.num_heads), float(own.head_dim)
+    tokens, heads, width = sharding.tokens("sequence"), float(local.num_heads), float(local.head_dim)
     rank = float(spec.q_lora_rank or model.hidden_size)
-    learns = own.trained and not b.frozen
+    learns = local.trained and not b.frozen
     inputs: Names = (source, latent)
     if sharding.choices.sp:  # both are gathered, and kept so for the gradients of weights
         wide = tokens * (hidden + rank) * sharding.more_than_one("tp")
@@ -111,9 +111,9 @@ def indexer(
     for part in ("weight", "bias"):
         b.parameter(f"attention.index_key_norm.{part}", ("rank", width))
     _turn(b, learns=learns)
-    _pick(b, spec, own, learns=learns)
+    _pick(b, spec, local, learns=learns)
     if learns:
-        _loss(b, spec, own)
+        _loss(b, spec, local)
 
 
 def _projection(b: Builder, name: str, *, inputs: Names, k: float, n: float, learns: bool) -> None:
@@ -147,14 +147,14 @@ def _turn(b: Builder, *, learns: bool) -> None:
     )
 
 
-def _pick(b: Builder, spec: LatentAttention, own: Indexer, *, learns: bool) -> None:
+def _pick(b: Builder, spec: LatentAttention, local: Indexer, *, learns: bool) -> None:
     """Append the scores of all keys before a query, summed over the indexer's heads, and the picking of the best."""
     sharding, batch = b.sharding, b.sharding.degrees.micro_batch_size
     queries, pairs = core_pairs(b, causal=True)
     scores = Gemm(
         m=queries,
         n=pairs / queries,
-        k=float(own.num_heads * own.head_dim),
+        k=float(local.num_heads * local.head_dim),
         batch=batch,
         dtype=sharding.wide_type,
     )
@@ -164,18 +164,18 @@ def _pick(b: Builder, spec: LatentAttention, own: Indexer, *, learns: bool) -> N
         size = b.bytes_of("attention.index_key") * sharding.degree(sharding.context.around)
         met = (Collective(kind="all_gather", axis=sharding.context.around, num_bytes=size),)
     picked = sharding.tokens("sequence") * minimum(float(spec.top_k or 0), sharding.seq_len)
-    chosen = b.tensor("attention.picked", picked, PICK_BYTES, differentiable=False)
+    tensor = b.tensor("attention.picked", picked, PICK_BYTES, differentiable=False)
     read = ("attention.index_query", "attention.index_key", "attention.index_weights")
     b.operator(
         "attention.index_scores",
         forward=(*met, scores, moved),
         reads=read,
-        writes=(chosen,),
-        saves=(chosen, *read) if learns else (chosen,),
+        writes=(tensor,),
+        saves=(tensor, *read) if learns else (tensor,),
     )
 
 
-def _loss(b: Builder, spec: LatentAttention, own: Indexer) -> None:
+def _loss(b: Builder, spec: LatentAttention, local: Indexer) -> None:
     """Append the indexer's loss on the keys picked: attention's own scores, summed over all heads, and its gradient."""
     sharding, batch = b.sharding, b.sharding.degrees.micro_batch_size
     queries, pairs = core_pairs(b, causal=True, window=float(spec.top_k or 0))
@@ -191,5 +191,5 @@ def _loss(b: Builder, spec: LatentAttention, own: Indexer) -> None:
         ),
         reads=QKV[:2],
     )
-    learning = of(k=float(own.num_heads * own.head_dim), batch=LEARNT * batch)
+    learning = of(k=float(local.num_heads * local.head_dim), batch=LEARNT * batch)
     b.operator("attention.index_loss", backward_input=(learning,))

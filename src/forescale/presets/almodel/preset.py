@@ -127,18 +127,18 @@ def search_almodel(
     if len(columns["cp"]) == 0:
         msg = f"no legal layout of {model.name} on {counted(cluster.num_devices, 'device')} of {cluster.name}"
         raise InfeasibleError(msg, tuple(refused.items()))
-    found = _Scores.from_columns(account, clock, columns)
-    if not len(found.rows):
+    result = _Scores.from_columns(account, clock, columns)
+    if not len(result.rows):
         room = format_bytes(cluster.device.hbm_bytes)
         msg = f"no layout of {model.name} fits {room} on {counted(cluster.num_devices, 'device')}"
         raise InfeasibleError(msg, [*refused.items(), ("memory", len(columns["cp"]) * len(POLICIES))])
-    fastest = found.fastest_of_each_layout()
+    fastest = result.fastest_of_each_layout()
     question = Question(model=model, cluster=cluster, workload=workload)
 
-    def ranked(chosen: NDArray[np.int64]) -> Iterator[Ranked]:
-        for index in chosen.tolist():
-            strategy = _strategy(columns, int(found.rows[index]), POLICIES[found.policies[index]])
-            yield account.rank(question.of(strategy))
+    def ranked(values: NDArray[np.int64]) -> Iterator[Ranked]:
+        for index in values.tolist():
+            layout = _strategy(columns, int(result.rows[index]), POLICIES[result.policies[index]])
+            yield account.rank(question.of(layout))
 
     best = tuple(ranked(fastest[:top]))
     return AlmodelResult(
@@ -147,9 +147,9 @@ def search_almodel(
         workload=workload,
         preset=account,
         best=tuple(one for one in best if one.projection.mfu_full_attention >= least_mfu),
-        slowest=tuple(ranked(np.argsort(-found.step, kind="stable")[:worst])),
+        slowest=tuple(ranked(np.argsort(-result.step, kind="stable")[:worst])),
         num_candidates=len(columns["cp"]) * len(POLICIES),
-        num_feasible=len(found.rows),
+        num_feasible=len(result.rows),
         num_layouts=len(fastest),
         refused=refused,
         elapsed_s=time.perf_counter() - started,
@@ -169,13 +169,13 @@ class _Scores(Struct, frozen=True, kw_only=True):
         """Evaluate every policy over all rows and keep the largest micro-batch of each layout."""
         size, layouts = len(columns["cp"]), columns["layout"]
         degrees = Degrees(**{name: columns[name].astype(float) for name in Degrees.__dataclass_fields__})
-        found: list[tuple[NDArray[np.int64], NDArray[np.int64], Array]] = []
+        values: list[tuple[NDArray[np.int64], NDArray[np.int64], Array]] = []
         for number, policy in enumerate(POLICIES):
             memory, step = evaluate(account, clock, degrees, StructuralOptions(recompute=policy))
             rows = np.flatnonzero(memory.total <= clock.cluster.device.hbm_bytes)
             rows = rows[np.flatnonzero(np.diff(layouts[rows], append=-1))]
-            found.append((rows, np.full(len(rows), number), np.broadcast_to(step.total, size)[rows]))
-        rows, policies, seconds = (np.concatenate(item) for item in zip(*found, strict=True))
+            values.append((rows, np.full(len(rows), number), np.broadcast_to(step.total, size)[rows]))
+        rows, policies, seconds = (np.concatenate(item) for item in zip(*values, strict=True))
         return cls(rows=rows, policies=policies, layouts=layouts[rows], step=seconds)
 
     def fastest_of_each_layout(self) -> NDArray[np.int64]:
@@ -276,15 +276,15 @@ class Almodel(Struct, frozen=True, kw_only=True):
         """Return seconds of a step by part, as terms."""
         degrees = recorded_degrees(split_layout(question.layout)[0])
         fullest = max(self.stages(question), key=lambda stage: number_of(stage.total))
-        model, cluster, strategy, workload = question.parts
+        model, cluster, layout, workload = question.parts
         flops = sequence_flops(
-            model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks
+            model, seq_len=workload.seq_len, recompute=layout.recompute, quirks=self.terms.quirks
         )
         clock = Clock(model=model, cluster=cluster, workload=workload, terms=self.terms)
-        told = SequenceFlops(**recorded(**asdict(flops)))
-        return _parts(model, workload, clock.step(degrees, fullest, told), told)
+        explicit = SequenceFlops(**recorded(**asdict(flops)))
+        return _parts(model, workload, clock.step(degrees, fullest, explicit), explicit)
 
-    def account(self, model: Model, strategy: Layout, workload: Workload) -> Account:
+    def account(self, model: Model, layout: Layout, workload: Workload) -> Account:
         """Return bytes by stage.
 
         Raises
@@ -293,7 +293,7 @@ class Almodel(Struct, frozen=True, kw_only=True):
             If states are not sharded by FSDP, or recompute is selective: what that keeps is not stated.
         """
         return Account(
-            stages=self._stages(model, strategy, workload, split_layout(strategy)[0]),
+            stages=self._stages(model, layout, workload, split_layout(layout)[0]),
             total_parameters=count_parameters(model).total,
             complete=True,
             notes=_NOTES,
@@ -301,48 +301,46 @@ class Almodel(Struct, frozen=True, kw_only=True):
 
     def rank(self, question: Question) -> Ranked:
         """Return one layout with its memory, messages and times."""
-        model, cluster, strategy, workload = question.parts
-        account = self.account(model, strategy, workload)
+        model, cluster, layout, workload = question.parts
+        account = self.account(model, layout, workload)
         stated = memory_projection(account, question, preset=self.name)
         fullest = max(account.stages, key=lambda stage: float(stage.total))
         flops = sequence_flops(
-            model, seq_len=workload.seq_len, recompute=strategy.recompute, quirks=self.terms.quirks
+            model, seq_len=workload.seq_len, recompute=layout.recompute, quirks=self.terms.quirks
         )
         clock = Clock(model=model, cluster=cluster, workload=workload, terms=self.terms)
-        step = clock.step(split_layout(strategy)[0], fullest, flops)
+        step = clock.step(split_layout(layout)[0], fullest, flops)
         return Ranked(projection=_timed(stated, step, flops), memory=fullest, step=step, flops=flops)
 
-    def _stages(
-        self, model: Model, strategy: Layout, workload: Workload, degrees: Degrees
-    ) -> list[StageBytes]:
-        refuse(strategy, self.name)
-        choices = split_layout(strategy)[1]
-        plan = plan_stages(model, pp=strategy.pp, vpp=strategy.vpp, stage_layers=strategy.stage_layers)
+    def _stages(self, model: Model, layout: Layout, workload: Workload, degrees: Degrees) -> list[StageBytes]:
+        refuse(layout, self.name)
+        choices = split_layout(layout)[1]
+        plan = plan_stages(model, pp=layout.pp, vpp=layout.vpp, stage_layers=layout.stage_layers)
         kept = kept_by_kind(model, degrees, choices, workload, self.terms)
         logits = logits_kept(model, degrees, workload)
-        accumulation = float(microbatches_of(strategy, workload))
-        found = []
+        accumulation = float(microbatches_of(layout, workload))
+        result = []
         for rank, counts in enumerate(plan.counts):
             layers = summed(count * size for count, size in zip(counts.tolist(), kept, strict=True))
-            in_flight = min(float(strategy.pp - rank), accumulation)
-            last = logits if rank == strategy.pp - 1 else 0.0
+            in_flight = min(float(layout.pp - rank), accumulation)
+            last = logits if rank == layout.pp - 1 else 0.0
             stage = device_memory(model, degrees, layers * in_flight + last, self.terms)
-            found.append(replace(stage, num_layers=int(counts.sum())))
-        return found
+            result.append(replace(stage, num_layers=int(counts.sum())))
+        return result
 
 
-def refuse(strategy: Layout, preset: str) -> None:
+def refuse(layout: Layout, preset: str) -> None:
     """Raise if the layout has something that the analysis does not know."""
-    if strategy.recompute.granularity == "selective":
+    if layout.recompute.granularity == "selective":
         raise SpecError(
             f"preset {preset}: the analysis does not say what is kept with recompute 'selective'; use none "
             f"(save_all), full, or a policy such as save_out_proj"
         )
-    if strategy.dp_shard % strategy.ep:
-        msg = f"preset {preset}: dp_shard is FSDP × EP there, but ep {strategy.ep} does not divide {strategy.dp_shard}"
+    if layout.dp_shard % layout.ep:
+        msg = f"preset {preset}: dp_shard is FSDP × EP there, but ep {layout.ep} does not divide {layout.dp_shard}"
         raise SpecError(msg)
-    if strategy.dp_shard > strategy.ep and strategy.zero != 3:
-        msg = f"preset {preset} shards weights, gradients and optimizer alike: use zero 3 (FSDP), not {strategy.zero}"
+    if layout.dp_shard > layout.ep and layout.zero != 3:
+        msg = f"preset {preset} shards weights, gradients and optimizer alike: use zero 3 (FSDP), not {layout.zero}"
         raise SpecError(msg)
 
 

@@ -319,12 +319,12 @@ def sequence_flops(model: Model, *, seq_len: int, recompute: Recompute, quirks: 
 
 def parts_of_compute(model: Model, seq_len: int) -> dict[Part, float]:
     """Return the share of useful FLOP in each part of the model."""
-    found: dict[Part, float] = {}
+    values: dict[Part, float] = {}
     for block, times in [*_layers(model, seq_len), (head_block(model, _layout(seq_len)), 1)]:
         for operator in block.operators:
-            found[operator.part] = found.get(operator.part, 0.0) + _flops(operator) * times
-    whole = sum(found.values())
-    return {part: flops / whole for part, flops in found.items()}
+            values[operator.part] = values.get(operator.part, 0.0) + _flops(operator) * times
+    whole = sum(values.values())
+    return {part: flops / whole for part, flops in values.items()}
 
 
 def _layout(seq_len: int) -> ShardingRules:
@@ -354,12 +354,12 @@ def _replayed(block: Block, recompute: Recompute) -> float:
 
 def _spared(block: Block, recompute: Recompute) -> float:
     """Return the FLOP of the products whose result is kept."""
-    held = _held(block, recompute)
-    again, at_worst = needed(block, held), needed(block, frozenset({block.input_name}))
+    kept = _held(block, recompute)
+    again, at_worst = needed(block, kept), needed(block, frozenset({block.input_name}))
     return sum(
         _flops(operator)
         for operator in block.operators
-        if operator.name not in again and (operator.name in at_worst or held.intersection(operator.writes))
+        if operator.name not in again and (operator.name in at_worst or kept.intersection(operator.writes))
     )
 
 
@@ -515,10 +515,10 @@ class Clock(Struct, frozen=True, kw_only=True):
             return self._sent("all_reduce", memory.gradients, degrees.dp_replicate)
         expert = float(count_parameters(self.model).expert)
         shards = fsdp_of(degrees) * degrees.tp * degrees.pp
-        own = almodel_state_bytes(parameters=expert / degrees.ep / shards, copies=1.0)
+        local = almodel_state_bytes(parameters=expert / degrees.ep / shards, copies=1.0)
         ranks = degrees.dp_replicate * degrees.cp
-        shared = self._sent("all_reduce", memory.gradients - own, ranks * degrees.ep)
-        return shared + self._sent("all_reduce", own, ranks)
+        shared = self._sent("all_reduce", memory.gradients - local, ranks * degrees.ep)
+        return shared + self._sent("all_reduce", local, ranks)
 
     def _cp(self, degrees: Degrees, accumulation: Numeric) -> Message:
         """Return a gather of keys and values and a scatter of their gradients for every softmax layer."""

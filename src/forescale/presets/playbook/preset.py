@@ -135,7 +135,7 @@ class Ratio(Struct, frozen=True, kw_only=True):
 
 
 def playbook_ratios(
-    model: Model, cluster: Cluster, strategy: Layout, workload: Workload, *, num_layers: int
+    model: Model, cluster: Cluster, layout: Layout, workload: Workload, *, num_layers: int
 ) -> tuple[Ratio, ...]:
     """Return the ratios of a layout, `num_layers` on a stage; bandwidth in bf16 elements per second and rank.
 
@@ -145,55 +145,55 @@ def playbook_ratios(
     peak = cluster.device.matrix_flops.bf16 or cluster.device.matrix_flops.fp16
     if peak is None:
         return ()
-    found = _compared(model, cluster, strategy, workload, num_layers, peak)
-    return tuple(Ratio(part=part, name=name, value=float(value)) for part, name, value in found)
+    compared = _compared(model, cluster, layout, workload, num_layers, peak)
+    return tuple(Ratio(part=part, name=name, value=float(value)) for part, name, value in compared)
 
 
 def _compared(
-    model: Model, cluster: Cluster, strategy: Layout, workload: Workload, num_layers: int, peak: float
+    model: Model, cluster: Cluster, layout: Layout, workload: Workload, num_layers: int, peak: float
 ) -> Iterator[tuple[str, str, Numeric]]:
     hidden = float(model.hidden_size)
-    placed = groups(split_layout(strategy)[0], order_of(strategy))
-    if strategy.dp > 1:
-        yield _of_data(strategy, workload, peak, ring_bandwidth(cluster, placed["dp"]))
-    if strategy.tp > 1:
+    placed = groups(split_layout(layout)[0], order_of(layout))
+    if layout.dp > 1:
+        yield _of_data(layout, workload, peak, ring_bandwidth(cluster, placed["dp"]))
+    if layout.tp > 1:
         fast = ring_bandwidth(cluster, placed["tp"])
-        ratio = playbook_tp_ratio(tp=float(strategy.tp), peak=peak, hidden_size=hidden, bandwidth=fast)
+        ratio = playbook_tp_ratio(tp=float(layout.tp), peak=peak, hidden_size=hidden, bandwidth=fast)
         yield "tensor_comm", "gather to feed-forward", ratio
     width = _kv_width(model)
-    if strategy.cp > 1 and width is not None:
+    if layout.cp > 1 and width is not None:
         ratio = playbook_cp_ratio(
-            cp=float(strategy.cp),
+            cp=float(layout.cp),
             peak=peak,
             hidden_size=hidden,
             kv_width=width,
             seq_len=float(workload.seq_len),
-            bandwidth=_port_bandwidth(cluster, strategy.tp * strategy.cp),
+            bandwidth=_port_bandwidth(cluster, layout.tp * layout.cp),
         )
         yield "context_comm", "keys and values to a step of the ring", ratio
-    if strategy.pp > 1:
-        slow = _port_bandwidth(cluster, strategy.num_devices)
+    if layout.pp > 1:
+        slow = _port_bandwidth(cluster, layout.num_devices)
         ratio = playbook_pp_ratio(num_layers=float(num_layers), peak=peak, hidden_size=hidden, bandwidth=slow)
         yield "pipeline_comm", "send to the next stage's forward", ratio
         share = playbook_bubble_ratio(
-            pp=float(strategy.pp),
-            vpp=float(strategy.vpp),
-            num_microbatches=float(microbatches_of(strategy, workload)),
+            pp=float(layout.pp),
+            vpp=float(layout.vpp),
+            num_microbatches=float(microbatches_of(layout, workload)),
         )
         yield "bubble", "bubble to ideal time", share
 
 
-def _of_data(strategy: Layout, workload: Workload, peak: float, bandwidth: float) -> tuple[str, str, Numeric]:
+def _of_data(layout: Layout, workload: Workload, peak: float, bandwidth: float) -> tuple[str, str, Numeric]:
     """Compare what data parallelism sends with the pass it hides behind."""
-    data = {"dp": float(strategy.dp), "peak": peak, "bandwidth": bandwidth}
-    tokens = float(strategy.micro_batch_size * workload.seq_len)
-    if strategy.zero == 3:
+    data = {"dp": float(layout.dp), "peak": peak, "bandwidth": bandwidth}
+    tokens = float(layout.micro_batch_size * workload.seq_len)
+    if layout.zero == 3:
         return (
             "data_comm",
             "ZeRO-3 gather to forward",
-            playbook_fsdp_ratio(tokens=tokens * strategy.dp, **data),
+            playbook_fsdp_ratio(tokens=tokens * layout.dp, **data),
         )
-    whole = tokens * microbatches_of(strategy, workload)
+    whole = tokens * microbatches_of(layout, workload)
     return "data_comm", "gradient all-reduce to backward", playbook_ddp_ratio(tokens=whole, **data)
 
 
@@ -274,21 +274,21 @@ class Playbook(Struct, frozen=True, kw_only=True):
         """Return bytes by stage."""
         return self.account(*question.parts).stages
 
-    def account(self, model: Model, cluster: Cluster, strategy: Layout, workload: Workload) -> Account:
+    def account(self, model: Model, cluster: Cluster, layout: Layout, workload: Workload) -> Account:
         """Return bytes by stage: N / (tp·pp) parameters each, sharded by ZeRO, and activations."""
         sizes = recorded(
             hidden_size=model.hidden_size, vocab_size=model.vocab_size, num_layers=model.num_layers
         )
-        whole, split = playbook_parameters(**sizes), recorded(tp=strategy.tp, pp=strategy.pp)
-        total, layers = number_of(whole), layers_of(model, strategy)
-        own = whole / (split["tp"] * split["pp"])
-        states = zero_states(own, bytes_per_parameter(workload.precision), strategy)
+        whole, split = playbook_parameters(**sizes), recorded(tp=layout.tp, pp=layout.pp)
+        total, layers = number_of(whole), layers_of(model, layout)
+        local = whole / (split["tp"] * split["pp"])
+        states = zero_states(local, bytes_per_parameter(workload.precision), layout)
         stages = tuple(
             StageBytes(
                 num_layers=count,
-                parameters=own,
+                parameters=local,
                 **states,
-                activations=_activations(model, strategy, workload, count, self.name),
+                activations=_activations(model, layout, workload, count, self.name),
             )
             for count in layers
         )
@@ -301,44 +301,49 @@ class Playbook(Struct, frozen=True, kw_only=True):
                 _LEFT_OUT,
                 *gpt_note(model),
                 *(
-                    Note(topic=each.part, text=f"{each.name}: ratio {each.value:.3g}")
-                    for each in playbook_ratios(model, cluster, strategy, workload, num_layers=min(layers))
+                    Note(
+                        topic=playbook_ratio.part,
+                        text=f"{playbook_ratio.name}: ratio {playbook_ratio.value:.3g}",
+                    )
+                    for playbook_ratio in playbook_ratios(
+                        model, cluster, layout, workload, num_layers=min(layers)
+                    )
                 ),
             ),
         )
 
 
-def zero_states(parameters: Numeric, each: BytesPerParameter, strategy: Layout) -> dict[str, Numeric]:
+def zero_states(parameters: Numeric, item: BytesPerParameter, layout: Layout) -> dict[str, Numeric]:
     """Return bytes of weights, gradients and optimizer under ZeRO: stage 1 shards the last, 2 two, 3 all."""
     groups = {
-        "weights": (each.weights, 3),
-        "gradients": (each.gradients + each.accumulated, 2),
-        "optimizer": (each.optimizer, 1),
+        "weights": (item.weights, 3),
+        "gradients": (item.gradients + item.accumulated, 2),
+        "optimizer": (item.optimizer, 1),
     }
     return {
         name: playbook_zero_bytes(
             parameters=parameters,
             **recorded(
-                whole=0.0 if strategy.zero >= stage else size,
-                sharded=size if strategy.zero >= stage else 0.0,
-                shards=strategy.dp_shard,
+                whole=0.0 if layout.zero >= stage else size,
+                sharded=size if layout.zero >= stage else 0.0,
+                shards=layout.dp_shard,
             ),
         )
         for name, (size, stage) in groups.items()
     }
 
 
-def _activations(model: Model, strategy: Layout, workload: Workload, count: int, preset: str) -> Numeric:
+def _activations(model: Model, layout: Layout, workload: Workload, count: int, preset: str) -> Numeric:
     """Return bytes of a stage: its layers, for p micro-batches, over the ranks that split the sequence or heads."""
-    replayed = replayed_layers(strategy, count)
+    replayed = replayed_layers(layout, count)
     size = recorded(seq_len=workload.seq_len, hidden_size=model.hidden_size)
     batch, plain = (
-        recorded(batch=strategy.micro_batch_size),
-        strategy.flash_attention or drops_scores(strategy),
+        recorded(batch=layout.micro_batch_size),
+        layout.flash_attention or drops_scores(layout),
     )
     more = recorded(
-        in_flight=min(strategy.pp, microbatches_of(strategy, workload)),
-        ranks=strategy.tp * strategy.cp,
+        in_flight=min(layout.pp, microbatches_of(layout, workload)),
+        ranks=layout.tp * layout.cp,
         replayed=replayed,
         sequence_ranks=1,
     )
@@ -354,8 +359,8 @@ def _activations(model: Model, strategy: Layout, workload: Workload, count: int,
     inputs = korthikanti_replayed_layer(
         micro_batch_size=batch["batch"], sequence_ranks=more["sequence_ranks"], **size
     )
-    held: Numeric = (kept + more["replayed"] * inputs) * more["in_flight"] / more["ranks"]
-    return held
+    value: Numeric = (kept + more["replayed"] * inputs) * more["in_flight"] / more["ranks"]
+    return value
 
 
 _LEFT_OUT = Note(

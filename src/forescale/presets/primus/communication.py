@@ -267,10 +267,10 @@ class GradientTraffic(Struct, frozen=True, kw_only=True):
 
 
 def gradient_traffic(
-    model: Model, strategy: Layout, network: Network, all_reduce: AllReduce
+    model: Model, layout: Layout, network: Network, all_reduce: AllReduce
 ) -> GradientTraffic:
     """Return bytes and seconds of the gradient all-reduce, in fp32, as Primus approximates parameters."""
-    ranks, hidden = float(strategy.tp * strategy.pp), float(model.hidden_size)
+    ranks, hidden = float(layout.tp * layout.pp), float(model.hidden_size)
     expert = other = 0.0
     for layer in model.layers:
         width = 4.0 * hidden
@@ -280,7 +280,7 @@ def gradient_traffic(
                     num_layers=1.0,
                     width=3.0 * layer.ffn.ffn_hidden_size * layer.ffn.num_experts,
                     hidden_size=hidden,
-                    model_ranks=ranks * strategy.ep,
+                    model_ranks=ranks * layout.ep,
                 )
             )
         elif isinstance(layer.ffn, DenseFfn):
@@ -288,15 +288,15 @@ def gradient_traffic(
         other += float(
             primus_gradient_parameters(num_layers=1.0, width=width, hidden_size=hidden, model_ranks=ranks)
         )
-    replicas = float(max(strategy.dp // strategy.ep, 1))
-    apart = strategy.ep > 1 and expert > 0.0 and replicas > 1
+    replicas = float(max(layout.dp // layout.ep, 1))
+    apart = layout.ep > 1 and expert > 0.0 and replicas > 1
     expert_bytes, other_bytes = expert * _GRADIENT_BYTES, other * _GRADIENT_BYTES
     if not apart:
         expert_bytes, other_bytes = 0.0, other_bytes + expert_bytes
     expert_s = primus_expert_all_reduce(
         num_bytes=expert_bytes, replicas=replicas, bandwidth=network.pod_bandwidth
     )
-    other_s = all_reduce(other_bytes, strategy.dp, network)
+    other_s = all_reduce(other_bytes, layout.dp, network)
     return GradientTraffic(
         expert_bytes=expert_bytes,
         other_bytes=other_bytes,
@@ -307,19 +307,19 @@ def gradient_traffic(
 
 
 def communication_notes(
-    model: Model, strategy: Layout, workload: Workload, network: Network | None, all_reduce: AllReduce
+    model: Model, layout: Layout, workload: Workload, network: Network | None, all_reduce: AllReduce
 ) -> tuple[Note, ...]:
     """Return what Primus says of communication on this layout, and where that is wrong."""
     notes = []
-    if network is not None and strategy.dp > 1:
+    if network is not None and layout.dp > 1:
         notes.append(
             Note(
                 topic="data_comm",
-                text=_reduction_text(gradient_traffic(model, strategy, network, all_reduce)),
+                text=_reduction_text(gradient_traffic(model, layout, network, all_reduce)),
             )
         )
-    if model.moe is not None and strategy.ep > 1:
-        tokens = strategy.micro_batch_size * workload.seq_len / strategy.tp
+    if model.moe is not None and layout.ep > 1:
+        tokens = layout.micro_batch_size * workload.seq_len / layout.tp
         size = float(
             primus_dispatch_bytes(
                 tokens=tokens, hidden_size=float(model.hidden_size), top_k=float(model.moe.top_k)

@@ -176,20 +176,20 @@ class Sizes(Struct, frozen=True, kw_only=True):
         return float(primus_hidden_state(tokens=self.tokens, hidden_size=self.hidden))
 
 
-def sizes(model: Model, strategy: Layout, workload: Workload, *, terms: Terms, vocab_size: int) -> Sizes:
+def sizes(model: Model, layout: Layout, workload: Workload, *, terms: Terms, vocab_size: int) -> Sizes:
     """Return the sizes of one layout."""
     tokens = primus_tokens(
-        micro_batch_size=strategy.micro_batch_size, seq_len=workload.seq_len, tp=strategy.tp, cp=strategy.cp
+        micro_batch_size=layout.micro_batch_size, seq_len=workload.seq_len, tp=layout.tp, cp=layout.cp
     )
     return Sizes(
         hidden=float(model.hidden_size),
         vocab=float(vocab_size),
         tokens=float(tokens),
-        cp_seq_len=float(-(-workload.seq_len // strategy.cp)),
-        tp=float(strategy.tp),
-        ep=float(strategy.ep),
-        flash=strategy.flash_attention,
-        fused_loss=strategy.kernels.cross_entropy == "fused",
+        cp_seq_len=float(-(-workload.seq_len // layout.cp)),
+        tp=float(layout.tp),
+        ep=float(layout.ep),
+        flash=layout.flash_attention,
+        fused_loss=layout.kernels.cross_entropy == "fused",
         terms=terms,
     )
 

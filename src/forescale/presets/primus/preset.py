@@ -95,15 +95,15 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
         """Return bytes by stage."""
         return self.account(*question.parts).stages
 
-    def account(self, model: Model, cluster: Cluster, strategy: Layout, workload: Workload) -> Account:
+    def account(self, model: Model, cluster: Cluster, layout: Layout, workload: Workload) -> Account:
         """Return bytes by stage, the total that Primus prints, and remarks."""
-        s = self.sizes(model, strategy, workload)
-        chunks = layer_chunks(model, strategy)
+        s = self.sizes(model, layout, workload)
+        chunks = layer_chunks(model, layout)
         stages = tuple(
-            self._stage(model, cluster, strategy, workload, s, chunks, rank) for rank in range(strategy.pp)
+            self._stage(model, cluster, layout, workload, s, chunks, rank) for rank in range(layout.pp)
         )
         whole = self.sizes(model, Layout(), workload)
-        ends = _ends(s, first=True, last=strategy.pp == 1)
+        ends = _ends(s, first=True, last=layout.pp == 1)
         elements = sum(layer_component(layer, whole).parameters for layer in model.layers)
         elements += sum(part.parameters for part in ends.values())
         return Account(
@@ -111,40 +111,38 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
             total_parameters=elements,
             complete=False,
             notes=(
-                *self._notes(model, strategy, s),
-                *communication_notes(
-                    model, strategy, workload, Network.from_cluster(cluster), self.all_reduce
-                ),
+                *self._notes(model, layout, s),
+                *communication_notes(model, layout, workload, Network.from_cluster(cluster), self.all_reduce),
             ),
         )
 
-    def sizes(self, model: Model, strategy: Layout, workload: Workload) -> Sizes:
+    def sizes(self, model: Model, layout: Layout, workload: Workload) -> Sizes:
         """Return what the formulas need of one layout."""
         vocab = self.vocab_size
         if vocab is None:
-            multiple = model.vocab_multiple * strategy.tp
+            multiple = model.vocab_multiple * layout.tp
             vocab = -(-model.vocab_size // multiple) * multiple
-        return sizes(model, strategy, workload, terms=self.terms, vocab_size=vocab)
+        return sizes(model, layout, workload, terms=self.terms, vocab_size=vocab)
 
     def _stage(
         self,
         model: Model,
         cluster: Cluster,
-        strategy: Layout,
+        layout: Layout,
         workload: Workload,
         s: Sizes,
         chunks: tuple[tuple[tuple[int, ...], ...], ...],
         rank: int,
     ) -> StageBytes:
-        own = chunks[rank]
-        ends = _ends(s, first=rank == 0, last=rank == strategy.pp - 1)
-        layers = [layer_component(model.layers[index], s) for chunk in own for index in chunk]
-        shards = cluster.num_devices / (strategy.ep * strategy.pp)  # ranks of tp and cp count as replicas
+        local = chunks[rank]
+        ends = _ends(s, first=rank == 0, last=rank == layout.pp - 1)
+        layers = [layer_component(model.layers[index], s) for chunk in local for index in chunk]
+        shards = cluster.num_devices / (layout.ep * layout.pp)  # ranks of tp and cp count as replicas
         sizes = recorded(
             parameters=sum(part.parameters for part in (*layers, *ends.values())),
             bytes_per_parameter=BF16,
             optimizer_bytes=_OPTIMIZER_BYTES.get(workload.optimizer, _ADAM_BYTES),
-            shards=max(1.0, shards) if strategy.zero else 1.0,
+            shards=max(1.0, shards) if layout.zero else 1.0,
         )
         states = sizes["parameters"] * sizes["bytes_per_parameter"]
         return StageBytes(
@@ -153,48 +151,48 @@ class PrimusPreset(Struct, frozen=True, kw_only=True):
             weights=states,
             gradients=states,
             optimizer=sizes["parameters"] * sizes["optimizer_bytes"] / sizes["shards"],
-            activations=self._activations(model, strategy, workload, s, own, ends, shards),
+            activations=self._activations(model, layout, workload, s, local, ends, shards),
         )
 
     def _activations(
         self,
         model: Model,
-        strategy: Layout,
+        layout: Layout,
         workload: Workload,
         s: Sizes,
         chunks: tuple[tuple[int, ...], ...],
         ends: Mapping[str, Component],
         shards: float,
     ) -> Numeric:
-        kept = _kept(model, s, strategy.recompute, chunks)
+        kept = _kept(model, s, layout.recompute, chunks)
         outside = total(
             recorded(**{name: part.activation for name, part in ends.items()}), name="outside", unit="byte"
         )
-        batch = strategy.micro_batch_size if self.terms.per_micro_batch_accumulation else 1
+        batch = layout.micro_batch_size if self.terms.per_micro_batch_accumulation else 1
         saving = primus_accumulation_saving(
-            accumulation=float(workload.global_batch_size // (batch * shards)), pp=float(strategy.pp)
+            accumulation=float(workload.global_batch_size // (batch * shards)), pp=float(layout.pp)
         )
-        scale = recorded(pp=strategy.pp, penalty=1.0, saving=float(saving))
-        if strategy.vpp > 1 or self.terms.penalty_without_interleaving:
-            scale["penalty"] = primus_interleaving_penalty(pp=scale["pp"], **recorded(vpp=strategy.vpp))
-        if self.terms.recompute_working_memory and replays_all(strategy.recompute):
+        scale = recorded(pp=layout.pp, penalty=1.0, saving=float(saving))
+        if layout.vpp > 1 or self.terms.penalty_without_interleaving:
+            scale["penalty"] = primus_interleaving_penalty(pp=scale["pp"], **recorded(vpp=layout.vpp))
+        if self.terms.recompute_working_memory and replays_all(layout.recompute):
             working = recorded(
                 working=max(layer_component(layer, s).activation for layer in model.layer_kinds)
             )
-            held: Numeric = primus_total_activation(base=kept, **scale) + working["working"] + outside
-            return held
+            value: Numeric = primus_total_activation(base=kept, **scale) + working["working"] + outside
+            return value
         return primus_total_activation(base=kept + outside, **scale)
 
-    def _notes(self, model: Model, strategy: Layout, s: Sizes) -> tuple[Note, ...]:
+    def _notes(self, model: Model, layout: Layout, s: Sizes) -> tuple[Note, ...]:
         counted = count_parameters(model).total
         text = _PARAMETERS.format(vocab=s.vocab, name=model.name, counted=counted)
         parts = Note(topic="components", text="; ".join(_listed(model, s)))
-        found = [parts, Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
+        result = [parts, Note(topic="parameters", text=text), Note(topic="memory", text=_MEMORY)]
         if self.terms.penalty_without_interleaving:
-            found.append(Note(topic="activations", text=_DOCUMENTED))
-        if strategy.recompute.granularity == "selective":
-            found.append(Note(topic="recompute", text=_SELECTIVE))
-        return tuple(found)
+            result.append(Note(topic="activations", text=_DOCUMENTED))
+        if layout.recompute.granularity == "selective":
+            result.append(Note(topic="recompute", text=_SELECTIVE))
+        return tuple(result)
 
 
 def _listed(model: Model, s: Sizes) -> Iterator[str]:
@@ -230,13 +228,13 @@ def replays_all(recompute: Recompute) -> bool:
     return recompute.granularity == "full" and recompute.num_layers is None
 
 
-def layer_chunks(model: Model, strategy: Layout) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def layer_chunks(model: Model, layout: Layout) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return, per rank and virtual stage, the layers: rank r has stages r, r + PP, ..., remainder on the first."""
-    given, pp = strategy.stage_layers, strategy.pp
-    if given is None:
-        chunks = layers_per_chunk(model.num_layers, pp * strategy.vpp, spare_ends=False)
+    stage_layers, pp = layout.stage_layers, layout.pp
+    if stage_layers is None:
+        chunks = layers_per_chunk(model.num_layers, pp * layout.vpp, spare_ends=False)
     else:
-        chunks = given_chunks(model, given, tuple(range(pp)) * (len(given) // pp))
+        chunks = given_chunks(model, stage_layers, tuple(range(pp)) * (len(stage_layers) // pp))
     return tuple(chunks[rank::pp] for rank in range(pp))
 
 

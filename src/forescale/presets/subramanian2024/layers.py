@@ -388,14 +388,14 @@ def _blocked(name: str, inputs: int, outputs: int, tokens: Numeric, split: Split
 
 def _split_norm(name: str, shape: Shape, tokens: Numeric, split: Split, quirks: Quirks) -> Operation:
     """Return a norm whose tokens are split over tp1 too: two sums per token, or per weight, are reduced."""
-    held = shape.seq_len if quirks.summa_norm_splits_sequence else shape.hidden_size
+    seq_len = shape.seq_len if quirks.summa_norm_splits_sequence else shape.hidden_size
     statistics = 2.0 * FP16_BYTES * tokens
     doubled = 2 * split.micro_batch_size * shape.seq_len
     gradients = FP16_BYTES * (2 * shape.hidden_size // split.tp1 + doubled // split.tp2)
     return norm(
         name,
         rows=tokens,
-        width=held // split.tp1,
+        width=seq_len // split.tp1,
         forward=Message(kind="all_reduce", axis="tp1", num_bytes=statistics),
         backward=Message(kind="all_reduce", axis="tp1", num_bytes=gradients),
     )

@@ -195,8 +195,8 @@ class Space(Struct, frozen=True, kw_only=True):
     def expand(self, rows: Integers) -> Columns:
         """Return the columns of every candidate of `rows`: degrees, panels, placement."""
         row, panel = _cross(rows, self.rows["group"][rows], self.panels)
-        chosen, placement = _cross(np.arange(len(row)), self.rows["group"][row], self.placements)
-        row, panel = row[chosen], panel[chosen]
+        selected, placement = _cross(np.arange(len(row)), self.rows["group"][row], self.placements)
+        row, panel = row[selected], panel[selected]
         columns = {name: values[row] for name, values in self.rows.items() if name != "group"}
         near = {name: self.placements[name][placement] for name in NEAR}
         return {**columns, "panels": self.panels["value"][panel], **near}
@@ -303,9 +303,9 @@ def _placements(groups: Columns, num_devices: int, domain: int) -> Columns:
     fits = np.ones((len(groups["tp1"]), len(filled)), dtype=bool)
     for way, degree in zip(ways, DEGREES, strict=True):
         fits &= groups[degree][:, None] % way == 0
-    chosen = np.nonzero(fits)[1]
+    selected = np.nonzero(fits)[1]
     counts = fits.sum(axis=1)
-    near = {name: way[chosen] for name, way in zip(NEAR, ways, strict=True)}
+    near = {name: way[selected] for name, way in zip(NEAR, ways, strict=True)}
     return {"start": np.cumsum(counts) - counts, "count": counts, **near}
 
 

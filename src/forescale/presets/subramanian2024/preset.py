@@ -80,47 +80,47 @@ class Subramanian2024Preset(Struct, frozen=True, kw_only=True):
         return _seconds(analysis, columns)  # type: ignore[arg-type]
 
     def _analysis(self, question: Question) -> tuple[Analysis, Columns]:
-        model, cluster, strategy, workload = question.parts
-        _refuse(model, strategy)
+        model, cluster, layout, workload = question.parts
+        _refuse(model, layout)
         analysis = Analysis(
             shape=shape_of(model, seq_len=workload.seq_len),
             machine=machine_of(cluster),
-            kind="summa" if strategy.tp_kind == "summa" else "2d" if strategy.cp > 1 else "1d",
+            kind="summa" if layout.tp_kind == "summa" else "2d" if layout.cp > 1 else "1d",
             quirks=self.quirks,
         )
-        return analysis, _columns(cluster, strategy, workload)
+        return analysis, _columns(cluster, layout, workload)
 
 
 SUBRAMANIAN_2024 = Subramanian2024Preset()
 
 
-def _refuse(model: Model, strategy: Layout) -> None:
+def _refuse(model: Model, layout: Layout) -> None:
     """Raise if the layout has something that the paper does not know."""
     usual = Layout()
     only_usual = ("vpp", "ep", "etp", "stage_layers", "recompute")
-    unknown = [name for name in only_usual if getattr(strategy, name) != getattr(usual, name)]
-    unknown += ["zero > 1"] if strategy.zero > 1 else []
-    unknown += ["tp without sp"] if strategy.tp > 1 and not strategy.sp else []
-    unknown += ["pp that does not divide the layers"] if model.num_layers % strategy.pp else []
+    unknown = [name for name in only_usual if getattr(layout, name) != getattr(usual, name)]
+    unknown += ["zero > 1"] if layout.zero > 1 else []
+    unknown += ["tp without sp"] if layout.tp > 1 and not layout.sp else []
+    unknown += ["pp that does not divide the layers"] if model.num_layers % layout.pp else []
     if unknown:
         msg = f"preset subramanian2024 knows tp with sp, cp, pp, dp and zero 1 only; not {', '.join(unknown)}"
         raise SpecError(msg)
 
 
-def _columns(cluster: Cluster, strategy: Layout, workload: Workload) -> Columns:
+def _columns(cluster: Cluster, layout: Layout, workload: Workload) -> Columns:
     """Return the layout as one candidate; where it lies follows from its axis order."""
     near = {
         axis: int(np.floor(ranks_per_tier(group, cluster)[0]))
-        for axis, group in groups(split_layout(strategy)[0], order_of(strategy)).items()
+        for axis, group in groups(split_layout(layout)[0], order_of(layout)).items()
     }
     values = {
-        "tp1": strategy.tp,
-        "tp2": strategy.cp,
-        "pp": strategy.pp,
-        "dp": strategy.dp,
-        "micro_batch_size": strategy.micro_batch_size,
-        "num_microbatches": microbatches_of(strategy, workload),
-        "panels": np.lcm(strategy.tp, strategy.cp) * strategy.summa_panels,
+        "tp1": layout.tp,
+        "tp2": layout.cp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "micro_batch_size": layout.micro_batch_size,
+        "num_microbatches": microbatches_of(layout, workload),
+        "panels": np.lcm(layout.tp, layout.cp) * layout.summa_panels,
         "near_tp1": near["tp"],
         "near_tp2": near["cp"],
         "near_pp": near["pp"],
@@ -173,8 +173,8 @@ def _seconds(analysis: Analysis, layout: Columns) -> dict[str, Numeric]:
     split = Split(**{name: floats(layout[name]) for name in LAYER_KEY})
     for operation in analysis.layer(split):
         time = price_layer((operation,), split, machine=analysis.machine, quirks=analysis.quirks)
-        own = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
-        parts[own] = parts[own] + passes * (time.compute_s + time.memory_s)
+        local = "attention" if operation.name in _ATTENTION else "norm" if operation.name in _NORMS else "ffn"
+        parts[local] = parts[local] + passes * (time.compute_s + time.memory_s)
         comm = "context_comm" if operation.name == "fused attention" else "tensor_comm"
         parts[comm] = parts[comm] + passes * time.tensor_s
     return {**parts, "pipeline_comm": step.pipeline, "data_comm": step.data, "bubble": step.bubble}
@@ -349,10 +349,10 @@ def _fastest(question: Analysis, space: Space, rows: Integers, top: int) -> Colu
     return {name: values[kept] for name, values in candidates.items()}
 
 
-def _ranked(question: Analysis, chosen: Columns, global_batch_size: int) -> tuple[Ranked, ...]:
+def _ranked(question: Analysis, columns: Columns, global_batch_size: int) -> tuple[Ranked, ...]:
     """Return the chosen candidates with all that is known of them."""
-    step, layer, memory = question.step_time(chosen), question.layer_time(chosen), question.memory(chosen)
-    passes = chosen["num_microbatches"] * (question.shape.num_layers // chosen["pp"])
+    step, layer, memory = question.step_time(columns), question.layer_time(columns), question.memory(columns)
+    passes = columns["num_microbatches"] * (question.shape.num_layers // columns["pp"])
     times = {
         "compute": layer.compute_s * passes,
         "memory": layer.memory_s * passes,
@@ -365,7 +365,7 @@ def _ranked(question: Analysis, chosen: Columns, global_batch_size: int) -> tupl
     flops, total = layer.flops * passes, np.asarray(step.total)
     return tuple(
         Ranked(
-            configuration=_configuration(_row(chosen, row)),
+            configuration=_configuration(_row(columns, row)),
             step_time_s=float(total[row]),
             samples_per_s=global_batch_size / float(total[row]),
             time_s=Breakdown(**_row(times, row)),

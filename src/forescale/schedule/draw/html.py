@@ -17,11 +17,11 @@ _RIGHT = 52.0
 
 def to_svg(*timelines: Timeline, width: float = 1100.0, memory: bool = True) -> str:
     """Return steps below each other on one time axis as an SVG document `width` pixels wide."""
-    scale = (width - _LEFT - _RIGHT) / (max(each.makespan for each in timelines) or 1.0)
+    scale = (width - _LEFT - _RIGHT) / (max(timeline.makespan for timeline in timelines) or 1.0)
     body: list[str] = []
     top = 0.0
-    for each in timelines:
-        parts, height = _step(each, top, scale, memory=memory)
+    for timeline in timelines:
+        parts, height = _step(timeline, top, scale, memory=memory)
         body, top = [*body, *parts], top + height
     return "\n".join(
         [
@@ -61,10 +61,10 @@ def _row(timeline: Timeline, rank: int, top: float, scale: float, strip: float) 
         if bar.rank == rank:
             parts += _drawn(bar, top, scale)
     parts += [
-        f'<rect x="{_LEFT + each.start * scale:.2f}" y="{top + _ROW - 5:g}" '
-        f'width="{(each.end - each.start) * scale:.2f}" height="5" fill="{LOST}"/>'
-        for each in timeline.shades
-        if each.rank == rank
+        f'<rect x="{_LEFT + shade.start * scale:.2f}" y="{top + _ROW - 5:g}" '
+        f'width="{(shade.end - shade.start) * scale:.2f}" height="5" fill="{LOST}"/>'
+        for shade in timeline.shades
+        if shade.rank == rank
     ]
     if strip:
         parts.append(_memory(timeline, rank, top + _ROW, scale, strip))
@@ -91,13 +91,13 @@ def _drawn(bar: Bar, top: float, scale: float) -> list[str]:
 
 
 def _memory(timeline: Timeline, rank: int, top: float, scale: float, strip: float) -> str:
-    peak = max((held for row in timeline.memory for _, held in row), default=0.0) or 1.0
+    peak = max((kept for row in timeline.memory for _, kept in row), default=0.0) or 1.0
     points = [f"{_LEFT:.2f},{top + strip:.2f}"]
     before = 0.0
-    for when, held in timeline.memory[rank]:
+    for when, kept in timeline.memory[rank]:
         x = _LEFT + when * scale
-        points += [f"{x:.2f},{top + strip * (1 - v / peak):.2f}" for v in (before, held)]
-        before = held
+        points += [f"{x:.2f},{top + strip * (1 - v / peak):.2f}" for v in (before, kept)]
+        before = kept
     points.append(f"{_LEFT + timeline.makespan * scale:.2f},{top + strip * (1 - before / peak):.2f}")
     points.append(f"{_LEFT + timeline.makespan * scale:.2f},{top + strip:.2f}")
     return f'<polygon points="{" ".join(points)}" fill="#d9a441" opacity="0.75"/>'
@@ -145,7 +145,7 @@ def to_html(
     command
         The command line that draws them.
     """
-    steps = "".join(_canvas(each) for each in pictures)
+    steps = "".join(_canvas(picture) for picture in pictures)
     cells = [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     return page(
         title,
@@ -155,7 +155,7 @@ def to_html(
         steps,
         table("Passes", columns, cells, words=(1,)) if cells else "",
         '<div id="tip" hidden></div><p id="told" class="unseen" role="status"></p>',
-        f'<script type="application/json" id="data">{script([_panel(each) for each in pictures])}</script>',
+        f'<script type="application/json" id="data">{script([_panel(picture) for picture in pictures])}</script>',
         f"<script>{_viewer()}</script>",
         command=command,
     )
@@ -172,18 +172,18 @@ def _viewer() -> str:
 
 
 def _canvas(step: Timeline) -> str:
-    words = f"{step.title}: {step.num_ranks} ranks, {step.note}. Arrow keys go from pass to pass."
+    text = f"{step.title}: {step.num_ranks} ranks, {step.note}. Arrow keys go from pass to pass."
     return (
         f'<figure class="whole"><figcaption>{xml(step.title)} <small>{xml(step.note)}</small></figcaption>'
-        f'<canvas tabindex="0" role="application" aria-label="{xml(words)}"></canvas></figure>'
+        f'<canvas tabindex="0" role="application" aria-label="{xml(text)}"></canvas></figure>'
     )
 
 
 def _legend(steps: Sequence[Timeline]) -> str:
     """Return what the colours that are used mean."""
-    used = {bar.kind for each in steps for bar in each.bars}
+    used = {bar.kind for step in steps for bar in step.bars}
     colours = {name: FILL[kind][0] for kind, name in KINDS.items() if kind in used}
-    colours |= {"lost against the simulation": LOST} if any(each.shades for each in steps) else {}
+    colours |= {"lost against the simulation": LOST} if any(step.shades for step in steps) else {}
     keys = "".join(
         f'<span><i style="background:{colour}"></i>{name}</span>' for name, colour in colours.items()
     )
@@ -198,7 +198,7 @@ def _panel(timeline: Timeline) -> dict[str, Any]:
         "memory": timeline.memory,
         "bars": [_bar(bar) for bar in timeline.bars],
         "messages": timeline.messages,
-        "shades": [[each.rank, each.start, each.end] for each in timeline.shades],
+        "shades": [[shade.rank, shade.start, shade.end] for shade in timeline.shades],
     }
 
 

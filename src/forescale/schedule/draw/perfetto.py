@@ -40,8 +40,8 @@ def _events(timeline: Timeline, micro: float, *, first: int, step: str) -> list[
             for tid, name in ((0, "compute"), (1, "to host"), (2, "from host"))
         ]
         events += [
-            {"ph": "C", "name": "activations", "pid": pid, "ts": when * micro, "args": {"held": held}}
-            for when, held in timeline.memory[rank]
+            {"ph": "C", "name": "activations", "pid": pid, "ts": when * micro, "args": {"held": kept}}
+            for when, kept in timeline.memory[rank]
         ]
     for bar in timeline.bars:
         events.append(

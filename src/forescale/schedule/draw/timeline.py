@@ -19,24 +19,24 @@ def to_terminal(*timelines: Timeline, width: int = 110, colour: bool = False) ->
     Each action shows its letter (lower case for later chunks) and, where it fits, its micro-batch. With
     `colour`, ANSI colours mark the kinds instead of letters. Idle time that is marked is `!`.
     """
-    label = len(f"rank {max(each.num_ranks for each in timelines) - 1} ")
+    label = len(f"rank {max(timeline.num_ranks for timeline in timelines) - 1} ")
     columns = max(20, width - label - 7)
-    bars = [bar for each in timelines for bar in each.bars]
-    longest = max(each.makespan for each in timelines)
+    bars = [bar for timeline in timelines for bar in timeline.bars]
+    longest = max(timeline.makespan for timeline in timelines)
     shortest = min((b.end - b.start for b in bars if b.kind <= Kind.W and b.end > b.start), default=1.0)
-    wanted = len(str(max((b.microbatch for b in bars), default=0))) + (0 if colour else 1)
-    exact = wanted * longest / shortest
+    requested = len(str(max((b.microbatch for b in bars), default=0))) + (0 if colour else 1)
+    exact = requested * longest / shortest
     for fitting in (exact, longest / shortest):
         if fitting <= columns:
             columns = round(fitting)
             break
     scale = columns / (longest or 1.0)
     pictures = []
-    for each in timelines:
-        lines = [printable(each.title), printable(each.note)]
-        for rank in range(each.num_ranks):
-            row = _row(each, rank, round(each.makespan * scale), scale, colour)
-            lines.append(f"{f'rank {rank}':<{label}}{row} {each.bubble(rank):>6.1%}")
+    for timeline in timelines:
+        lines = [printable(timeline.title), printable(timeline.note)]
+        for rank in range(timeline.num_ranks):
+            row = _row(timeline, rank, round(timeline.makespan * scale), scale, colour)
+            lines.append(f"{f'rank {rank}':<{label}}{row} {timeline.bubble(rank):>6.1%}")
         pictures.append("\n".join(lines))
     return "\n\n".join(pictures)
 

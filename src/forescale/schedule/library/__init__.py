@@ -26,11 +26,11 @@ def family(name: str) -> Family:
     UnknownNameError
         If there is none; the message names the nearest.
     """
-    wanted = _plain(name)
-    for each in families():
-        if wanted in {_plain(known) for known in (each.name, *each.aliases)}:
-            return each
-    kind, known = "schedule", [n for each in families() for n in (each.name, *each.aliases)]
+    plain = _plain(name)
+    for item in families():
+        if plain in {_plain(known) for known in (item.name, *item.aliases)}:
+            return item
+    kind, known = "schedule", [n for item in families() for n in (item.name, *item.aliases)]
     raise UnknownNameError(kind, name, known)
 
 
@@ -52,13 +52,13 @@ def build_schedule(name: str, request: Request, *, vpp: int | None = None) -> Sc
     ScheduleError
         If the request cannot be met, or vpp is left out where the family does not fix it.
     """
-    found = family(name)
+    result = family(name)
     if vpp is None:
-        if found.fixed_vpp is None:
-            msg = f"{found.name} runs with any vpp from {found.vpp[0]}; say which (for example --vpp 2)"
+        if result.fixed_vpp is None:
+            msg = f"{result.name} runs with any vpp from {result.vpp[0]}; say which (for example --vpp 2)"
             raise ScheduleError(msg)
-        vpp = found.fixed_vpp
-    return found.build(replace(request, vpp=vpp))
+        vpp = result.fixed_vpp
+    return result.build(replace(request, vpp=vpp))
 
 
 def _plain(name: str) -> str:

@@ -50,12 +50,12 @@ def _bidirectional(request: Request) -> Orders:
 
 
 def _rank(rank: int, request: Request) -> tuple[int, ...]:
-    pp, each = request.pp, request.num_microbatches // 2
-    sides = [(rank, 0), (2 * pp - 1 - rank, each)]
+    pp, item = request.pp, request.num_microbatches // 2
+    sides = [(rank, 0), (2 * pp - 1 - rank, item)]
     if rank >= pp // 2:
         sides.reverse()
     near = min(rank, pp - 1 - rank)
-    return opposite_ways(*sides, near=near, reach=pp // 2, num_microbatches=each)
+    return opposite_ways(*sides, near=near, reach=pp // 2, num_microbatches=item)
 
 
 def _odd_or_few(request: Request) -> str:

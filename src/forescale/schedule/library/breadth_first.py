@@ -16,7 +16,7 @@ def _breadth_first(request: Request) -> Orders:
     """Return what each rank does."""
     units, chunks = np.arange(request.num_microbatches), request.pp * np.arange(request.vpp)[:, None]
     forward = [passes(chunks + rank, units) for rank in range(request.pp)]
-    return [Order(np.concatenate((each | Kind.F, each[::-1] | Kind.B), axis=None)) for each in forward]
+    return [Order(np.concatenate((item | Kind.F, item[::-1] | Kind.B), axis=None)) for item in forward]
 
 
 GPIPE = described("gpipe", orders=_breadth_first, held=every_microbatch)

@@ -39,11 +39,11 @@ def _orders(*, ahead: int, delay: int | None = None) -> Callable[[Request], Orde
     return orders
 
 
-def _put_off(held: Held, *, delay: int) -> Held:
-    """Return what waits for W beside what is `held` of one chunk: all that W is put off by, once it has come back."""
+def _put_off(kept: Held, *, delay: int) -> Held:
+    """Return what waits for W beside what is `kept` of one chunk: all that W is put off by, once it has come back."""
 
     def waits(of: RankShape) -> Numeric:
-        return np.minimum(delay * of.rank, of.num_microbatches - held(of))
+        return np.minimum(delay * of.rank, of.num_microbatches - kept(of))
 
     return waits
 
@@ -93,12 +93,12 @@ def _in_pieces(request: Request) -> Orders:
     """
     pieces = request.num_splits
     units = np.arange(request.num_microbatches * pieces).reshape(-1, pieces)
-    found = []
+    result = []
     for rank in range(request.pp):
-        forward, backward = (passes(rank, each.reshape(-1)) for each in (units, units[:, ::-1]))
+        forward, backward = (passes(rank, item.reshape(-1)) for item in (units, units[:, ::-1]))
         warmup = request.pp - 1 - rank + pieces - 1
-        found.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup))
-    return found
+        result.append(one_forward_one_backward(forward=forward, backward=backward, warmup=warmup))
+    return result
 
 
 def _no_piece(request: Request) -> str:

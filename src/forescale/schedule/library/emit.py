@@ -86,15 +86,15 @@ class Emitter:
         self.order: list[int] = []
         self.pending: list[Pass] = []
 
-    def forward(self, each: Pass) -> None:
+    def forward(self, item: Pass) -> None:
         """Add F."""
-        self.order.append(pack(Kind.F, *each))
+        self.order.append(pack(Kind.F, *item))
 
-    def backward(self, each: Pass, *, split: bool = False) -> None:
+    def backward(self, item: Pass, *, split: bool = False) -> None:
         """Add B, or I with W put off."""
-        self.order.append(pack(Kind.I if split else Kind.B, *each))
+        self.order.append(pack(Kind.I if split else Kind.B, *item))
         if split:
-            self.pending.append(each)
+            self.pending.append(item)
 
     def weight(self) -> None:
         """Add the oldest W that was put off."""

@@ -49,11 +49,11 @@ class _Greedy:
             now, rank = heapq.heappop(self.clock)
             if self.free[rank] > now:
                 continue
-            there = [each for each in self.ready[rank] if each[1] <= now and self._allowed(each[0])]
+            there = [item for item in self.ready[rank] if item[1] <= now and self._allowed(item[0])]
             if there:
-                chosen = min(there)
-                self.ready[rank].remove(chosen)
-                self._execute(rank, chosen[0], now)
+                selected = min(there)
+                self.ready[rank].remove(selected)
+                self._execute(rank, selected[0], now)
         return self.orders
 
     def _allowed(self, priority: _Priority) -> bool:

@@ -44,11 +44,11 @@ def never_worse(
     """
 
     def build(request: Request) -> Orders:
-        own = orders(request)
+        local = orders(request)
         equal = at_equal_times(request)
         if equal == request:
-            return own
-        return fastest((own, orders(equal), *others(request)), request, place(request.pp, request.vpp))
+            return local
+        return fastest((local, orders(equal), *others(request)), request, place(request.pp, request.vpp))
 
     return build
 

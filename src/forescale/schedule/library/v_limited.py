@@ -147,10 +147,10 @@ class Squeezer:
         left, tick, peak = PERIOD * m * pp, 0, 0
         last_tick = 3 * (max(self.plan[B0][0]) + PERIOD * m + PERIOD * pp)
         while left and tick < last_tick:
-            chosen = [self._choose(r, tick) for r in range(pp)]
-            for r, each in enumerate(chosen):
-                if each >= 0:
-                    orders[r].append(self._execute(r, each, tick))
+            chooses = [self._choose(r, tick) for r in range(pp)]
+            for r, item in enumerate(chooses):
+                if item >= 0:
+                    orders[r].append(self._execute(r, item, tick))
                     left -= 1
                     peak = max(peak, self.held[r])
             tick += 1
@@ -162,48 +162,48 @@ class Squeezer:
     def _choose(self, r: int, tick: int) -> int:
         """Return the pass type rank r runs at a tick; -1 for none."""
         ready = self._ready(r, tick)
-        for planned, each in ready:
+        for planned, item in ready:
             if planned > tick:
                 break
-            if each >= B1 or self.held[r] < self.limit:
-                return each
+            if item >= B1 or self.held[r] < self.limit:
+                return item
         waiting = bool(self.pending[r])
         steady = self.plan[B0][0][0] <= tick <= self.plan[F0][0][-1]
         if waiting and steady and not self.pull_always:
             return W
-        for planned, each in ready:
-            if each >= B1 or self._fits(r, each, tick, planned):
-                return each
+        for planned, item in ready:
+            if item >= B1 or self._fits(r, item, tick, planned):
+                return item
         return W if waiting else -1
 
     def _ready(self, r: int, tick: int) -> list[tuple[int, int]]:
         """Return (planned tick, pass type) of the passes whose input is there, in planned order."""
-        m, ends, last, found = self.num_microbatches, self.ends, self.pp - 1, []
-        for each in range(4):
-            unit = self.done[each][r]
+        m, ends, last, result = self.num_microbatches, self.ends, self.pp - 1, []
+        for index in range(4):
+            unit = self.done[index][r]
             if unit >= m:
                 continue
-            if each == F0:
+            if index == F0:
                 before = ends[F0][r - 1][unit] if r else 0
-            elif each == F1:
+            elif index == F1:
                 before = ends[F1][r + 1][unit] if r < last else ends[F0][r][unit]
-            elif each == B1:
+            elif index == B1:
                 before = ends[B1][r - 1][unit] if r else ends[F1][r][unit]
             else:
                 before = ends[B0][r + 1][unit] if r < last else ends[B1][r][unit]
             if before <= tick:
-                found.append((self.plan[each][r][unit], each))
-        found.sort()
-        return found
+                result.append((self.plan[index][r][unit], index))
+        result.sort()
+        return result
 
-    def _fits(self, r: int, each: int, tick: int, planned: int) -> bool:
+    def _fits(self, r: int, value: int, tick: int, planned: int) -> bool:
         """Return whether a forward may run now with the rest of the plan kept until its planned tick."""
-        held, pending, limit = self.held[r] + 1, len(self.pending[r]), self.limit
-        if held > limit:
+        kept, pending, limit = self.held[r] + 1, len(self.pending[r]), self.limit
+        if kept > limit:
             return False
         events: dict[int, int] = {}
         for other in range(4):
-            row, unit = self.plan[other][r], self.done[other][r] + (other == each)
+            row, unit = self.plan[other][r], self.done[other][r] + (other == value)
             while unit < self.num_microbatches and row[unit] <= planned:
                 when = max(row[unit], tick + 1)
                 events[when] = events.get(when, 0) + (1 if other < B1 else PERIOD)
@@ -211,22 +211,22 @@ class Squeezer:
         for when in range(tick + 1, planned + 1):
             due = events.get(when, 0)
             if due:
-                held, pending = held + due % PERIOD, pending + due // PERIOD
-                if held > limit:
+                kept, pending = kept + due % PERIOD, pending + due // PERIOD
+                if kept > limit:
                     return False
             elif pending:
-                held, pending = held - 1, pending - 1
+                kept, pending = kept - 1, pending - 1
         return True
 
-    def _execute(self, r: int, each: int, tick: int) -> int:
-        if each == W:
+    def _execute(self, r: int, value: int, tick: int) -> int:
+        if value == W:
             self.held[r] -= 1
             return self.pending[r].pop(0)
-        unit = self.done[each][r]
-        self.done[each][r] = unit + 1
-        self.ends[each][r][unit] = tick + 1
-        stage = r if each in (F0, B0) else 2 * self.pp - 1 - r
-        if each < B1:
+        unit = self.done[value][r]
+        self.done[value][r] = unit + 1
+        self.ends[value][r][unit] = tick + 1
+        stage = r if value in (F0, B0) else 2 * self.pp - 1 - r
+        if value < B1:
             self.held[r] += 1
             return pack(Kind.F, stage, unit)
         self.pending[r].append(pack(Kind.W, stage, unit))
@@ -270,8 +270,8 @@ def orders_within(request: Request, limit: int) -> Orders:
     def timed(squeezed: Squeezed, slacks: Sequence[float] = SLACKS) -> tuple[float, list[list[int]]]:
         if equal:
             return squeezed.length, squeezed.orders
-        found = (WeightsByTime(request, limit, slack).run(squeezed.orders) for slack in slacks)
-        return min(found, key=itemgetter(0))
+        result = (WeightsByTime(request, limit, slack).run(squeezed.orders) for slack in slacks)
+        return min(result, key=itemgetter(0))
 
     best: list[tuple[float, list[list[int]]]] = []
     compared = _compare(pp, tried, limit, goal, lambda squeezed: timed(squeezed, SLACKS[1:2])[0])
@@ -282,8 +282,8 @@ def orders_within(request: Request, limit: int) -> Orders:
         if best and goal is not None and best[0][0] - PERIOD * count <= goal:
             break
     if not best:
-        least, held = v_min_limit_chunks(pp) / 2, f"{counted(limit / 2, 'micro-batch')} at pp {pp}"
-        raise ScheduleError(f"no V schedule fits {held}; allow {least:g} (V-Min) or more")
+        least, text = v_min_limit_chunks(pp) / 2, f"{counted(limit / 2, 'micro-batch')} at pp {pp}"
+        raise ScheduleError(f"no V schedule fits {text}; allow {least:g} (V-Min) or more")
     return best[0][1]
 
 
@@ -295,11 +295,11 @@ def _compare(
     measured: Callable[[Squeezed], float],
 ) -> list[_Candidate]:
     """Return candidates, best first; ends early with as many finalists as needed that meet the goal, if any."""
-    found: list[_Candidate] = []
+    result: list[_Candidate] = []
     spent = meeting = 0
     budget = _BUDGET if goal is not None else _BUDGET_BY_TIME
     for block, pull in product(list(blocks(pp)), (False, True)):
-        if meeting >= _FINALISTS or (spent > budget and found):
+        if meeting >= _FINALISTS or (spent > budget and result):
             break
         plan, length = _repeated(block, tried), _FAR
         for rounds in range(1, 5):
@@ -309,9 +309,9 @@ def _compare(
                 break
             plan, length = squeezed.plan, squeezed.length
             excess = measured(squeezed)
-            found.append(_Candidate(excess=excess, block=block, pull=pull, rounds=rounds))
+            result.append(_Candidate(excess=excess, block=block, pull=pull, rounds=rounds))
         meeting += goal is not None and length - PERIOD * tried <= goal
-    return sorted(found, key=lambda candidate: (candidate.excess, candidate.rounds))
+    return sorted(result, key=lambda candidate: (candidate.excess, candidate.rounds))
 
 
 def _squeezed(pp: int, num_microbatches: int, limit: int, candidate: _Candidate) -> Squeezed | None:

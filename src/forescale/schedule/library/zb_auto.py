@@ -43,9 +43,9 @@ class _Builder:
         self.pp, self.count, self.part = request.pp, request.num_microbatches, request.weight_part
         self.limit = limit + _SLACK
         self.early_bubble, self.backward_first, self.fill = setting
-        given = (request.forward, request.input_grad, request.weight_grad, request.comm)
-        scale = _TICKS / (max(given) or 1.0)
-        self.forward, self.input_grad, self.weight_grad, self.comm = (round(each * scale) for each in given)
+        value = (request.forward, request.input_grad, request.weight_grad, request.comm)
+        scale = _TICKS / (max(value) or 1.0)
+        self.forward, self.input_grad, self.weight_grad, self.comm = (round(item * scale) for item in value)
         ranks = range(request.pp)
         self.kinds = [bytearray() for _ in ranks]
         self.ends_f: list[list[int]] = [[] for _ in ranks]
@@ -89,8 +89,8 @@ class _Builder:
         return tuple(_packed(rank, kinds) for rank, kinds in enumerate(self.kinds))
 
     def _round(self) -> None:
-        for r, wanted in enumerate(self._wanted_forwards()):
-            if wanted:
+        for r, wanted_forward in enumerate(self._wanted_forwards()):
+            if wanted_forward:
                 self._forward(r)
         for r in reversed(range(self.pp)):
             self._backward(r)
@@ -101,9 +101,9 @@ class _Builder:
         after = [len(ends) for ends in self.ends_f[1:]]
         return (
             [end - clock for end in self.end],
-            [idle - each for each in self.bubble],
+            [idle - item for item in self.bubble],
             [len(ends) - rounds for ends in self.ends_f],
-            [each - rounds for each in self.num_w],
+            [item - rounds for item in self.num_w],
             [
                 [end - clock for end in ends[used:]]
                 for ends, used in zip(self.ends_f[:-1], after, strict=True)
@@ -163,13 +163,13 @@ class _Builder:
         extra = [0] * pp
         arrival = self.end[-1] + self.input_grad
         for r in range(pp - 2, -1, -1):
-            clock, held = self.end[r], self._held(r)
-            while 1 + extra[r] < count and held + 1.0 <= self.limit:
+            clock, kept = self.end[r], self._held(r)
+            while 1 + extra[r] < count and kept + 1.0 <= self.limit:
                 late = clock + self.forward if early_bubble else clock
                 due = arrival + self.comm
                 if late > due or (not early_bubble and late >= due):
                     break
-                clock, held, extra[r] = clock + self.forward, held + 1.0, extra[r] + 1
+                clock, kept, extra[r] = clock + self.forward, kept + 1.0, extra[r] + 1
             arrival = max(clock, arrival + self.comm) + self.input_grad
         for r in range(1, pp):
             while extra[r] > 0 and extra[r] >= extra[r - 1] and 1 + extra[r] < count:
@@ -178,10 +178,10 @@ class _Builder:
 
     def _wanted_forwards(self) -> list[bool]:
         """Return which ranks run a forward before their next backward."""
-        wanted = [self._wants_forward(r) for r in range(self.pp)]
+        wants_forwards = [self._wants_forward(r) for r in range(self.pp)]
         for r in range(self.pp - 2, -1, -1):
-            wanted[r] = wanted[r] and wanted[r + 1]
-        return wanted
+            wants_forwards[r] = wants_forwards[r] and wants_forwards[r + 1]
+        return wants_forwards
 
     def _wants_forward(self, r: int) -> bool:
         if len(self.ends_f[r]) >= self.count:
@@ -199,9 +199,9 @@ class _Builder:
         arrival = self.end[r + 1] + self.forward + self.input_grad + self.comm
         if end >= arrival:
             return False
-        freed, held, taken = 0, self._held(r) + 1.0, 0
-        while held > self.limit and self.num_w[r] + taken < len(self.ends_b[r]):
-            freed, held, taken = freed + self.weight_grad, held - self.part, taken + 1
+        freed, kept, taken = 0, self._held(r) + 1.0, 0
+        while kept > self.limit and self.num_w[r] + taken < len(self.ends_b[r]):
+            freed, kept, taken = freed + self.weight_grad, kept - self.part, taken + 1
         return end + self.forward + freed <= arrival or arrival - end > max(self.bubble) - self.bubble[r]
 
     def _forward(self, r: int) -> None:
@@ -238,8 +238,8 @@ def _packed(rank: int, kinds: bytearray) -> Order:
     """Return kinds as packed actions: those of one kind take the micro-batches in order."""
     kind = np.frombuffer(kinds, dtype=np.uint8).astype(np.int64)
     units = np.empty(kind.size, dtype=np.int64)
-    for each in (_F, _I, _W):
-        mine = kind == each
+    for item in (_F, _I, _W):
+        mine = kind == item
         units[mine] = np.arange(np.count_nonzero(mine))
     return Order(passes(rank, units) | kind)
 
@@ -256,8 +256,8 @@ def orders_within(request: Request, limit: float) -> Orders:
         if best is None or builder.span() < best[0]:
             best = (builder.span(), builder.orders())
         early, first, fill = (
-            (chosen,) if mattered else (chosen, False)
-            for chosen, mattered in zip(setting, builder.mattered, strict=True)
+            (item,) if mattered else (item, False)
+            for item, mattered in zip(setting, builder.mattered, strict=True)
         )
         same |= set(product(early, first, fill))
     assert best is not None
@@ -266,8 +266,10 @@ def orders_within(request: Request, limit: float) -> Orders:
 
 def _family(name: str, factor: int | None) -> Family:
     def orders(request: Request) -> Orders:
-        own = request.num_microbatches if factor is None else factor * request.pp
-        return orders_within(request, own if request.memory_limit is None else request.memory_limit)
+        num_microbatches = request.num_microbatches if factor is None else factor * request.pp
+        return orders_within(
+            request, num_microbatches if request.memory_limit is None else request.memory_limit
+        )
 
     def request_violation(request: Request) -> str:
         if request.memory_limit is not None and request.memory_limit < 1:

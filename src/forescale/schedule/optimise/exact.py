@@ -109,7 +109,7 @@ class _Model:
 
     def _waits(self) -> None:
         home, last = self.problem.placement.rank_of_stage, self.stages - 1
-        comm = [round(float(each)) for each in self.problem.comm]
+        comm = [round(float(item)) for item in self.problem.comm]
         hop = [comm[s] if home[s] != home[s + 1] else 0 for s in range(last)]
         for stage in range(self.stages):
             for unit in range(self.units):
@@ -197,10 +197,10 @@ class _Model:
         solver.parameters.num_workers = num_workers
         solver.parameters.random_seed = 0
         status = solver.solve(self.model)
-        found = status in {self.cp_model.OPTIMAL, self.cp_model.FEASIBLE}
+        result = status in {self.cp_model.OPTIMAL, self.cp_model.FEASIBLE}
         resolution = 0.0 if self.whole else 0.5 * (len(self.start) + len(self.problem.comm)) / self.scale
         return ExactResult(
-            schedule=self._schedule(solver) if found else None,
+            schedule=self._schedule(solver) if result else None,
             bound=max(self.asked.lower_bound(), solver.best_objective_bound / self.scale - resolution),
             proven=status == self.cp_model.OPTIMAL,
             resolution=resolution,
@@ -259,9 +259,9 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Pass, float]:
     laid = compiled.durations(problem.times, problem.links)
     start, _ = compiled.passes(laid, compiled.run(laid))
     flat = compiled.program.flat
-    found = {}
+    result = {}
     for kind in KINDS:
         for stage in range(problem.placement.num_stages):
             mine = np.sort(start[(flat.kind == kind) & (flat.stage == stage)])
-            found.update({(kind, stage, unit): float(when) for unit, when in enumerate(mine)})
-    return found
+            result.update({(kind, stage, unit): float(when) for unit, when in enumerate(mine)})
+    return result

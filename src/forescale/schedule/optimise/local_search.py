@@ -85,8 +85,8 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         """Stages on each rank."""
         home = self.placement.rank_of_stage
         return tuple(
-            tuple(s for s, rank in enumerate(home) if rank == each)
-            for each in range(self.placement.num_ranks)
+            tuple(s for s, rank in enumerate(home) if rank == index)
+            for index in range(self.placement.num_ranks)
         )
 
     @property
@@ -125,9 +125,9 @@ class Problem(Struct, frozen=True, kw_only=True, eq=False):
         down = np.concatenate(([0.0], np.cumsum(self.forward[:-1] + hop)))
         chain = float(down[-1] + self.forward[-1] + self.input_grad.sum() + hop.sum())
         best = chain + float(self.weight_grad[0])
-        each = self.forward + self.input_grad + self.weight_grad
+        forward = self.forward + self.input_grad + self.weight_grad
         for mine in self.stages_of_rank:
-            work = self.num_microbatches * float(each[list(mine)].sum())
+            work = self.num_microbatches * float(forward[list(mine)].sum())
             best = max(best, float(down[list(mine)].min()) + work)
         return best
 
@@ -241,18 +241,18 @@ class _State:
     def critical(self) -> list[int]:
         """Return nodes on a critical path that wait for their rank's previous node, last first."""
         node = max((order[-1] for order in self.orders if order), key=lambda n: self.end[n])
-        found = []
+        result = []
         while node >= 0:
             start = self.end[node] - self.cost[node]
             before, needed = self.previous[node], self.source[node]
             if before >= 0 and self.end[before] >= start - 1e-12 * max(1.0, start):
-                found.append(node)
+                result.append(node)
                 node = before
             elif needed >= 0:
                 node = needed
             else:
                 node = before if before >= 0 and self.end[before] >= start else -1
-        return found
+        return result
 
     def move(self, rank: int, at: int, to: int) -> bool:
         """Move a rank's pass from one position to another if no local wait or the limit forbids it."""
@@ -271,10 +271,10 @@ class _State:
         return True
 
     def _fits(self, rank: int, limit: float) -> bool:
-        held, most = 0.0, limit * (1.0 + 1e-9)
+        kept, most = 0.0, limit * (1.0 + 1e-9)
         for node in self.orders[rank]:
-            held += self.change[node]
-            if held > most:
+            kept += self.change[node]
+            if kept > most:
                 return False
         return True
 
@@ -306,15 +306,15 @@ def improve(problem: Problem, schedule: Schedule, *, num_moves: int, seed: int =
             at, to = at - 1, min(len(order) - 1, at - 1 + reach)
         if at < 0 or at == to or not state.move(rank, at, to):
             continue
-        found = state.evaluate()
-        accept = found <= now or random.random() < math.exp(-(found - now) / heat)
+        evaluate = state.evaluate()
+        accept = evaluate <= now or random.random() < math.exp(-(evaluate - now) / heat)
         if not accept:
             order.insert(at, order.pop(to))
             state.evaluate()
             continue
-        now, path = found, state.critical()
+        now, path = evaluate, state.critical()
         if now < best - 1e-12 * best:
-            best, best_orders = now, [each.copy() for each in state.orders]
+            best, best_orders = now, [order.copy() for order in state.orders]
         heat = 0.01 * best * max(0.02, 1.0 - step / num_moves)
     orders = tuple(tuple(state.codes[node] for node in order) for order in best_orders)
     return replace(schedule, orders=orders)

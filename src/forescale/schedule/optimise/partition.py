@@ -85,7 +85,7 @@ def partition_layers(
     count = len(layers)
     if count < num_stages * min_layers:
         raise ScheduleError(f"{count} layers do not fill {num_stages} stages with {min_layers} or more each")
-    cost = {held: _costs(layers, held, memory_limit) for held in set(in_flight)}
+    cost = {item: _costs(layers, item, memory_limit) for item in set(in_flight)}
     best = np.full((num_stages + 1, count + 1, 2), np.inf)
     best[0, 0] = 0.0
     cut = np.zeros((num_stages + 1, count + 1), dtype=np.int64)
@@ -105,53 +105,53 @@ def partition_layers(
     return _read_off(layers, cut, in_flight, memory_limit)
 
 
-def _costs(layers: Sequence[Layer], held: float, limit: float) -> Array:
+def _costs(layers: Sequence[Layer], value: float, limit: float) -> Array:
     """Return the time of every interval of layers [begin, end) on a stage, infinite where it cannot fit."""
     count = len(layers)
     time = np.concatenate(([0.0], np.cumsum([layer.time for layer in layers])))
-    memory = np.concatenate(([0.0], np.cumsum([layer.state + held * layer.activation for layer in layers])))
+    memory = np.concatenate(([0.0], np.cumsum([layer.state + value * layer.activation for layer in layers])))
     begin, end = np.meshgrid(np.arange(count + 1), np.arange(count + 1), indexing="ij")
     table = np.where(end >= begin, time[end] - time[begin], np.inf)
     kinds = list(dict.fromkeys(layers))
     kind = np.array([kinds.index(layer) for layer in layers])
     over = np.where(end > begin, memory[end] - memory[begin], 0.0) - limit * (1 + 1e-12)
-    for index in sorted(range(len(kinds)), key=lambda index: _worth(kinds[index], held)):
-        saving, before = _saving(kinds[index], held), np.concatenate(([0], np.cumsum(kind == index)))
+    for index in sorted(range(len(kinds)), key=lambda index: _worth(kinds[index], value)):
+        saving, before = _saving(kinds[index], value), np.concatenate(([0], np.cumsum(kind == index)))
         if saving <= 0 or not np.any(over > 0):
             break
         needed = np.ceil(np.maximum(over, 0.0) / saving)
-        chosen = np.minimum(needed, before[end] - before[begin])
-        over -= chosen * saving
-        table += chosen * kinds[index].forward
+        minimum = np.minimum(needed, before[end] - before[begin])
+        over -= minimum * saving
+        table += minimum * kinds[index].forward
     table[over > 0] = np.inf
     return np.asarray(table)
 
 
-def _saving(layer: Layer, held: float) -> float:
+def _saving(layer: Layer, value: float) -> float:
     """Return the memory that recompute of a layer frees."""
-    return held * (layer.activation - layer.recomputed_activation)
+    return value * (layer.activation - layer.recomputed_activation)
 
 
-def _worth(layer: Layer, held: float) -> float:
+def _worth(layer: Layer, value: float) -> float:
     """Return the order of layers to recompute: most memory per second first."""
-    return -_saving(layer, held) / max(layer.forward, 1e-300)
+    return -_saving(layer, value) / max(layer.forward, 1e-300)
 
 
 def _recompute(
-    layers: Sequence[Layer], begin: int, end: int, held: float, limit: float
+    layers: Sequence[Layer], begin: int, end: int, value: float, limit: float
 ) -> tuple[int, ...] | None:
     """Return layers to recompute so that a stage fits, most memory per second first; None if it cannot."""
     mine = range(begin, end)
-    used = sum(layers[i].state + held * layers[i].activation for i in mine)
+    used = sum(layers[i].state + value * layers[i].activation for i in mine)
     kinds = list(dict.fromkeys(layers))
-    chosen = []
-    for i in sorted(mine, key=lambda i: (_worth(layers[i], held), kinds.index(layers[i]), i)):
+    selected = []
+    for i in sorted(mine, key=lambda i: (_worth(layers[i], value), kinds.index(layers[i]), i)):
         if used <= limit * (1 + 1e-12):
             break
-        if (saving := _saving(layers[i], held)) > 0:
-            chosen.append(i)
+        if (saving := _saving(layers[i], value)) > 0:
+            selected.append(i)
             used -= saving
-    return tuple(sorted(chosen)) if used <= limit * (1 + 1e-12) else None
+    return tuple(sorted(selected)) if used <= limit * (1 + 1e-12) else None
 
 
 def _read_off(
@@ -162,13 +162,13 @@ def _read_off(
         bounds.append(int(cut[stage, bounds[-1]]))
     bounds.reverse()
     recomputed, times, memory = [], [], []
-    for stage, held in enumerate(in_flight):
+    for stage, item in enumerate(in_flight):
         mine = range(bounds[stage], bounds[stage + 1])
-        chosen = _recompute(layers, mine.start, mine.stop, held, limit) or ()
-        recomputed.append(chosen)
-        times.append(sum(layers[i].time + (layers[i].forward if i in chosen else 0.0) for i in mine))
-        kept = [layers[i].recomputed_activation if i in chosen else layers[i].activation for i in mine]
-        memory.append(sum(layers[i].state for i in mine) + held * sum(kept))
+        recompute = _recompute(layers, mine.start, mine.stop, item, limit) or ()
+        recomputed.append(recompute)
+        times.append(sum(layers[i].time + (layers[i].forward if i in recompute else 0.0) for i in mine))
+        kept = [layers[i].recomputed_activation if i in recompute else layers[i].activation for i in mine]
+        memory.append(sum(layers[i].state for i in mine) + item * sum(kept))
     return Partition(
         bounds=tuple(bounds),
         recomputed=tuple(recomputed),

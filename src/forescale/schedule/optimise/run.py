@@ -75,9 +75,9 @@ def optimise(
     bound, complete, resolution = problem.lower_bound(), False, 0.0
     passes = 3 * problem.placement.num_stages * problem.num_microbatches
     moves = min(20_000, _MOVES_TIMES_PASSES // passes) if num_moves is None else num_moves
-    found = local_search.improve(problem, best, num_moves=moves, seed=seed)
-    if (shorter := problem.makespan(found)) < makespan * (1.0 - _TOLERANCE):
-        best, makespan, method = found, shorter, "local search"
+    improve = local_search.improve(problem, best, num_moves=moves, seed=seed)
+    if (shorter := problem.makespan(improve)) < makespan * (1.0 - _TOLERANCE):
+        best, makespan, method = improve, shorter, "local search"
     few = exact.num_decisions(problem) <= MAX_DECISIONS
     solvable = passes <= MAX_EXACT_PASSES or (few and exact.available())
     if use_exact and solvable and makespan > bound * (1.0 + _TOLERANCE):
@@ -115,7 +115,7 @@ def candidates(problem: Problem) -> list[tuple[float, Schedule]]:
         memory_limit=problem.memory_limit,
         weight_part=problem.weight_part,
     )
-    found = []
+    result = []
     for family in families():
         try:
             schedule = family.build(request)
@@ -126,8 +126,8 @@ def candidates(problem: Problem) -> list[tuple[float, Schedule]]:
             continue
         split = split_backward(schedule)
         if problem.fits(split):
-            found.append((problem.makespan(split), split))
-    return sorted(found, key=lambda each: each[0])
+            result.append((problem.makespan(split), split))
+    return sorted(result, key=lambda item: item[0])
 
 
 def one_at_a_time(problem: Problem) -> Schedule:
