@@ -57,7 +57,7 @@ def output(winners: Winners) -> Output:
         for rate, cluster in ((NOMINAL, CLUSTER), (MEASURED, as_measured(CLUSTER)))
     }
     parts = ["# The ALModel analysis: tables", quirk_table(quirks), engine_table(detailed), best_table(best)]
-    stages = winners.best("186 GB/s, pp 2", question(as_measured(CLUSTER)).within(pp=(2,)))
+    stages = winners.best("186 GB/s, pp 2", question(as_measured(CLUSTER)).with_space(pp=(2,)))
     figures = {
         **analysis_figures(result, quirks),
         **engine_figures(*detailed[0]),

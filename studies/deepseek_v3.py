@@ -88,7 +88,7 @@ def kernels(question: Question) -> dict[str, float]:
 def layer_ms(question: Question) -> float:
     """Return milliseconds of a MoE layer's forward and backward, with what is replayed and what does not hide."""
     prepared = prepare(question)
-    seconds = prepared.inputs.seconds.layers[-1].taken
+    seconds = prepared.inputs.seconds.layers[-1].replayed
     return 1e3 * float(sum((*seconds.forward_parts.values(), *seconds.backward_parts.values())))
 
 
@@ -164,7 +164,7 @@ def without(question: Question, change: Mapping[str, Any]) -> Question:
     layout, work = question.layout, question.workload
     if "parameters" in change:
         return replace(question, workload=replace(work, precision=replace(work.precision, **change)))
-    return question.of(replace(layout, kernels=replace(layout.kernels, **change)))
+    return question.with_layout(replace(layout, kernels=replace(layout.kernels, **change)))
 
 
 def middle(question: Question) -> float:

@@ -71,7 +71,7 @@ class Winners:
         if name not in self._known:
             raise ValueError(f"no layouts are known of {name!r}; run ./scripts/studies to search for them")
         layouts = (msgspec.convert(_merged(DEFAULT, one), Layout) for one in self._known[name])
-        return tuple(project(question.of(layout)) for layout in layouts)
+        return tuple(project(question.with_layout(layout)) for layout in layouts)
 
 
 DEFAULT: dict[str, Any] = msgspec.to_builtins(Layout())

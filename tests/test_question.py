@@ -52,8 +52,8 @@ def test_losses_of_runs_are_those_of_the_layouts_software():
 
 def test_changes_leave_the_rest_as_it_was():
     question = ask(max_memory=1e9)
-    assert question.of(Layout(tp=2)) == replace(question, strategy=Layout(tp=2))
-    assert question.within(tp=(2,)) == replace(question, space=Space(tp=(2,)))
+    assert question.with_layout(Layout(tp=2)) == replace(question, strategy=Layout(tp=2))
+    assert question.with_space(tp=(2,)) == replace(question, space=Space(tp=(2,)))
 
 
 def test_what_it_shows_is_what_was_asked():

@@ -156,7 +156,7 @@ def test_one_layout_is_what_it_is_among_many(bench):
         for tp in (1, 2, 4) for pp in (1, 2) for size in (1, 2)
     ]  # fmt: skip
     many = score_layouts(question, layouts)
-    projects = [project(question.of(layout)) for layout in layouts]
+    projects = [project(question.with_layout(layout)) for layout in layouts]
     assert many.step_time.tolist() == [one.step_time_s for one in projects]
     assert many.peak.tolist() == [one.memory.peak_bytes for one in projects]
 
@@ -179,7 +179,7 @@ def test_a_search_ranks_what_is_restored_and_within_what_was_measured():
     question = anchored(replace(question, costs=question.costs.simulated), [DENSE])
     assert question.space.cp == (1,)
     best = search(question, top=1).best[0]
-    assert best.step_time_s == project(question.of(best.strategy)).step_time_s
+    assert best.step_time_s == project(question.with_layout(best.strategy)).step_time_s
     assert best.costs.restored
 
 

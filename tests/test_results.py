@@ -22,7 +22,7 @@ SPACE = Space(tp=(1, 2), cp=(1,), pp=(1, 2), zero=(1,), micro_batch_size=(1,))
 
 @pytest.fixture(scope="module")
 def found():
-    one, other = project(QUESTION), project(QUESTION.of(Layout(tp=2, dp_shard=4, zero=1)))
+    one, other = project(QUESTION), project(QUESTION.with_layout(Layout(tp=2, dp_shard=4, zero=1)))
     ranked = search(QUESTION.model, QUESTION.cluster, QUESTION.workload, space=SPACE)
     timeline = memory_timeline(QUESTION)
     return {

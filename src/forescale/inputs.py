@@ -78,7 +78,7 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
     built, stages = price_model(model, setting.sharding(degrees), pricing), plan.alone
     if recorded:
         stages = stages.recorded([layer.block.name for layer in built.priced.layers])
-    sharded = Sharded.from_model(model, built.held, stages, degrees)
+    sharded = Sharded.from_model(model, built.block_parameters, stages, degrees)
     inputs = inputs_of(
         setting,
         sharded,
@@ -87,7 +87,9 @@ def prepare(question: Question, *, recorded: bool = False) -> Prepared:
         pricing=pricing,
         pipeline=pipeline,
     )
-    return Prepared(question=question.of(layout), plan=plan, setting=setting, inputs=inputs, priced=built)
+    return Prepared(
+        question=question.with_layout(layout), plan=plan, setting=setting, inputs=inputs, priced=built
+    )
 
 
 def setting_of(question: Question, choices: StructuralOptions) -> EvalContext:
@@ -163,7 +165,7 @@ def inputs_of(
     return Inputs(
         **_fields(resident),
         seconds=costs.seconds,
-        traffic=free_traffic(sharded.held) if traffic is None else traffic,
+        traffic=free_traffic(sharded.block_parameters) if traffic is None else traffic,
         pricing=pricing,
         pipeline=pipeline,
     )

@@ -128,7 +128,7 @@ def _sites(question: Question, one: Projection, used: float) -> Sites:
     outer, cluster, trained = question.workload.outer, question.cluster, one.params.trained
     assert outer is not None
     layout = replace(question.layout, axis_order=("tp", "cp", "pp", "dp"), placement=None)
-    together = replace(question.of(layout), workload=replace(question.workload, outer=None))
+    together = replace(question.with_layout(layout), workload=replace(question.workload, outer=None))
     sent = exchanged_bytes(parameters=trained, bits=outer.bits, num_sites=float(cluster.num_sites))
     kept = OUTER_BYTES * trained if outer.method == "diloco" else 0.0
     return Sites(
@@ -392,14 +392,14 @@ def _parameters(model: Model, workload: Workload, evaluation: Evaluation) -> Par
 
 def _tower(prepared: Prepared, flops_per_step: float) -> TowerSummary | None:
     """Return a vision tower's share, if there is one; `flops_per_step` are those of the whole model."""
-    question, inputs, kept = prepared.question, prepared.inputs, prepared.inputs.held.vision
+    question, inputs, kept = prepared.question, prepared.inputs, prepared.inputs.block_parameters.vision
     model, workload, images = question.model, question.workload, question.workload.images
     if (vision := model.vision) is None:
         return None
     text = flops_of(model.text, question.layout.routing, workload)
 
     def of_seconds(get: Callable[[BlockSeconds], Numeric]) -> float:
-        return sum(times * number_of(get(item.taken)) for times, item in inputs.seconds.vision)
+        return sum(times * number_of(get(item.replayed)) for times, item in inputs.seconds.vision)
 
     def together(get: Callable[[BlockParameters], Elements | None]) -> Elements:
         kinds = [(float(times), get(item) or NO_ELEMENTS) for times, item in kept]
@@ -415,7 +415,9 @@ def _tower(prepared: Prepared, flops_per_step: float) -> TowerSummary | None:
         forward_s=of_seconds(attrgetter("forward")),
         backward_s=of_seconds(attrgetter("backward")),
         states_bytes=number_of(weights_and_updates(prepared.setting, alone).total()),
-        activations_bytes=sum(times * number_of(local.taken.kept) for times, local in inputs.blocks.vision),
+        activations_bytes=sum(
+            times * number_of(local.replayed.kept) for times, local in inputs.blocks.vision
+        ),
     )
 
 

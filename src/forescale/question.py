@@ -185,7 +185,9 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         )
         result, layout = replace(one, cluster=self.cluster, workload=whole), one.strategy
         return (
-            result if layout is None else result.of(replace(layout, dp_replicate=layout.dp_replicate * sites))
+            result
+            if layout is None
+            else result.with_layout(replace(layout, dp_replicate=layout.dp_replicate * sites))
         )
 
     @property
@@ -193,11 +195,11 @@ class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         """The same question answered by models alone, whatever runs were measured."""
         return replace(self, costs=self.costs.simulated)
 
-    def of(self, layout: Layout) -> Question:
+    def with_layout(self, layout: Layout) -> Question:
         """Return the same question of one layout."""
         return replace(self, strategy=layout)
 
-    def within(self, **changes: Any) -> Question:  # noqa: ANN401 (fields of a space)
+    def with_space(self, **changes: Any) -> Question:  # noqa: ANN401 (fields of a space)
         """Return the same question with some fields of the space changed."""
         return replace(self, space=replace(self.space, **changes))
 

@@ -234,7 +234,7 @@ def bench_memory(bench: Bench, costs: Costs) -> BenchMemory:
 
 def _corrections(bench: Bench, plain: Prepared) -> tuple[Correction, ...]:
     names = tuple(layer.block.name for layer in plain.priced.priced.layers)
-    kept = dict(zip(names, (layer.taken.kept for layer in plain.inputs.blocks.layers), strict=True))
+    kept = dict(zip(names, (layer.replayed.kept for layer in plain.inputs.blocks.layers), strict=True))
     return tuple(
         Correction(
             kind=(name := _named(layer.kind, names, bench)),
@@ -317,7 +317,7 @@ def _seconds(bench: Bench, costs: Costs) -> dict[str, BlockSeconds]:
     """Return what every block of the bench takes under some costs."""
     prepared = prepare(_priced(bench.question, costs))
     names = (item.block.name for item in prepared.priced.priced.all())
-    return dict(zip(names, (item.taken for item in prepared.inputs.seconds.all()), strict=True))
+    return dict(zip(names, (item.replayed for item in prepared.inputs.seconds.all()), strict=True))
 
 
 def _of_passes(block: BlockSeconds, passes: tuple[Pass, ...]) -> float:
@@ -354,7 +354,7 @@ def _named(kind: str, names: Sequence[str], bench: Bench) -> str:
 
 def _update(bench: Bench, plain: Prepared) -> Measured | None:
     """Return the update of all blocks that were measured, beside what the models say of their share of it."""
-    priced, kept = plain.priced.priced.all(), plain.priced.held.all()
+    priced, kept = plain.priced.priced.all(), plain.priced.block_parameters.all()
     names = tuple(item.block.name for item in priced)
     counts = (*plain.plan.counts.sum(axis=0).tolist(), 1, 1, 1)
     size = {

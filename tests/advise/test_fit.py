@@ -40,7 +40,7 @@ def test_layouts_are_scored_as_they_are_projected(name):
     question = LARGE[name]
     layouts = list(layouts_of(question))
     expected, upper = (score_layouts(replace(question, safe=safe), layouts) for safe in (False, True))
-    projects = [project(question.of(layout)) for layout in layouts]
+    projects = [project(question.with_layout(layout)) for layout in layouts]
     np.testing.assert_allclose(expected.step_time, [one.step_time_s for one in projects], rtol=1e-12)
     np.testing.assert_allclose(expected.peak, [one.memory.peak_bytes for one in projects], rtol=1e-12)
     np.testing.assert_allclose(upper.peak, [one.memory.peak_high_bytes for one in projects], rtol=1e-12)
@@ -52,8 +52,8 @@ def test_no_single_change_that_fits_for_sure_is_cheaper_than_the_first(name):
     result = fit(question)
     first = result.first
     assert first is not None
-    assert project(question.of(first.projection.strategy)).memory.verdict == "FITS"
-    singles = [project(question.of(layout)) for layout in layouts_of(question)]
+    assert project(question.with_layout(first.projection.strategy)).memory.verdict == "FITS"
+    singles = [project(question.with_layout(layout)) for layout in layouts_of(question)]
     least = min((one.step_time_s for one in singles if one.memory.verdict == "FITS"), default=np.inf)
     assert first.projection.step_time_s <= least
     assert len(first.changes) == (1 if np.isfinite(least) else 2)
@@ -153,7 +153,7 @@ def test_what_cannot_be_written_for_the_framework_is_not_proposed():
     every, written = fit(question, pairs=False), fit(question, pairs=False, accepts=is_writable)
     assert any(fix.projection.strategy.pp > 1 for fix in every.fixes)
     assert written.fixes
-    assert all(is_writable(question.of(fix.projection.strategy)) for fix in written.fixes)
+    assert all(is_writable(question.with_layout(fix.projection.strategy)) for fix in written.fixes)
     assert not any(fix.projection.strategy.pp > 1 for fix in written.fixes)
 
 

@@ -35,9 +35,9 @@ def verdict(question, projection):
 def check(question, result):
     first = result.first
     assert first is not None
-    assert verdict(question, project(question.of(first.projection.strategy))) == "FITS"
+    assert verdict(question, project(question.with_layout(first.projection.strategy))) == "FITS"
     singles = {changed(question, (change,)) for change in changes(question)} - {None}
-    projected = [project(question.of(single)) for single in singles]
+    projected = [project(question.with_layout(single)) for single in singles]
     steps = [item.step_time_s for item in projected if verdict(question, item) == "FITS"]
     assert first.projection.step_time_s <= min(steps, default=np.inf)
     assert len(first.changes) == (1 if steps else 2)

@@ -189,8 +189,8 @@ def test_the_fewest_layers_of_any_chunk_are_in_every_chunk():
 
 def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
     """Two copies of other stages (DualPipe): the mean over both."""
-    blocks = PerBlock(layers=(RecomputeSplit(taken=2.0, left=2.0),), embedding=RecomputeSplit(taken=4.0, left=4.0),
-                   head=RecomputeSplit(taken=6.0, left=6.0), mtp=None)  # fmt: skip
+    blocks = PerBlock(layers=(RecomputeSplit(replayed=2.0, kept=2.0),), embedding=RecomputeSplit(replayed=4.0, kept=4.0),
+                   head=RecomputeSplit(replayed=6.0, kept=6.0), mtp=None)  # fmt: skip
     one, two, four = (
         StageSums(model=dense(), recompute=Recompute(), stages=PLAN.alone, copies=copies).total(
             blocks, lambda item: item
@@ -203,7 +203,7 @@ def test_of_several_copies_on_a_rank_a_micro_batch_meets_one():
 
 def test_prediction_that_is_not_replayed_stands_on_the_last_stage():
     """Of two predicting layers one is listed; none of them, nor the head, is before the last stage."""
-    part = RecomputeSplit(taken=100.0, left=1.0)
+    part = RecomputeSplit(replayed=100.0, kept=1.0)
     blocks = PerBlock(layers=(part, part), embedding=part, head=part, mtp=part)
     plan = replace(PLAN, counts=np.array([[1.0, 0.0], [0.0, 1.0]]))
     plan = replace(plan, replayed=0.0 * plan.counts, heads=0.0 * plan.counts)

@@ -193,7 +193,7 @@ def test_a_search_has_every_layout_that_project_accepts(name):
     for at in (
         np.linspace(0, len(legal) - 1, 5).astype(int).tolist()
     ):  # what scores layouts is what projects them
-        one = project(question.of(legal[at]))
+        one = project(question.with_layout(legal[at]))
         assert (one.step_time_s, one.memory.peak_bytes) == (scores.step_time[at], scores.peak[at])
 
 
@@ -230,7 +230,7 @@ def test_no_layout_of_experts_alone_is_by_summa():
     )
     assert {one.strategy.tp_kind for one in search(question, top=1000).best} == {"1d"}
     with pytest.raises(SpecError, match="summa"):
-        search(question.within(tp_kind=("summa",)))
+        search(question.with_space(tp_kind=("summa",)))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_experts_are_without_sequence_parallelism_where_it_is_asked_for():
     allowed = wider_space(question.space, {"sp": ["false"]}, question.model, where="--allow")
     for space, values in (
         (question.space, {1}),
-        (question.within(sp=(False,)).space, {0}),
+        (question.with_space(sp=(False,)).space, {0}),
         (allowed, {0, 1}),
     ):
         layouts = enumerate_layouts(question.model, question.cluster, question.workload, space)

@@ -213,11 +213,11 @@ def test_nothing_of_the_ends_and_the_tower_is_offloaded_or_captured(graphs):
     work = replace(workload(global_batch_size=1), images=Images(count=2))
     kept = prepare(asked(sees(), cluster(1), layout, work)).priced.under(Recompute()).bytes
     (layer,) = kept.layers
-    assert layer.taken.offloaded == 2048 * (2 * 1024 + 4)
+    assert layer.replayed.offloaded == 2048 * (2 * 1024 + 4)
     for item in (kept.embedding, kept.head, *(block for _, block in kept.vision)):
-        assert (item.taken.offloaded, item.taken.captured) == (0.0, None)
-        assert (item.left.offloaded, item.left.captured) == (0.0, None)
-    assert (layer.taken.captured is None) is (layer.left.captured is None) is (graphs == "none")
+        assert (item.replayed.offloaded, item.replayed.captured) == (0.0, None)
+        assert (item.kept.offloaded, item.kept.captured) == (0.0, None)
+    assert (layer.replayed.captured is None) is (layer.kept.captured is None) is (graphs == "none")
 
 
 class Timed(SimpleNamespace):

@@ -148,7 +148,7 @@ def test_a_layout_that_no_words_say_has_no_address():
     ]  # whose pipelines are bidirectional
     request = question([*query, ("pp", "2")])
     plain = replace(request.layout, schedule=None)
-    assert laid_out(query, project(request.of(plain))) is None
+    assert laid_out(query, project(request.with_layout(plain))) is None
 
 
 def test_a_search_leaves_the_layout_free():

@@ -53,7 +53,7 @@ class Case(Struct, frozen=True, kw_only=True):
     def tried(self, move: str, layout: Layout) -> tuple[Trial, Projection | None]:
         """Return how `layout` does; a layout that is not legal has its reason instead."""
         try:
-            result = project(self.question.of(layout))
+            result = project(self.question.with_layout(layout))
         except SpecError as error:
             return Trial(move=move, strategy=layout, problem=str(error)), None
         memory, limit = result.memory, self.question.memory_limit

@@ -66,7 +66,7 @@ class Change:
     """What is changed, one of `KINDS`."""
     text: str
     """The change in words, such as "zero 2"."""
-    words: Words = field(hash=False)
+    overrides: Words = field(hash=False)
     """Fields of the layout that it sets, as a plan file has them."""
 
 
@@ -87,7 +87,7 @@ def changed(question: Question, made: Sequence[Change]) -> Layout | None:
     before = layout = question.layout
     try:
         for item in made:
-            layout = merged(layout, item.words)
+            layout = merged(layout, item.overrides)
     except SpecError:  # two ways to say one thing, such as activations on the host
         return None
     filled = _filled(question, layout)
@@ -196,7 +196,7 @@ def _change(question: Question, kind: str, value: Any) -> Change:  # noqa: ANN40
             question.layout.vpp if value is None else family(value).fixed_vpp or question.layout.vpp
         )
         text = f"schedule {value or '1f1b'}"
-    return Change(kind=kind, text=text, words=values)
+    return Change(kind=kind, text=text, overrides=values)
 
 
 def _word(value: object) -> str:

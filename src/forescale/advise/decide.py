@@ -222,7 +222,7 @@ def advise(
     fit, layout = _fit(case)
     batch, layout = _batch(case, layout)
     throughput, of_site = _throughput(case, layout)
-    advised = project(request.over_sites(case.question.of(of_site.strategy)))
+    advised = project(request.over_sites(case.question.with_layout(of_site.strategy)))
     model, cluster, workload = request.model, request.cluster, request.workload
     best = search(replace(request, objective="step_time"), top=1).best[0] if exact else None
     return Advice(

@@ -123,7 +123,7 @@ class Fit(Result, Struct, frozen=True, kw_only=True):
                 {
                     **fix.row(),
                     "sets": [
-                        {name: jsonable(value) for name, value in change.words.items()}
+                        {name: jsonable(value) for name, value in change.overrides.items()}
                         for change in fix.changes
                     ],
                     "projection": fix.projection.to_json(),
@@ -207,7 +207,7 @@ def _tried(
     for made in combinations:
         if (layout := changed(question, made)) is not None:
             result.setdefault(layout, made)
-    result = {layout: made for layout, made in result.items() if accepts(question.of(layout))}
+    result = {layout: made for layout, made in result.items() if accepts(question.with_layout(layout))}
     layouts = list(result)
     scores = score_layouts(question, layouts)
     fitting = np.flatnonzero(scores.peak <= question.memory_limit).tolist()
@@ -284,7 +284,7 @@ def _first_of_kinds(ordered: Iterable[_Tried]) -> list[_Tried]:
 
 
 def _fix(question: Question, now: Projection, tried: _Tried) -> Fix:
-    result = project(question.of(tried.layout))
+    result = project(question.with_layout(tried.layout))
     return Fix(
         changes=tried.made,
         projection=result,

@@ -45,7 +45,9 @@ def again(command: str, question: Question, one: Projection, *, saved: str, plac
     if name is None or named_cluster(one.cluster) is None:
         read = saved if place is None else f"{saved}#{place}"
         return f"{command_line(_answering())} --json > {saved} && {command_line((command, read))}"
-    request = replace(question.of(one.strategy), cluster=one.cluster, workload=one.workload, space=Space())
+    request = replace(
+        question.with_layout(one.strategy), cluster=one.cluster, workload=one.workload, space=Space()
+    )
     if command == "project":
         request = replace(request, objective="step_time", max_memory=None, safe=False)
     return f"forescale {command} {project_line(request)}"

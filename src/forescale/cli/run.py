@@ -213,7 +213,7 @@ def _projected(name: str, parts: list[Question]) -> list[Phase]:
     origin = ""
     if parts[-1].strategy is None:
         layout, origin = searched_layout(parts, _ranked)
-        parts = [part.of(layout) for part in parts]
+        parts = [part.with_layout(layout) for part in parts]
     return [
         Phase(
             name=name if len(parts) == 1 else f"{name}, {part.workload.global_batch_size:,}",

@@ -82,7 +82,7 @@ class Settings:
             raise ReaderError(value.where, value.problem)
         return value
 
-    def lay(self, key: str, value: object) -> None:
+    def set(self, key: str, value: object) -> None:
         """Lay a value over what was written."""
         self._values[key] = value
 

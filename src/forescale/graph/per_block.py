@@ -108,14 +108,16 @@ def counted_weight_part(model: Model, seq_len: int) -> float:
 class RecomputeSplit(Struct, Generic[T], frozen=True, kw_only=True):
     """One thing of a block where the recompute policy takes it, and where it does not."""
 
-    taken: T
-    left: T
-    """The same thing as `taken` where the policy takes all layers."""
+    replayed: T
+    kept: T
+    """The same thing as `replayed` where the policy takes all layers."""
 
     def map(self, of: Callable[[T], U]) -> RecomputeSplit[U]:
         """Return `of` applied to both."""
-        taken = of(self.taken)
-        return RecomputeSplit(taken=taken, left=taken if self.left is self.taken else of(self.left))
+        replayed = of(self.replayed)
+        return RecomputeSplit(
+            replayed=replayed, kept=replayed if self.kept is self.replayed else of(self.kept)
+        )
 
 
 def message_bytes(model: Model, sharding: ShardingRules) -> Numeric:

@@ -467,33 +467,33 @@ class StageSums(Struct, frozen=True, kw_only=True):
 
     def total(self, blocks: PerBlock[RecomputeSplit[T]], of: Callable[[T], Numeric]) -> Numeric:
         """Return Σ layers × quantity of a layer, ends included: what one micro-batch meets."""
-        return self._of_one(self.over(blocks, of, self.stages.replayed))
+        return self._of_one(self.sum_over(blocks, of, self.stages.replayed))
 
     def kept(self, blocks: PerBlock[RecomputeSplit[T]], of: Callable[[T], Numeric]) -> Numeric:
         """Return what one micro-batch keeps: of a unit that is replayed together, one layer's input."""
-        return self._of_one(self.over(blocks, of, self.stages.heads))
+        return self._of_one(self.sum_over(blocks, of, self.stages.heads))
 
     def _of_one(self, summed: Numeric) -> Numeric:
         return summed if self.copies == 1 else summed / float(self.copies)
 
-    def over(
+    def sum_over(
         self, blocks: PerBlock[RecomputeSplit[T]], of: Callable[[T], Numeric], taken: tuple[Array, ...]
     ) -> Numeric:
         """Sum a quantity over layers that the policy takes, which count as often as `taken` says, and the others."""
         stages, num_mtp = self.stages, self.model.num_mtp_layers
 
         def replayed(block: RecomputeSplit[T]) -> Numeric:
-            return of(block.taken)
+            return of(block.replayed)
 
         if self.recompute.takes_all:
             return over_stages(stages, blocks, replayed, num_mtp=num_mtp)
         again = replayed_mtp(self.model, self.recompute)
         result = over_stages(stages, blocks, replayed, num_mtp=again, layers=False)
         if blocks.mtp is not None:
-            result = result + stages.last * float(num_mtp - again) * of(blocks.mtp.left)
+            result = result + stages.last * float(num_mtp - again) * of(blocks.mtp.kept)
         for kind, layer in enumerate(blocks.layers):
-            result = result + taken[kind] * of(layer.taken)
-            result = result + (stages.counts[kind] - stages.replayed[kind]) * of(layer.left)
+            result = result + taken[kind] * of(layer.replayed)
+            result = result + (stages.counts[kind] - stages.replayed[kind]) * of(layer.kept)
         return result
 
 

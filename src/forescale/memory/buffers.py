@@ -108,13 +108,13 @@ def _dummy_gradients(setting: EvalContext, sharded: Sharded) -> Numeric:
     users: dict[str, tuple[int, ...]] = {}
     elements: dict[str, Numeric] = {}
     counts = [*sharded.stages.counts, sharded.stages.first]
-    for kind, block in enumerate(sharded.held.layers):
+    for kind, block in enumerate(sharded.block_parameters.layers):
         for name, size in block.products.items():
             users[name] = (*users.get(name, ()), kind)
             elements.setdefault(name, size)
-    for block in sharded.held.vision_layers:
+    for block in sharded.block_parameters.vision_layers:
         for name, size in block.products.items():
-            users[f"vision.{name}"] = (len(sharded.held.layers),)
+            users[f"vision.{name}"] = (len(sharded.block_parameters.layers),)
             elements[f"vision.{name}"] = size
     result: Numeric = 0.0 * sharded.stages.first
     for kinds in dict.fromkeys(users.values()):
@@ -184,7 +184,7 @@ def gathered(setting: EvalContext, sharded: Sharded) -> Gathered:
 
 def _by_weight(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
     """Return the largest weight and the next, or the head's, whose gradients are reduced as products made them."""
-    head = sharded.held.head
+    head = sharded.block_parameters.head
     matrices = (head.sent(setting.workload.precision).vocabulary, head.trained.vocabulary)
     of_head = Elements(dense=matrices[0], expert=0.0), Elements(dense=matrices[1], expert=0.0)
     most = _whole(setting, sharded, sharded.stages.last, of_head)
@@ -209,12 +209,14 @@ def _by_block(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
         whole = _whole(setting, sharded, present, (sent, unit.trained), copies=2.0, reduced=reduced)
         layers = largest(first=layers, second=whole)
         block = largest(first=block, second=_whole(setting, sharded, present, (sent, NO_ELEMENTS)))
-    head = sharded.held.head.sent(precision), sharded.held.head.trained
+    head = sharded.block_parameters.head.sent(precision), sharded.block_parameters.head.trained
     alone = _whole(setting, sharded, stages.last, (head[0], NO_ELEMENTS), ends=True)
     if setting.choices.kernels.gathers_ends_apart:
         reducing = _whole(setting, sharded, stages.last, head, ends=True, reduced=reduced)
         return {"layers": layers, "loss": alone, "head": reducing + stages.last * block}
-    first = _whole(setting, sharded, stages.first, (sharded.held.embedding.sent(precision), NO_ELEMENTS))
+    first = _whole(
+        setting, sharded, stages.first, (sharded.block_parameters.embedding.sent(precision), NO_ELEMENTS)
+    )
     root = first + alone * head_copies(pp=sharded.degrees.pp, tied=setting.model.tied_embeddings)
     waiting = _whole(setting, sharded, stages.last, (NO_ELEMENTS, head[1]), ends=True)
     at_loss = stages.last * (root + block)
@@ -223,8 +225,10 @@ def _by_block(setting: EvalContext, sharded: Sharded) -> dict[str, Numeric]:
 
 def _units(sharded: Sharded) -> list[tuple[Numeric, BlockParameters]]:
     """Return every block that is gathered, and where it is."""
-    layers: list[tuple[Numeric, BlockParameters]] = [(1.0, block) for block in sharded.held.layers]
-    return layers + [(sharded.stages.first, block) for block in sharded.held.vision_layers]
+    layers: list[tuple[Numeric, BlockParameters]] = [
+        (1.0, block) for block in sharded.block_parameters.layers
+    ]
+    return layers + [(sharded.stages.first, block) for block in sharded.block_parameters.vision_layers]
 
 
 def _whole(
@@ -270,7 +274,7 @@ def gathered_aside(setting: EvalContext, sharded: Sharded) -> Numeric:
     if not setting.choices.kernels.gathers_aside:
         return 0.0
     stages, degrees = sharded.stages, sharded.degrees
-    kept = sharded.held.map(lambda block: block.sent(setting.workload.precision))
+    kept = sharded.block_parameters.map(lambda block: block.sent(setting.workload.precision))
     shards = state_shards(degrees, setting.choices.tp_kind)
 
     def received(parameters: Numeric, ranks: Numeric = shards) -> Numeric:

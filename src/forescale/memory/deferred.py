@@ -49,7 +49,7 @@ def deferred_bytes(setting: EvalContext, inputs: MemoryInputs, count: Numeric) -
     """Return what waits on every stage in the last micro-batch's backward: in its layers, and before, at its loss."""
     if not setting.choices.deferred_head_gradients:
         return 0.0, 0.0
-    awaited, last = inputs.blocks.head.taken.awaited, inputs.stages.last
+    awaited, last = inputs.blocks.head.replayed.awaited, inputs.stages.last
     at_layers, at_loss = (
         deferred_gradient_bytes(products=deferred_of_step(setting, microbatches), awaited=awaited, last=last)
         for microbatches in (count, count - 1.0)

@@ -44,7 +44,7 @@ def offloaded_bytes(setting: EvalContext, inputs: MemoryInputs, on: Stages) -> N
         return offloaded_share(num_layers=layers, layers_on_stage=inputs.stages.num_layers) * saved
     moved = _saved_by(setting, inputs, on, lambda block: block.offloaded)
     if inputs.blocks.mtp is not None:
-        more = float(setting.model.num_mtp_layers) * inputs.blocks.mtp.taken.offloaded
+        more = float(setting.model.num_mtp_layers) * inputs.blocks.mtp.replayed.offloaded
         moved = moved + on.last * _of_one(more, inputs)
     return offload.module_share * moved
 
@@ -67,10 +67,10 @@ def _saved_by(
     moved: Numeric = 0.0 * stages.first
     for kind, block in enumerate(inputs.blocks.layers):
         if setting.choices.recompute.takes_all:
-            moved = moved + stages.counts[kind] * of(block.taken)
+            moved = moved + stages.counts[kind] * of(block.replayed)
         else:
             others = stages.counts[kind] - stages.replayed[kind]
-            moved = moved + stages.heads[kind] * of(block.taken) + others * of(block.left)
+            moved = moved + stages.heads[kind] * of(block.replayed) + others * of(block.kept)
     return _of_one(moved, inputs)
 
 

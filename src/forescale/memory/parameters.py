@@ -227,7 +227,7 @@ class Sharded(Weights, frozen=True, kw_only=True):
 
     degrees: Degrees
     stages: Stages
-    held: PerBlock[BlockParameters]
+    block_parameters: PerBlock[BlockParameters]
     """Parameters of every block on one device."""
     num_mtp: int = 0
     """Layers of multi-token prediction."""
@@ -237,7 +237,7 @@ class Sharded(Weights, frozen=True, kw_only=True):
 
         def over(part: str) -> Numeric:
             read = attrgetter(f"narrow_trained.{part}")
-            return over_stages(self.stages, self.held, read, num_mtp=self.num_mtp)
+            return over_stages(self.stages, self.block_parameters, read, num_mtp=self.num_mtp)
 
         return Elements(dense=over("dense"), expert=over("expert"))
 
@@ -266,7 +266,7 @@ class Sharded(Weights, frozen=True, kw_only=True):
         return cls(
             degrees=degrees,
             stages=stages,
-            held=per_block,
+            block_parameters=per_block,
             num_mtp=num_mtp,
             dense=whole.dense,
             expert=whole.expert,

@@ -51,7 +51,7 @@ def working_bytes(setting: EvalContext, inputs: MemoryInputs) -> Working:
     sums = StageSums(model=setting.model, recompute=setting.choices.recompute, stages=inputs.stages)
     count = setting.num_microbatches(inputs.degrees)
     degrees, stages, in_flight = inputs.degrees, inputs.stages, inputs.in_flight
-    head, offloads = inputs.blocks.head.taken, setting.choices.offload.activations
+    head, offloads = inputs.blocks.head.replayed, setting.choices.offload.activations
 
     def kept(on: Stages) -> Numeric:
         """Return what one micro-batch keeps on layers less what the head does, which lives for a moment only."""
@@ -99,7 +99,7 @@ def _beyond(
 ) -> tuple[Numeric, Numeric]:
     """Return what is gathered beyond the least at the fullest moment, and what the loss leaves that nothing takes."""
     states, (layers, loss, head) = inputs.states, moments
-    ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.taken.stranded
+    ratio, freed = float(setting.overhead.fragmentation.expected), inputs.blocks.head.replayed.stranded
     lost = inputs.stages.last * stranded_bytes(freed=freed, loss=of_loss, ratio=ratio)
     beyond: Numeric = 0.0
     if any(any_true(value_of(item)) for item in (states.at_layers, states.at_loss, states.at_head)):
@@ -136,7 +136,7 @@ def _stage_outputs(setting: EvalContext, inputs: MemoryInputs, count: Numeric) -
 def _with_losses(saved: Numeric, inputs: MemoryInputs) -> Numeric:
     """Return the most that passes in flight hold with what the head keeps of losses that wait beside them."""
     (_, usual), *others = inputs.in_flight.losses_beside
-    kept = inputs.stages.last * inputs.blocks.head.taken.kept
+    kept = inputs.stages.last * inputs.blocks.head.replayed.kept
     most: Numeric = saved + usual * kept
     for share, losses in others:
         most = largest(first=most, second=share * saved + losses * kept)
@@ -161,12 +161,12 @@ def _working_sets(setting: EvalContext, inputs: MemoryInputs) -> tuple[Numeric, 
     stages, policy = inputs.stages, setting.choices.recompute
     present: list[tuple[Numeric, BlockBytes, Numeric]] = []
     for kind, block in enumerate(inputs.blocks.layers):
-        unit = float(policy.unit - 1) * block.left.kept  # a unit's other layers, replayed with it
-        present.append((any_of(count=stages.replayed[kind]), block.taken, unit))
+        unit = float(policy.unit - 1) * block.kept.kept  # a unit's other layers, replayed with it
+        present.append((any_of(count=stages.replayed[kind]), block.replayed, unit))
         if not policy.takes_all:
             others = any_of(count=stages.counts[kind] - stages.replayed[kind])
-            present.append((others, block.left, 0.0))
-    present += [(stages.first, tower.taken, 0.0) for _, tower in inputs.blocks.vision]
+            present.append((others, block.kept, 0.0))
+    present += [(stages.first, tower.replayed, 0.0) for _, tower in inputs.blocks.vision]
     forward: Numeric = 0.0 * stages.first
     backward = whole = forward
     for here, local, beside in present:
@@ -235,14 +235,14 @@ def waiting_message_bytes(
 
 def pool_bytes(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
     """Return what working sets take more because graphs capture all but the experts; 0 where they do not."""
-    stages, head = inputs.stages, inputs.blocks.head.taken
+    stages, head = inputs.stages, inputs.blocks.head.replayed
     if setting.choices.graphs != "partial":
         return 0.0
     captured: Numeric = 0.0 * stages.first
     others: Numeric = stages.last * largest(first=head.forward, second=head.backward)
     for kind, block in enumerate(inputs.blocks.layers):
         here: Numeric = any_of(count=stages.counts[kind])
-        for item in (block.taken, block.left):
+        for item in (block.replayed, block.kept):
             inside, outside = item.captured or (0.0, 0.0)
             captured = largest(first=captured, second=here * inside)
             others = largest(first=others, second=here * outside)
@@ -357,7 +357,7 @@ def _queued(setting: EvalContext, inputs: MemoryInputs) -> Numeric:
         return 0.0
     blocks = zip(stages.counts, inputs.blocks.layers, strict=True)
     return several(degree=degrees.tp) * queued_bytes(
-        freed=summed(count * block.taken.summed for count, block in blocks),
+        freed=summed(count * block.replayed.summed for count, block in blocks),
         layers=summed(stages.counts),
         queued=float(kernels.queued_layers),
         vpp=degrees.vpp,

@@ -132,7 +132,10 @@ def narrow_weights(setting: EvalContext, sharded: Sharded) -> Numeric:
     """Return what weights in 8 or 4 bits add on every stage: copies of theirs, the type of the others."""
     precision, degrees = setting.workload.precision, sharded.degrees
     narrow = over_stages(
-        sharded.stages, sharded.held, lambda block: block.narrow, num_mtp=setting.model.num_mtp_layers
+        sharded.stages,
+        sharded.block_parameters,
+        lambda block: block.narrow,
+        num_mtp=setting.model.num_mtp_layers,
     )
     size = narrow_weight_bytes(setting.cluster.device, precision, setting.choices.kernels)
     added = added_weight_bytes(parameters=narrow, element_bytes=size, zero=degrees.zero)

@@ -348,13 +348,13 @@ class LeastStates(Struct, frozen=True, kw_only=True):
         """Return (stages, rows) bytes, of each stage and moment the least by itself."""
         rows = self.chosen[batch.rows]
         columns = {name: values[rows] for name, values in self.cells.whole.columns.items()}
-        plans = batch.stages.held()
+        plans = batch.stages.for_states()
         columns |= {"flagged": self.cells.flagged[rows], "plan": plans.plan}
         table = distinct(columns, PLACE_KEY)
         first = first_rows(table.where)
         layouts, owner, _ = self.cells.expand(rows[first])
         stages = plans(first[owner])
-        degrees, fixed = as_degrees(layouts.columns), batch.held(first[owner])
+        degrees, fixed = as_degrees(layouts.columns), batch.block_parameters(first[owner])
         sharded = Sharded.from_model(self.question.model, fixed, stages, degrees)
         setting = setting_of(self.question, batch.choices)
         states = state_bytes(setting, sharded)
@@ -481,7 +481,7 @@ class MemoryBounds:
             pricing = batch.ranks.pricing(question, degrees, choices, part)
             inputs = resident_of(
                 setting,
-                Sharded.from_model(question.model, batch.held(part), stages, degrees),
+                Sharded.from_model(question.model, batch.block_parameters(part), stages, degrees),
                 mapped(costs, taking(batch.block[part])),
                 pricing.places,
                 batch.pipeline.take(part).in_flight,
@@ -565,4 +565,4 @@ def _of_any(
 
 
 def _of_all(cost: BlockBytes) -> RecomputeSplit[BlockBytes]:
-    return RecomputeSplit(taken=cost, left=cost)
+    return RecomputeSplit(replayed=cost, kept=cost)

@@ -77,7 +77,7 @@ class StagesOf(Struct, frozen=True):
         """Return the plans of some of the rows."""
         return self.plans.take(self.plan[rows])
 
-    def held(self) -> StagesOf:
+    def for_states(self) -> StagesOf:
         """Return what stages hold whatever is in flight: plans that differ in their moments alone are one."""
         plans = self.plans.picked(lambda values: values)
         layers = np.concatenate([*plans.counts, plans.first, plans.last, plans.index, plans.multiplicity])
@@ -111,7 +111,7 @@ class PricedOnce:
         return blocks_of(self._question, self._degrees, self._choices)
 
     @cached_property
-    def held(self) -> PerBlock[BlockParameters]:
+    def block_parameters(self) -> PerBlock[BlockParameters]:
         """Their parameters."""
         return holdings(self.built)
 
@@ -121,7 +121,7 @@ class PricedOnce:
         first = first_rows(self.where)
         pricing = self._ranks.pricing(self._question, self._degrees, self._choices, first)
         priced = price_blocks(self.built, pricing)
-        return PricedModel(held=self.held, priced=priced, choices=self._choices)
+        return PricedModel(block_parameters=self.block_parameters, priced=priced, choices=self._choices)
 
     def __len__(self) -> int:
         """Return the number of distinct blocks."""
@@ -163,9 +163,9 @@ class Batch(Struct, frozen=True, kw_only=True):
         whole = [item for item in present if self.policies[item].takes_all]
         return [*([whole] if whole else []), *([item] for item in present if item not in whole)]
 
-    def held(self, rows: Rows) -> PerBlock[BlockParameters]:
+    def block_parameters(self, rows: Rows) -> PerBlock[BlockParameters]:
         """Return the parameters of the blocks of some pairs."""
-        return mapped(self.blocks.held, taking(self.block[rows]))
+        return mapped(self.blocks.block_parameters, taking(self.block[rows]))
 
     def take(self, rows: Rows) -> Batch:
         """Return some of the pairs."""
@@ -570,7 +570,7 @@ class _Group:
     def _traffic(self) -> DataTraffic:
         first = first_rows(self.traffic_table.where)
         degrees = as_degrees({name: values[first] for name, values in self.columns.items()})
-        kept, stages = self.batch.held(first), self.batch.stages(first)
+        kept, stages = self.batch.block_parameters(first), self.batch.stages(first)
         sharded = Sharded.from_model(self.question.model, kept, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, first)
         return data_traffic(self.setting, sharded, pricing)
@@ -578,7 +578,7 @@ class _Group:
     def inputs(self, setting: EvalContext, part: Rows, costs: BlockCosts) -> Inputs:
         """Return the priced numbers of some candidates of the group."""
         degrees = as_degrees({name: values[part] for name, values in self.columns.items()})
-        kept, stages = self.batch.held(part), self.batch.stages(part)
+        kept, stages = self.batch.block_parameters(part), self.batch.stages(part)
         sharded = Sharded.from_model(self.question.model, kept, stages, degrees)
         pricing = self.batch.ranks.pricing(self.question, degrees, self.choices, part)
         pipeline = self.batch.pipeline.take(part)

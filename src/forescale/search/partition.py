@@ -83,7 +83,7 @@ def partition_stages(question: Question, measured: Array | None = None) -> Parti
         layers, len(ranks), in_flight=[float(in_flight[rank]) for rank in ranks], memory_limit=room / share
     )
     selected = _strategy(question.model, layout, result)
-    cut = project(question.of(selected))
+    cut = project(question.with_layout(selected))
     fits = even.memory.peak_bytes <= question.cluster.device.hbm_bytes
     slower = (
         even.step_time_s <= cut.step_time_s if measured is None else float(measured.max()) <= result.longest
@@ -141,8 +141,8 @@ def _layers(prepared: Prepared) -> list[Layer]:
     """Return the embedding, the decoder's layers, and the head with multi-token prediction."""
     setting, inputs = prepared.setting, prepared.inputs
     model, recompute = setting.model, setting.choices.recompute
-    kept, again = inputs.held, prepared.priced.under(FULL).bytes
-    now = inputs.seconds.zipped(inputs.blocks, lambda seconds, local: (seconds.taken, local.taken.kept))
+    kept, again = inputs.block_parameters, prepared.priced.under(FULL).bytes
+    now = inputs.seconds.zipped(inputs.blocks, lambda seconds, local: (seconds.replayed, local.replayed.kept))
 
     def layer(present: Sequence[_Present], name: str, beside: float = 0.0) -> Layer:
         states = _states(setting, inputs, present, beside)
@@ -160,7 +160,7 @@ def _layers(prepared: Prepared) -> list[Layer]:
         )
 
     kinds = [
-        layer([replace(present(local, holding), least=full.taken.kept)], "layer")
+        layer([replace(present(local, holding), least=full.replayed.kept)], "layer")
         for local, full, holding in zip(now.layers, again.layers, kept.layers, strict=True)
     ]
     last, again_embedded = [present(now.head, kept.head)], 0.0
@@ -198,7 +198,7 @@ def _states(setting: EvalContext, inputs: Inputs, present: Sequence[_Present], b
     def summed(of: Callable[[BlockParameters], Elements | None]) -> Elements:
         kept = [(item.number, of(item.holding) or NO_ELEMENTS) for item in present]
         if beside:
-            kept.append((beside, of(inputs.held.embedding) or NO_ELEMENTS))
+            kept.append((beside, of(inputs.block_parameters.embedding) or NO_ELEMENTS))
         return Elements(
             dense=sum(
                 number * (number_of(local.dense) + copies * number_of(local.vocabulary))
@@ -218,7 +218,7 @@ def _beside(even: Projection, inputs: Inputs) -> float:
     stages = even.memory.stages
     standing = max(stage.peak_bytes - sum(getattr(stage, name) for name in names) for stage in stages)
     active = max(
-        number_of(np.maximum(item.taken.forward, item.taken.backward) - item.taken.kept)
+        number_of(np.maximum(item.replayed.forward, item.replayed.backward) - item.replayed.kept)
         for item in inputs.blocks.all()
     )
     return float(standing + active)

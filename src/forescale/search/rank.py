@@ -169,7 +169,7 @@ class Scored(Struct, frozen=True, kw_only=True):
     def layout(self, index: int) -> Question:
         """Return one layout by its place among all (variants, rows)."""
         layout = self.candidates.strategy(*divmod(index, self.fits.shape[1]))
-        return self.question.over_sites(self.question.site.of(layout))
+        return self.question.over_sites(self.question.site.with_layout(layout))
 
     def front(self) -> list[tuple[float, float, int, Question]]:
         """Return step time, peak, devices and layout of those that fit and that no other beats in the first two."""
@@ -289,7 +289,7 @@ def search(
     ranking.check(question)
     solvers = ranking.solvers
     ranked = ranking.best()
-    best = tuple(project(request.over_sites(item.of(one))) for item, one, _ in ranked)
+    best = tuple(project(request.over_sites(item.with_layout(one))) for item, one, _ in ranked)
     steps = ranking.fastest()
     gains = more_memory([step_of_all(request, step) for step in steps], limits, every=relax)
     if relax:
@@ -322,11 +322,11 @@ def _surest(
         return sure
     if (known := ranking.surest()) is not None:
         scenario, layout = known
-        return project(question.over_sites(scenario.of(layout)))
+        return project(question.over_sites(scenario.with_layout(layout)))
     result = fastest(replace(question, safe=True), watch=watch, like=ranking)
     if not result.done or result.question is None or result.strategy is None:
         return None
-    return project(result.question.of(result.strategy))
+    return project(result.question.with_layout(result.strategy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

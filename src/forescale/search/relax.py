@@ -122,15 +122,17 @@ def wider(question: Question) -> Iterator[Relaxed]:
         if idle or local is None or (free is not None and set(free) <= set(local)):
             continue
         if free is None:
-            yield Relaxed(constraint=name, change=f"{name} free", question=question.within(**{name: None}))
+            yield Relaxed(
+                constraint=name, change=f"{name} free", question=question.with_space(**{name: None})
+            )
             continue
         more = tuple(value for value in free if value not in local)
         change = f"{name} {', '.join(map(_word, more))} too"
-        yield Relaxed(constraint=name, change=change, question=question.within(**{name: (*local, *more)}))
+        yield Relaxed(constraint=name, change=change, question=question.with_space(**{name: (*local, *more)}))
     for rule in question.space.rules:
         left = tuple(item for item in question.space.rules if item != rule)
         yield Relaxed(
-            constraint=rule.name, change=f"without {rule.name}", question=question.within(rules=left)
+            constraint=rule.name, change=f"without {rule.name}", question=question.with_space(rules=left)
         )
 
 
@@ -139,7 +141,9 @@ def _uneven(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
     names = [name for name in UNEVEN if refused.get(name)]
     if names:
         change = "tp that need not divide heads and widths, ideally"
-        yield Relaxed(constraint=" and ".join(names), change=change, question=question.within(waived=UNEVEN))
+        yield Relaxed(
+            constraint=" and ".join(names), change=change, question=question.with_space(waived=UNEVEN)
+        )
 
 
 def _switched_on(question: Question, refused: dict[str, int]) -> Iterator[Relaxed]:
@@ -148,23 +152,25 @@ def _switched_on(question: Question, refused: dict[str, int]) -> Iterator[Relaxe
     if space.schedule == (None,):
         change = f"schedule {', '.join(SPLIT_BACKWARD)} too"
         yield Relaxed(
-            constraint="schedule", change=change, question=question.within(schedule=(None, *SPLIT_BACKWARD))
+            constraint="schedule",
+            change=change,
+            question=question.with_space(schedule=(None, *SPLIT_BACKWARD)),
         )
     if space.schedule == (None,) and refused.get(INTERLEAVED):
-        allowed = question.within(schedule=(None, "interleaved-1f1b"))
+        allowed = question.with_space(schedule=(None, "interleaved-1f1b"))
         change = "schedule interleaved-1f1b too: any number of micro-batches"
         yield Relaxed(constraint=INTERLEAVED, change=change, question=allowed)
     if "ulysses" not in space.cp_kind:
-        allowed = question.within(cp_kind=(*space.cp_kind, "ulysses"))
+        allowed = question.with_space(cp_kind=(*space.cp_kind, "ulysses"))
         yield Relaxed(constraint="cp_kind", change="cp_kind ulysses too", question=allowed)
     off = [name for name in Overlap.__dataclass_fields__ if not getattr(base.overlap, name)]
     for name in off:
         if name in ("expert", "shared_experts") and not question.model.is_moe:
             continue
-        allowed = question.within(overlap=((name,),))
+        allowed = question.with_space(overlap=((name,),))
         yield Relaxed(constraint="overlap", change=f"overlap {name} too", question=allowed)
     if base.offload.optimizer == 0.0 and space.optimizer_offload == (None,):
-        allowed = question.within(optimizer_offload=(None, 1.0))
+        allowed = question.with_space(optimizer_offload=(None, 1.0))
         yield Relaxed(constraint="optimizer_offload", change="optimizer_offload 1 too", question=allowed)
 
 
@@ -330,7 +336,7 @@ def _on_host(question: Question) -> Iterator[Relaxed]:
     for changes in (layers, states, {**states, **layers} if states and layers else {}):
         if changes:
             change = " and ".join(names[name] for name in changes)
-            yield Relaxed(constraint="offload", change=change, question=question.within(**changes))
+            yield Relaxed(constraint="offload", change=change, question=question.with_space(**changes))
 
 
 def _more_devices(question: Question) -> Iterator[Relaxed]:

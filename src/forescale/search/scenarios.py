@@ -178,7 +178,7 @@ def _by_sharding(question: Question) -> tuple[Question, ...]:
         return (question,)
     sharded = tuple(level for level in space.zero if level)
     unsharded = replace(question, workload=whole, space=replace(space, base=base, zero=(0,)))
-    return (*([question.within(zero=sharded)] if sharded else []), unsharded)
+    return (*([question.with_space(zero=sharded)] if sharded else []), unsharded)
 
 
 def _by_neighbours(question: Question) -> tuple[Question, ...]:
@@ -186,7 +186,7 @@ def _by_neighbours(question: Question) -> tuple[Question, ...]:
     kinds = question.space.tp_kind
     if len(kinds) == 1 or 3 not in question.space.zero or not isinstance(question.space.base.reshard, int):
         return (question,)
-    return tuple(question.within(tp_kind=(kind,)) for kind in kinds)
+    return tuple(question.with_space(tp_kind=(kind,)) for kind in kinds)
 
 
 def _nothing() -> Overlap:
@@ -256,7 +256,7 @@ def fastest(
     if not (result := ranking.best()):
         return Fastest(done=ranking.done)
     scenario, layout, _ = result[0]
-    best = question.over_sites(scenario.of(layout))
+    best = question.over_sites(scenario.with_layout(layout))
     return Fastest(done=ranking.done, step_time=ranking.progress.best, question=best, strategy=best.strategy)
 
 

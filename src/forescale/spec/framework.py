@@ -179,7 +179,7 @@ class Framework:
             "micro_batch_size": self._micro_batch(layout, workload, cluster),
         }
         explicit = {name: value for name, value in parts.items() if value is not None}
-        return over(explicit, layout), over({"precision": types}, workload)
+        return merge_sections(explicit, layout), merge_sections({"precision": types}, workload)
 
     def cannot(self, question: Asked) -> tuple[str, ...]:
         """Return what of one layout the framework cannot be told; nothing where its limits are not written down."""
@@ -490,14 +490,14 @@ def _limits(framework: Framework) -> Limits:
     return framework.limits
 
 
-def over(parts: Words, values: Words) -> dict[str, Any]:
+def merge_sections(parts: Words, values: Words) -> dict[str, Any]:
     """Return `parts` with what is given laid over them, tables within tables included; None gives nothing."""
     merged = dict(parts)
     for name, value in values.items():
         below = merged.get(name)
         tables = isinstance(value, Mapping) and isinstance(below, Mapping)
         if value is not None or name not in merged:
-            merged[name] = over(below, value) if tables else value  # type: ignore[arg-type]
+            merged[name] = merge_sections(below, value) if tables else value  # type: ignore[arg-type]
     return merged
 
 

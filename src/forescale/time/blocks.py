@@ -241,7 +241,7 @@ class BlockCosts(Struct, frozen=True, kw_only=True):
 class PricedModel:
     """A model's blocks under one layout: their parameters, their operators' prices, their costs."""
 
-    held: PerBlock[BlockParameters]
+    block_parameters: PerBlock[BlockParameters]
     priced: PerBlock[PricedBlock]
     choices: StructuralOptions
     _known: dict[tuple[int, Recompute], Cost] = field(default_factory=dict, init=False, repr=False)
@@ -262,7 +262,7 @@ class PricedModel:
         def costs(block: PricedBlock, policy: Recompute, *, end: bool = False) -> RecomputeSplit[Cost]:
             taken = self._cost(block, policy, end=end)
             left = taken if policy.takes_all else self._cost(block, NO_RECOMPUTE, end=end)
-            return RecomputeSplit(taken=taken, left=left)
+            return RecomputeSplit(replayed=taken, kept=left)
 
         priced = self.priced
         both: PerBlock[RecomputeSplit[Cost]] = PerBlock(
@@ -357,4 +357,6 @@ def _price_known(
 
 def price_built(blocks: PerBlock[Block], choices: StructuralOptions, pricing: Pricing) -> PricedModel:
     """Price blocks that are built."""
-    return PricedModel(held=holdings(blocks), priced=price_blocks(blocks, pricing), choices=choices)
+    return PricedModel(
+        block_parameters=holdings(blocks), priced=price_blocks(blocks, pricing), choices=choices
+    )

@@ -82,7 +82,7 @@ def from_stage_2(*, zero: Numeric, sharded: Numeric, otherwise: Numeric) -> Nume
 
 def data_traffic(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> DataTraffic:
     """Price the data-parallel collectives of every stage and block."""
-    choices, kept = setting.choices, sharded.held
+    choices, kept = setting.choices, sharded.block_parameters
     dense, expert = sharded.trained.dense, sharded.trained.expert
     precision = setting.workload.precision
     gradient = STORAGE_BYTES[precision.gradients]
@@ -139,7 +139,7 @@ def stage_3_bytes(
 
 def _summed(setting: EvalContext, sharded: Sharded, of: Callable[[BlockParameters], Numeric]) -> Numeric:
     """Sum a quantity of blocks over what stands on each stage."""
-    return over_stages(sharded.stages, sharded.held, of, num_mtp=setting.model.num_mtp_layers)
+    return over_stages(sharded.stages, sharded.block_parameters, of, num_mtp=setting.model.num_mtp_layers)
 
 
 def _shared_tensors(setting: EvalContext, sharded: Sharded) -> Numeric:
@@ -215,7 +215,7 @@ def _statistics(setting: EvalContext, sharded: Sharded, pricing: Pricing) -> Num
 
     Megatron-LM, distributed/finalize_model_grads.py: the biases of all layers together, where there are any.
     """
-    if not any(block.score_biases for block in sharded.held.all()):
+    if not any(block.score_biases for block in sharded.block_parameters.all()):
         return 0.0
     size = _summed(setting, sharded, lambda block: block.score_biases) * STORAGE_BYTES["fp32"]
     return pricing.seconds(Collective(kind="all_reduce", axis="stage", num_bytes=size))

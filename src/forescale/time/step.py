@@ -139,7 +139,7 @@ def _deferred(setting: EvalContext, inputs: Inputs, count: Numeric) -> tuple[Num
     """Return what deferred weight gradients of the head save in the last stage's passes and take in the flush."""
     if not setting.choices.deferred_head_gradients:
         return 0.0, 0.0
-    products, (saved, alone) = deferred_of_step(setting, count), inputs.seconds.head.taken.deferred
+    products, (saved, alone) = deferred_of_step(setting, count), inputs.seconds.head.replayed.deferred
     return products * saved, products * alone
 
 
@@ -159,7 +159,7 @@ def _exposed_flush(inputs: Inputs, deferred: Numeric, backward: Numeric) -> Nume
 
 def _parts(inputs: Inputs, sums: StageSums) -> Seconds:
     """Return seconds per micro-batch by part."""
-    costs = [cost for block in inputs.seconds.all() for cost in (block.taken, block.left)]
+    costs = [cost for block in inputs.seconds.all() for cost in (block.replayed, block.kept)]
     names = dict.fromkeys(part for cost in costs for part in (*cost.forward_parts, *cost.backward_parts))
 
     def part(name: str) -> Numeric:
@@ -271,7 +271,7 @@ def _sharded(setting: EvalContext, inputs: Inputs, sums: StageSums) -> Passes:
     shown = inputs.seconds.zipped(inputs.traffic.blocks, both)
 
     def summed(index: int) -> Numeric:
-        return sums.over(shown, itemgetter(index), sums.stages.replayed)
+        return sums.sum_over(shown, itemgetter(index), sums.stages.replayed)
 
     forward, backward, weight = map(summed, range(3))
     backward = backward + _exposed_ends(setting, inputs) / inputs.pipeline.vpp
@@ -300,7 +300,7 @@ def _exposed_once(setting: EvalContext, inputs: Inputs, passes: Passes) -> Numer
 
 def _exposed_ends(setting: EvalContext, inputs: Inputs) -> Numeric:
     """Return what the first layer shows at both ends of a micro-batch: of a layer, or of its largest weight."""
-    first, layer = inputs.traffic.blocks.layers[0], inputs.held.layers[0]
+    first, layer = inputs.traffic.blocks.layers[0], inputs.block_parameters.layers[0]
     gathers_each_weight = setting.choices.kernels.gathers_each_weight
     share = largest_share(largest=layer.largest.dense, parameters=layer.dense) if gathers_each_weight else 1.0
     overlap = setting.choices.overlap

@@ -39,7 +39,7 @@ def searched_layout(parts: Sequence[Question], search: Search) -> tuple[Layout, 
     question = parts[-1]
     if len(parts) > 1:
         common = gcd(*(part.site.workload.global_batch_size for part in parts))
-        question = question.within(rules=(*question.space.rules, _divides(common)))
+        question = question.with_space(rules=(*question.space.rules, _divides(common)))
     try:
         result, margin = search(replace(question, safe=True)), "with margin"
     except InfeasibleError:

@@ -263,7 +263,7 @@ def _plans(
             continue
         if best.question is None or best.strategy is None:
             continue
-        projection = project(best.question.of(best.strategy))
+        projection = project(best.question.with_layout(best.strategy))
         for option in options:
             step = projection.step_time_s
             if limits.hold(option.days * step, option.cost * step):

@@ -35,7 +35,7 @@ class PriceList:
     pue: Figure | None = None
     carbon_kg_per_mwh: Mapping[str, Figure] = field(default_factory=dict, hash=False)
 
-    def over(self, other: PriceList) -> PriceList:
+    def merged_with(self, other: PriceList) -> PriceList:
         """Return these prices, and those of another list where these are silent."""
         return PriceList(
             currency=self.currency,
@@ -82,4 +82,4 @@ def read_prices(path: Path) -> PriceList:
     ReaderError
         If the file is none, or a figure is unknown, negative or has no source.
     """
-    return record(PriceList, load_mapping(path), "", path).over(published_prices())
+    return record(PriceList, load_mapping(path), "", path).merged_with(published_prices())

@@ -104,7 +104,7 @@ def _lay_vocabulary(container_settings: ContainerSettings, settings: Settings, m
     defaults = {**part.defaults, **part.fields}
     for key in ("tokenizer_model", "tokenizer_type"):
         if isinstance(named := defaults.get(key), str) and model is None:
-            settings.lay(key, named)
+            settings.set(key, named)
     size, forced = defaults.get("vocab_size"), defaults.get("use_tokenizer_vocab_size") is True
     vocab_size = settings.get("vocab_size") or (model.vocab_size if model else None)
     if isinstance(size, int) and (vocab_size is None or (forced and vocab_size != size)):
@@ -115,7 +115,7 @@ def _lay_vocabulary(container_settings: ContainerSettings, settings: Settings, m
         )
         where = part.places.get("vocab_size", part.place)
         settings.note(f"the vocabulary is the tokenizer's, {size:,} ({where}){instead}")
-        settings.lay("vocab_size", size)
+        settings.set("vocab_size", size)
 
 
 def _changed(container_settings: ContainerSettings, settings: Settings, model: Model) -> Model | None:

@@ -242,7 +242,7 @@ def _assume_types(config: Settings, auto: Collection[str]) -> None:
     """Take a 16-bit type that is left to a trainer which is not here as the one that it trains in, bf16 before fp16."""
     named = [kind for kind in HALF if f"{kind}.enabled" in auto]
     if named and not any(config.flag(f"{kind}.enabled") for kind in HALF):
-        config.lay(f"{named[0]}.enabled", value=True)
+        config.set(f"{named[0]}.enabled", value=True)
         config.note(
             f"{named[0]}.enabled is auto: taken as true, as a trainer that trains in {named[0]} sets it; "
             "--precision takes another type"

@@ -105,10 +105,10 @@ def read_given(config: MaxTextValues, path: Path, options: Options) -> ParsedFil
     settings, model_keys = _settings(config, overrides, unknown, path)
     for word, axis in OVER.items():
         if options.over.get(word) is not None:
-            settings.lay(f"ici_{axis}_parallelism", options.over[word])
-            settings.lay(f"dcn_{axis}_parallelism", 1)
+            settings.set(f"ici_{axis}_parallelism", options.over[word])
+            settings.set(f"dcn_{axis}_parallelism", 1)
     if options.over.get("seq_len") is not None:
-        settings.lay("max_target_length", options.over["seq_len"])
+        settings.set("max_target_length", options.over["seq_len"])
     written = {key for key in (*config.values, *overrides) if key not in unknown}
     try:
         model = _model(settings, path, options, model_keys)

@@ -122,7 +122,7 @@ def read_arguments(
     if case:
         _lay_case(line.settings, case)
     if "create_attention_mask_in_dataloader" not in line.settings and not has_tower(line.settings):
-        line.settings.lay("create_attention_mask_in_dataloader", value=True)
+        line.settings.set("create_attention_mask_in_dataloader", value=True)
     return read_settings(
         line.settings,
         name=name,
@@ -194,7 +194,7 @@ def _lay_over(settings: Settings, options: Options) -> dict[str, Any]:
     """Lay what is asked over what was written, and return it by Megatron's keys."""
     question = {key: options.over[word] for word, key in OVER.items() if options.over.get(word) is not None}
     for key, value in question.items():
-        settings.lay(key, value)
+        settings.set(key, value)
     return question
 
 
@@ -306,7 +306,7 @@ def _lay_case(settings: Settings, case: Mapping[str, Any]) -> None:
     environment = case.get("ENV_VARS")
     for name in ALLOCATOR:
         if isinstance(environment, Mapping) and environment.get(name):
-            settings.lay(ALLOCATOR[0], str(environment[name]))
+            settings.set(ALLOCATOR[0], str(environment[name]))
     if others := [key for key in case if key.startswith(f"{ARGUMENTS}_")]:
         settings.note(f"{ARGUMENTS} is read; {', '.join(others)} beside it are not")
     if (mode := case.get("MODE", "pretraining")) != "pretraining":

@@ -39,20 +39,20 @@ def lay_program(settings: Settings) -> None:
     """Lay what a program takes from its own tables over its flags: sizes by name, and the text's length."""
     tables, provider = packaged("megatron", "vision"), settings.get("model_provider")
     for key, value in tables["providers"].get(provider, {}).items():
-        settings.lay(key, value)
+        settings.set(key, value)
     if provider in tables["providers"]:
-        settings.lay("model_provider", None)
+        settings.set("model_provider", None)
         if what := tables["beside"].get(provider):
             settings.note(f"not expressed: {what}")
     if not has_tower(settings):
         return
     for key, value in _language(settings)["settings"].items():
-        settings.lay(key, value)
+        settings.set(key, value)
     lengths = (settings.get(key) for key in ("decoder_seq_length", "total_seq_length", "encoder_seq_length"))
     if "language_model_type" not in settings:
-        settings.lay("seq_length", _joined_length(settings))
+        settings.set("seq_length", _joined_length(settings))
     elif length := next((length for length in lengths if length is not None), None):
-        settings.lay("seq_length", length)
+        settings.set("seq_length", length)
 
 
 def _joined_length(settings: Settings) -> int:

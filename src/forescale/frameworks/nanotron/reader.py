@@ -85,7 +85,7 @@ class NanotronReader:
         settings, unknown, family = _settings(content, keys_of_yaml(text), path, strict=options.strict)
         for word, key in OVER.items():
             if options.over.get(word) is not None:
-                settings.lay(key, options.over[word])
+                settings.set(key, options.over[word])
         try:
             model = read_model(settings, family, path.stem)
             layout = _strategy(settings, options)

@@ -69,11 +69,11 @@ def read_bridge(
         )
         raise ReaderError(path, problem)
     model = options.model_of(str(named))
-    settings.lay(settings.choice("precision_config", "bf16_mixed", PRECISIONS), value=True)
+    settings.set(settings.choice("precision_config", "bf16_mixed", PRECISIONS), value=True)
     if "use_distributed_optimizer" not in settings:
-        settings.lay("use_distributed_optimizer", value=True)
+        settings.set("use_distributed_optimizer", value=True)
     experts = next((layer.ffn for layer in model.layers if isinstance(layer.ffn, MoeFfn)), None)
-    settings.lay("num_experts", experts.num_experts if experts else None)
+    settings.set("num_experts", experts.num_experts if experts else None)
     settings.note(f"what the recipe {settings.get('flavor')} sets beside the file is Python and not read")
     result = read_settings(
         settings,
@@ -377,8 +377,8 @@ def _read_offload(settings: Settings, algorithm: str, schedule: str) -> None:
         )
     turbo = settings.flag("enable_primus_turbo") and settings.flag("use_turbo_attention")
     if turbo and any("attn" in name for name in settings.words("offload_ops")):
-        settings.lay("fine_grained_activation_offloading", value=True)
-        settings.lay("offload_modules", ["core_attn"])
+        settings.set("fine_grained_activation_offloading", value=True)
+        settings.set("offload_modules", ["core_attn"])
     else:
         settings.note(
             f"{settings.spell('offload')} moves nothing: it takes attn of offload_ops, under use_turbo_attention"

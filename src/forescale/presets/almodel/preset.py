@@ -138,7 +138,7 @@ def search_almodel(
     def ranked(values: NDArray[np.int64]) -> Iterator[Ranked]:
         for index in values.tolist():
             layout = _strategy(columns, int(result.rows[index]), POLICIES[result.policies[index]])
-            yield account.rank(question.of(layout))
+            yield account.rank(question.with_layout(layout))
 
     best = tuple(ranked(fastest[:top]))
     return AlmodelResult(
