@@ -261,7 +261,7 @@ def _with_files(
     path = _model_file(overrides, folder)
     files = [item for item in (path, plan.config) if item is not None]
     if not files:
-        for option, model in (("--var", plan.variables), ("--presets", plan.presets)):
+        for option, model in (("--var", plan.variables), ("--primus-presets-dir", plan.presets)):
             if model:
                 raise SpecError(f"{option} goes with a framework's file as MODEL or --config; there is none")
         return written, (), files

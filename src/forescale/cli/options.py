@@ -266,7 +266,7 @@ class PlanOptions:
     plan: Path | None = option("Plan file (TOML or YAML); flags override it.", "FILE")
     config: Path | None = option("A framework's own file, such as DeepSpeed's.", "FILE")
     sets: list[str] | None = option(
-        "Override one value, such as strategy.tp=4. Repeatable.", "A.B=C", flag="--set"
+        "Override one value, such as layout.tp=4. Repeatable.", "A.B=C", flag="--set"
     )
     variables: list[str] | None = option(
         "Value of a variable that the file leaves open, such as TP=8. Repeatable.",
@@ -274,7 +274,12 @@ class PlanOptions:
         flag="--var",
         panel=FILES,
     )
-    presets: list[Path] | None = option("Folder of presets that it names. Repeatable.", "DIR", panel=FILES)
+    presets: list[Path] | None = option(
+        "Folder of the presets that a Primus or Megatron-Bridge file names. Repeatable.",
+        "DIR",
+        flag="--primus-presets-dir --presets",
+        panel=FILES,
+    )
     framework: str | None = option(
         "What trains: its kernels, types and overlap where nothing else is said.",
         "NAME[@RELEASE]",
