@@ -14,7 +14,7 @@ from forescale.catalogue.frameworks import load_framework
 from forescale.evidence.case import InexpressibleError, RowSpec
 from forescale.files import Row
 from forescale.frameworks.megatron.layout import launch_graphs
-from forescale.spec.framework import Framework, explicit_fields, over
+from forescale.spec.framework import Framework, explicit_fields, merge_sections
 from forescale.spec.layout import (
     SENT_ONCE,
     Dispatcher,
@@ -84,8 +84,8 @@ def stated_of(row: Row, model: Model, notes: Notes) -> RowSpec:
     return RowSpec(
         framework=name,
         assumed=not names_framework(source_text(row)),
-        strategy=over(values, message["strategy"]),
-        workload=over(workload, message["workload"]),
+        strategy=merge_sections(values, message["strategy"]),
+        workload=merge_sections(workload, message["workload"]),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from forescale.catalogue.frameworks import release_names
 from forescale.files import Row
-from forescale.spec.framework import over
+from forescale.spec.framework import merge_sections
 
 
 @cache
@@ -71,7 +71,7 @@ def words_of(row: Row) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for entry in _of_row("words", row):
         names = {part: entry[part] for part in ("strategy", "workload") if part in entry}
-        values = over(values, _with_tuples(names))
+        values = merge_sections(values, _with_tuples(names))
     return values
 
 
@@ -80,7 +80,7 @@ def reasons_of(row: Row) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for entry in _of_row("words", row):
         why = str(entry.get("why", "the row's columns"))
-        values = over(
+        values = merge_sections(
             values, _filled({part: entry[part] for part in ("strategy", "workload") if part in entry}, why)
         )
     return values
