@@ -88,7 +88,9 @@ def _plan(folder, cluster, **more):
     parts = {"seq_len": 4096, "global_batch_size": 64, "tokens": '"100B"', **more}
     lines = [f"{name} = {value}" for name, value in parts.items() if value is not None]
     path.write_text(
-        f'model = "llama-3.1-8b"\ncluster = "{cluster}"\ndevices = 16\n[workload]\n' + "\n".join(lines)
+        f'model = "llama-3.1-8b"\ncluster = "{cluster}"\ndevices = 16\n[workload]\n'
+        + "\n".join(lines)
+        + "\n[space]\ncp = [1]\nvpp = [1]\nmicro_batch_size = [1]\n"
     )
     return str(path)
 

@@ -50,7 +50,7 @@ QUESTIONS = {
     "memory compare": ("memory", "compare", *DENSE, *LAYOUT, "--across", "zero", "--values", "0,1"),
     "search": ("search", *SMALL, "--csv", "layouts.csv"),
     "export": ("export", *DENSE, *LAYOUT, "--to", "megatron", "--output", "run.sh"),
-    "advise": ("advise", *DENSE),
+    "advise": ("advise", *DENSE, "--no-exact"),
     "sweep": ("sweep", "sweep.toml", "--output", "out", "--format", "csv", "--jobs", 1),
     "compare": ("compare", "a.toml", "b.toml"),
     "explain": ("explain", DENSE[0], "mfu", *DENSE[1:]),

@@ -8,7 +8,7 @@ from tests.cli.questions import DENSE, MACHINE, RUN, SEARCH
 
 from forescale.cli.render.search import spread
 
-HELD = ("--fix", "micro_batch_size=1", "--fix", "cp=1", "--fix", "zero=1")
+HELD = ("--fix", "micro_batch_size=1", "--fix", "cp=1", "--fix", "vpp=1", "--fix", "zero=1")
 MODEL = "llama-3.1-8b"
 SIZES = (MODEL, "--cluster", "h100-sxm", *RUN, *HELD)
 

@@ -139,7 +139,7 @@ def test_a_plan_without_a_layout_is_searched(forescale, tmp_path):
 
 
 def test_what_fits_nowhere_gets_a_table(forescale):
-    ran = forescale("search", "llama-3.1-405b", *DENSE[1:], "--fix", "cp=1", "--fix", "micro_batch_size=1")
+    ran = forescale("search", "llama-3.1-405b", *SEARCH[1:], "--fix", "recompute=full")
     assert ran.code == 2
     assert ran.out == ""
     assert "fits" in ran.err
@@ -171,7 +171,7 @@ def test_dispatcher_and_offload_can_be_chosen_and_are_named(forescale):
         "--fix",
         "optimizer_offload=0.5",
         "--top",
-        "50",
+        "10",
     )
     assert wide.code == 0, wide.err
     assert "50 % of optimizer on host" in " ".join(wide.out.split())
@@ -221,7 +221,7 @@ def test_relaxed_constraints_are_a_table_and_one_binds(forescale):
 
 def test_where_nothing_fits_the_changes_that_help_are_listed(forescale):
     names = ("llama-3.1-70b", "--cluster", "h100-sxm", "--devices", "8", "--seq-len", "4096")
-    ran = forescale("search", *names, "--global-batch-size", "16", "--fix", "cp=1")
+    ran = forescale("search", *names, "--global-batch-size", "16", "--fix", "cp=1", "--fix", "vpp=1")
     assert ran.code == 2
     text = " ".join(ran.err.split())
     assert "more per device fits" in text

@@ -26,6 +26,18 @@ TOGETHER = (Recompute(granularity="full", unit=2), Recompute(granularity="full",
 LISTED = (Recompute(granularity="full", layer_ids=(0, 2)), Recompute())
 POLICIES = [LISTED, (Recompute(granularity="full"),), (Recompute(),), PARTLY, TOGETHER, (*PARTLY, *TOGETHER)]
 OFFLOADS = [Offload(), Offload(modules=("core_attn",)), Offload(activation_layers=1, optimizer=0.5)]
+MODELS = {"dense": dense(6), "moe": moe(6)}
+NAMES = {
+    "recompute": ["listed", "full", "none", "partly", "units", "several"],
+    "offload": ["device", "modules", "layers"],
+}
+CASES = [
+    (model, recompute, offload, "zb-h1" if (recompute + offload + place) % 2 else None)
+    for recompute in range(len(POLICIES))
+    for offload in range(len(OFFLOADS))
+    for place, model in enumerate(MODELS)
+]
+"""Every policy with every way to offload, each pair under both models and both schedules."""
 
 
 def bounded_peaks(question, space):
@@ -40,11 +52,15 @@ def bounded_peaks(question, space):
     return peaks, bounds, owner
 
 
-@pytest.mark.parametrize("model", [dense(6), moe(6)], ids=["dense", "moe"])
-@pytest.mark.parametrize("recompute", POLICIES, ids=["listed", "full", "none", "partly", "units", "several"])
-@pytest.mark.parametrize("offload", OFFLOADS, ids=["device", "modules", "layers"])
-@pytest.mark.parametrize("schedule", [None, "zb-h1"])
-def test_no_layout_needs_less_than_its_cell(model, recompute, offload, schedule):
+def case_name(case):
+    model, recompute, offload, schedule = case
+    return f"{model}-{NAMES['recompute'][recompute]}-{NAMES['offload'][offload]}-{schedule}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_no_layout_needs_less_than_its_cell(case):
+    name, policies, offloaded, schedule = case
+    model, recompute, offload = MODELS[name], POLICIES[policies], OFFLOADS[offloaded]
     devices, work = cluster(8), workload(seq_len=1024, global_batch_size=8)
     space = Space(
         recompute=recompute, base=Layout(offload=offload), schedule=(schedule,), cp=(1, 2), sp=(True,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -146,16 +147,17 @@ def every_combination(question):
                 yield replace(space.base, tp=tp, cp=cp, pp=pp, **named)
 
 
-def legal_of(question):
-    """Return the legal ones of all combinations."""
-    result = []
+@cache
+def legal_layouts(name):
+    """Return the legal ones of all combinations, and their scores."""
+    question, legal = question_in(name), []
     for layout in every_combination(question):
         try:
             check(question.model, question.cluster, layout, question.workload, LEGALITY)
         except SpecError:
             continue
-        result.append(layout)
-    return result
+        legal.append(layout)
+    return legal, score_layouts(question, legal)
 
 
 def effective(layout):
@@ -177,8 +179,7 @@ def effective(layout):
 @pytest.mark.parametrize("name", SPACES)
 def test_a_search_has_every_layout_that_project_accepts(name):
     question = question_in(name)
-    legal = legal_of(question)
-    scores = score_layouts(question, legal)
+    legal, scores = legal_layouts(name)
     layouts = enumerate_layouts(question.model, question.cluster, question.workload, question.space)
     every = [
         layouts.strategy(*at) for at in zip(*map(np.ndarray.tolist, np.nonzero(layouts.legal)), strict=True)
@@ -200,7 +201,7 @@ def test_a_search_has_every_layout_that_project_accepts(name):
 @pytest.mark.parametrize("name", SPACES)
 def test_the_smallest_and_the_fastest_that_fits_are_those_of_all(name):
     question = question_in(name)
-    scores = score_layouts(question, legal_of(question))
+    _, scores = legal_layouts(name)
     smallest = search(replace(question, objective="peak_memory"), top=1).best[0]
     assert smallest.memory.peak_bytes == scores.peak.min()
     limit = float(np.quantile(scores.peak, 0.1))
@@ -211,7 +212,7 @@ def test_the_smallest_and_the_fastest_that_fits_are_those_of_all(name):
 @pytest.mark.parametrize("name", SPACES)
 def test_where_nothing_fits_the_smallest_of_all_is_named(name):
     question = question_in(name)
-    least = float(score_layouts(question, legal_of(question)).peak.min())
+    least = float(legal_layouts(name)[1].peak.min())
     tight = replace(question, max_memory=least * (1.0 - 1e-6))
     with pytest.raises(InfeasibleError) as error:
         search(tight)

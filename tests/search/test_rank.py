@@ -39,7 +39,13 @@ def test_no_layout_is_listed_twice_and_all_are_legal(model):
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=lambda m: m.name)
 def test_the_best_of_search_is_the_best_of_projecting_everything(model):
-    space = Space(zero=(1, 3), vpp=(1, 2), micro_batch_size=(1, 4), recompute=default_recompute(model)[:2])
+    space = Space(
+        cp=(1,) if model.is_moe else None,
+        zero=(1, 3),
+        vpp=(1, 2),
+        micro_batch_size=(1, 4),
+        recompute=default_recompute(model)[:2],
+    )
     small, work = cluster(4), workload(global_batch_size=16)
     candidates = enumerate_layouts(model, small, work, space)
     everything = [project(model, small, candidates.strategy(*index), work) for index in layouts(candidates)]
@@ -59,7 +65,8 @@ def test_the_best_of_search_is_the_best_of_projecting_everything(model):
 
 
 def test_results_do_not_depend_on_the_chunk():
-    candidates = enumerate_layouts(moe(), cluster(8), workload(), Space())
+    space = Space(cp=(1,), micro_batch_size=(1, 2), recompute=default_recompute(moe())[:2])
+    candidates = enumerate_layouts(moe(), cluster(8), workload(), space)
     question = Question(model=moe(), cluster=cluster(8), workload=workload())
     whole = score(question, candidates, chunk=10**9)
     parts = score(question, candidates, chunk=97)
@@ -79,7 +86,7 @@ def test_an_unknown_dimension_is_refused():
 
 def test_what_fits_nowhere_says_how_much_is_missing():
     with pytest.raises(InfeasibleError, match="needs") as caught:
-        search(dense(), cluster(8, hbm_gb=1.5), workload())
+        search(dense(), cluster(8, hbm_gb=1.5), workload(), space=Space(cp=(1,), vpp=(1,)))
     assert caught.value.rows
 
 

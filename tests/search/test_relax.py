@@ -23,12 +23,15 @@ from forescale.spec.workload import Outer
 
 relax = import_module("forescale.search.relax")
 NARROW = Space(tp=(2,), cp=(1,), zero=(1,), recompute=(Recompute(),))
+INNER, OUTER = cluster(8).tiers
+NODES = replace(cluster(8), devices_per_node=4, tiers=(replace(INNER, size=4), OUTER))
+WORK = workload(global_batch_size=12)
 
 
 @pytest.fixture(scope="module")
 def narrow():
     """What frees a space in which almost all is held."""
-    return search(dense(), cluster(8), workload(), space=NARROW, top=1, relax=True)
+    return search(dense(), NODES, WORK, space=NARROW, top=1, relax=True)
 
 
 def gained(result, change):
@@ -37,7 +40,7 @@ def gained(result, change):
 
 
 def test_a_dimension_that_is_held_is_freed(narrow):
-    free = search(dense(), cluster(8), workload(), space=replace(NARROW, tp=None), top=1)
+    free = search(dense(), NODES, WORK, space=replace(NARROW, tp=None), top=1)
     result = gained(narrow, "tp free")
     assert result.constraint == "tp"
     assert result.step_time_s == free.best[0].step_time_s
@@ -46,7 +49,7 @@ def test_a_dimension_that_is_held_is_freed(narrow):
 
 
 def test_values_left_out_are_tried_beside_those_held(narrow):
-    wider = search(dense(), cluster(8), workload(), space=replace(NARROW, zero=(1, 0, 2, 3)), top=1)
+    wider = search(dense(), NODES, WORK, space=replace(NARROW, zero=(1, 0, 2, 3)), top=1)
     assert gained(narrow, "zero 0, 2, 3 too").step_time_s == wider.best[0].step_time_s
 
 
@@ -60,22 +63,19 @@ def test_each_rule_of_a_framework_is_dropped_by_itself():
     assert by_rule[space.rules[0].name].step_time_s == best.step_time_s
 
 
-def test_a_network_twice_as_fast_is_searched_anew():
-    devices = cluster(16)
-    result = search(dense(), devices, workload(), space=NARROW, top=1, relax=True)
-    inner, outer = devices.tiers
-    twice = replace(devices, tiers=(inner, replace(outer, bandwidth=2.0 * outer.bandwidth)))
-    best = search(dense(), twice, workload(), space=NARROW, top=1).best[0]
-    assert gained(result, f"twice the bandwidth of {outer.name}").step_time_s == best.step_time_s
+def test_a_network_twice_as_fast_is_searched_anew(narrow):
+    inner, outer = NODES.tiers
+    twice = replace(NODES, tiers=(inner, replace(outer, bandwidth=2.0 * outer.bandwidth)))
+    best = search(dense(), twice, WORK, space=NARROW, top=1).best[0]
+    assert gained(narrow, f"twice the bandwidth of {outer.name}").step_time_s == best.step_time_s
 
 
-def test_batches_are_compared_by_token():
-    result = search(dense(), cluster(8), workload(global_batch_size=12), space=NARROW, top=1, relax=True)
+def test_batches_are_compared_by_token(narrow):
     for other in (16, 24):
-        best = search(dense(), cluster(8), workload(global_batch_size=other), space=NARROW, top=1).best[0]
-        per_token = best.step_time_s / other / (result.best[0].step_time_s / 12)
-        results_found = gained(result, f"{other} sequences, per token")
-        assert results_found.gain == pytest.approx(max(0.0, 1.0 - per_token))
+        best = search(dense(), NODES, workload(global_batch_size=other), space=NARROW, top=1).best[0]
+        per_token = best.step_time_s / other / (narrow.best[0].step_time_s / 12)
+        result = gained(narrow, f"{other} sequences, per token")
+        assert result.gain == pytest.approx(max(0.0, 1.0 - per_token))
 
 
 def test_heads_that_need_not_divide():
@@ -99,7 +99,8 @@ def test_heads_that_need_not_divide():
 
 
 def test_nothing_that_is_relaxed_loses_and_the_most_binds():
-    result = search(moe(), cluster(8), workload(), space=Space(pp=(1, 2), cp=(1,)), top=1, relax=True)
+    space = Space(pp=(1, 2), cp=(1,), sp=(True,), micro_batch_size=(1, 2), recompute=FEW.recompute)
+    result = search(moe(), cluster(4), workload(), space=space, top=1, relax=True)
     gains = [item.gain for item in result.relaxations]
     assert gains == sorted(gains, reverse=True)
     assert min(gains) >= 0.0
@@ -142,16 +143,16 @@ def test_the_surest_is_looked_for_only_where_asked():
 
 def test_where_nothing_fits_the_remedies_do():
     small = cluster(8, hbm_gb=1.5)
-    result = remedies(dense(), small, workload())
+    result = remedies(dense(), small, workload(), space=FEW)
     assert result[0].constraint == "memory"
     for item in result:
         assert item.fits == (item.peak_bytes <= small.device.hbm_bytes) or item.constraint == "memory"
     larger = replace(small, device=replace(small.device, hbm_bytes=result[0].peak_bytes))
-    assert search(dense(), larger, workload(), top=1).num_feasible >= 1
+    assert search(dense(), larger, workload(), space=FEW, top=1).num_feasible >= 1
     more = [item for item in result if item.constraint == "devices" and item.fits]
     for entry in more:
         count = int(entry.change.split()[0].replace(",", ""))
-        assert search(dense(), small.sized(count), workload(), top=1).best
+        assert search(dense(), small.sized(count), workload(), space=FEW, top=1).best
 
 
 @pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
@@ -180,7 +181,7 @@ def test_remedies_that_states_alone_rule_out_are_what_a_search_rules_out(monkeyp
 def over_sites(*, devices, outer, hbm_gb=64.0):
     link = SiteLink(count=2, bandwidth=1e8)
     work = replace(workload(), outer=outer)
-    return question_of(dense(), cluster(devices, hbm_gb=hbm_gb).over_sites(link, devices), work)
+    return question_of(dense(), cluster(devices, hbm_gb=hbm_gb).over_sites(link, devices), work, space=FEW)
 
 
 def test_more_devices_make_the_sites_larger():

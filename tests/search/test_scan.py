@@ -15,7 +15,7 @@ from forescale.spec import DenseFfn, FullAttention, Layer, Layout
 from forescale.spec.layout import Routing
 from forescale.spec.space import Space
 
-SMALL = Space(zero=(1,), cp=(1,), micro_batch_size=(1, 2))
+SMALL = Space(zero=(1,), cp=(1,), vpp=(1,), micro_batch_size=(1, 2))
 
 
 def small(model, devices, work, **parts):

@@ -44,14 +44,18 @@ def key(one):
 
 @pytest.mark.parametrize("objective", ["step_time", "peak_memory"])
 def test_several_questions_are_ranked_as_if_each_were_asked(objective):
-    together = search(MODEL, DEVICES, WORK, space=WIDE, objective=objective, top=12, all_variants=True)
+    few = {"ep": (2,), "micro_batch_size": (1,)}
+    space = replace(WIDE, **few)
+    together = search(MODEL, DEVICES, WORK, space=space, objective=objective, top=12, all_variants=True)
     alone = [
         search(
             MODEL,
             DEVICES,
             replace(WORK, precision=precision),
             space=replace(
-                FEW, base=Layout(overlap=overlap, offload=replace(Layout().offload, optimizer=share))
+                FEW,
+                **few,
+                base=Layout(overlap=overlap, offload=replace(Layout().offload, optimizer=share)),
             ),
             objective=objective,
             top=12,
@@ -155,7 +159,7 @@ def as_told(name, types, zero=(0, 1), model=MODEL, **space):
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_every_row_is_what_its_framework_makes_of_it_alone(name, compute):
     names = {name: getattr(FEW, name) for name in ("pp", "vpp", "ep", "recompute")}
-    question, explicit = as_told(name, Precision(compute=compute), tp=(1,), **names)
+    question, explicit = as_told(name, Precision(compute=compute), tp=(1,), micro_batch_size=(2,), **names)
     result = search(question, top=100, all_variants=True)
     assert {one.strategy.zero for one in result.best} == {0, 1}
     for one in result.best:

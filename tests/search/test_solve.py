@@ -130,7 +130,8 @@ def test_a_checkpoint_of_another_question_is_refused(tmp_path):
         search(dense(4), cluster(8), WORK, checkpoint=file)
 
 
-SMALL = Space(tp=(1, 2, 4), cp=(1,), vpp=(1,), micro_batch_size=(1, 2))
+FULL = Recompute(granularity="full")
+SMALL = Space(tp=(1, 2, 4), cp=(1,), vpp=(1,), micro_batch_size=(1, 2), recompute=(Recompute(), FULL))
 
 
 def test_where_nothing_fits_the_smallest_is_named_and_little_is_evaluated():
@@ -285,9 +286,9 @@ def test_every_layout_is_evaluated_or_counted_for_its_reason(objective):
 
 @pytest.mark.parametrize("safe", [False, True])
 def test_a_search_that_starts_with_a_sample_finds_the_same(monkeypatch, safe):
-    few = {"recompute": (Recompute(), Recompute(granularity="full")), "zero": (1,)}
+    few = {"recompute": (Recompute(), Recompute(granularity="full")), "zero": (1,), "cp": (1,), "vpp": (1,)}
     space = Space(schedule=(None, "zb-h1"), tp=(1, 2), **few)
-    question = Question(model=moe(4), cluster=cluster(16), workload=WORK, safe=safe, space=space)
+    question = Question(model=moe(4), cluster=cluster(8), workload=WORK, safe=safe, space=space)
     monkeypatch.undo()  # in steps as large as they are
     plain = search(question).to_json()
     monkeypatch.setattr(solve, "SAMPLED_FROM", 0)
@@ -315,14 +316,17 @@ def test_without_a_cutoff_each_shape_comes_with_its_best_first():
     [("llama-3.1-70b", 256, 8192, 1024), ("mixtral-8x22b-v0.1", 64, 4096, 256)],
 )
 def test_a_search_evaluates_few_layouts_under_every_cost_model(monkeypatch, model, devices, seq_len, batch):
-    """A few thousand of millions: the first shapes tell a cutoff that leaves little more than the best."""
+    """A few thousand of millions: the first shapes give a cutoff that leaves little more than the best.
+
+    "auto" is the roofline on this device.
+    """
     monkeypatch.undo()
     work = workload(seq_len=seq_len, global_batch_size=batch)
     question = Question(model=load_model(model), cluster=load_cluster("h100-sxm", devices), workload=work)
-    for compute in ("auto", "roofline", "tile"):
+    for compute in ("auto", "tile"):
         result = search(replace(question, costs=Costs(compute=compute)))
         assert result.num_legal > 8e6
-        assert result.num_evaluated < 12_000
+        assert result.num_evaluated < 10_000
 
 
 def test_a_search_begun_again_settles_the_same_layouts_for_another_question():

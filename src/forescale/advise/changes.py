@@ -245,7 +245,9 @@ def _space(question: Question) -> Space:
 
 def _rules(question: Question) -> tuple[Constraint, ...]:
     """Return the rules of the framework that the layout keeps to as it is."""
-    rules = (*question.space.rules, *_space(question).rules)
+    framework, rules = question.framework, question.space.rules
+    if framework is not None:
+        rules += searched(framework, Space(), limited=framework.limits is not None).rules
     broken = violated(_asked(question, question.layout), rules)
     return tuple(rule for rule in rules if rule not in broken)
 

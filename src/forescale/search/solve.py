@@ -41,7 +41,7 @@ REFINED_AT_ONCE = 65536
 """Nodes whose work is bounded more closely at once."""
 SMALLEST_AT_ONCE = 16384
 """The same where memory is ranked."""
-FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 16384, 65536
+FIRST_LAYOUTS, LAYOUTS_AT_ONCE = 4096, 65536
 """Layouts evaluated at once: some of the most promising first, to prune others by, then twice as many each time."""
 DIVE_NODES, DIVE_AMONG, DIVE_PLACED, DIVE_LAYOUTS = 768, 16384, 1024, 2048
 """What a dive for a first incumbent looks at: nodes that may fit, of so many most promising ones, then placements and

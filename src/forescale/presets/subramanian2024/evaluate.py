@@ -168,6 +168,22 @@ class StepTime(Struct, frozen=True, kw_only=True):
     pipeline: Numeric
     data: Numeric
     bubble: Numeric
+    layer: LayerTime
+    """Of one layer and micro-batch: distinct times, of which `layer_code` selects each candidate's."""
+    layer_code: Integers
+
+    def take(self, rows: Integers) -> StepTime:
+        """Return the seconds of some candidates."""
+        parts = {name: _take(getattr(self, name), rows) for name in ("work", "pipeline", "data", "bubble")}
+        return StepTime(layer=self.layer, layer_code=self.layer_code[rows], **parts)
+
+    def layer_time(self) -> LayerTime:
+        """Return what one layer and micro-batch of every candidate take, in parts."""
+        times = {name: getattr(self.layer, name) for name in LayerTime.__dataclass_fields__}
+        size = np.shape(value_of(times["forward_s"]))
+        return LayerTime(
+            **{name: np.broadcast_to(value, size)[self.layer_code] for name, value in times.items()}
+        )
 
     @property
     def total(self) -> Numeric:
@@ -225,7 +241,14 @@ class Analysis(Struct, frozen=True, kw_only=True):
         bubble = stage_bubble_time(
             pp=floats(candidates["pp"]), busy_time=work + pipeline, num_microbatches=microbatches
         )
-        return StepTime(work=work, pipeline=pipeline, data=gather + scatter, bubble=bubble)
+        return StepTime(
+            work=work,
+            pipeline=pipeline,
+            data=gather + scatter,
+            bubble=bubble,
+            layer=time,
+            layer_code=shared.code,
+        )
 
     def layer_time(self, candidates: Columns) -> LayerTime:
         """Return what one layer and micro-batch of every candidate take, in parts."""

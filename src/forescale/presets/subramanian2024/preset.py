@@ -18,7 +18,14 @@ from forescale.formula import Term
 from forescale.graph.sharding import split_layout
 from forescale.numeric import Array, Numeric
 from forescale.presets.preset import Account, StageBytes, memory_projection, microbatches_of, timed_projection
-from forescale.presets.subramanian2024.evaluate import LAYER_KEY, Analysis, Memory, floats, price_layer
+from forescale.presets.subramanian2024.evaluate import (
+    LAYER_KEY,
+    Analysis,
+    Memory,
+    StepTime,
+    floats,
+    price_layer,
+)
 from forescale.presets.subramanian2024.formulas import CODE, FP16_BYTES
 from forescale.presets.subramanian2024.layers import Quirks, Split, shape_of
 from forescale.presets.subramanian2024.machine import (
@@ -331,27 +338,30 @@ def search_subramanian2024(
         seq_len=shape.seq_len,
         global_batch_size=global_batch_size,
         quirks=quirks,
-        best=_ranked(question, _fastest(question, space, fitting, top), global_batch_size),
+        best=_ranked(question, *_fastest(question, space, fitting, top), global_batch_size),
         num_candidates=int(counts.sum()),
         num_feasible=num_feasible,
         elapsed_s=time.perf_counter() - started,
     )
 
 
-def _fastest(question: Analysis, space: Space, rows: Integers, top: int) -> Columns:
-    """Return the `top` fastest candidates of `rows`, fastest first; equals keep the order of the space."""
+def _fastest(question: Analysis, space: Space, rows: Integers, top: int) -> tuple[Columns, StepTime]:
+    """Return the `top` fastest candidates of `rows`, fastest first, with their times; equals keep the space's order."""
     candidates = space.expand(rows)
-    total: Array = np.asarray(question.step_time(candidates).total)
+    step = question.step_time(candidates)
+    total: Array = np.asarray(step.total)
     kept = np.arange(len(total))
     if len(total) > top:
         kept = np.flatnonzero(total <= np.partition(total, top - 1)[top - 1])
     kept = kept[np.argsort(total[kept], kind="stable")][:top]
-    return {name: values[kept] for name, values in candidates.items()}
+    return {name: values[kept] for name, values in candidates.items()}, step.take(kept)
 
 
-def _ranked(question: Analysis, columns: Columns, global_batch_size: int) -> tuple[Ranked, ...]:
-    """Return the chosen candidates with all that is known of them."""
-    step, layer, memory = question.step_time(columns), question.layer_time(columns), question.memory(columns)
+def _ranked(
+    question: Analysis, columns: Columns, step: StepTime, global_batch_size: int
+) -> tuple[Ranked, ...]:
+    """Return the chosen candidates with their times and bytes in parts."""
+    layer, memory = step.layer_time(), question.memory(columns)
     passes = columns["num_microbatches"] * (question.shape.num_layers // columns["pp"])
     times = {
         "compute": layer.compute_s * passes,
