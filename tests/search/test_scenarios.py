@@ -14,6 +14,7 @@ from forescale.project import project
 from forescale.question import Question
 from forescale.search import pareto_search, search
 from forescale.search.scenarios import scenarios
+from forescale.search.tree import enumerate_layouts
 from forescale.spec import Layout, Overlap, Precision, Recompute
 from forescale.spec.framework import explicit_fields, merged, searched
 from forescale.spec.space import Space
@@ -192,3 +193,15 @@ def test_a_search_that_no_keys_can_be_picked_in_says_so():
     parts = {"devices": 32, "seq_len": 4096, "global_batch_size": 32, "cp": 2, "cp_kind": "ring"}
     with pytest.raises(InfeasibleError, match="cp_kind of what reads picked keys is all_gather, not ring"):
         fs.search("deepseek-v3.2", "h100-sxm", **parts)
+
+
+def test_a_layout_without_tensor_parallelism_counts_once_beside_neighbours():
+    space = Space(
+        cp=(1, 2), vpp=(1,), zero=(0, 3), micro_batch_size=(1,), sp=(True,), tp_kind=("summa", "1d"),
+        cp_kind=("all_gather",), axis_order=SMALL.axis_order, base=Layout(reshard=2),
+    )  # fmt: skip
+    question = Question(model=dense(4), cluster=cluster(4), workload=WORK, space=space)
+    layouts = enumerate_layouts(
+        question.model, question.cluster, question.workload, space.whole(question.model)
+    )
+    assert search(question).num_legal == layouts.legal.sum()

@@ -29,6 +29,7 @@ from forescale.search.solve import Progress, Solver, Watch
 from forescale.search.tree import Cells, unlisted
 from forescale.spec.constraints import picks_keys
 from forescale.spec.layout import Layout, Overlap
+from forescale.spec.proposal import Constraint
 from forescale.spec.space import SCENARIO_NAMES
 from forescale.spec.workload import Workload
 from forescale.struct import Struct
@@ -181,12 +182,29 @@ def _by_sharding(question: Question) -> tuple[Question, ...]:
     return (*([question.with_space(zero=sharded)] if sharded else []), unsharded)
 
 
+SPLIT_TENSORS = Constraint(
+    name="kinds of tensor parallelism that differ",
+    holds=lambda q: q.degrees.tp * q.degrees.cp > 1,
+    message=lambda _: (
+        "tp × cp must be at least 2: with 1 all kinds of tensor parallelism are the same layout"
+    ),
+)
+
+
 def _by_neighbours(question: Question) -> tuple[Question, ...]:
-    """Return a question for each kind of tensor parallelism, where neighbours that share weights tell them apart."""
-    kinds = question.space.tp_kind
-    if len(kinds) == 1 or 3 not in question.space.zero or not isinstance(question.space.base.reshard, int):
+    """Return a question for each kind of tensor parallelism, where neighbours that share weights tell them apart.
+
+    A layout without tensor parallelism belongs to the kind `1d` alone, so that it is counted once.
+    """
+    space = question.space
+    if len(space.tp_kind) == 1 or 3 not in space.zero or not isinstance(space.base.reshard, int):
         return (question,)
-    return tuple(question.with_space(tp_kind=(kind,)) for kind in kinds)
+    return tuple(
+        question.with_space(
+            tp_kind=(kind,), rules=space.rules if kind == "1d" else (*space.rules, SPLIT_TENSORS)
+        )
+        for kind in space.tp_kind
+    )
 
 
 def _nothing() -> Overlap:
