@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.spreads import Errors, spreads, unseen_of
 
 from forescale.cost.run_calibration import (
     Novelty,
@@ -27,15 +28,14 @@ from forescale.evidence.case import Case, projector_of
 from forescale.evidence.cases import load_cases
 from forescale.evidence.fit import Fitted, best_step, fit, rounded
 from forescale.evidence.runs import (
-    Parameter,
-    Run,
+    CalibrationRun,
+    RunParameter,
     measured_of,
     predict,
     runs_of,
     weights_of,
     with_logs,
 )
-from forescale.evidence.spreads import Errors, spreads, unseen_of
 from forescale.numeric import Array
 
 TARGET = Path("src/forescale/catalogue/calibrations/runs/published.json")
@@ -87,7 +87,7 @@ def family_of(source: str) -> str:
     return next((family for family in FAMILIES if source.startswith(family)), source)
 
 
-def seen(runs: Sequence[Run]) -> Seen:
+def seen(runs: Sequence[CalibrationRun]) -> Seen:
     """Return what the runs were."""
     return Seen(
         sources=tuple(sorted({run.source for run in runs})),
@@ -97,20 +97,20 @@ def seen(runs: Sequence[Run]) -> Seen:
     )
 
 
-def record_of(run: Run) -> str:
+def record_of(run: CalibrationRun) -> str:
     """Return the framework's record without its release."""
     return run.case.stated.framework.partition("@")[0] if run.case.stated else ""
 
 
-def architecture_of(run: Run) -> str:
+def architecture_of(run: CalibrationRun) -> str:
     """Return the generation of the run's devices."""
     return run.case.question.cluster.device.architecture
 
 
 def unseen(
-    runs: Sequence[Run],
+    runs: Sequence[CalibrationRun],
     base: RunCalibration,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[RunParameter],
     fitted: Fitted,
     *,
     scale: float,
@@ -128,7 +128,7 @@ def unseen(
     }
 
 
-def as_unnamed(run: Run, base: RunCalibration) -> Run:
+def as_unnamed(run: CalibrationRun, base: RunCalibration) -> CalibrationRun:
     """Return the run as it is asked where nobody says which software trained it."""
     case = run.case
     if case.stated is None or case.model is None or case.cluster is None:
@@ -136,7 +136,7 @@ def as_unnamed(run: Run, base: RunCalibration) -> Run:
     stated = replace(case.stated, framework=UNNAMED)
     try:
         layout, workload = stated.trained(case.model, case.cluster)
-        other = Run(case=replace(case, strategy=layout, workload=workload), costs=run.costs)
+        other = CalibrationRun(case=replace(case, strategy=layout, workload=workload), costs=run.costs)
         other.log_predicted(base)
     except ForescaleError:
         return run
@@ -144,14 +144,14 @@ def as_unnamed(run: Run, base: RunCalibration) -> Run:
 
 
 def held_out(
-    runs: Sequence[Run],
+    runs: Sequence[CalibrationRun],
     *,
     base: RunCalibration,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[RunParameter],
     fitted: Fitted,
     scale: float,
     names: Sequence[str],
-    asked: Sequence[Run] | None = None,
+    asked: Sequence[CalibrationRun] | None = None,
 ) -> Array:
     """Return ln(measured / predicted) of every run by the fit without the runs that share its name.
 
@@ -192,7 +192,7 @@ def peaks(cases: Sequence[Case], options: argparse.Namespace) -> dict[str, Any]:
     return {"date": options.date, "source": f"published peaks of {options.runs.name}", "widths": widths}
 
 
-def errors_of(runs: Sequence[Run], errors: Array, calibration: RunCalibration) -> Errors:
+def errors_of(runs: Sequence[CalibrationRun], errors: Array, calibration: RunCalibration) -> Errors:
     """Return errors of runs with what tells the runs apart."""
     return Errors(
         errors=errors,
@@ -203,13 +203,13 @@ def errors_of(runs: Sequence[Run], errors: Array, calibration: RunCalibration) -
     )
 
 
-def _groups(run: Run) -> tuple[str, ...]:
+def _groups(run: CalibrationRun) -> tuple[str, ...]:
     question = run.case.question
     compute = question.workload.precision.compute
     return groups_of(architecture_of(run), compute, moe=question.model.is_moe)
 
 
-def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Parameter, ...]:
+def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[RunParameter, ...]:
     """Return the parameters of a table of priors: {section: {entry: {field: [prior, spread, low, high]}}}.
 
     A fifth element names the entry whose number the prior is a multiple of. An entry "*" stands for all entries of
@@ -232,11 +232,11 @@ def parameters_of(base: RunCalibration, table: dict[str, Any]) -> tuple[Paramete
     return tuple(parameters)
 
 
-def _parameter(path: str, numbers: Sequence[Any], shared_by: tuple[str, ...] = ()) -> Parameter:
+def _parameter(path: str, numbers: Sequence[Any], shared_by: tuple[str, ...] = ()) -> RunParameter:
     prior, spread, low, high, *others = numbers
     section, *_, field = path.split(".")
     like = f"{section}.{others[0]}.{field}" if others else ""
-    return Parameter(
+    return RunParameter(
         path=path, prior=prior, spread=spread, low=low, high=high, shared_by=shared_by, like=like
     )
 

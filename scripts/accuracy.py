@@ -13,11 +13,12 @@ import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from forescale.atomic_write import write_text
@@ -36,13 +37,13 @@ from forescale.escaping import markdown as safe
 from forescale.escaping import printable
 from forescale.evidence.case import Case, InexpressibleError, projector_of
 from forescale.evidence.cases import load_cases
-from forescale.evidence.chart import PICTURES
+from forescale.evidence.chart import points, scatter, time_chart
 from forescale.evidence.metrics import ErrorSummary, coverage, summarise
 from forescale.evidence.peers import PeerGroup, compare_peers
 from forescale.evidence.scoreboard import (
     DIMENSIONS,
-    Group,
-    Outcome,
+    ErrorGroup,
+    RowOutcome,
     Scoreboard,
     mean_regret,
     mean_spearman,
@@ -54,6 +55,7 @@ from forescale.spec.layout import Layout
 from forescale.spec.model import DenseFfn, FullAttention, Model, MoeFfn
 from forescale.units import GB, TB
 from forescale.view.bars import Bar, BarChart
+from forescale.view.lines import LineChart
 from forescale.view.page import Chart, write_chart
 
 
@@ -103,6 +105,25 @@ def _drawn(board: Scoreboard, peers: Sequence[PeerGroup], folder: Path) -> dict[
     for name, picture in drawn.items():
         write_chart(picture, folder / f"{name}.svg")
     return {name: f"{folder.name}/{name}.svg" for name in drawn}
+
+
+def memory_chart(board: Scoreboard) -> LineChart | None:
+    """Return projected over measured peak memory of all rows that measured it; None without any."""
+    result = points(
+        board,
+        lambda outcome: outcome.memory_error,
+        lambda outcome: (outcome.case.measured.peak_bytes or 0.0) / GB,
+        lambda case: case.source,
+    )
+    return scatter(
+        "Peak memory", "all rows; 1 is right, above it projected too large", "measured peak (GB)", result
+    )
+
+
+PICTURES: Mapping[str, Callable[[Scoreboard], LineChart | None]] = MappingProxyType(
+    {"step-time": time_chart, "memory": memory_chart}
+)
+"""Pictures of a scoreboard by the name of their file."""
 
 
 def peer_chart(peers: Sequence[PeerGroup]) -> BarChart | None:
@@ -340,7 +361,7 @@ def _unseen_peaks() -> str:
     )
 
 
-def _inside(outcomes: Iterable[Outcome]) -> str:
+def _inside(outcomes: Iterable[RowOutcome]) -> str:
     """Return the share of measured peaks that lie in their stated interval."""
     result = [
         (measured, message.peak_low_bytes, message.peak_high_bytes)
@@ -352,7 +373,7 @@ def _inside(outcomes: Iterable[Outcome]) -> str:
     return _percent(coverage(*zip(*result, strict=True))) if result else "–"
 
 
-def _of(outcomes: Iterable[Outcome]) -> ErrorSummary:
+def _of(outcomes: Iterable[RowOutcome]) -> ErrorSummary:
     """Return the errors of peaks."""
     return summarise([outcome.memory_error for outcome in outcomes if outcome.memory_error is not None])
 
@@ -375,7 +396,7 @@ def _named(board: Scoreboard, by_name: Scoreboard | None) -> str:
 
 def _doubtful(board: Scoreboard) -> str:
     """Return which runs are said not to fit, and whose memory does not follow from what they say."""
-    doubts: dict[str, list[Outcome]] = {}
+    doubts: dict[str, list[RowOutcome]] = {}
     for outcome in board.outcomes:
         if outcome.case.doubt and outcome.skipped is None:
             doubts.setdefault(outcome.case.doubt, []).append(outcome)
@@ -513,7 +534,7 @@ def _worst(board: Scoreboard) -> str:
     return f"## Worst core rows\n\n{table(title, rows)}" if rows else ""
 
 
-def _layout(outcome: Outcome) -> str:
+def _layout(outcome: RowOutcome) -> str:
     layout = outcome.case.question.layout
     names = ("tp", "cp", "ep", "pp", "vpp", "dp")
     degrees = [f"{name}{getattr(layout, name)}" for name in names if getattr(layout, name) > 1]
@@ -531,7 +552,7 @@ def _skipped(board: Scoreboard) -> str:
     return "## Rows not projected\n\nCore rows in bold.\n\n" + table(["rows", "reason", "ids"], rows, ready=1)
 
 
-def _marked(outcome: Outcome) -> str:
+def _marked(outcome: RowOutcome) -> str:
     name = safe(outcome.case.id)
     return f"**{name}**" if outcome.case.core else name
 
@@ -548,7 +569,7 @@ def _assumptions(board: Scoreboard) -> str:
     return text + table(["rows", "of them core", "assumption"], rows) if rows else ""
 
 
-def _time_table(groups: Iterable[Group]) -> str:
+def _time_table(groups: Iterable[ErrorGroup]) -> str:
     rows = [
         [
             *(group.name, *_cells(group.time), _percent(group.coverage)),

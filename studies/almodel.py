@@ -14,6 +14,7 @@ from winners import Winners
 
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
+from forescale.cli.formats.markdown import to_markdown
 from forescale.presets.almodel import (
     QUESTION,
     Almodel,
@@ -29,7 +30,6 @@ from forescale.project import project
 from forescale.projection.result import Projection
 from forescale.question import Question
 from forescale.report.almodel import almodel_report, policy_name
-from forescale.report.document import to_markdown
 from forescale.spec import Cluster, Layout, Workload, phrases
 from forescale.spec.space import Space
 from forescale.units import GIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import field
@@ -32,6 +32,41 @@ class Note(Struct, frozen=True, kw_only=True):
 
     topic: str
     text: str
+
+    @property
+    def rank(self) -> int:
+        """How much it changes the figures: 0 most. A topic that the table lacks is in the middle."""
+        return RANKS.get(self.topic, MIDDLE)
+
+
+MIDDLE = 2
+TOPICS: tuple[tuple[str, ...], ...] = (
+    ("left out",),
+    ("sites", "framework", "devices", "experts", "measured", "time", "preset", "attention"),
+    (
+        *(
+            "calibration",
+            "cluster",
+            "memory",
+            "allocator",
+            "activations",
+            "buffers",
+            "recompute",
+            "parameters",
+        ),
+        *("flops", "network", "data_comm", "expert_comm", "components", "sequence"),
+    ),
+    ("layout", "schedule", "model"),
+    ("reader", "file"),
+)
+"""Topics of notes by rank: the model is incomplete; the figures are of something else than was asked, or do not hold;
+assumptions of the figures; settings without effect; how files were read."""
+RANKS = {topic: rank for rank, topics in enumerate(TOPICS) for topic in topics}
+
+
+def by_rank(notes: Iterable[Note]) -> list[Note]:
+    """Return notes, each once, the ones that change the figures most first."""
+    return sorted(dict.fromkeys(notes), key=lambda note: note.rank)
 
 
 class Question(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):

@@ -7,6 +7,7 @@ from dataclasses import Field, asdict, field, fields, is_dataclass, make_datacla
 from functools import cache
 from importlib import import_module
 from inspect import get_annotations
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -115,5 +116,6 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
 
 
 def attributes(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a value by name, as a document has them."""
-    return {name: jsonable(getattr(value, name)) for name in names}
+    """Return attributes of a value by name, as a document has them; `key=path` names one that is further inside."""
+    pairs = (name.partition("=") for name in names)
+    return {key: jsonable(attrgetter(path or key)(value)) for key, _, path in pairs}

@@ -25,7 +25,7 @@ from benchmarks.fit_compute import (
 from forescale.catalogue.clusters import load_device
 from forescale.cost.calibration import calibration_of, inherited, read_calibration
 from forescale.cost.timings import batches
-from forescale.evidence.kernels import Fitted, errors, fit_entry
+from forescale.evidence.kernels import FittedEntry, errors, fit_entry
 from forescale.graph.ops import Gemm, GroupedGemm
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_a_fit_is_reproduced(name, rows):
     assert stacked or made == packaged
     for model in (roofline, tile) if stacked else ():
         ours, theirs = (
-            errors(stacked, Fitted(calibration=calibration_of(inherited(content), where=name)), model)
+            errors(stacked, FittedEntry(calibration=calibration_of(inherited(content), where=name)), model)
             for content in (made, packaged)
         )
         assert np.max(np.abs(ours - theirs)) < 2e-3
@@ -120,7 +120,7 @@ def test_every_prior_has_a_source_and_a_parameter():
 def test_products_that_were_timed_in_loops_are_those_of_a_board_at_its_power(rows, table, kind, bound):
     of_table = [row for row in rows if row.table == table and row.device.name == "b200"]
     assert all(isinstance(row.ops[0], kind) for row in of_table)
-    logs = errors(batches(of_table), Fitted(calibration=read_calibration("blackwell")), roofline)
+    logs = errors(batches(of_table), FittedEntry(calibration=read_calibration("blackwell")), roofline)
     assert logs.size > 80
     assert np.median(np.abs(logs)) <= bound
 
@@ -134,7 +134,7 @@ def test_weight_gradients_of_blocks_take_what_deepgemm_publishes(rows, kind, bou
         if row.table == "DGWG" and row.device.name == "h800-sxm" and isinstance(row.ops[0], kind)
     ]
     assert {(row.ops[0].dtype, row.ops[0].accumulate_bytes) for row in result} == {("fp8_blockwise", 6.0)}
-    logs = errors(batches(result), Fitted(calibration=read_calibration("hopper")), roofline)
+    logs = errors(batches(result), FittedEntry(calibration=read_calibration("hopper")), roofline)
     assert logs.size >= 5
     assert np.median(np.abs(logs)) <= bound
 
@@ -145,7 +145,7 @@ def test_products_that_were_timed_alike_sustain_alike(rows):
     def misses(table, loops):
         of_table = [row for row in rows if row.table == table and row.device.name == "gb200" and bf16(row)]
         stacked = batches(row if loops else replace(row, loop=None) for row in of_table)
-        return errors(stacked, Fitted(calibration=read_calibration("blackwell")), roofline)
+        return errors(stacked, FittedEntry(calibration=read_calibration("blackwell")), roofline)
 
     def bf16(row):
         return isinstance(row.ops[0], Gemm) and row.ops[0].dtype == "bf16"

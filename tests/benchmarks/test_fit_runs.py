@@ -12,7 +12,7 @@ from tests.evidence.runs import ARCHITECTURE, BASE, LAYOUTS, PARAMETERS, run
 
 from forescale.catalogue.clusters import load_device
 from forescale.evidence.fit import fit
-from forescale.evidence.runs import Run, logs_of, measured_of, with_logs
+from forescale.evidence.runs import CalibrationRun, logs_of, measured_of, with_logs
 
 
 def test_held_out_errors_are_of_fits_that_did_not_see_the_source():
@@ -58,4 +58,4 @@ def test_errors_say_what_tells_their_runs_apart():
     assert rows.groups[0] == (f"{ARCHITECTURE}/16/dense", f"{ARCHITECTURE}/16", "dense", "all")
     assert rows.core.all()
     eager = replace(runs[0].case, strategy=replace(LAYOUTS[0], graphs="none"))
-    assert 0.0 <= rows.waits[0] < Run(case=eager).waits(BASE) < 1.0
+    assert 0.0 <= rows.waits[0] < CalibrationRun(case=eager).waits(BASE) < 1.0

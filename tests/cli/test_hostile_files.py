@@ -9,7 +9,7 @@ import pickle
 import pytest
 from tests.fuzz import fuzz, hostile
 
-from forescale.cli.console import print_json
+from forescale.cli.formats.json import to_json
 from forescale.errors import PhysicsError
 
 FOUND = (
@@ -45,7 +45,7 @@ def test_a_step_of_no_length_is_refused(tmp_path, forescale):
 
 def test_no_number_of_an_answer_is_endless():
     with pytest.raises(PhysicsError, match=r"rows\[1\].error is nan"):
-        print_json({"rows": [{"error": 1.0}, {"error": math.nan}]})
+        to_json({"rows": [{"error": 1.0}, {"error": math.nan}]})
 
 
 TIMES = [traceEvent for traceEvent in hostile.TRACE["traceEvents"] if traceEvent["name"] != "[memory]"]

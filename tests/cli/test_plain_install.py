@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -125,13 +126,21 @@ def test_what_is_not_declared_cannot_be_imported(site, tmp_path, module):
     assert f"No module named '{module}'" in ran.stderr
 
 
+def examples():
+    """Return the examples of commands whose own test module declares one, as EXAMPLE."""
+    modules = {path.stem: path for path in Path(__file__).parent.glob("test_*.py")}
+    declared = (name for name in COMMANDS if name not in QUESTIONS and f"test_{name}" in modules)
+    result = {name: getattr(import_module(f"tests.cli.test_{name}"), "EXAMPLE", None) for name in declared}
+    return {name: example for name, example in result.items() if example is not None}
+
+
 def test_every_command_is_asked():
     names = set()
     for name in COMMANDS:
         command = typer.main.get_command(application((name,)))
         below = command.commands[name] if hasattr(command, "commands") else command
         names |= {f"{name} {command}" for command in below.commands} if name == "pipeline" else {name}
-    assert names <= {*QUESTIONS, *NEEDING_MORE}
+    assert names <= {*QUESTIONS, *NEEDING_MORE, *examples()}
 
 
 def test_every_command_works(site, tmp_path):
@@ -140,8 +149,12 @@ def test_every_command_works(site, tmp_path):
     (tmp_path / "b.toml").write_text(f"{plan}[strategy]\ntp = 2\n", encoding="utf-8")
     (tmp_path / "sweep.toml").write_text(SWEEP, encoding="utf-8")
     (tmp_path / "kernels.json").write_text(json.dumps(OWN_KERNELS), encoding="utf-8")
-    question = {name: [str(word) for word in item] for name, item in (QUESTIONS | NEEDING_MORE).items()}
+    question = {
+        name: [str(word) for word in item] for name, item in (QUESTIONS | NEEDING_MORE | examples()).items()
+    }
     ran = isolated(site, PROGRAM, json.dumps(question), folder=tmp_path)
     codes = dict(re.findall(r"^== (.+) ended with (\d+)$", ran.stdout, re.MULTILINE))
-    assert codes == dict.fromkeys(QUESTIONS, "0") | dict.fromkeys(NEEDING_MORE, "2"), ran.stderr
+    assert codes == dict.fromkeys({**QUESTIONS, **examples()}, "0") | dict.fromkeys(NEEDING_MORE, "2"), (
+        ran.stderr
+    )
     assert "install it with pip install 'forescale[bench]'" in ran.stderr

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from forescale.cli.formats import SUFFIXES
+
 SMALL = (
     "llama-3.1-8b",
     "--cluster",
@@ -76,7 +78,7 @@ def test_one_report_in_three_forms(forescale, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--preset", "almodel", "--output", "r.pdf"), "ends in .md, .html, .json; got r.pdf"),
+        (("--preset", "almodel", "--output", "r.pdf"), f"ends in {', '.join(SUFFIXES)}; got r.pdf"),
         (("--preset", "almodel", "--top", "0"), "--top must be a whole number of 1 or more"),
         (("--preset", "almodel", "--worst", "-1"), "--worst must be a whole number of 0 or more"),
         (

@@ -21,7 +21,7 @@ def document(ran):
 def test_the_front_is_shown_on_one_screen_and_whole_in_json(forescale):
     ran = forescale("search", *SEARCH, "--pareto")
     assert ran.code == 0, ran.err
-    for text in ("on the front of step time, peak memory", "more between those shown", "dominant", "preset default"):  # fmt: skip
+    for text in ("on the front of step time, peak memory", "more between those shown", "dominant"):  # fmt: skip
         assert text in ran.out
     assert len(ran.out.splitlines()) <= 25
     front = document(forescale("search", *SEARCH, "--pareto", "--json"))["front"]
@@ -75,7 +75,7 @@ def test_a_target_that_nothing_reaches_is_an_answer(forescale):
     ran = forescale("search", *DENSE, *HELD, "--target-step-time", "800 ms")
     assert ran.code == 0, ran.err
     assert "tried, reaches a step of 800.000 ms" in ran.out
-    assert "peak rate" in ran.out
+    assert "peak rate" in " ".join(ran.out.split())
     body = document(forescale("search", *DENSE, *HELD, "--target-step-time", "800 ms", "--json"))
     assert body["chosen"] is None
 

@@ -9,7 +9,7 @@ from tests.small import cluster, dense, workload
 from forescale.cost.run_calibration import load_run_calibration
 from forescale.cost.select import Costs
 from forescale.evidence.case import Case, Measured
-from forescale.evidence.runs import Parameter, Run
+from forescale.evidence.runs import CalibrationRun, RunParameter
 from forescale.project import project
 from forescale.spec import Layout
 
@@ -17,8 +17,8 @@ BASE = load_run_calibration()
 ARCHITECTURE = cluster(8).device.architecture
 WIDE = f"devices.{ARCHITECTURE}.wide"
 PARAMETERS = (
-    Parameter(path=WIDE, prior=0.8, spread=0.3, low=0.3, high=1.0),
-    Parameter(path="shared.contention", prior=0.3, spread=0.5, low=0.01, high=0.6),
+    RunParameter(path=WIDE, prior=0.8, spread=0.3, low=0.3, high=1.0),
+    RunParameter(path="shared.contention", prior=0.3, spread=0.5, low=0.01, high=0.6),
 )
 LAYOUTS = (
     Layout(dp_shard=8, graphs="full"),
@@ -47,7 +47,7 @@ def run(layout, source="A", calibration=BASE, factor=1.0):
         measured=Measured(step_time_s=seconds, step_time_from="step time"),
         core=True,
     )
-    return Run(case=case)
+    return CalibrationRun(case=case)
 
 
 def own_columns_only():

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from scripts.accuracy import peer_chart
+from scripts.accuracy import memory_chart, peer_chart
 
 from forescale.evidence.case import Prediction
-from forescale.evidence.chart import memory_chart, time_chart
+from forescale.evidence.chart import time_chart
 from forescale.evidence.peers import compare_peers
 from forescale.evidence.scoreboard import score
 

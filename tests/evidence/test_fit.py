@@ -19,7 +19,7 @@ from forescale.evidence.fit import (
     spread_of,
 )
 from forescale.evidence.runs import (
-    Parameter,
+    RunParameter,
     measured_of,
     predict,
     weights_of,
@@ -61,7 +61,7 @@ def test_no_factor_leaves_its_bounds():
 def test_what_is_learnt_of_one_number_says_what_another_is():
     """A generation without runs follows the one that its prior is stated by; one that stands alone keeps its own."""
     runs = [run(layout, calibration=slower(0.5)) for layout in LAYOUTS]
-    unseen = Parameter(path="devices.blackwell-ultra.wide", prior=1.1, spread=0.1, low=0.3, high=1.2)
+    unseen = RunParameter(path="devices.blackwell-ultra.wide", prior=1.1, spread=0.1, low=0.3, high=1.2)
     alone, follower = (
         fit(runs, BASE, (*PARAMETERS, replace(unseen, like=like)), scale=0.01).calibration.devices
         for like in ("", WIDE)

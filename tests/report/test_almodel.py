@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.presets.almodel.published import CLUSTER, MODEL, WORKLOAD, rows
 
+from forescale.cli.formats.markdown import to_markdown
 from forescale.presets.almodel import Almodel, first_table_terms, search_almodel
 from forescale.report.almodel import almodel_report
-from forescale.report.document import Table, to_markdown
+from forescale.report.document import Table
 
 TEXT = frozenset({"remat", "bottleneck"})
 SLACK = {"gb": 0.11, "pflop": 0.15, "percent": 1.0, "s": 0.011}
@@ -23,7 +24,7 @@ def report():
 
 
 def section(report, title):
-    return next(one for one in report.sections if one.title.startswith(title))
+    return next(one for one in report.contents if one.title.startswith(title))
 
 
 def table(report, title):
@@ -64,7 +65,7 @@ def test_headers(report):
 
 
 def test_details(report):
-    titles = [one.title for one in report.sections if one.level == 2]
+    titles = [one.title for one in report.contents if one.level == 2]
     assert titles[1:] == [
         f"#{place}: TP={row['tp']} DP={row['dp']} PP={row['pp']} EP={row['ep']} FSDP={row['fsdp']} "
         f"CP={row['cp']} remat={row['remat']}"
@@ -96,6 +97,6 @@ def test_summary(report):
 def test_nothing_asked_for_is_nothing_written():
     result = search_almodel(MODEL, CLUSTER, WORKLOAD, top=1, worst=0)
     short = almodel_report(result, num_detailed=0)
-    assert {one.title for one in short.sections} == {
+    assert {one.title for one in short.contents} == {
         "Model", "Training", "Hardware", "Layouts by step time", "Column legend", "Summary", "Notes"
     }  # fmt: skip

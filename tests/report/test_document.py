@@ -5,29 +5,29 @@ from __future__ import annotations
 import html.parser
 import json
 
+from forescale.cli.formats.html import to_html
+from forescale.cli.formats.markdown import to_markdown
 from forescale.report.document import (
     Bullets,
     Column,
-    Paragraph,
     Report,
     Section,
     legend,
+    line,
     properties,
     ranking,
-    to_html,
-    to_markdown,
 )
 
 COLUMNS = (
-    Column("tp", "degrees", lambda one: str(one["tp"])),
-    Column("dp", "degrees", lambda one: str(one["dp"])),
-    Column("name", "what it | is called", lambda one: one["name"], "left"),
+    Column("tp", lambda one: str(one["tp"]), "degrees"),
+    Column("dp", lambda one: str(one["dp"]), "degrees"),
+    Column("<name", lambda one: one["name"], "what it | is called"),
 )
 ENTRIES = ({"tp": 1, "dp": 8, "name": "a_b*c"}, {"tp": 8, "dp": 1, "name": "<b>"})
 REPORT = Report(
     title="Layouts of a<b",
-    sections=(
-        Section("Model", (properties([("Layers", "2")]), Paragraph("two `words`"))),
+    contents=(
+        Section("Model", (properties([("Layers", "2")]), line("two `words`"))),
         Section("Ranking", (ranking(COLUMNS, ENTRIES), legend(COLUMNS)), 2),
         Section("Summary", (Bullets(("first", "second")),)),
     ),

@@ -5,7 +5,7 @@ import pytest
 from forescale.catalogue.clusters import load_cluster
 from forescale.catalogue.models import load_model
 from forescale.project import project
-from forescale.report.memory_compare import MemoryComparison, Row, memory_bars
+from forescale.report.memory_compare import ComparedValue, MemoryComparison, memory_bars
 from forescale.spec import Layout, Workload
 
 GIB = 2.0**30
@@ -16,7 +16,7 @@ def comparison():
     model, cluster = load_model("llama-3.1-8b"), load_cluster("h100-sxm", 16)
     workload = Workload(seq_len=4096, global_batch_size=64)
     rows = [
-        Row(
+        ComparedValue(
             value=str(tp),
             projection=project(model, cluster, Layout(tp=tp, pp=2, dp_shard=8 // tp), workload),
         )

@@ -34,7 +34,7 @@ def report(found, slowest):
 
 
 def table(report, title):
-    section = next(one for one in report.sections if one.title.startswith(title))
+    section = next(one for one in report.contents if one.title.startswith(title))
     return next(one for one in section.contents if isinstance(one, Table))
 
 
@@ -67,12 +67,12 @@ def test_times_of_a_row_add_up_to_its_step(report):
 
 
 def test_details_and_summary(report, found):
-    titles = [one.title for one in report.sections if one.level == 2]
+    titles = [one.title for one in report.contents if one.level == 2]
     assert titles == [
         "Column legend",
         *(f"#{i}: {layout(one.strategy)}" for i, one in enumerate(found.best[:2], 1)),
     ]
-    summary = next(one for one in report.sections if one.title == "Summary").contents[0]
+    summary = next(one for one in report.contents if one.title == "Summary").contents[0]
     assert summary.items[0] == f"Best layout: {layout(found.best[0].strategy)}"
     assert any(item.startswith("Step time range") for item in summary.items)
 

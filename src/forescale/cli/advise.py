@@ -7,18 +7,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from forescale.cli.console import console, print_json, show
+from forescale.cli.console import show
+from forescale.cli.formats import answer_of
 from forescale.cli.inputs import limited, read_question, refuse_presets
-from forescale.cli.options import (
-    Asked,
-    CostOptions,
-    JsonFlag,
-    OperationsOptions,
-    Priced,
-    bounded,
-    grouped,
-    option,
-)
+from forescale.cli.options import Asked, CostOptions, OperationsOptions, Priced, bounded, grouped, option
+from forescale.cli.output import OutputOptions
 from forescale.cli.space import SpaceOptions, spaced
 from forescale.limits import SHOWN
 
@@ -32,7 +25,7 @@ def advise_command(
     exact: bool = option("Say how far the advice is from the exact best.", default=True),
     operated: OperationsOptions,
     cost: CostOptions,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Find a layout step by step: what fits, then the batch, then throughput, with the numbers of each."""
     from forescale.advise import advise
@@ -42,10 +35,7 @@ def advise_command(
     refuse_presets(question, "advise")
     question = spaced(limited(question, max_memory), SpaceOptions(), sized=True, sets=asked.plan.sets)
     result = advise(replace(question, safe=safe or question.safe), exact=exact)
-    if as_json:
-        print_json(result.to_json())
-        return
-    console().print(advice_view(result, notes=question.notes))
+    show(answer_of(result, partial(advice_view, notes=question.notes)), output)
 
 
 PANEL = "Changes"
@@ -68,7 +58,7 @@ def fit_command(
     *,
     asked: Priced,
     change: ChangeOptions,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Change a layout so that it fits, or is faster: single changes and pairs, with the price of each."""
     from forescale.advise import fit
@@ -79,4 +69,4 @@ def fit_command(
     refuse_presets(question, "fit")
     question = limited(question, change.max_memory)
     result = fit(question, keep=tuple(change.keep or ()), pairs=change.pairs, accepts=is_writable)
-    show(result, partial(fit_view, most=change.top), as_json=as_json, question=question)
+    show(answer_of(result, partial(fit_view, most=change.top), question=question), output)

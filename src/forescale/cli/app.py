@@ -214,12 +214,10 @@ def _options(command: Any) -> list[str]:  # noqa: ANN401
 def _refuse(error: ForescaleError) -> int:
     code = _say(str(error))
     if isinstance(error, InfeasibleError) and error.rows:
-        from forescale.cli.console import console
-        from forescale.cli.render.search import changes, refusals
+        from forescale.cli.formats.text import to_text
+        from forescale.cli.render.search import infeasible_view
 
-        console(error=True).print(refusals(error.rows))
-        if error.remedies:
-            console(error=True).print("", changes(error.remedies), sep="\n")
+        sys.stderr.write(to_text(infeasible_view(error.rows, error.remedies), error=True))
     return code
 
 

@@ -14,9 +14,11 @@ import typer
 
 from forescale.atomic_write import writable
 from forescale.cli.codes import INTERRUPTED
-from forescale.cli.console import console, print_json, say
+from forescale.cli.console import say, show
+from forescale.cli.formats import Answer
 from forescale.cli.inputs import read_question, refuse_presets
-from forescale.cli.options import JsonFlag, LaidOut, bounded, given, grouped, option
+from forescale.cli.options import LaidOut, bounded, given, grouped, option
+from forescale.cli.output import OutputOptions
 from forescale.errors import ForescaleError, SpecError
 from forescale.limits import DEVICES, TIME
 
@@ -39,7 +41,7 @@ _bench = partial(option, panel="Bench")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class MeasureOptions:
     """What is measured, on what, for how long."""
 
     devices_here: int | None = _bench(
@@ -82,8 +84,8 @@ class BenchOptions:
 def bench_command(
     *,
     asked: LaidOut,
-    bench: BenchOptions,
-    as_json: JsonFlag = False,
+    bench: MeasureOptions,
+    output: OutputOptions,
 ) -> None:
     """Measure on this machine what fits of a layout: its step, blocks, memory, kernels and messages.
 
@@ -94,42 +96,41 @@ def bench_command(
     if bench.merge is not None:
         from forescale.io.bench import merged, read_bench
 
-        _give(merged({str(file): read_bench(file) for file in bench.merge}), bench.save, as_json=as_json)
+        _give(merged({str(file): read_bench(file) for file in bench.merge}), bench.save, output=output)
         return
     question = read_question(asked)
     refuse_presets(question, "bench")
     if bench.check is not None:
-        _check(question, bench.check, bench.seconds, as_json=as_json)
+        _check(question, bench.check, bench.seconds, output=output)
         return
     if bench.known is not None:
-        _next(question, bench, bench.known, as_json=as_json)
+        _next(question, bench, bench.known, output=output)
         return
     measured = _measured(question, bench)
-    _end(measured, _give(measured, bench.save, as_json=as_json))
-    if bench.save is not None and bench.suite is None and not as_json:
+    _end(measured, _give(measured, bench.save, output=output))
+    if bench.save is not None and bench.suite is None and output.is_text:
         from forescale.bench.suite import propose
         from forescale.cli.render.bench import next_view
 
         here = bench.devices_here or question.cluster.devices_per_node
         priced = _priced_by(question, [bench.save])
-        console().print(next_view(propose(priced, devices=here, seconds=bench.seconds)[:SHOWN]))
+        proposed = propose(priced, devices=here, seconds=bench.seconds)[:SHOWN]
+        show(Answer(view=lambda: next_view(proposed), document=dict), output)
 
 
-def _give(bench_artifact: BenchArtifact, save: Path | None, *, as_json: bool) -> Path | None:
+def _give(bench_artifact: BenchArtifact, save: Path | None, *, output: OutputOptions) -> Path | None:
     """Print what was measured, write it, and return where; what is not whole is written in any case."""
-    if as_json:
-        from forescale.io.bench import bench_values
+    from forescale.cli.render.bench import bench_view
+    from forescale.io.bench import bench_values
 
-        print_json(bench_values(bench_artifact))
-    else:
-        from forescale.cli.render.bench import bench_view
-
-        console().print(bench_view(bench_artifact))
+    show(
+        Answer(view=lambda: bench_view(bench_artifact), document=lambda: bench_values(bench_artifact)), output
+    )
     ended = bench_artifact.conditions.interrupted or bench_artifact.conditions.failed
     place = save or (_spare() if ended else None)
     if place is not None:
         _write(bench_artifact, place)
-        if not as_json and not ended:
+        if output.is_text and not ended:
             say(f"wrote {place}")
     return place
 
@@ -170,7 +171,7 @@ def _end(bench_artifact: BenchArtifact, place: Path | None) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json: bool) -> None:
+def _next(question: Question, bench: MeasureOptions, known: list[Path], *, output: OutputOptions) -> None:
     """Show what to time next, or time it and add it to what is known."""
     from forescale.bench.suite import propose
     from forescale.cli.progress import BenchBar, interruptible
@@ -185,18 +186,15 @@ def _next(question: Question, bench: BenchOptions, known: list[Path], *, as_json
             result = _measuring_part().measure_next(
                 priced, devices=bench.devices_here, seconds=bench.seconds, tell=bar
             )
-        _end(result, _give(merged({**files, "what was timed": result}), bench.save, as_json=as_json))
+        _end(result, _give(merged({**files, "what was timed": result}), bench.save, output=output))
         return
     here = bench.devices_here or question.cluster.devices_per_node
     result = propose(priced, devices=here, seconds=bench.seconds)
-    if as_json:
-        from forescale.cli.render.bench import next_values
+    from forescale.cli.render.bench import next_values, next_view
 
-        print_json({"schema": "forescale.bench_next/1", "proposed": next_values(result)})
-        return
-    from forescale.cli.render.bench import next_view
-
-    console().print(next_view(result))
+    rows = next_values(result)
+    document = {"schema": "forescale.bench_next/1", "proposed": rows}
+    show(Answer(view=lambda: next_view(result), document=lambda: document), output)
 
 
 def _priced_by(question: Question, files: list[Path]) -> Question:
@@ -208,22 +206,20 @@ def _priced_by(question: Question, files: list[Path]) -> Question:
     return build_question(values, where=", ".join(map(str, files)))
 
 
-def _check(question: Question, file: Path, seconds: float, *, as_json: bool) -> None:
+def _check(question: Question, file: Path, seconds: float, *, output: OutputOptions) -> None:
     from forescale.cli.progress import announce, interruptible
 
     priced = _priced_by(question, [file])
     announce(seconds)
     with interruptible(NOTHING):
         projection = _measuring_part().check_projection(priced, seconds=seconds)
-    if as_json:
-        print_json({"schema": "forescale.bench_check/1", **asdict(projection)})
-        return
     from forescale.cli.render.bench import check_view
 
-    console().print(check_view(projection))
+    document = {"schema": "forescale.bench_check/1", **asdict(projection)}
+    show(Answer(view=lambda: check_view(projection), document=lambda: document), output)
 
 
-def _measured(question: Question, bench: BenchOptions) -> BenchArtifact:
+def _measured(question: Question, bench: MeasureOptions) -> BenchArtifact:
     from forescale.cli.progress import BenchBar, interruptible
 
     with interruptible(NOTHING), BenchBar(bench.seconds) as bar:

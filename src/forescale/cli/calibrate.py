@@ -11,8 +11,10 @@ import typer
 from msgspec.structs import replace
 
 from forescale.atomic_write import writable, write_text
-from forescale.cli.console import console, print_json
-from forescale.cli.options import JsonFlag, bounded, grouped, option
+from forescale.cli.console import show
+from forescale.cli.formats import Answer
+from forescale.cli.options import bounded, grouped, option
+from forescale.cli.output import OutputOptions
 from forescale.errors import SpecError
 from forescale.graph.ops import CollectiveKind
 from forescale.limits import DEVICES
@@ -22,21 +24,14 @@ from forescale.units import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from forescale.cost.measured import Measurements
     from forescale.cost.select import Calibrations
-    from forescale.evidence.entries import EntryFit, Left, Move
+    from forescale.evidence.entries import EntryFit, Left
     from forescale.evidence.fit import ClusterCalibration
     from forescale.evidence.kernels import KernelFits
     from forescale.evidence.network import NetworkFits
-    from forescale.evidence.runs import Run
+    from forescale.evidence.runs import CalibrationRun
     from forescale.spec import Cluster, Device
-
-SHOWN = 8
-"""Runs and their moves that are printed."""
-SHOWN_EACH = 3
-"""Moves that are printed of every other entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +80,12 @@ def calibrate_command(
         "Where the calibration goes.", "FILE.json", flag="--output -o", default=..., check=writable
     ),
     base: Path | None = option("Start from this instead of published fits.", "FILE.json"),
-    as_json: JsonFlag = False,
+    printed: OutputOptions,
 ) -> None:
     """Calibrate to runs, kernels or collectives of your own; 3 to 5 runs are enough to start."""
     from datetime import date
 
+    from forescale.cli.render.calibrate import calibration_view
     from forescale.cost.select import Calibrations, read_calibrations
     from forescale.evidence.fit import rounded
 
@@ -113,17 +109,18 @@ def calibrate_command(
         timed = _read(logs.collectives, place.device, cluster=place.name, **message)
         calibrations, link_fits = _links(calibrations, timed, place, date=today)
         entries, left = [*entries, *link_fits.entries], [*left, *link_fits.left]
-    measured: list[Run] = []
+    measured: list[CalibrationRun] = []
     result: ClusterCalibration | None = None
     if runs is not None:
         results_found = _runs(runs, calibrations, machine.device, place, name=output.stem, date=today)
         measured, result, left = results_found[0], results_found[1], [*left, *results_found[2]]
         calibrations = replace(calibrations, runs=results_found[1].calibration)
     write_text(output, json.dumps(rounded(calibrations.to_json()), indent=1, allow_nan=False) + "\n")
-    if as_json:
-        print_json(_document(measured, result, entries, left))
-    else:
-        _show(measured, result, entries, left, output)
+    answer = Answer(
+        view=lambda: calibration_view(measured, result, entries, left, output),
+        document=lambda: _document(measured, result, entries, left),
+    )
+    show(answer, printed)
 
 
 def _cluster(name: str | None) -> Cluster | None:
@@ -199,7 +196,7 @@ def _runs(
     *,
     name: str,
     date: str,
-) -> tuple[list[Run], ClusterCalibration, list[Left]]:
+) -> tuple[list[CalibrationRun], ClusterCalibration, list[Left]]:
     """Fit what whole runs lose, against kernels and links of one's own where there are any."""
     from forescale.cost.run_calibration import load_run_calibration
     from forescale.cost.select import Costs
@@ -220,7 +217,7 @@ def _runs(
 
 
 def _document(
-    runs: Sequence[Run],
+    runs: Sequence[CalibrationRun],
     result: ClusterCalibration | None,
     entries: Sequence[EntryFit],
     left: Sequence[Left],
@@ -234,56 +231,3 @@ def _document(
         "entries": [asdict(entry) for entry in entries],
         "left": [asdict(one) for one in left],
     }
-
-
-def _show(
-    runs: Sequence[Run],
-    result: ClusterCalibration | None,
-    entries: Sequence[EntryFit],
-    left: Sequence[Left],
-    output: Path,
-) -> None:
-    if entries:
-        moves = [move for entry in entries for move in entry.moves[:SHOWN_EACH]]
-        console().print(_entry_table(entries), _move_table(moves))
-    if result is not None:
-        console().print(_run_table(runs, result), _move_table(result.moves[:SHOWN]))
-    for one in left:
-        rows = "1 row" if one.rows == 1 else f"{one.rows} rows"
-        console().print(f"not used: {rows} of {one.path}, {one.reason}")
-    console().print(f"written to {output}")
-
-
-def _entry_table(entries: Sequence[EntryFit]) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        "entry", "rows", "error before", "after", "unseen rows", title="median |error| (bias) of fits"
-    )
-    for entry in entries:
-        shown = [
-            "too few" if item is None else f"{item.median_abs:.1%} ({item.bias:+.1%})"
-            for item in (entry.before, entry.after, entry.held_out)
-        ]
-        table.add_row(entry.path, str(entry.rows), *shown)
-    return table
-
-
-def _run_table(runs: Sequence[Run], result: ClusterCalibration) -> Table:
-    import math
-
-    from rich.table import Table
-
-    table = Table("run", "error before", "error after", title=f"{counted(len(runs), 'run')}")
-    for run, before, after in list(zip(runs, result.before, result.after, strict=True))[:SHOWN]:
-        table.add_row(run.id, f"{math.expm1(-before):+.1%}", f"{math.expm1(-after):+.1%}")
-    return table
-
-
-def _move_table(moves: Sequence[Move]) -> Table:
-    from rich.table import Table
-
-    table = Table("factor", "before", "after", title="what moved most")
-    for move in moves:
-        table.add_row(move.path, f"{move.before:.4g}", f"{move.after:.4g}")
-    return table

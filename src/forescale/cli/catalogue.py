@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import show
+from forescale.cli.formats import Answer
 from forescale.cli.help import Commands
-from forescale.cli.options import JsonFlag
+from forescale.cli.options import grouped
+from forescale.cli.output import OutputOptions
 from forescale.errors import SpecError, shown
 
 SCHEMA = "forescale.catalogue/1"
@@ -22,6 +24,7 @@ Filter = Annotated[
 
 
 @catalogue_app.command("models")
+@grouped
 def models_command(
     *,
     text: Annotated[
@@ -30,16 +33,17 @@ def models_command(
             metavar="TEXT", help="Only names that contain it; or a file that has a model.", show_default=False
         ),
     ] = None,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """List models, or describe the model of a file."""
     from forescale.cli.render.catalogue import model_rows
 
-    _show("models", model_rows(text or ""), text, as_json=as_json)
+    _show("models", model_rows(text or ""), text, output=output)
 
 
 @catalogue_app.command("devices")
-def devices_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
+@grouped
+def devices_command(*, text: Filter = None, output: OutputOptions) -> None:
     """List devices: peak rates, memory, and what their efficiencies are fitted to.
 
     kernels: measured on the device; generation: on another device of its generation; runs: whole training runs only;
@@ -47,49 +51,56 @@ def devices_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
     """
     from forescale.cli.render.catalogue import device_rows
 
-    _show("devices", device_rows(text or ""), text, as_json=as_json)
+    _show("devices", device_rows(text or ""), text, output=output)
 
 
 @catalogue_app.command("clusters")
-def clusters_command(*, text: Filter = None, as_json: JsonFlag = False) -> None:
+@grouped
+def clusters_command(*, text: Filter = None, output: OutputOptions) -> None:
     """List clusters: nodes, network tiers, and what the efficiencies of their devices are fitted to.
 
     A short name such as h100, 4090 or v5p works wherever a cluster is named, if it can mean only one of them.
     """
     from forescale.cli.render.catalogue import cluster_rows
 
-    _show("clusters", cluster_rows(text or ""), text, as_json=as_json)
+    _show("clusters", cluster_rows(text or ""), text, output=output)
 
 
 @catalogue_app.command("frameworks")
+@grouped
 def frameworks_command(
     *,
     name: Annotated[
         str | None,
         typer.Argument(metavar="[NAME[@RELEASE]]", help="One of them, field by field.", show_default=False),
     ] = None,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """List training frameworks, or one with all it does by default and what it can be told."""
     from forescale.catalogue.frameworks import load_framework
     from forescale.cli.render import catalogue
 
     if name is None:
-        _show("frameworks", catalogue.framework_rows(), as_json=as_json)
+        _show("frameworks", catalogue.framework_rows(), output=output)
         return
     framework = load_framework(name)
-    if as_json:
-        print_json({"schema": SCHEMA, "framework": asdict(framework)})
-        return
-    console().print(catalogue.framework_view(framework))
+    answer = Answer(
+        view=lambda: catalogue.framework_view(framework),
+        document=lambda: {"schema": SCHEMA, "framework": asdict(framework)},
+    )
+    show(answer, output)
 
 
-def _show(kind: str, rows: list[dict[str, object]], text: str | None = None, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": SCHEMA, kind: rows})
-        return
-    if text is not None and not rows:
-        raise SpecError(f"no name of {kind} contains {shown(text)}; forescale catalogue {kind} lists all")
+def _show(
+    kind: str, rows: list[dict[str, object]], text: str | None = None, *, output: OutputOptions
+) -> None:
     from forescale.cli.render.catalogue import catalogue_view
 
-    console().print(catalogue_view(kind, rows))
+    if text is not None and not rows and output.format != "json":
+        raise SpecError(f"no name of {kind} contains {shown(text)}; forescale catalogue {kind} lists all")
+    answer = Answer(
+        view=lambda: catalogue_view(kind, rows),
+        document=lambda: {"schema": SCHEMA, kind: rows},
+        rows=lambda: rows,
+    )
+    show(answer, output)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forescale.cli.console import show
+from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question
-from forescale.cli.options import CostOptions, HtmlFile, JsonFlag, PlanOptions, Priced, grouped, option
+from forescale.cli.options import CostOptions, PlanOptions, Priced, grouped, option
+from forescale.cli.output import PageOptions
 from forescale.cli.scan import amount
 from forescale.errors import ReaderError
 from forescale.io.document import is_written, numbered, read_layout
@@ -30,8 +32,7 @@ def compare_command(
         "Of two plans: the soonest run that each cluster gets for this money, such as 10M.", "AMOUNT"
     ),
     cost: CostOptions,
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    output: PageOptions,
 ) -> None:
     """Compare two plans or projections: time, memory and layout, term by term."""
     from forescale.search.compare import compare
@@ -42,12 +43,12 @@ def compare_command(
         from forescale.whole_run.plans import at_equal_budget
 
         questions = {name: _question(name, cost) for name in (a, b)}
-        show(at_equal_budget(questions, budget), equal_budget_view, as_json=as_json, html=html)
+        show(answer_of(at_equal_budget(questions, budget), equal_budget_view), output)
         return
     result = compare(_projection(a, cost), _projection(b, cost), name_a=a, name_b=b)
     from forescale.cli.render.compare import comparison_view
 
-    show(result, comparison_view, as_json=as_json, html=html)
+    show(answer_of(result, comparison_view), output)
 
 
 def _projection(text: str, cost: CostOptions) -> Projection | dict[str, Any]:

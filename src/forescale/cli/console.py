@@ -1,36 +1,31 @@
-"""Where output goes: a console of stable width, JSON, and errors as one sentence."""
+"""Where output goes: a console of stable width, and errors as one sentence."""
 
 from __future__ import annotations
 
 import codecs
-import json
-import math
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
 from io import TextIOWrapper
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from forescale.errors import PhysicsError
+from msgspec.structs import replace
+
 from forescale.escaping import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from forescale.cli.formats import Answer
+    from forescale.cli.output import OutputOptions, PageFile
+    from forescale.cli.terminal import Terminal
 
-    from forescale.cli.options import PageFile
-    from forescale.question import Question
-    from forescale.results import Result
-
-R = TypeVar("R", bound="Result")
-PLAIN_WIDTH = 110
+PLAIN_WIDTH = 100
 """Columns where there is no terminal."""
 LEAST_WIDTH = 80
 """Columns that tables are laid out for: in fewer, numbers would be cut off."""
 
 
-def console(*, error: bool = False, least: int = LEAST_WIDTH) -> Console:
+def console(*, error: bool = False, least: int = LEAST_WIDTH) -> Terminal:
     """Return the console of standard output (or error); a terminal narrower than `least` wraps lines itself."""
     from forescale.cli.terminal import Terminal
 
@@ -45,53 +40,14 @@ def say(text: str, *, error: bool = False) -> None:
     (sys.stderr if error else sys.stdout).write(f"{printable(text)}\n")
 
 
-def print_json(document: Mapping[str, Any]) -> None:
-    """Write one JSON document to standard output.
+def show(answer: Answer, output: OutputOptions) -> None:
+    """Write the page asked for, and print an answer in the format asked for."""
+    from forescale.cli.formats import write, write_file
 
-    Raises
-    ------
-    PhysicsError
-        If a number in it is not finite.
-    """
-    try:
-        text = json.dumps(document, indent=2, allow_nan=False)
-    except ValueError as error:
-        place, value = next(_endless(document, ""), ("the answer", error))
-        raise PhysicsError(f"{place} is {value}, which is no finite number; please report this") from error
-    sys.stdout.write(text + "\n")
-
-
-def _endless(value: object, place: str) -> Iterator[tuple[str, object]]:
-    """Yield the numbers of a document that are not finite, with where they are."""
-    if isinstance(value, Mapping):
-        for key, inside in value.items():
-            yield from _endless(inside, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list | tuple):
-        for index, inside in enumerate(value):
-            yield from _endless(inside, f"{place}[{index}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield place, value
-
-
-def show(
-    result: R,
-    view: Callable[[R], Group],
-    *,
-    as_json: bool,
-    html: PageFile | None = None,
-    question: Question | None = None,
-) -> None:
-    """Write the page asked for, and print the document, with the question that it answers, or the view."""
-    if html is not None:
-        from forescale.cli.render.page import write_page
-
-        write_page(html, view(result), result.pictures())
-    if not as_json:
-        console().print(view(result))
-        return
-    from forescale.io.question import question_values
-
-    print_json({**result.to_json(), **({} if question is None else {"question": question_values(question)})})
+    page: PageFile | None = getattr(output, "html", None)
+    if page is not None:
+        write_file(answer, page.path, page.command)
+    sys.stdout.write(write(replace(answer, verbose=output.verbose), output.format))
 
 
 SPELT = MappingProxyType(

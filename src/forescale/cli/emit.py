@@ -13,6 +13,7 @@ from forescale.cli.console import say
 from forescale.cli.options import complete_frameworks, output_option
 from forescale.errors import SpecError
 from forescale.files import is_folder
+from forescale.report.document import Bullets, Code, Section, View
 from forescale.units import counted
 
 if TYPE_CHECKING:
@@ -89,6 +90,19 @@ def put(result: Export, output: Path | None, *, force: bool, aside: bool = False
     written = output / result.main if is_folder(output) and len(result.texts) == 1 else output
     text = f"wrote {written} ({_lost(result.unsaid)}{_read_with(result.options)}; its head says more)"
     say(f"{text}; on every node: cd {folder} && {result.launch}", error=aside)
+
+
+def export_view(result: Export) -> View:
+    """Return the files of an export as a view: the text of each, and what it cannot say."""
+    from forescale.export.text import words_of
+
+    unsaid = (
+        f"{item.word} {words_of(item.wanted)} runs with {words_of(item.read)}" for item in result.unsaid
+    )
+    files = (Code(name, text) for name, text in result.texts.items())
+    return View(
+        contents=(*files, Section("Settings that the framework cannot express", (Bullets(tuple(unsaid)),)))
+    )
 
 
 def _read_with(options: Sequence[str]) -> str:

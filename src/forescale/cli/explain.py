@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from forescale.cli.console import console, print_json
+from forescale.cli.console import show
+from forescale.cli.formats import Answer
 from forescale.cli.inputs import read_question
 from forescale.cli.options import (
     ClusterOptions,
     CostOptions,
-    JsonFlag,
     LayoutOptions,
     PlanOptions,
     Priced,
@@ -22,6 +22,7 @@ from forescale.cli.options import (
     grouped,
     output_option,
 )
+from forescale.cli.output import OutputOptions
 from forescale.errors import MissingError, SpecError, nearest
 from forescale.files import exists, place_of
 from forescale.limits import REST
@@ -61,26 +62,29 @@ def explain_command(
     layout: LayoutOptions,
     cost: CostOptions,
     plan: PlanOptions,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Show how a number comes about: formula, inputs, units and source."""
+    from forescale.cli.render.explain import explanation_view
     from forescale.explain import explain
+    from forescale.projection.result import left_out
 
     model, quantity = _model_and_quantity(words or [], plan)
     priced = Priced(model=model, cluster=cluster, run=run, layout=layout, plan=plan, cost=cost)
     if quantity is None:
-        _list(priced, tree, as_json=as_json)
+        _list(priced, tree, output)
         return
     question = read_question(priced)
     node = explain(question, quantity, stage=tree.stage)
-    if as_json:
-        print_json(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth))
-        return
-    from forescale.cli.render.explain import explanation_view
-    from forescale.cli.render.words import left_out, notes
-
-    view = explanation_view(node, depth=tree.depth, cite=tree.cite)
-    console().print(*left_out(question.model), view, *notes(question.notes), sep="\n")
+    notes = (*left_out(question.model), *question.notes)
+    answer = Answer(
+        view=lambda: explanation_view(node, depth=tree.depth, cite=tree.cite, notes=notes),
+        document=lambda: {
+            **(node.to_json() if tree.depth is None else node.to_json(depth=tree.depth)),
+            **({"notes": [asdict(note) for note in notes]} if notes else {}),
+        },
+    )
+    show(answer, output)
 
 
 def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None, str | None]:
@@ -108,7 +112,7 @@ def _model_and_quantity(parts: list[str], plan: PlanOptions) -> tuple[str | None
     return (None, word) if kept or word in names or like else (word, None)
 
 
-def _list(priced: Priced, tree: TreeOptions, *, as_json: bool) -> None:
+def _list(priced: Priced, tree: TreeOptions, output: OutputOptions) -> None:
     """Print the quantities, with their values where the question is complete."""
     from forescale.cli.render.explain import names_view, quantities_view
     from forescale.explain import quantities, quantity_names
@@ -119,12 +123,16 @@ def _list(priced: Priced, tree: TreeOptions, *, as_json: bool) -> None:
     try:
         question = read_question(priced)
     except MissingError as error:
-        if as_json:
+        if output.format == "json":
             raise
-        console().print(names_view(quantity_names(), error.missing))
+        missing = error.missing
+        show(Answer(view=lambda: names_view(quantity_names(), missing), document=dict), output)
         return
     result = quantities(question)
-    if as_json:
-        print_json({"schema": "forescale.quantities/1", "quantities": [asdict(item) for item in result]})
-        return
-    console().print(quantities_view(result))
+    rows = [asdict(item) for item in result]
+    answer = Answer(
+        view=lambda: quantities_view(result),
+        document=lambda: {"schema": "forescale.quantities/1", "quantities": rows},
+        rows=lambda: rows,
+    )
+    show(answer, output)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from forescale.cli.console import print_json
-from forescale.cli.emit import put, refuse_idle_force
+from forescale.cli.console import show
+from forescale.cli.emit import export_view, put, refuse_idle_force
+from forescale.cli.formats import Answer
 from forescale.cli.inputs import read_question, refuse_presets
-from forescale.cli.options import JsonFlag, Priced, complete_frameworks, grouped, output_option
+from forescale.cli.options import Priced, complete_frameworks, grouped, output_option
+from forescale.cli.output import OutputOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ def export_command(
     *,
     target: TargetOptions,
     asked: Priced,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Write a layout as a framework's own configuration, and what it cannot say there."""
     from forescale.export import check_place, export, file_name
@@ -46,7 +48,7 @@ def export_command(
     refuse_presets(question, "export")
     name = file_name(target.output, target.to)
     result = export(question, target.to, slurm=target.slurm, name=name)
-    if as_json:
-        print_json(result.to_json())
-    if target.output is not None or not as_json:
-        put(result, target.output, force=target.force, aside=as_json)
+    if not output.is_text:
+        show(Answer(view=lambda: export_view(result), document=result.to_json), output)
+    if target.output is not None or output.is_text:
+        put(result, target.output, force=target.force, aside=not output.is_text)

@@ -74,7 +74,7 @@ class Command(TyperCommand):
             _section(formatter, f"More ({EVERYTHING} describes them)", rows)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands that says of each what it does, at length."""
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
@@ -92,7 +92,7 @@ class Commands(typer.Typer):
     """A group of such commands."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  (as typer.Typer)
-        super().__init__(rich_markup_mode=None, **{"cls": Group, **settings})
+        super().__init__(rich_markup_mode=None, **{"cls": CommandGroup, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401
         """Register a command."""

@@ -6,32 +6,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from msgspec.structs import replace as replace_struct
+
 from forescale.atomic_write import writable
-from forescale.cli.console import console, print_json, say
-from forescale.cli.help import Commands, Group
+from forescale.cli.console import say, show
+from forescale.cli.formats import Answer, answer_of
+from forescale.cli.help import CommandGroup, Commands
 from forescale.cli.inputs import answered, read_question, refuse_presets
-from forescale.cli.options import (
-    BenchOptions,
-    HtmlFile,
-    JsonFlag,
-    LaidOut,
-    LayoutOptions,
-    grouped,
-    option,
-    output_option,
-)
+from forescale.cli.options import BenchOptions, LaidOut, LayoutOptions, grouped, option, output_option
+from forescale.cli.output import PageOptions
 from forescale.errors import SpecError
 from forescale.limits import whole_of
 from forescale.spec.layout import RematPolicy
 from forescale.view.page import SUFFIXES
 
 if TYPE_CHECKING:
-    from rich.console import Group as View
-
     from forescale.memory.anchored import AnchoredMemory
     from forescale.memory.timeline import MemoryTimeline
     from forescale.projection.result import Projection
     from forescale.question import Question
+    from forescale.report.document import View
     from forescale.report.memory_compare import MemoryComparison
 
 
@@ -41,7 +35,7 @@ EXPORTED, SHORTEST = 64, 4
 itself."""
 
 
-class DefaultGroup(Group):
+class DefaultGroup(CommandGroup):
     """Commands of which one runs where none is named, so that `forescale memory MODEL` needs no more words."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (whichever click typer has)
@@ -78,8 +72,7 @@ def memory_command(
     asked: LaidOut,
     bench: BenchOptions,
     over_time: TimelineOptions,
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    output: PageOptions,
 ) -> None:
     """Project the memory of one layout, stage by stage."""
     question = read_question(replace(asked, cost=bench))
@@ -88,24 +81,15 @@ def memory_command(
     alone = answered(question.simulated) if bench.side_by_side else None
     timeline = _timeline(question.simulated, over_time) if over_time.wanted else None
     shown = timeline if over_time.timeline else None
-    if html is not None:
-        from forescale.cli.render.page import write_page
-
-        pictures = (*result.pictures()[1:], *(() if shown is None else shown.pictures()))
-        write_page(html, _view(result, anchored, alone, shown), pictures)
-    if as_json:
-        from forescale.io.question import question_values
-
-        more = {
-            **({} if alone is None else {"simulated": alone.to_json()}),
-            **({} if anchored is None else {"anchored": anchored.to_json()}),
-            **({} if timeline is None else {"timeline": timeline.to_json()}),
-        }
-        print_json({**result.to_json(), **more, "question": question_values(question)})
-        return
-    console().print(_view(result, anchored, alone, shown, width=console().width))
+    more = {"simulated": alone, "anchored": anchored, "timeline": timeline}
+    documents = {name: item.to_json() for name, item in more.items() if item is not None}
+    answer = answer_of(
+        result, lambda result: _view(result, anchored, alone, shown), question=question, more=documents
+    )
+    curves = () if shown is None else shown.pictures()
+    show(replace_struct(answer, pictures=lambda: (*result.pictures()[1:], *curves)), output)
     if over_time.export is not None:
-        say(f"wrote {over_time.export}")
+        say(f"wrote {over_time.export}", error=not output.is_text)
 
 
 def _view(
@@ -113,20 +97,19 @@ def _view(
     anchored: AnchoredMemory | None,
     alone: Projection | None,
     timeline: MemoryTimeline | None,
-    width: int | None = None,
 ) -> View:
-    """Return what is known of memory; without a width no curve is drawn in letters."""
-    from rich.console import Group as View
-
+    """Return what is known of memory."""
     from forescale.cli.render.memory import anchored_view, deltas_view, timeline_view
     from forescale.cli.render.projection import memory_view
 
-    views = []
-    if anchored is not None:
-        views.append(anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored))
     if timeline is not None:
-        views.append(timeline_view(result, timeline, width=width))
-    return View(*(views or [memory_view(result)]))
+        over_time = timeline_view(result, timeline)
+        if anchored is None:
+            return over_time
+    if anchored is None:
+        return memory_view(result)
+    view = anchored_view(result, anchored) if alone is None else deltas_view(alone, anchored)
+    return view if timeline is None else replace_struct(view, contents=(*view.contents, *over_time.contents))
 
 
 def _anchored(question: Question, result: Projection) -> AnchoredMemory:
@@ -187,12 +170,10 @@ def compare_command(
     plot: Path | None = output_option(
         "Write stacked bars: .html, .json (Vega-Lite), or .svg or .png.", "FILE", check=writable
     ),
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    output: PageOptions,
 ) -> None:
     """Compare one model's memory under several recompute policies, sequence lengths, ZeRO stages or degrees."""
     from forescale.cli.render.memory import comparison_view
-    from forescale.cli.render.page import write_page
     from forescale.report.memory_compare import memory_bars
     from forescale.view.page import write_chart
 
@@ -202,21 +183,22 @@ def compare_command(
     compared = _compared(across, parts, asked)
     if plot is not None:
         write_chart(memory_bars(compared), plot)
-    if html is not None:
-        write_page(html, comparison_view(compared), [memory_bars(compared)])
-    if as_json:
-        print_json(compared.to_json())
-        return
-    console().print(comparison_view(compared))
-    if plot is not None:
+    answer = Answer(
+        view=lambda: comparison_view(compared),
+        document=compared.to_json,
+        rows=lambda: compared.to_json()["rows"],
+        pictures=lambda: [memory_bars(compared)],
+    )
+    show(answer, output)
+    if plot is not None and output.is_text:
         say(f"wrote {plot}")
 
 
 def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryComparison:
     """Return the projections of all values; values that make no legal layout are refused one by one."""
-    from forescale.report.memory_compare import MemoryComparison, Row
+    from forescale.report.memory_compare import ComparedValue, MemoryComparison
 
-    rows: list[Row] = []
+    rows: list[ComparedValue] = []
     refused: dict[str, str] = {}
     failure: SpecError | None = None
     for value in dict.fromkeys(values):
@@ -226,7 +208,7 @@ def _compared(across: Across, values: list[str], laid_out: LaidOut) -> MemoryCom
         except SpecError as error:
             refused[value], failure = str(error), failure or error
             continue
-        rows.append(Row(value=value, projection=projection))
+        rows.append(ComparedValue(value=value, projection=projection))
     if failure is not None and not rows:
         raise failure
     if not rows:

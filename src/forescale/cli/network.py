@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from forescale.cli.console import show
-from forescale.cli.options import COST, ClusterOptions, HtmlFile, JsonFlag, bounded, grouped, option
+from forescale.cli.formats import answer_of
+from forescale.cli.options import COST, ClusterOptions, bounded, grouped, option
+from forescale.cli.output import PageOptions
 from forescale.errors import SpecError, UnknownNameError, shown
 from forescale.files import place_of
 from forescale.graph.ops import CollectiveKind
@@ -46,8 +49,7 @@ def network_command(
     ),
     calibration: Path | None = option("Your own fits, as `calibrate` wrote them.", "FILE.json", panel=COST),
     measurements: list[Path] | None = option("Timed collectives to look up. Repeatable.", "FILE", panel=COST),
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    output: PageOptions,
 ) -> None:
     """Price every collective of a cluster by size and ranks: time, bus bandwidth, algorithm."""
     from forescale.cli.render.network import network_view
@@ -72,7 +74,8 @@ def network_command(
         costs=read_costs(cost, selected, where=WHERE, folder=None),
     )
     notes = cluster_notes(cluster.cluster, WHERE)
-    show(network, partial(network_view, notes=notes), as_json=as_json, html=html)
+    more = {"notes": [asdict(note) for note in notes]} if notes else {}
+    show(answer_of(network, partial(network_view, notes=notes), more=more), output)
 
 
 def _cluster(cluster_options: ClusterOptions, counts: list[int], stride: int) -> Cluster:

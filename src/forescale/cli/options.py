@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from importlib import import_module
@@ -15,10 +14,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_ty
 import msgspec
 import typer
 
-from forescale.atomic_write import writable
 from forescale.cli.help import Rare
 from forescale.errors import SpecError, shown
-from forescale.files import is_file, is_folder, place_of
+from forescale.files import is_file, place_of
 from forescale.limits import MEMORY, PRICE, Interval, outside, within
 from forescale.spec.layout import Allocator, ContextKind, Dispatcher, RematPolicy, TensorKind
 from forescale.spec.workload import ComputeType, FrozenType, OptimizerName, StorageType
@@ -166,50 +164,6 @@ ModelArgument: TypeAlias = Annotated[
     typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_models, show_default=False),
 ]
 MasterType: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "none"]
-JsonFlag: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)
-]
-
-
-class PageFile(Struct, frozen=True):
-    """Where a command writes a page of what it shows, and the command."""
-
-    path: Path
-    command: str = ""
-
-
-def command_line(values: Iterable[object] | None) -> str:
-    """Return the command of such arguments, as a shell takes it; nothing where there are none."""
-    return shlex.join(["forescale", *map(str, values)]) if values else ""
-
-
-def _asked_so(context: typer.Context, file: PageFile | None) -> PageFile | None:
-    """Return where a page goes, if it can be written there, with the command that writes none."""
-    if file is None:
-        return None
-    if file.path.suffix != ".html" and not is_folder(file.path):
-        raise SpecError(f"--html takes a file that ends in .html; got {file.path.name}")
-    writable(file.path)
-    obj = list(context.obj or ())
-    for place, word in enumerate(obj):
-        if str(word) == "--html":
-            obj = obj[:place] + obj[place + 2 :]
-        elif str(word).startswith("--html="):
-            obj = obj[:place] + obj[place + 1 :]
-    return PageFile(file.path, command_line(obj))
-
-
-HtmlFile: TypeAlias = Annotated[
-    PageFile | None,
-    typer.Option(
-        "--html",
-        metavar="FILE.html",
-        help="Write a page with pictures and tables.",
-        parser=lambda text: PageFile(Path(text)),
-        callback=_asked_so,
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 
 def bounded(allowed: Interval, *, whole: bool = True) -> Callable[[typer.CallbackParam, Any], Any]:
@@ -265,9 +219,7 @@ class PlanOptions:
 
     plan: Path | None = option("Plan file (TOML or YAML); flags override it.", "FILE")
     config: Path | None = option("A framework's own file, such as DeepSpeed's.", "FILE")
-    sets: list[str] | None = option(
-        "Override one value, such as layout.tp=4. Repeatable.", "A.B=C", flag="--set"
-    )
+    sets: list[str] | None = option("One value, such as layout.tp=4. Repeatable.", "A.B=C", flag="--set")
     variables: list[str] | None = option(
         "Value of a variable that the file leaves open, such as TP=8. Repeatable.",
         "NAME=VALUE",
@@ -281,12 +233,12 @@ class PlanOptions:
         panel=FILES,
     )
     framework: str | None = option(
-        "What trains: its kernels, types and overlap where nothing else is said.",
+        "Framework whose defaults apply.",
         "NAME[@RELEASE]",
         complete=complete_frameworks,
     )
     preset: str | None = option(
-        "Modelling preset: default, or a published account of memory and time.",
+        "Modelling preset, such as a published account.",
         "NAME",
         complete=complete_presets,
     )

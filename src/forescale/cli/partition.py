@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forescale.cli.console import console, print_json, say
+from forescale.cli.console import show
+from forescale.cli.formats import Answer
 from forescale.cli.inputs import read_question
-from forescale.cli.options import JsonFlag, Priced, grouped, option
-from forescale.cli.render.words import table
+from forescale.cli.options import Priced, grouped, option
+from forescale.cli.output import OutputOptions
 from forescale.numeric import Array
+from forescale.report.document import Content, View, facts, line, table
 from forescale.schedule.traces import read_run
 from forescale.units import GIB
 
 if TYPE_CHECKING:
+    from forescale.projection.result import Projection
     from forescale.search.partition import Partitioned
+    from forescale.spec import Layout
 
 SCHEMA = "forescale.pipeline_partition/1"
 
@@ -27,7 +31,7 @@ def partition_command(
     *,
     asked: Priced,
     measured: Path | None = option("Folder of a run of this layout: layers take what its stages took."),
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Find the layers of every stage that make the slowest as fast as can be, within memory.
 
@@ -38,14 +42,7 @@ def partition_command(
 
     taken = None if measured is None else _seconds(measured)
     result = partition_stages(read_question(asked), taken)
-    if as_json:
-        print_json(_document(result))
-        return
-    _print(result)
-    if taken is not None:
-        say(
-            f"measured  slowest stage {taken.max() * 1e3:.4g} ms, {result.partition.longest * 1e3:.4g} ms by this cut"
-        )
+    show(Answer(view=lambda: _view(result, taken), document=lambda: _document(result)), output)
 
 
 def _seconds(folder: Path) -> Array:
@@ -70,27 +67,39 @@ def _document(partitioned: Partitioned) -> dict[str, Any]:
     }
 
 
-def _print(partitioned: Partitioned) -> None:
+def _view(partitioned: Partitioned, taken: Array | None) -> View:
     cut, even, now = partitioned.partition, partitioned.even, partitioned.projection
-    rows = table("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations")
     most = cut.bounds[-1] - 2
-    for stage, (low, high) in enumerate(pairwise(cut.bounds)):
-        rows.add_row(
+    rows = (
+        (
             str(stage),
             str(max(0, min(high - 1, most) - max(low - 1, 0))),
             str(len(cut.recomputed[stage])),
             f"{cut.stage_time[stage] * 1e3:.4g} ms",
             f"{cut.stage_memory[stage] / GIB:.4g} GiB",
         )
-    console().print(rows)
-    say(f"as given  {even.step_time_s:.4g} s a step, peak {even.memory.peak_bytes / GIB:.4g} GiB")
-    selected = partitioned.strategy
+        for stage, (low, high) in enumerate(pairwise(cut.bounds))
+    )
+    headings = ("stage", "decoder layers", "recomputed", "one micro-batch", "states and activations")
+    steps = [("as given", _step(even)), *([] if now is even else [("this cut", _step(now))])]
+    if now is not even:
+        steps.append(("options", _options(partitioned.strategy)))
+    if taken is not None:
+        here = f"{cut.longest * 1e3:.4g} ms by this cut"
+        steps.append(("measured", f"slowest stage {taken.max() * 1e3:.4g} ms, {here}"))
+    contents: list[Content] = [table(*headings, rows=rows), facts(steps)]
     if now is even:
-        say("the cut is not faster in a whole step; keep the layout as given")
-        return
-    say(f"this cut  {now.step_time_s:.4g} s a step, peak {now.memory.peak_bytes / GIB:.4g} GiB")
-    options = f"--stage-layers {','.join(map(str, selected.stage_layers or ()))}"
-    if selected.recompute.layer_ids:
-        ids = ",".join(map(str, selected.recompute.layer_ids))
+        contents.append(line("the cut is not faster in a whole step; keep the layout as given"))
+    return View(contents=tuple(contents))
+
+
+def _step(one: Projection) -> str:
+    return f"{one.step_time_s:.4g} s a step, peak {one.memory.peak_bytes / GIB:.4g} GiB"
+
+
+def _options(layout: Layout) -> str:
+    options = f"--stage-layers {','.join(map(str, layout.stage_layers or ()))}"
+    if layout.recompute.layer_ids:
+        ids = ",".join(map(str, layout.recompute.layer_ids))
         options += f" --recompute full --recompute-layer-ids {ids}"
-    say(f"options   {options}")
+    return options

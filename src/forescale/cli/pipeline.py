@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from msgspec.structs import replace
-from rich.table import Table
 
 from forescale.atomic_write import writable, write_text
-from forescale.cli.console import console, print_json, say
+from forescale.cli.console import say, show
+from forescale.cli.formats import Answer
 from forescale.cli.help import Commands
-from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option
+from forescale.cli.options import bounded, grouped, option
+from forescale.cli.output import OutputOptions, command_line
 from forescale.cli.partition import partition_command
 from forescale.cli.pipeline_options import (
     FILE,
@@ -36,10 +37,17 @@ from forescale.cli.pipeline_options import (
     schedule_name,
     schedule_of,
 )
-from forescale.cli.render import words
+from forescale.cli.render.pipeline import (
+    checked_view,
+    optimised_view,
+    schedules_view,
+    simulated_view,
+    steps_view,
+)
 from forescale.errors import ForescaleError
 from forescale.io.schedule_table import TABLES, limit_of, read_schedule, read_schedule_table
 from forescale.limits import JOBS, PRICE, Interval
+from forescale.report.document import View
 from forescale.schedule import (
     CheckReport,
     Family,
@@ -56,9 +64,7 @@ from forescale.schedule.measured import MeasuredStep, stage_times_for
 from forescale.schedule.simulation import SCHEMA
 from forescale.schedule.torch_csv import to_csv
 from forescale.struct import attributes
-from forescale.units import counted
 
-MOST_RANKS_PRINTED = 32
 RANKS, MICROBATCHES = 4, 8
 """Of a picture, where nothing says them."""
 
@@ -68,18 +74,15 @@ app.command("run")(run_command)
 
 
 @app.command("list")
-def list_schedules(*, as_json: JsonFlag = False) -> None:
+@grouped
+def list_schedules(*, output: OutputOptions) -> None:
     """List the schedules: names, constraints, closed forms of idle time and memory, source."""
-    if as_json:
-        print_json({"schema": SCHEMA, "schedules": [_row(family) for family in families()]})
-        return
-    rows = Table(box=None, pad_edge=False)
-    for title in ("schedule", "vpp", "constraints", "idle", "peak (micro-batches)"):
-        rows.add_column(title, overflow="fold")
-    for family in families():
-        rows.add_row(family.name, _vpp_text(family), family.constraint, family.idle, family.peak)
-    console().print(rows)
-    say("p ranks, v chunks, m micro-batches; tf, tb, tw of a device's full share. --json adds sources.")
+    rows = [_row(family) for family in families()]
+    _show(lambda: schedules_view(families()), {"schema": SCHEMA, "schedules": rows}, output)
+
+
+def _show(view: Callable[[], View], document: Mapping[str, Any], output: OutputOptions) -> None:
+    show(Answer(view=view, document=lambda: document), output)
 
 
 @app.command("simulate")
@@ -96,7 +99,7 @@ def simulate_schedule(
     pp: int | None = pipeline_ranks(),
     microbatches: int | None = microbatches_of_step(),
     passes: PassOptions,
-    as_json: JsonFlag = False,
+    printed: OutputOptions,
 ) -> None:
     """Simulate one step of a schedule, of one in a file, or of each in a table.
 
@@ -108,10 +111,8 @@ def simulate_schedule(
             raise ForescaleError(message)
         passes.refuse(SPREAD, ONE_SPREADS)
         results = [passes.listed(item) for item in read_schedule_table(table)]
-        if as_json:
-            print_json({"schema": SCHEMA, "schedules": [item.to_json() for item in results]})
-        else:
-            _print_results(results)
+        documents = [item.to_json() for item in results]
+        _show(lambda: steps_view(results), {"schema": SCHEMA, "schedules": documents}, printed)
         return
     what = schedule_of(table, schedule, pp, microbatches, passes)
     lowered = what if isinstance(what, LoweredSchedule) else None
@@ -123,14 +124,7 @@ def simulate_schedule(
     levels = (
         {} if spread is None else {f"makespan_p{p}": float(np.percentile(spread, p)) for p in (10, 50, 90)}
     )
-    if as_json:
-        print_json({**result.to_json(), **levels})
-        return
-    _print_results([result])
-    _print_ranks(result)
-    if levels:
-        low, middle, high = (f"{value:.6g}" for value in levels.values())
-        say(f"where passes vary so, the makespan is {middle}; from {low} to {high} in 8 steps of 10")
+    _show(lambda: simulated_view(result, levels), {**result.to_json(), **levels}, printed)
 
 
 @app.command()
@@ -140,7 +134,7 @@ def compare(
     pp: int = pipeline_ranks(default=...),
     microbatches: int = microbatches_of_step(default=...),
     passes: PassOptions,
-    as_json: JsonFlag = False,
+    printed: OutputOptions,
 ) -> None:
     """Simulate every schedule that applies and list them, shortest step first.
 
@@ -152,12 +146,8 @@ def compare(
         name, reason = next(iter(refused.items()))
         raise ForescaleError(f"no schedule applies; {name}: {reason}")
     results.sort(key=lambda item: item.makespan)
-    if as_json:
-        print_json({"schema": SCHEMA, "schedules": [r.to_json() for r in results], "refused": refused})
-        return
-    _print_results(results)
-    for name, reason in refused.items():
-        say(f"{name}: {reason}")
+    document = {"schema": SCHEMA, "schedules": [item.to_json() for item in results], "refused": refused}
+    _show(lambda: steps_view(results, refused), document, printed)
 
 
 @app.command()
@@ -247,21 +237,13 @@ def check_file(
     file: Annotated[Path, typer.Argument(help=FILE)],
     name: str | None = option("Which one of a table.", flag="--schedule -s"),
     memory_limit: float | None = memory_held(),
-    as_json: JsonFlag = False,
+    printed: OutputOptions,
 ) -> None:
     """Check a schedule file: completeness, order, deadlock, message order, memory. Exit status 1 if wrong."""
     schedule, lowered = read_schedule(file, name)
     most = limit_of(file, name) if memory_limit is None else memory_limit
     report = check(schedule, lowered=lowered, memory_limit=most)
-    if as_json:
-        print_json(_report_json(schedule, report))
-    elif report.valid:
-        place = f"{counted(schedule.num_stages, 'stage')} ({schedule.placement.style})"
-        passes = counted(schedule.num_microbatches, "micro-batch")
-        say(f"valid: {counted(schedule.num_ranks, 'rank')}, {place}, {passes}; free of deadlock")
-    else:
-        for violation in report.violations[:20]:
-            say(f"{violation.rule}: {violation.message}")
+    _show(lambda: checked_view(schedule, report), _report_json(schedule, report), printed)
     if not report.valid:
         raise typer.Exit(1)
 
@@ -280,7 +262,7 @@ def optimise_schedule(
     ),
     workers: int = option("Threads of the exact solver.", check=bounded(JOBS), default=2),
     output: Path | None = option("Write the schedule as torch's CSV.", flag="--output -o", check=writable),
-    as_json: JsonFlag = False,
+    printed: OutputOptions,
 ) -> None:
     """Find the best schedule for these durations, messages, micro-batches and memory limit.
 
@@ -288,7 +270,6 @@ def optimise_schedule(
     `optimise`); larger ones by local search from the library's best.
     """
     from forescale.schedule.optimise import optimise
-    from forescale.schedule.optimise.run import NONE_FITS
 
     problem = stages.problem(pp, microbatches, passes, placement)
     results_found = optimise(problem, time_limit_s=time_limit, num_workers=workers)
@@ -301,19 +282,8 @@ def optimise_schedule(
     )
     if output is not None:
         write_text(output, to_csv(results_found.schedule))
-    if as_json:
-        more = attributes(results_found, "bound", "proven", "method", "library", "library_makespan")
-        print_json({**result.to_json(), **more})
-        return
-    _print_results([result])
-    gain = 1.0 - results_found.makespan / results_found.library_makespan
-    state = (
-        "proven optimal" if results_found.proven else f"no order is shorter than {results_found.bound:.6g}"
-    )
-    against = "one micro-batch at a time" if results_found.library == NONE_FITS else results_found.library
-    say(
-        f"{results_found.method}: {gain:.2%} shorter than {against} ({results_found.library_makespan:.6g}); {state}"
-    )
+    more = attributes(results_found, "bound", "proven", "method", "library", "library_makespan")
+    _show(lambda: optimised_view(result, results_found), {**result.to_json(), **more}, printed)
 
 
 def _report_json(schedule: Schedule, report: CheckReport) -> dict[str, Any]:
@@ -334,11 +304,6 @@ def _row(family: Family) -> dict[str, Any]:
     }
 
 
-def _vpp_text(family: Family) -> str:
-    low, high = family.vpp
-    return f"{low}" if low == high else f"{low}+" if high is None else f"{low}-{high}"
-
-
 def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step], dict[str, str]]:
     results, refused = [], {}
     request = passes.request(pp, microbatches)
@@ -354,41 +319,6 @@ def _compare(passes: PassOptions, pp: int, microbatches: int) -> tuple[list[Step
         else:
             refused[family.name] = result.report.violations[0].message
     return results, refused
-
-
-def _print_results(results: Sequence[Step]) -> None:
-    shown = words.table(
-        "<schedule", "vpp", "makespan", "bubble", "longest span", "bubble", "peak", "messages", "valid"
-    )
-    for item in results:
-        shown.add_row(
-            item.schedule.name,
-            f"{item.schedule.placement.vpp:g}",
-            f"{item.makespan:.6g}",
-            f"{item.bubble_rate_makespan:.2%}",
-            f"{item.longest_span:.6g}",
-            f"{item.bubble_rate_span:.2%}",
-            f"{item.peak_activations.max():.4g}",
-            str(item.num_messages),
-            "yes" if item.report.valid else "no",
-        )
-    console().print(shown)
-    for entry in results:
-        for violation in entry.report.violations:
-            say(f"{entry.schedule.name}: {violation.message}")
-
-
-def _print_ranks(result: Step) -> None:
-    ranks = result.schedule.num_ranks
-    if ranks > MOST_RANKS_PRINTED:
-        say(f"--json has the start, end, busy time and peak of each of the {ranks} ranks")
-        return
-    rows = words.table("rank", "start", "end", "busy", "peak")
-    timing = result.timing
-    columns = (timing.first_start, timing.last_end, timing.busy, result.peak_activations)
-    for rank, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        rows.add_row(str(rank), *(f"{value:.6g}" for value in values))
-    console().print(rows)
 
 
 def _beside(

@@ -15,14 +15,17 @@ import numpy as np
 import typer
 
 from forescale.atomic_write import writable, write_text
-from forescale.cli.console import PLAIN_WIDTH, console, print_json, say
-from forescale.cli.options import JsonFlag, bounded, command_line, given, grouped, option
+from forescale.cli.console import PLAIN_WIDTH, console, say, show
+from forescale.cli.formats import Answer
+from forescale.cli.options import bounded, given, grouped, option
+from forescale.cli.output import OutputOptions, command_line
 from forescale.cli.progress import interruptible
 from forescale.errors import ForescaleError, UnknownNameError
 from forescale.files import exists, is_folder
 from forescale.io.schedule_table import Listed, read_schedule
 from forescale.limits import DEVICES, Interval
 from forescale.numeric import Array
+from forescale.report.document import Sketch, TextLine, View, line
 from forescale.schedule import (
     ActivationSizes,
     Family,
@@ -425,7 +428,7 @@ def run_command(
     trace: Path | None = option("Write every timed step into this folder, for draw --trace."),
     slurm: Path | None = option("Write a Slurm script that runs this, and run nothing.", check=writable),
     nodes: int | None = option("Nodes that the Slurm script asks for, 1 by default.", check=bounded(DEVICES)),
-    as_json: JsonFlag = False,
+    printed: OutputOptions,
 ) -> None:
     """Run a schedule on processes of this machine, and set the simulation of what was measured beside it.
 
@@ -462,11 +465,10 @@ def run_command(
         write_run(trace, timed)
     if output is not None:
         _draw(difference, output, command_line(context.obj))
-    if as_json:
-        print_json({**ran.to_json(), "difference": list(difference.sentences)})
-        return
-    _show(difference, before)
-    _wrote(output, trace)
+    document = {**ran.to_json(), "difference": list(difference.sentences)}
+    show(Answer(view=lambda: ran_view(difference, before), document=lambda: document), printed)
+    if printed.is_text:
+        _wrote(output, trace)
 
 
 def _check_ranks(schedule: Schedule, trace: Path | None) -> None:
@@ -538,17 +540,27 @@ def schedule_of(
     return passes.build([name], passes.request(pp, microbatches))[0]
 
 
-def _show(difference: Difference, before: MeasuredStep | None) -> None:
+def ran_view(difference: Difference, before: MeasuredStep | None) -> View:
+    """Return both steps, what differs, and how much is idle and kept."""
     ran, simulated = difference.step, difference.simulation
-    say(rendered([difference.timeline, simulated.timeline], "terminal", difference=difference))
-    say(f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated")
     kept = ", ".join(f"{value:g}" for value in ran.peak_activations)
     most = ", ".join(f"{value / 1e6:.2f}" for value in ran.peak_bytes)
     saved = f"; saved bytes at most: {most} MB" if ran.peak_bytes.any() else ""
-    say(f"micro-batches held at most, by rank: {kept}{saved}")
+
+    def picture(width: int) -> Sequence[TextLine]:
+        if not width:
+            return [line(text) for text in difference.sentences]
+        drawn = rendered([difference.timeline, simulated.timeline], "terminal", difference=difference)
+        return [line(text) for text in drawn.splitlines()]
+
+    lines = [
+        f"idle {ran.idle_share:.1%} measured, {simulated.bubble_rate_makespan:.1%} simulated",
+        f"micro-batches held at most, by rank: {kept}{saved}",
+    ]
     if before is not None:
         gain, took = 1.0 - ran.makespan_s / before.makespan_s, 1e3 * before.makespan_s
-        say(f"{gain:.2%} shorter than {before.schedule.name} measured before ({took:.2f} ms)")
+        lines.append(f"{gain:.2%} shorter than {before.schedule.name} measured before ({took:.2f} ms)")
+    return View(contents=(Sketch(picture), *map(line, lines)))
 
 
 def _draw(difference: Difference, output: Path, command: str) -> None:

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from forescale.cli.console import console, print_json, say
+from forescale.cli.console import show
+from forescale.cli.formats import answer_of
 from forescale.cli.inputs import answered, read_question, refuse_presets
-from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, grouped, option, refuse
+from forescale.cli.options import OperationsOptions, Priced, grouped, option, refuse
+from forescale.cli.output import PageOptions
 from forescale.cli.reproduce import again
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from rich.console import Group
+    from collections.abc import Collection, Sequence
 
     from forescale.cost.anchor import Anchor
     from forescale.projection.result import Projection
     from forescale.question import Question
+    from forescale.report.document import View
+    from forescale.view.page import Chart
 
 
 @grouped
@@ -33,8 +35,7 @@ def project_command(
         "FOLDER",
         panel="Measurement",
     ),
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    output: PageOptions,
 ) -> None:
     """Project step time and memory of one layout."""
     question = read_question(asked, operated=operated)
@@ -44,30 +45,39 @@ def project_command(
         )
     result = answered(question) if measured is None else _as_run(question, measured)
     simulated = answered(question.simulated) if asked.cost.side_by_side or measured is not None else None
-    view = partial(_view, simulated, result, _measured_parts(question.costs.anchor, measured))
-    if html is not None:
-        from forescale.cli.render.page import write_page
-        from forescale.report.drawn import drawings
-
-        pictures = () if not result.step_time_s else result.pictures()
-        drawn = drawings(question) if question.preset == "default" else ()
-        write_page(html, view(), pictures, drawn)
-    if as_json:
-        from forescale.io.question import question_values
-
-        more = {} if simulated is None else {"simulated": simulated.to_json()}
-        print_json({**result.to_json(), **more, "question": question_values(question)})
-        return
-    console().print(view())
-    if result.memory.verdict == "OOM" and question.preset == "default":
-        say(f"to find changes that make it fit: {again('fit', question, result, saved='project.json')}")
+    measured_parts = _measured_parts(question.costs.anchor, measured)
+    more = {} if simulated is None else {"simulated": simulated.to_json()}
+    answer = answer_of(
+        result,
+        lambda result: _view(question, simulated, result, measured_parts),
+        question=question,
+        more=more,
+    )
+    show(replace(answer, pictures=partial(_pictures, result), drawn=partial(_drawn, question)), output)
 
 
-def _view(simulated: Projection | None, result: Projection, measured: Collection[str]) -> Group:
+def _view(
+    question: Question, simulated: Projection | None, result: Projection, measured: Collection[str]
+) -> View:
     """Return the projection, next to that of the models alone where both are asked."""
     from forescale.cli.render.projection import projection_view, sides_view
+    from forescale.report.document import Code
 
-    return projection_view(result) if simulated is None else sides_view(simulated, result, measured)
+    view = projection_view(result) if simulated is None else sides_view(simulated, result, measured)
+    if result.memory.verdict != "OOM" or question.preset != "default":
+        return view
+    changes = Code("to find changes that make it fit", again("fit", question, result, saved="project.json"))
+    return replace(view, contents=(*view.contents, changes))
+
+
+def _pictures(result: Projection) -> Sequence[Chart]:
+    return result.pictures() if result.step_time_s else ()
+
+
+def _drawn(question: Question) -> Sequence[str]:
+    from forescale.report.drawn import drawings
+
+    return drawings(question) if question.preset == "default" else ()
 
 
 def _measured_parts(anchor: Anchor | None, run: Path | None) -> Collection[str]:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from msgspec.structs import replace as replace_struct
 
-from forescale.atomic_write import writable, write_text
-from forescale.cli.console import console, print_json
+from forescale.atomic_write import writable
+from forescale.cli.console import show
+from forescale.cli.formats import SUFFIXES, Answer, write_file
 from forescale.cli.inputs import read_question, refuse_presets
-from forescale.cli.options import (
-    Asked,
-    HtmlFile,
-    JsonFlag,
-    bounded,
-    command_line,
-    grouped,
-    option,
-    output_option,
-)
+from forescale.cli.options import Asked, bounded, grouped, option, output_option
+from forescale.cli.output import PageOptions, command_line
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.errors import SpecError
 from forescale.limits import REST, SHOWN
+from forescale.report.document import Bullets, View, line
 
 if TYPE_CHECKING:
     from forescale.question import Question
@@ -34,7 +28,6 @@ if TYPE_CHECKING:
 
 STUDY = "almodel"
 PANEL = "Report"
-SUFFIXES = (".md", ".html", ".json")
 LEAST_MFU = 0.2
 """Of the layouts that the analysis lists in its first table."""
 
@@ -52,20 +45,17 @@ def report_command(
     worst: int = option("Slowest layouts.", panel=PANEL, default=10, check=bounded(REST)),
     choice: SpaceOptions,
     output: Path | None = output_option(
-        ".md, .html or .json; Markdown on standard output by default.",
+        f"{', '.join(SUFFIXES)}; Markdown on standard output by default.",
         "FILE",
         flag="--output -o",
         check=writable,
     ),
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    printed: PageOptions,
 ) -> None:
     """Search and write a report: headers, ranking with legend, details, slowest layouts, summary.
 
     With --preset almodel it is the report of that analysis; what is not given is taken from it.
     """
-    from forescale.report.document import to_html
-
     if output is not None and output.suffix not in SUFFIXES:
         raise SpecError(f"--output takes a file that ends in {', '.join(SUFFIXES)}; got {output.name}")
     question = read_question(_of_the_analysis(asked), framework=framework_of(choice))
@@ -78,9 +68,21 @@ def report_command(
         question = spaced(question, choice, sized=True, sets=asked.plan.sets)
         result = ranked(question, top=top, all_variants=all_variants)
         report = _search(result, details=details, worst=worst)
-    if html is not None:
-        write_text(html.path, to_html(report, command=html.command))
-    _write(report, output, command=command_line(context.obj), as_json=as_json)
+    _print(report, output, printed, command_line(context.obj))
+
+
+def _print(report: Report, output: Path | None, printed: PageOptions, command: str) -> None:
+    """Write the file asked for, and print the report, or its summary where it is in a file."""
+    answer = Answer(view=lambda: report, document=report.to_json)
+    if output is not None:
+        write_file(answer, output, command)
+    if output is None or not printed.is_text:
+        show(answer, replace(printed, written_as="markdown") if printed.is_text else printed)
+        return
+    summary = next(section for section in report.contents if section.title == "Summary")
+    items = (item for content in summary.contents if isinstance(content, Bullets) for item in content.items)
+    short = View(title=report.title, contents=(*map(line, items), line(f"written to {output}")))
+    show(replace_struct(answer, short=lambda: short), printed)
 
 
 def _of_the_analysis(question: Asked) -> Asked:
@@ -123,29 +125,3 @@ def _search(search_result: SearchResult, *, details: int, worst: int) -> Report:
     return search_report(
         search_result, slowest_of(search_result.question, worst) if worst else (), num_detailed=details
     )
-
-
-def _write(report: Report, output: Path | None, *, command: str, as_json: bool) -> None:
-    """Write the file asked for, or the report itself to standard output."""
-    import json
-
-    from forescale.report.document import to_html, to_markdown
-
-    if output is not None:
-        body = {
-            ".md": lambda: to_markdown(report),
-            ".html": lambda: to_html(report, command=command),
-            ".json": lambda: json.dumps(report.to_json(), indent=2) + "\n",
-        }[output.suffix]()
-        write_text(output, body)
-    if as_json:
-        print_json(report.to_json())
-    elif output is None:
-        sys.stdout.write(to_markdown(report))
-    else:
-        summary = next(section for section in report.sections if section.title == "Summary")
-        console().print(report.title, style="bold")
-        for content in summary.contents:
-            for line in getattr(content, "items", ()):
-                console().print(line, markup=False)
-        console().print(f"written to {output}", markup=False)

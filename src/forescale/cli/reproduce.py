@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from forescale.cli.options import command_line
+from forescale.cli.output import command_line
 
 if TYPE_CHECKING:
     from forescale.projection.result import Projection

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forescale.cli.console import console, print_json, show
+from forescale.cli.console import show
+from forescale.cli.formats import Answer, answer_of
 from forescale.cli.help import Rare
 from forescale.cli.inputs import answered, read_question, refuse_twice
-from forescale.cli.options import HtmlFile, JsonFlag, OperationsOptions, Priced, bounded, grouped, option
+from forescale.cli.options import OperationsOptions, Priced, bounded, grouped, option
+from forescale.cli.output import OutputOptions, PageOptions
 from forescale.cli.progress import SearchBar
 from forescale.cli.search import ranked
 from forescale.cli.space import SpaceOptions, spaced
@@ -74,8 +76,7 @@ def run_command(
     told: PhaseOptions,
     operated: OperationsOptions,
     prices: PriceOptions,
-    html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    output: PageOptions,
 ) -> None:
     """Project a whole run: days on the calendar, failures, money, energy."""
     from forescale.cli.render.run import run_view
@@ -92,14 +93,14 @@ def run_command(
             )
             raise SpecError(f"phase {at}: {message}") from error
     result = project_run(phases, question.operations, _prices(prices), seed=told.seed)
-    show(result, run_view, as_json=as_json, html=html)
+    show(answer_of(result, run_view), output)
 
 
 @grouped
 def sites_command(
     *,
     asked: Priced,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Train on sites with slow links between them: the bandwidth that each use of their devices needs."""
     from forescale.time.outer import bandwidth_needed
@@ -124,12 +125,9 @@ def sites_command(
         "outer": asdict(outer),
         "bandwidth_bit_per_s": needed,
     }
-    if as_json:
-        print_json(document)
-        return
     from forescale.cli.render.run import sites_view
 
-    console().print(sites_view(document))
+    show(Answer(view=lambda: sites_view(document), document=lambda: document), output)
 
 
 def _phases(phase_options: PhaseOptions, priced: Priced) -> list[dict[str, Any]]:

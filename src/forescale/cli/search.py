@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from forescale.atomic_write import writable
-from forescale.cli.console import say, show
+from forescale.cli.console import show
 from forescale.cli.emit import EmitOptions, emitted, put
+from forescale.cli.formats import Answer, answer_of
 from forescale.cli.inputs import limited, read_question, refuse_presets
 from forescale.cli.options import (
     Asked,
     CostOptions,
-    HtmlFile,
-    JsonFlag,
     OperationsOptions,
     bounded,
     grouped,
@@ -26,17 +25,15 @@ from forescale.cli.options import (
     output_option,
     refuse,
 )
+from forescale.cli.output import PageOptions
 from forescale.cli.reproduce import again
 from forescale.cli.scan import ScanOptions, complete_question, front, needing_most, planned, scanned
 from forescale.cli.space import SpaceOptions, framework_of, spaced
 from forescale.cli.study import STUDY, StudyOptions, search_study, with_own_length
 from forescale.errors import InfeasibleError, MissingError, SpecError
 from forescale.limits import SHOWN, TIME
-from forescale.results import Result
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from forescale.projection.result import Projection
     from forescale.question import Objective, Question
     from forescale.search import SearchResult
@@ -75,9 +72,6 @@ class AnswerOptions:
     relax: bool = _search("Search with each constraint relaxed too: which binds?", default=False)
 
 
-R = TypeVar("R", bound=Result)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalOptions:
     """What is best, and how much of it is shown."""
@@ -90,18 +84,17 @@ class GoalOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileOptions:
-    """Tables of the layouts shown, and a page of all that is."""
+class FileOptions(PageOptions):
+    """How a search is printed, and files of the layouts shown."""
 
     csv: Path | None = output_option("Write the layouts shown.", "FILE", check=writable)
     parquet: Path | None = output_option("Write the layouts shown.", "FILE", check=parquet_writable)
-    html: HtmlFile = None
 
 
 @grouped
 def search_command(
     *,
-    files: FileOptions,
+    output: FileOptions,
     goal: GoalOptions,
     asked: Asked,
     answer: AnswerOptions,
@@ -112,7 +105,6 @@ def search_command(
     cost: CostOptions,
     study: StudyOptions,
     emission: EmitOptions,
-    as_json: JsonFlag = False,
 ) -> None:
     """Find the best layouts: the whole legal space, ranked."""
     choice = _limited_by(emission, choice)
@@ -129,7 +121,7 @@ def search_command(
             refuse(options, f"does not go with --preset {STUDY}")
         emission.refuse(f"does not go with --preset {STUDY}")
         results_found = search_study(question, study, fix=choice.fix or (), top=goal.top)
-        _write(results_found, study_view, as_json=as_json, files=files)
+        _write(answer_of(results_found, study_view), output)
         return
     refuse(study, f"belongs to --preset {STUDY}")
     refuse_presets(question, "search", works_under=f"the presets default and {STUDY}")
@@ -137,41 +129,29 @@ def search_command(
     sized = not (scan.device_counts or scan.has_target or scan.of_run)
     question = spaced(question, choice, sized=sized, sets=asked.plan.sets)
     if scan.wanted:
-        _scanned(question, scan, goal.top, as_json=as_json, files=files)
+        _write(_scanned(question, scan, goal.top), output)
     else:
         from forescale.search import Terms
 
         price = Terms(price_per_device_hour=scan.price_per_device_hour).price(question.cluster)
         every = answer.all_variants
         result = ranked(question, top=goal.top, all_variants=every, effort=effort, answer=answer)
-        _answer(
-            question, replace(result, price_per_device_hour=price), emission, as_json=as_json, files=files
-        )
+        _answer(question, replace(result, price_per_device_hour=price), emission, output)
 
 
-def _scanned(
-    question: Question,
-    scan: ScanOptions,
-    top: int,
-    *,
-    as_json: bool,
-    files: FileOptions,
-) -> None:
+def _scanned(question: Question, scan: ScanOptions, top: int) -> Answer:
     """Answer a question beyond one ranking: a front, a plan of the run, a scan."""
     if scan.pareto:
         from forescale.cli.render.search import pareto_view
 
-        view = partial(pareto_view, most=top)
-        _write(front(question, scan), view, as_json=as_json, files=files, question=question)
-    elif scan.of_run:
+        return answer_of(front(question, scan), partial(pareto_view, most=top), question=question)
+    if scan.of_run:
         from forescale.cli.render.run import plans_view
 
-        plans = planned(question, scan)
-        _write(plans, plans_view, as_json=as_json, files=files, question=question)
-    else:
-        from forescale.cli.render.scan import scan_view
+        return answer_of(planned(question, scan), plans_view, question=question)
+    from forescale.cli.render.scan import scan_view
 
-        _write(scanned(question, scan), scan_view, as_json=as_json, files=files, question=question)
+    return answer_of(scanned(question, scan), scan_view, question=question)
 
 
 def _limited_by(emission: EmitOptions, choice: SpaceOptions) -> SpaceOptions:
@@ -182,23 +162,19 @@ def _limited_by(emission: EmitOptions, choice: SpaceOptions) -> SpaceOptions:
     return replace(choice, limits=emission.emit)
 
 
-def _answer(
-    question: Question, result: SearchResult, emission: EmitOptions, *, as_json: bool, files: FileOptions
-) -> None:
-    """Print a ranking and the line that asks its best again; a file for a framework stands beside it, or instead."""
+def _answer(question: Question, result: SearchResult, emission: EmitOptions, output: FileOptions) -> None:
+    """Print a ranking and the line that asks its best again; a file for a framework is written as well, or instead."""
     from forescale.cli.render.search import search_view
 
     best = tuple(_with_what_cannot_run(question, item) for item in result.best)
     result = replace(result, best=best)
     written = None if emission.emit is None else emitted(question, result.best[0], emission)
     aside = emission.output is not None
-    if written is None or aside or as_json:
-        _write(result, search_view, as_json=as_json, files=files, question=question)
-    if not as_json and (written is None or aside):
+    if written is None or aside or not output.is_text:
         line = again("project", question, result.best[0], saved="best.json", place=1)
-        say(f"to reproduce: {line}")
-    if written is not None and (aside or not as_json):
-        put(written, emission.output, force=emission.force, aside=as_json)
+        _write(answer_of(result, partial(search_view, again=line), question=question), output)
+    if written is not None and (aside or output.is_text):
+        put(written, emission.output, force=emission.force, aside=not output.is_text)
 
 
 def _with_what_cannot_run(question: Question, projection: Projection) -> Projection:
@@ -286,19 +262,13 @@ def _remedied(question: Question) -> Iterator[None]:
         raise InfeasibleError(str(error), error.rows, rows) from error
 
 
-def _write(
-    result: R,
-    view: Callable[[R], Group],
-    *,
-    as_json: bool,
-    files: FileOptions,
-    question: Question | None = None,
-) -> None:
-    """Write the tables and the page asked for, and print the document or the view."""
+def _write(answer: Answer, output: FileOptions) -> None:
+    """Write the tables and the page asked for, and print the answer."""
     from forescale.report.document import write_csv, write_parquet
 
-    if files.csv is not None:
-        write_csv(result.rows(), files.csv)
-    if files.parquet is not None:
-        write_parquet(result.rows(), files.parquet)
-    show(result, view, as_json=as_json, html=files.html, question=question)
+    assert answer.rows is not None
+    if output.csv is not None:
+        write_csv(answer.rows(), output.csv)
+    if output.parquet is not None:
+        write_parquet(answer.rows(), output.parquet)
+    show(answer, output)

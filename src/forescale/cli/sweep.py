@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from msgspec.structs import replace
 
-from forescale.cli.console import console, print_json, say
-from forescale.cli.options import JsonFlag, bounded, command_line, grouped, option, output_option
+from forescale.cli.console import console, say, show
+from forescale.cli.formats import Answer
+from forescale.cli.options import bounded, grouped, option, output_option
+from forescale.cli.output import OutputOptions, command_line
 from forescale.errors import SpecError
 from forescale.limits import JOBS
 
@@ -65,7 +67,7 @@ def sweep_command(
         "Override one value, such as devices=512. Repeatable.", "A.B=C", flag="--set"
     ),
     dry_run: bool = output_option("Say what would be asked, and stop.", default=False),
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Explore designs: a full search at every point of a grid or sample of cluster and workload parameters."""
     from forescale.cli.render.sweep import plan_view, sweep_view
@@ -76,12 +78,12 @@ def sweep_command(
     _check(table, METRICS)
     if workers.ray_address is not None and workers.executor != "ray":
         raise SpecError("--ray-address goes with --executor ray")
-    if dry_run and as_json:
+    if dry_run and output.format == "json":
         raise SpecError("--dry-run prints what would be asked, no document; leave --json out")
     sweep = _read(file, sets)
     plots = tuple(parse_plot(text, column_names(sweep.axes)) for text in table.plot or ())
     if dry_run:
-        console().print(plan_view(sweep))
+        show(Answer(view=lambda: plan_view(sweep), document=dict), output)
         return
     with _resumable(table.output), _progress(sweep) as progress:
         result = run(
@@ -95,10 +97,10 @@ def sweep_command(
     result = replace(result, asked_metric=table.metric)
     question = command_line(context.obj)
     pictures = () if table.output is None else _pictures(result, plots, table.output, question)
-    if as_json:
-        print_json(result.to_json())
-    else:
-        console().print(sweep_view(result, pictures))
+    answer = Answer(
+        view=lambda: sweep_view(result, pictures), document=result.to_json, rows=lambda: result.rows
+    )
+    show(answer, output)
 
 
 def _check(table: TableOptions, known: Mapping[str, str]) -> None:

@@ -8,26 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forescale.atomic_write import writable
-from forescale.cli.console import console, print_json
-from forescale.cli.options import CostOptions, JsonFlag, grouped, option, output_option
+from forescale.cli.console import show
+from forescale.cli.formats import Answer
+from forescale.cli.options import CostOptions, grouped, option, output_option
+from forescale.cli.output import OutputOptions
 from forescale.errors import SpecError
 from forescale.positions import says_lines
-from forescale.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
     from forescale.cost.select import Costs
-    from forescale.evidence.peers import PeerGroup
-    from forescale.evidence.scoreboard import Group, Scoreboard
-
-
-NUMBERS = ("rows", "median", "90 %", "bias", "naive", "naive 90 %", "memory")
-"""Columns of the groups."""
-FEW_SKIPPED = 3
-"""Skipped rows that say why on the screen."""
+    from forescale.evidence.scoreboard import Scoreboard
 
 
 @grouped
@@ -48,9 +38,10 @@ def validate_command(
         "Draw it: .html, .json (Vega-Lite), .svg or .png.", "FILE", check=writable
     ),
     cost: CostOptions,
-    as_json: JsonFlag = False,
+    output: OutputOptions,
 ) -> None:
     """Project every run of a corpus and compare with what was measured."""
+    from forescale.cli.render.validate import validation_view
     from forescale.evidence.case import projector_of
     from forescale.evidence.cases import load_cases
     from forescale.evidence.peers import compare_peers
@@ -67,10 +58,12 @@ def validate_command(
     peers = compare_peers(board)
     if chart is not None:
         _draw(board, runs, chart)
-    if as_json:
-        print_json(document(board, peers))
-    else:
-        _show(board, by, peers)
+    answer = Answer(
+        view=lambda: validation_view(board, by, peers),
+        document=lambda: document(board, peers),
+        rows=lambda: document(board)["rows"],
+    )
+    show(answer, output)
 
 
 def _costs(options: CostOptions) -> Costs:
@@ -103,55 +96,3 @@ def _draw(board: Scoreboard, runs: Path, chart: Path) -> None:
     if drawing is None:
         raise SpecError(f"{runs} has no core row with a measured step time, so there is nothing to draw")
     write_chart(drawing, chart)
-
-
-def _show(board: Scoreboard, by: str, peers: Sequence[PeerGroup]) -> None:
-    from forescale.evidence.scoreboard import mean_regret, mean_spearman
-
-    groups = board.headline() if by == "headline" else board.by(by)
-    screen = console()
-    screen.print(_table([*groups, board.total(core=True), board.total(core=False)], by))
-    skipped = f"{len(board.skipped)} of {counted(len(board.outcomes), 'row')} skipped"
-    screen.print(f"{skipped} ({_percent(board.core_skipped_share)} of the core rows)")
-    for outcome in board.skipped[:FEW_SKIPPED]:
-        screen.print(f"  {outcome.case.id}: {outcome.skipped}", markup=False)
-    if len(board.skipped) > FEW_SKIPPED:
-        screen.print(f"  and {len(board.skipped) - FEW_SKIPPED} more (all with --json)")
-    for outcome in board.refused:
-        screen.print(
-            f"{outcome.case.id} ran, and is said OOM; {outcome.case.doubt or 'its row is not doubtful'}",
-            markup=False,
-        )
-    if board.sweeps:
-        spearman, regret = mean_spearman(board.sweeps), mean_regret(board.sweeps)
-        rank = "–" if spearman is None else f"{spearman:.2f}"
-        screen.print(
-            f"{counted(len(board.sweeps), 'sweep')}: mean Spearman {rank}, mean regret {_percent(regret)}"
-        )
-    for group in peers:
-        theirs, ours = (_percent(summary.median_abs) for summary in (group.time, group.our_time))
-        screen.print(
-            f"{group.peer}: median {theirs} on {counted(group.time.count, 'row')}, ours there {ours}"
-        )
-    screen.print("Every row with --json.")
-
-
-def _table(groups: list[Group], by: str) -> Table:
-    from rich.table import Column, Table
-
-    right = (Column(name, justify="right") for name in NUMBERS)
-    table = Table(Column("group", no_wrap=True), *right, title=f"Step time of core rows, by {by}", box=None)
-    table.title_justify = "left"
-    for group in groups:
-        table.add_row(
-            group.name,
-            str(group.time.count),
-            *(_percent(value) for value in (group.time.median_abs, group.time.p90_abs, group.time.bias)),
-            *(_percent(value) for value in (group.naive.median_abs, group.naive.p90_abs)),
-            _percent(group.memory.median_abs),
-        )
-    return table
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100.0 * value:.1f} %"

@@ -68,9 +68,7 @@ class NetworkPrices(Result, Struct, frozen=True, kw_only=True):
         names = [tier.name for tier in self.cluster.tiers]
         return {
             "schema": SCHEMA,
-            "cluster": self.cluster.name,
-            "num_devices": self.cluster.num_devices,
-            "stride": self.stride,
+            **attributes(self, "cluster=cluster.name", "num_devices=cluster.num_devices", "stride"),
             "groups": [
                 {"num_ranks": ranks, "per_tier": dict(zip(names, shares, strict=True))}
                 for ranks, shares in self.shared.items()

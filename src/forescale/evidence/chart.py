@@ -1,13 +1,11 @@
-"""Pictures of the scoreboard: projected over measured, for step time and peak memory."""
+"""Pictures of the scoreboard: projected over measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
-from forescale.evidence.scoreboard import Label, Outcome, Scoreboard, headline_label
+from forescale.evidence.scoreboard import Label, RowOutcome, Scoreboard, headline_label
 from forescale.struct import Struct
-from forescale.units import GB
 from forescale.view.axes import Axis, value_axis
 from forescale.view.lines import Dot, Line, LineChart
 
@@ -17,7 +15,9 @@ RATIOS = (0.5, 0.7, 1.0, 1.5, 2.0)
 """Named ratios; the axis always reaches from the first to the last."""
 
 
-class _Point(Struct, frozen=True, kw_only=True):
+class ErrorPoint(Struct, frozen=True, kw_only=True):
+    """A row: its group, what was measured, and projected over measured."""
+
     group: str
     measured: float
     ratio: float
@@ -26,44 +26,26 @@ class _Point(Struct, frozen=True, kw_only=True):
 
 def time_chart(board: Scoreboard) -> LineChart | None:
     """Return projected over measured step time of the core rows; None without any."""
-    points = _points(
+    result = points(
         board,
         lambda outcome: outcome.error if outcome.case.core else None,
         lambda outcome: outcome.case.measured.step_time_s or 0.0,
         headline_label,
     )
-    return _scatter(
-        "Step time", "core rows; 1 is right, above it projected too slow", "measured step (s)", points
+    return scatter(
+        "Step time", "core rows; 1 is right, above it projected too slow", "measured step (s)", result
     )
 
 
-def memory_chart(board: Scoreboard) -> LineChart | None:
-    """Return projected over measured peak memory of all rows that measured it; None without any."""
-    points = _points(
-        board,
-        lambda outcome: outcome.memory_error,
-        lambda outcome: (outcome.case.measured.peak_bytes or 0.0) / GB,
-        lambda case: case.source,
-    )
-    return _scatter(
-        "Peak memory", "all rows; 1 is right, above it projected too large", "measured peak (GB)", points
-    )
-
-
-PICTURES: Mapping[str, Callable[[Scoreboard], LineChart | None]] = MappingProxyType(
-    {"step-time": time_chart, "memory": memory_chart}
-)
-"""Pictures of a scoreboard by the name of their file."""
-
-
-def _points(
+def points(
     board: Scoreboard,
-    error: Callable[[Outcome], float | None],
-    measured: Callable[[Outcome], float],
+    error: Callable[[RowOutcome], float | None],
+    measured: Callable[[RowOutcome], float],
     label: Label,
-) -> list[_Point]:
+) -> list[ErrorPoint]:
+    """Return a point for every row that has an error."""
     return [
-        _Point(
+        ErrorPoint(
             group=label(outcome.case),
             measured=measured(outcome),
             ratio=1.0 + wrong,
@@ -74,7 +56,8 @@ def _points(
     ]
 
 
-def _scatter(title: str, note: str, x_name: str, points: Sequence[_Point]) -> LineChart | None:
+def scatter(title: str, note: str, x_name: str, points: Sequence[ErrorPoint]) -> LineChart | None:
+    """Return the points on a logarithmic scale, with lines at equality and at `BANDS`; None without any."""
     if not points:
         return None
     x = value_axis(x_name, [point.measured for point in points], log=True)

@@ -52,7 +52,7 @@ class EntryFit(Struct, frozen=True, kw_only=True):
     moves: tuple[Move, ...]
 
 
-class Checked(Struct, Generic[F], frozen=True, kw_only=True):
+class CheckedFit(Struct, Generic[F], frozen=True, kw_only=True):
     """What was fitted, and its errors ln(predicted / measured)."""
 
     fitted: F
@@ -93,7 +93,7 @@ def fit_and_check(
     fitted_to: Callable[[Sequence[T]], F],
     errors: Callable[[Sequence[T], F], Array],
     file_of: Callable[[T], str],
-) -> Checked[F]:
+) -> CheckedFit[F]:
     """Return a fit to all rows with its errors, and those of fits to some rows on the others.
 
     Rows are left out file by file, or by fifths of one file.
@@ -111,7 +111,7 @@ def fit_and_check(
     ]
     source = f"{name} predicted from the others"
     held_out = residual(np.concatenate(unseen), source=source) if unseen else None
-    return Checked(fitted=fitted, before=before, after=after, held_out=held_out, files=", ".join(files))
+    return CheckedFit(fitted=fitted, before=before, after=after, held_out=held_out, files=", ".join(files))
 
 
 def residual(logs: Array, *, source: str) -> Residual:

@@ -17,8 +17,8 @@ from forescale.errors import SpecError
 from forescale.evidence.entries import Move
 from forescale.evidence.least_squares import bounded_least_squares
 from forescale.evidence.runs import (
-    Parameter,
-    Run,
+    CalibrationRun,
+    RunParameter,
     logs_of,
     measured_of,
     predict,
@@ -55,7 +55,7 @@ class Fitted(Struct, frozen=True, kw_only=True):
 
 
 def linearise(
-    runs: Sequence[Run], base: RunCalibration, parameters: Sequence[Parameter], logs: Array
+    runs: Sequence[CalibrationRun], base: RunCalibration, parameters: Sequence[RunParameter], logs: Array
 ) -> Linear:
     """Return predictions and derivatives at `logs`; steps go away from an upper bound."""
     highs = np.log([item.high for item in parameters])
@@ -70,9 +70,9 @@ def linearise(
 
 
 def fit(
-    runs: Sequence[Run],
+    runs: Sequence[CalibrationRun],
     base: RunCalibration,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[RunParameter],
     *,
     scale: float,
     rounds: int = 6,
@@ -99,7 +99,7 @@ def fit(
 
 
 def best_step(
-    linear: Linear, measured: Array, weights: Array, parameters: Sequence[Parameter], *, scale: float
+    linear: Linear, measured: Array, weights: Array, parameters: Sequence[RunParameter], *, scale: float
 ) -> Array:
     """Return the change of the parameters' logarithms that the linear model likes best."""
     priors, spreads = (np.array([getattr(item, name) for item in parameters]) for name in ("prior", "spread"))
@@ -120,7 +120,7 @@ def best_step(
     return step
 
 
-def _leaders(parameters: Sequence[Parameter]) -> Array:
+def _leaders(parameters: Sequence[RunParameter]) -> Array:
     """Return (parameters, parameters): 1 where the prior of one is stated as a multiple of another."""
     paths = [item.path for item in parameters]
     return np.array([[float(item.like == path) for path in paths] for item in parameters])
@@ -129,7 +129,7 @@ def _leaders(parameters: Sequence[Parameter]) -> Array:
 DIGITS = 4
 
 
-def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[Parameter]) -> list[Move]:
+def moves(before: RunCalibration, after: RunCalibration, parameters: Sequence[RunParameter]) -> list[Move]:
     """Return how the parameters moved, the largest relative change first."""
     result = [
         Move(
@@ -191,7 +191,7 @@ class ClusterCalibration(Struct, frozen=True, kw_only=True):
 
 
 def calibrate_cluster(
-    runs: Sequence[Run], base: RunCalibration, *, name: str, date: str, source: str
+    runs: Sequence[CalibrationRun], base: RunCalibration, *, name: str, date: str, source: str
 ) -> ClusterCalibration:
     """Return `base` moved towards a few runs of one cluster.
 
@@ -231,7 +231,7 @@ def calibrate_cluster(
     )
 
 
-def _parameters(base: RunCalibration, device: str, software: Sequence[str]) -> tuple[Parameter, ...]:
+def _parameters(base: RunCalibration, device: str, software: Sequence[str]) -> tuple[RunParameter, ...]:
     nears = [_near(base, f"devices.{device}.{field}", DEVICE_SPREAD, high=1.3) for field in RATES]
     nears += [
         _near(base, f"software.{name}.{field}", SOFTWARE_SPREAD) for name in software for field in OVERHEADS
@@ -244,9 +244,9 @@ def _parameters(base: RunCalibration, device: str, software: Sequence[str]) -> t
     return tuple(item for item in nears if item.prior > 0.0)
 
 
-def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.inf) -> Parameter:
+def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.inf) -> RunParameter:
     value = value_at(base, path)
-    return Parameter(
+    return RunParameter(
         path=path,
         prior=value,
         spread=spread,
@@ -255,7 +255,7 @@ def _near(base: RunCalibration, path: str, spread: float, *, high: float = np.in
     )
 
 
-def _interval(base: RunCalibration, runs: Sequence[Run], errors: Array) -> Spread:
+def _interval(base: RunCalibration, runs: Sequence[CalibrationRun], errors: Array) -> Spread:
     """Return the interval of the cluster: that of its own errors, but not below half of what is known."""
     spread, question = spread_of(errors), runs[0].case.question
     compute = question.workload.precision.compute

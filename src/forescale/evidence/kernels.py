@@ -33,7 +33,7 @@ ModelOf: TypeAlias = Callable[[Calibration, Device], Roofline]
 """Builds the cost model of a device from a calibration."""
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class FittedKernelParameter(Struct, frozen=True, kw_only=True):
     """One number to fit: where it starts and the physical bounds it stays within."""
 
     name: str
@@ -46,9 +46,11 @@ class Parameter(Struct, frozen=True, kw_only=True):
     """Standard deviation of that."""
 
 
-def _parameters(family: str) -> tuple[Parameter, ...]:
+def _parameters(family: str) -> tuple[FittedKernelParameter, ...]:
     rows = packaged("fit_bounds")["kernels"][family].items()
-    return tuple(Parameter(name=name, start=start, low=low, high=high) for name, (start, low, high) in rows)
+    return tuple(
+        FittedKernelParameter(name=name, start=start, low=low, high=high) for name, (start, low, high) in rows
+    )
 
 
 GEMM, POWER, GROUPED, TILE, MEMORY, UNFUSED = map(
@@ -77,7 +79,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         return replace(calibration, **{self.section: content})
 
 
-class Fitted(Struct, frozen=True, kw_only=True):
+class FittedEntry(Struct, frozen=True, kw_only=True):
     """A calibration and the nuisances of benchmarks that were fitted beside it."""
 
     calibration: Calibration
@@ -89,13 +91,13 @@ def fit_entry(
     calibration: Calibration,
     entry: Entry,
     rows: Sequence[KernelBatch],
-    parameters: Sequence[Parameter],
+    parameters: Sequence[FittedKernelParameter],
     model: ModelOf,
     *,
     calls: Sequence[str] = (),
     scale: float = 0.05,
     pull: float = 0.0,
-) -> Fitted:
+) -> FittedEntry:
     """Return `calibration` with `entry` fitted to `rows`: least ln(predicted / measured), outliers linear.
 
     A parameter one spread away from its prior counts as much as a row that is off by `scale`.
@@ -109,15 +111,17 @@ def fit_entry(
     pull
         Error that moving a parameter over its whole range would have to save: it holds what rows do not tell.
     """
-    constants = [Parameter(name=f"call {table}", start=3e-6, low=0.0, high=3e-5) for table in calls]
+    constants = [
+        FittedKernelParameter(name=f"call {table}", start=3e-6, low=0.0, high=3e-5) for table in calls
+    ]
     free = (*parameters, *constants)
     lows = np.array([item.low for item in free])
     spans = np.array([item.high for item in free]) - lows
 
-    def place(position: Array) -> Fitted:
+    def place(position: Array) -> FittedEntry:
         values = {item.name: float(lows[i] + position[i] * spans[i]) for i, item in enumerate(free)}
         call_s = {table: values.pop(f"call {table}") for table in calls}
-        return Fitted(calibration=entry.changed(calibration, values), call_s=call_s)
+        return FittedEntry(calibration=entry.changed(calibration, values), call_s=call_s)
 
     start = (np.array([item.start for item in free]) - lows) / spans
     num_parameters = len(parameters)
@@ -135,7 +139,7 @@ def fit_entry(
     )
 
 
-def errors(rows: Sequence[KernelBatch], fitted: Fitted, model: ModelOf) -> Array:
+def errors(rows: Sequence[KernelBatch], fitted: FittedEntry, model: ModelOf) -> Array:
     """Return ln(predicted / measured) of all rows."""
     logs = []
     for batch in rows:
@@ -150,7 +154,7 @@ def predicted(batch: KernelBatch, model: ComputeModel) -> Array:
     return np.asarray(np.sum(np.broadcast_arrays(*parts), axis=0), dtype=np.float64)
 
 
-Wanted: TypeAlias = tuple[Entry, tuple[Parameter, ...], ModelOf]
+Wanted: TypeAlias = tuple[Entry, tuple[FittedKernelParameter, ...], ModelOf]
 PULL = 0.2
 """What moving a parameter from end to end of its range must save, in errors: four rows that are 5 % off; a choice."""
 
@@ -283,14 +287,14 @@ def _fit_one(
     known = _values(base, entry, parameters)
     near = tuple(replace(item, start=min(max(known[item.name], item.low), item.high)) for item in parameters)
 
-    def fitted_to(train: Sequence[KernelRow]) -> Fitted:
+    def fitted_to(train: Sequence[KernelRow]) -> FittedEntry:
         calls = sorted({row.table for row in train}) if per_call else []
         return fit_entry(base, entry, batches(train), near, model, calls=calls, pull=PULL)
 
-    def misses(test: Sequence[KernelRow], fitted: Fitted) -> Array:
+    def misses(test: Sequence[KernelRow], fitted: FittedEntry) -> Array:
         return errors(batches(test), fitted, model)
 
-    and_check = fit_and_check(rows, Fitted(calibration=base), fitted_to, misses, lambda row: row.table)
+    and_check = fit_and_check(rows, FittedEntry(calibration=base), fitted_to, misses, lambda row: row.table)
     values = {
         key: float(f"{value:.4g}")
         for key, value in _values(and_check.fitted.calibration, entry, near).items()
@@ -301,7 +305,9 @@ def _fit_one(
     return calibration, and_check.entry(path, moves)
 
 
-def _values(calibration: Calibration, entry: Entry, parameters: Sequence[Parameter]) -> Mapping[str, float]:
+def _values(
+    calibration: Calibration, entry: Entry, parameters: Sequence[FittedKernelParameter]
+) -> Mapping[str, float]:
     table = getattr(calibration, entry.section)
     source = table[entry.keys[0]] if entry.keys else table
     return {item.name: float(getattr(source, item.name)) for item in parameters}

@@ -18,7 +18,7 @@ from forescale.cost.collectives.calibration import (
 from forescale.cost.measured import Measurements
 from forescale.cost.timings import CollectiveBatch, MeasuredCollective, errors, stack
 from forescale.errors import SpecError
-from forescale.evidence.entries import FEWEST, Checked, EntryFit, Left, fit_and_check, moves_of
+from forescale.evidence.entries import FEWEST, CheckedFit, EntryFit, Left, fit_and_check, moves_of
 from forescale.evidence.least_squares import robust_least_squares
 from forescale.files import packaged
 from forescale.graph.ops import CollectiveKind
@@ -246,16 +246,18 @@ def _nearest(
     return min((scaled(share, delay) for share in SHARES for delay in DELAYS), key=miss)
 
 
-def _named(checked: Checked[LinkCalibration], cluster: Cluster, index: int, *, date: str) -> LinkCalibration:
+def _named(
+    checked_fit: CheckedFit[LinkCalibration], cluster: Cluster, index: int, *, date: str
+) -> LinkCalibration:
     """Return the link with where it was measured, and how well it was fitted."""
     tier = cluster.tiers[index]
     return replace(
-        checked.fitted,
+        checked_fit.fitted,
         name=f"{cluster.name}.{tier.name}",
         tiers=(tier.name.casefold(),),
         architectures=(cluster.device.architecture.casefold(),),
         date=date,
-        fit=checked.record(cluster.device.name),
+        fit=checked_fit.record(cluster.device.name),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from forescale.evidence.case import Case, InexpressibleError
 from forescale.evidence.metrics import ErrorSummary, relative_error, summarise
-from forescale.evidence.scoreboard import Outcome, Scoreboard
+from forescale.evidence.scoreboard import RowOutcome, Scoreboard
 from forescale.struct import Struct
 from forescale.units import GIB
 
@@ -53,7 +53,7 @@ Errors: TypeAlias = tuple[float, float]
 """Theirs and ours."""
 
 
-def _answers(outcome: Outcome, values: Mapping[str, Callable[[Case], float]]) -> Iterator[Cited]:
+def _answers(outcome: RowOutcome, values: Mapping[str, Callable[[Case], float]]) -> Iterator[Cited]:
     if not outcome.case.core or outcome.error is None:
         return
     for name, ask in values.items():

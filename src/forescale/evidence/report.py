@@ -7,7 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from forescale.evidence.peers import PeerGroup
-from forescale.evidence.scoreboard import DIMENSIONS, Group, Outcome, Scoreboard, mean_regret, mean_spearman
+from forescale.evidence.scoreboard import (
+    DIMENSIONS,
+    ErrorGroup,
+    RowOutcome,
+    Scoreboard,
+    mean_regret,
+    mean_spearman,
+)
+from forescale.struct import attributes
 
 SCHEMA = "forescale.validation/1"
 
@@ -26,22 +34,23 @@ def document(board: Scoreboard, peers: Sequence[PeerGroup] = ()) -> dict[str, An
     }
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: RowOutcome) -> dict[str, Any]:
     prediction, measured = outcome.prediction, outcome.case.measured
+
+    def predicted(**names: str) -> dict[str, Any]:
+        return {f"predicted_{key}": getattr(prediction, name, None) for key, name in names.items()}
+
     return {
         "id": outcome.case.id,
-        "predicted_step_time_s": prediction.step_time_s if prediction else None,
-        "predicted_step_time_low_s": prediction.low_s if prediction else None,
-        "predicted_step_time_high_s": prediction.high_s if prediction else None,
+        **predicted(step_time_s="step_time_s", step_time_low_s="low_s", step_time_high_s="high_s"),
         "measured_step_time_s": measured.step_time_s,
         "error": outcome.error,
-        "predicted_peak_bytes": prediction.peak_bytes if prediction else None,
-        "predicted_peak_low_bytes": prediction.peak_low_bytes if prediction else None,
-        "predicted_peak_high_bytes": prediction.peak_high_bytes if prediction else None,
+        **predicted(
+            peak_bytes="peak_bytes", peak_low_bytes="peak_low_bytes", peak_high_bytes="peak_high_bytes"
+        ),
         "measured_peak_bytes": measured.peak_bytes,
-        "peak_measure": measured.peak_measure,
-        "memory_error": outcome.memory_error,
-        "verdict": prediction.verdict if prediction else None,
+        **attributes(outcome, "peak_measure=case.measured.peak_measure", "memory_error"),
+        "verdict": getattr(prediction, "verdict", None),
         "doubt": outcome.case.doubt or None,
         "skipped": outcome.skipped,
     }
@@ -70,7 +79,7 @@ def _summary(board: Scoreboard) -> dict[str, Any]:
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: ErrorGroup) -> dict[str, Any]:
     return {
         "name": group.name,
         "step_time": asdict(group.time),

@@ -47,7 +47,7 @@ class _Prepared:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class CalibrationRun:
     """One measured run."""
 
     case: Case
@@ -132,23 +132,23 @@ class Run:
 
 def runs_of(
     cases: Iterable[Case], calibration: RunCalibration, costs: Costs | None = None
-) -> tuple[list[Run], list[Left]]:
+) -> tuple[list[CalibrationRun], list[Left]]:
     """Return the cases that have a step time and can be projected, in order, and why the others are left out."""
-    runs: list[Run] = []
+    calibration_runs: list[CalibrationRun] = []
     left: dict[str, list[str]] = {}
     for case in cases:
-        run = Run(case=case, costs=costs or Costs())
+        run = CalibrationRun(case=case, costs=costs or Costs())
         reason = _unusable(run, calibration)
         if reason is None:
-            runs.append(run)
+            calibration_runs.append(run)
         else:
             left.setdefault(reason, []).append(case.id)
-    return runs, [
+    return calibration_runs, [
         Left(path=", ".join(names), rows=len(names), reason=reason) for reason, names in left.items()
     ]
 
 
-def _unusable(run: Run, calibration: RunCalibration) -> str | None:
+def _unusable(run: CalibrationRun, calibration: RunCalibration) -> str | None:
     if run.case.skipped_reason is not None:
         return run.case.skipped_reason
     if not run.case.measured.step_time_s:
@@ -160,7 +160,7 @@ def _unusable(run: Run, calibration: RunCalibration) -> str | None:
     return None
 
 
-def weights_of(runs: Sequence[Run]) -> Array:
+def weights_of(runs: Sequence[CalibrationRun]) -> Array:
     """Return the weight of every run: fully known ones first, no source by its number of rows alone."""
     sizes: dict[str, int] = {}
     for run in runs:
@@ -173,17 +173,17 @@ def weights_of(runs: Sequence[Run]) -> Array:
     )
 
 
-def measured_of(runs: Sequence[Run]) -> Array:
+def measured_of(runs: Sequence[CalibrationRun]) -> Array:
     """Return ln of every measured step time."""
     return np.array([run.log_measured for run in runs])
 
 
-def predict(runs: Sequence[Run], calibration: RunCalibration, size: int = 1) -> Array:
+def predict(runs: Sequence[CalibrationRun], calibration: RunCalibration, size: int = 1) -> Array:
     """Return ln of the step times, (runs, size)."""
     return np.array([run.log_predicted(calibration, size) for run in runs])
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class RunParameter(Struct, frozen=True, kw_only=True):
     """One positive number, fitted as its logarithm."""
 
     path: str
@@ -199,7 +199,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     """Path of another parameter that `prior` is a multiple of: what is learnt of that says what this is."""
 
 
-def logs_of(calibration: RunCalibration, parameters: Sequence[Parameter]) -> Array:
+def logs_of(calibration: RunCalibration, parameters: Sequence[RunParameter]) -> Array:
     """Return the logarithms of the parameters' present values."""
     return np.log([value_at(calibration, item.path) for item in parameters])
 
@@ -214,7 +214,7 @@ def value_at(calibration: RunCalibration, path: str) -> float:
     return value
 
 
-def with_logs(calibration: RunCalibration, parameters: Sequence[Parameter], logs: Array) -> RunCalibration:
+def with_logs(calibration: RunCalibration, parameters: Sequence[RunParameter], logs: Array) -> RunCalibration:
     """Return the calibration with other parameters: numbers, or arrays where `logs` has a second axis."""
     changes: dict[str, dict[str, dict[str, Any]]] = {}
     for item, log in zip(parameters, logs, strict=True):

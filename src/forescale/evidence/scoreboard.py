@@ -22,7 +22,7 @@ from forescale.struct import Struct
 Label: TypeAlias = Callable[[Case], str]
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class RowOutcome(Struct, frozen=True, kw_only=True):
     """One case with what was predicted of it, or why nothing was."""
 
     case: Case
@@ -52,7 +52,7 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
     return relative_error(predicted, measured) if predicted and measured else None
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class ErrorGroup(Struct, frozen=True, kw_only=True):
     """The errors of one group of outcomes, ours and the naive line's on the same rows."""
 
     dimension: str
@@ -67,8 +67,8 @@ class Group(Struct, frozen=True, kw_only=True):
 class Scoreboard(ReprMixin, Struct, frozen=True, kw_only=True):
     """All outcomes of a corpus, and what they add up to."""
 
-    outcomes: tuple[Outcome, ...]
-    sweeps: tuple[Sweep, ...]
+    outcomes: tuple[RowOutcome, ...]
+    sweeps: tuple[LayoutSweep, ...]
     naive_rates: Rates
 
     def essentials(self) -> dict[str, int]:
@@ -80,12 +80,12 @@ class Scoreboard(ReprMixin, Struct, frozen=True, kw_only=True):
         }
 
     @property
-    def skipped(self) -> tuple[Outcome, ...]:
+    def skipped(self) -> tuple[RowOutcome, ...]:
         """The outcomes without a prediction."""
         return tuple(outcome for outcome in self.outcomes if outcome.skipped is not None)
 
     @property
-    def refused(self) -> tuple[Outcome, ...]:
+    def refused(self) -> tuple[RowOutcome, ...]:
         """The runs, all of which ran, that the projection says do not fit."""
         return tuple(o for o in self.outcomes if o.prediction is not None and o.prediction.verdict == "OOM")
 
@@ -95,24 +95,24 @@ class Scoreboard(ReprMixin, Struct, frozen=True, kw_only=True):
         core = [outcome for outcome in self.outcomes if outcome.case.core]
         return sum(outcome.skipped is not None for outcome in core) / len(core) if core else 0.0
 
-    def total(self, *, core: bool) -> Group:
+    def total(self, *, core: bool) -> ErrorGroup:
         """Return the errors of all rows, or of the core rows only."""
         return group_of("all", "core rows" if core else "all rows", self._measured(core=core))
 
-    def headline(self) -> list[Group]:
+    def headline(self) -> list[ErrorGroup]:
         """Return the errors of the core rows by precision and vendor."""
         return self._grouped("headline", headline_label, core=True)
 
-    def by(self, dimension: str, *, core: bool = True) -> list[Group]:
+    def by(self, dimension: str, *, core: bool = True) -> list[ErrorGroup]:
         """Return the errors by one of `DIMENSIONS`, largest group first."""
         groups = self._grouped(dimension, DIMENSIONS[dimension], core=core)
         return sorted(groups, key=lambda group: (-group.time.count, group.name))
 
-    def _measured(self, *, core: bool) -> list[Outcome]:
+    def _measured(self, *, core: bool) -> list[RowOutcome]:
         return [o for o in self.outcomes if o.skipped is None and (o.case.core or not core)]
 
-    def _grouped(self, dimension: str, label: Label, *, core: bool) -> list[Group]:
-        members: dict[str, list[Outcome]] = defaultdict(list)
+    def _grouped(self, dimension: str, label: Label, *, core: bool) -> list[ErrorGroup]:
+        members: dict[str, list[RowOutcome]] = defaultdict(list)
         for outcome in self._measured(core=core):
             members[label(outcome.case)].append(outcome)
         return [group_of(dimension, name, members[name]) for name in sorted(members)]
@@ -130,14 +130,14 @@ def score(cases: Sequence[Case], projector: Projector) -> Scoreboard:
     )
 
 
-def group_of(dimension: str, name: str, outcomes: Sequence[Outcome]) -> Group:
+def group_of(dimension: str, name: str, outcomes: Sequence[RowOutcome]) -> ErrorGroup:
     """Return the errors of `outcomes` as one group."""
     bounded = [
         (o.case.measured.step_time_s, o.prediction.low_s, o.prediction.high_s)
         for o in outcomes
         if o.case.measured.step_time_s and o.prediction and o.prediction.low_s and o.prediction.high_s
     ]
-    return Group(
+    return ErrorGroup(
         dimension=dimension,
         name=name,
         time=summarise([o.error for o in outcomes if o.error is not None]),
@@ -147,14 +147,14 @@ def group_of(dimension: str, name: str, outcomes: Sequence[Outcome]) -> Group:
     )
 
 
-def _outcome(case: Case, projector: Projector, rates: Rates) -> Outcome:
+def _outcome(case: Case, projector: Projector, rates: Rates) -> RowOutcome:
     if case.skipped_reason is not None:
-        return Outcome(case=case, skipped=case.skipped_reason)
+        return RowOutcome(case=case, skipped=case.skipped_reason)
     try:
         prediction = projector(case)
     except ForescaleError as error:
-        return Outcome(case=case, skipped=str(error))
-    return Outcome(case=case, prediction=prediction, naive_s=naive_seconds(case, rates))
+        return RowOutcome(case=case, skipped=str(error))
+    return RowOutcome(case=case, prediction=prediction, naive_s=naive_seconds(case, rates))
 
 
 def headline_label(case: Case) -> str:
@@ -286,7 +286,7 @@ def naive_work(case: Case) -> float:
 MINIMUM_LAYOUTS = 3
 
 
-class Sweep(Struct, frozen=True, kw_only=True):
+class LayoutSweep(Struct, frozen=True, kw_only=True):
     """Layouts of one model shape, source, software, hardware, device count, sequence length and compute type.
 
     Runs that their source says are not to be compared, as the machine was changed between them, are sweeps apart.
@@ -310,7 +310,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
     """Id of the row measured fastest."""
 
 
-def sweeps_of(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> list[Sweep]:
+def sweeps_of(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> list[LayoutSweep]:
     """Return the sweeps among `cases`, given the predicted step time of each by id; others are left out."""
     groups: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
@@ -320,13 +320,13 @@ def sweeps_of(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> list[S
     return [sweep for sweep in sweeps if sweep is not None]
 
 
-def mean_spearman(sweeps: Sequence[Sweep]) -> float | None:
+def mean_spearman(sweeps: Sequence[LayoutSweep]) -> float | None:
     """Return the mean rank correlation of the sweeps that have one."""
     values = [sweep.spearman for sweep in sweeps if sweep.spearman is not None]
     return fmean(values) if values else None
 
 
-def mean_regret(sweeps: Sequence[Sweep]) -> float | None:
+def mean_regret(sweeps: Sequence[LayoutSweep]) -> float | None:
     """Return the mean regret of the sweeps."""
     return fmean(sweep.regret for sweep in sweeps) if sweeps else None
 
@@ -349,7 +349,7 @@ def _shape(model: Model) -> Model:
     return replace(model, name="", source="")
 
 
-def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | None:
+def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> LayoutSweep | None:
     """Return the sweep of some cases; runs that repeat a layout and its batch are one, their median time."""
     layouts = {(case.question.layout, case.schedule) for case in cases}
     if len(layouts) < MINIMUM_LAYOUTS:
@@ -364,7 +364,7 @@ def _sweep(cases: Sequence[Case], predicted_s: Mapping[str, float]) -> Sweep | N
         median(case.measured.step_time_s or 0.0 for case in repeated) / repeated[0].tokens_per_step
         for repeated in runs.values()
     ]
-    return Sweep(
+    return LayoutSweep(
         source=cases[0].source,
         model_name=cases[0].model_name,
         hardware=cluster.device.name,

@@ -381,12 +381,10 @@ class MemoryTimeline(Result, Struct, frozen=True, kw_only=True, eq=False):
         """Return the `forescale.memory_timeline/1` document."""
         return {
             "schema": SCHEMA,
-            "schedule": self.schedule.name,
-            "num_microbatches": self.schedule.num_microbatches,
+            **attributes(self.schedule, "schedule=name", "num_microbatches"),
             **attributes(self, "step_time_s", "peak"),
             "ranks": [
-                {**attributes(rank, "rank", "peak", "time_s"), "allocated_bytes": rank.allocated.tolist()}
-                for rank in self.ranks
+                attributes(rank, "rank", "peak", "time_s", "allocated_bytes=allocated") for rank in self.ranks
             ],
         }
 

@@ -451,15 +451,9 @@ class Projection(Result, Struct, frozen=True, kw_only=True):
         return {
             "schema": SCHEMA,
             "model": self.model.name,
-            "cluster": {
-                "name": self.cluster.name,
-                "device": self.cluster.device.name,
-                "num_devices": self.cluster.num_devices,
-            },
+            "cluster": attributes(self.cluster, "name", "device=device.name", "num_devices"),
             **attributes(self, "workload", "strategy", "step_time_s"),
-            "step_time_low_s": self.step_time.low,
-            "step_time_high_s": self.step_time.high,
-            **attributes(self, *names),
+            **attributes(self, "step_time_low_s=step_time.low", "step_time_high_s=step_time.high", *names),
         }
 
 

@@ -16,11 +16,11 @@ from forescale.presets.almodel.step import (
     almodel_state_bytes,
     sequence_flops,
 )
-from forescale.report.document import Bullets, Column, Content, Paragraph, Report, Section, Table, headed
+from forescale.report.document import Bullets, Column, Content, Report, Section, Table, line, table
 from forescale.report.layouts import (
+    LayoutRanking,
     Layouts,
     P,
-    Ranking,
     hardware_section,
     layouts_report,
     model_section,
@@ -63,7 +63,7 @@ def bottleneck(one: Ranked) -> str:
 
 def _degree(name: str) -> Column[Ranked]:
     meaning = "Tensor / Data / Pipeline / Expert / Fully-sharded-data / Context parallelism degree"
-    return Column(name, meaning, lambda one: str(_degrees(one)[name]))
+    return Column(name, lambda one: str(_degrees(one)[name]), meaning)
 
 
 def _gb(part: str) -> Callable[[Ranked], str]:
@@ -77,61 +77,60 @@ def _seconds(part: str) -> Callable[[Ranked], str]:
 COLUMNS: tuple[Column[Ranked], ...] = (
     *map(_degree, ("TP", "DP", "PP", "EP", "FSDP", "CP")),
     Column(
-        "Remat",
-        "Policy of rematerialisation: what is kept, the rest is computed again",
+        "<Remat",
         lambda one: LABELS[one.strategy.recompute.policy or one.strategy.recompute.granularity],
-        "left",
+        "Policy of rematerialisation: what is kept, the rest is computed again",
     ),
-    Column("PDB", "per_device_batch_size of MaxText", lambda one: f"{one.per_device_batch:g}"),
+    Column("PDB", lambda one: f"{one.per_device_batch:g}", "per_device_batch_size of MaxText"),
     Column(
         "MB",
-        "Sequences per micro-batch of a data-parallel rank: PDB × TP × CP",
         lambda one: str(one.strategy.micro_batch_size),
+        "Sequences per micro-batch of a data-parallel rank: PDB × TP × CP",
     ),
-    Column("GA", "Gradient accumulation steps", lambda one: str(one.projection.num_microbatches)),
-    Column("W(GB)", "Weights per device, fp32", _gb("weights")),
-    Column("O(GB)", "Optimizer states per device: both moments of Adam, fp32", _gb("optimizer")),
-    Column("G(GB)", "Gradients per device, fp32", _gb("gradients")),
+    Column("GA", lambda one: str(one.projection.num_microbatches), "Gradient accumulation steps"),
+    Column("W(GB)", _gb("weights"), "Weights per device, fp32"),
+    Column("O(GB)", _gb("optimizer"), "Optimizer states per device: both moments of Adam, fp32"),
+    Column("G(GB)", _gb("gradients"), "Gradients per device, fp32"),
     Column(
         "FBuf",
-        "Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP",
         _gb("buffers"),
+        "Buffer of gathered weights (GB): 2 layers × full layer weight × (FSDP−1)/FSDP",
     ),
-    Column("Act(GB)", "Activations per device, by micro-batch and policy", _gb("activations")),
-    Column("Rsv", "Reserve for XLA (GB): a share of everything modelled", _gb("overhead")),
-    Column("Tot(GB)", "HBM per device: W + O + G + FBuf + Act + Rsv", _gb("total")),
+    Column("Act(GB)", _gb("activations"), "Activations per device, by micro-batch and policy"),
+    Column("Rsv", _gb("overhead"), "Reserve for XLA (GB): a share of everything modelled"),
+    Column("Tot(GB)", _gb("total"), "HBM per device: W + O + G + FBuf + Act + Rsv"),
     Column(
         "Trn(PF)",
-        "Useful FLOPs per step (PFLOP): forward and backward, nothing recomputed",
         lambda one: f"{one.projection.model_flops_full_attention_per_step / P:.1f}",
+        "Useful FLOPs per step (PFLOP): forward and backward, nothing recomputed",
     ),
-    Column("Rmt%", "What recompute adds to them", lambda one: f"{100 * one.flops.overhead:.0f}"),
-    Column("Comp", "Compute (s): executed FLOPs / (devices × peak)", _seconds("compute")),
-    Column("TP(s)", "All-reduces of TP, exposed", _seconds("tp.seconds")),
-    Column("EP(s)", "Exchange of tokens between experts, exposed", _seconds("ep.seconds")),
+    Column("Rmt%", lambda one: f"{100 * one.flops.overhead:.0f}", "What recompute adds to them"),
+    Column("Comp", _seconds("compute"), "Compute (s): executed FLOPs / (devices × peak)"),
+    Column("TP(s)", _seconds("tp.seconds"), "All-reduces of TP, exposed"),
+    Column("EP(s)", _seconds("ep.seconds"), "Exchange of tokens between experts, exposed"),
     Column(
         "FSDP+",
-        "Gathers and scatters of FSDP (s) that compute does not hide: total − 85 % of Comp",
         _seconds("fsdp_exposed"),
+        "Gathers and scatters of FSDP (s) that compute does not hide: total − 85 % of Comp",
     ),
-    Column("DP(s)", "All-reduce of gradients, exposed", _seconds("dp.seconds")),
-    Column("CP(s)", "Gather of keys and values, scatter of their gradients, exposed", _seconds("cp.seconds")),
-    Column("PP+(s)", "Sends between stages, hidden entirely", _seconds("pp.seconds")),
+    Column("DP(s)", _seconds("dp.seconds"), "All-reduce of gradients, exposed"),
+    Column("CP(s)", _seconds("cp.seconds"), "Gather of keys and values, scatter of their gradients, exposed"),
+    Column("PP+(s)", _seconds("pp.seconds"), "Sends between stages, hidden entirely"),
     Column(
         "Bub",
-        "Pipeline bubble (s): (PP−1)/(num_repeats × GA + PP−1) of compute and bubble",
         _seconds("bubble"),
+        "Pipeline bubble (s): (PP−1)/(num_repeats × GA + PP−1) of compute and bubble",
     ),
     Column(
-        "Opt", "Optimizer step (s): 28 bytes per parameter at the rate of HBM", _seconds("optimizer.seconds")
+        "Opt", _seconds("optimizer.seconds"), "Optimizer step (s): 28 bytes per parameter at the rate of HBM"
     ),
-    Column("Step(s)", "Step time: Comp + exposed communication + Bub + Opt", _seconds("total")),
+    Column("Step(s)", _seconds("total"), "Step time: Comp + exposed communication + Bub + Opt"),
     Column(
         "MFU%",
-        "Useful FLOPs / (step time × devices × peak), attention counted without its mask",
         lambda one: f"{100 * one.projection.mfu_full_attention:.1f}",
+        "Useful FLOPs / (step time × devices × peak), attention counted without its mask",
     ),
-    Column("Bottleneck", "The largest part of the step", bottleneck, "left"),
+    Column("<Bottleneck", bottleneck, "The largest part of the step"),
 )
 
 
@@ -162,7 +161,7 @@ def almodel_report(
             headers=_headers(result),
             columns=COLUMNS,
             best=(
-                Ranking(
+                LayoutRanking(
                     title="Layouts by step time",
                     entries=best,
                     lead=f"The best {len(best)} of {result.num_layouts} layouts, each with the policy and the largest "
@@ -171,7 +170,7 @@ def almodel_report(
                 *other,
             ),
             legend=(_policies(),),
-            slowest=Ranking(
+            slowest=LayoutRanking(
                 title=f"Slowest {counted(len(slowest), 'layout')}",
                 entries=slowest,
                 lead="Of all layouts and policies, each with the largest micro-batch that fits.",
@@ -185,8 +184,8 @@ def almodel_report(
     )
 
 
-def _of_first_table(result: AlmodelResult) -> Ranking[Ranked]:
-    return Ranking(
+def _of_first_table(result: AlmodelResult) -> LayoutRanking[Ranked]:
+    return LayoutRanking(
         title="Layouts on the terms of the analysis's first table",
         entries=result.best,
         lead="The analysis printed this table with other rates than those of its hardware table, and with 25 % in "
@@ -223,7 +222,7 @@ def _headers(result: AlmodelResult) -> tuple[Section, ...]:
 def _policies() -> Table:
     """Return the analysis's short names of policies."""
     rows = [(label, "save_all" if name == "none" else name) for name, label in LABELS.items()]
-    return headed("<Remat", "<Policy", rows=rows)
+    return table("<Remat", "<Policy", rows=rows)
 
 
 def _rates(terms: Terms) -> str:
@@ -274,8 +273,8 @@ def details(result: AlmodelResult, one: Ranked) -> Sequence[Section]:
     """Return the sections of one layout."""
     contents: dict[str, Content] = {
         "Memory per device": _memory(result, one),
-        "Batch": Paragraph(_batch(result, one)),
-        "FLOPs": Paragraph(_flops(one)),
+        "Batch": line(_batch(result, one)),
+        "FLOPs": line(_flops(one)),
         "Communication": _communication(result, one),
         "Performance": _performance(one),
     }
@@ -300,7 +299,7 @@ def _memory(result: AlmodelResult, one: Ranked) -> Table:
         ("Total", memory.total, f"of {count:g} GiB HBM ({float(memory.total) / GIB / count:.0%} used)"),
     )
     shown = [(name, f"{float(size) / GIB:.2f}", detail) for name, size, detail in rows]
-    return headed("<Component", "Size (GB)", "<Detail", rows=shown)
+    return table("<Component", "Size (GB)", "<Detail", rows=shown)
 
 
 def _weights(result: AlmodelResult, one: Ranked) -> str:
@@ -347,7 +346,7 @@ def _communication(result: AlmodelResult, one: Ranked) -> Table:
             f"memory-bound, {terms.optimizer_bytes_per_parameter:g}B/param, HBM={device.hbm_bandwidth / GB:,.0f}GB/s",
         ),
     )
-    return headed("<Type", "Volume (GB)", "Time (s)", "<Note", rows=rows)
+    return table("<Type", "Volume (GB)", "Time (s)", "<Note", rows=rows)
 
 
 def _row(name: str, message: Message, note: str) -> tuple[str, ...]:

@@ -10,17 +10,17 @@ from forescale.graph.counts import BACKWARD_PER_FORWARD, count_parameters, model
 from forescale.projection.result import AT_RISK, TIME_PARTS, Projection, StageMemory
 from forescale.report.document import (
     Bullets,
+    ChartBlock,
     Column,
     Content,
-    Paragraph,
-    Picture,
     Report,
     Section,
     Table,
-    headed,
     legend,
+    line,
     properties,
     ranking,
+    table,
 )
 from forescale.search.rank import SearchResult
 from forescale.spec import phrases
@@ -44,7 +44,7 @@ from forescale.view.page import Chart
 E = TypeVar("E")
 
 
-class Ranking(Struct, Generic[E], frozen=True, kw_only=True):
+class LayoutRanking(Struct, Generic[E], frozen=True, kw_only=True):
     """Layouts in order, under a title."""
 
     title: str
@@ -59,9 +59,9 @@ class Layouts(Struct, Generic[E], frozen=True, kw_only=True):
     title: str
     headers: tuple[Section, ...]
     columns: tuple[Column[E], ...]
-    best: tuple[Ranking[E], ...]
+    best: tuple[LayoutRanking[E], ...]
     """Rankings, fastest first; the first of them is detailed."""
-    slowest: Ranking[E]
+    slowest: LayoutRanking[E]
     name: Callable[[E], str]
     """A layout in one line."""
     details: Callable[[E], Sequence[Section]]
@@ -88,7 +88,7 @@ def layouts_report(layouts: Layouts[E]) -> Report:
     notes = [Section("Notes", (Bullets(layouts.notes),))] if layouts.notes else []
     return Report(
         title=layouts.title,
-        sections=(
+        contents=(
             *layouts.headers,
             *rankings[:1],
             legends,
@@ -101,9 +101,9 @@ def layouts_report(layouts: Layouts[E]) -> Report:
     )
 
 
-def _ranked(item: Ranking[E], columns: Sequence[Column[E]]) -> Section:
-    lead: list[Content] = [Paragraph(item.lead)] if item.lead else []
-    return Section(item.title, (*lead, *map(Picture, item.charts), ranking(columns, item.entries)))
+def _ranked(item: LayoutRanking[E], columns: Sequence[Column[E]]) -> Section:
+    lead: list[Content] = [line(item.lead)] if item.lead else []
+    return Section(item.title, (*lead, *map(ChartBlock, item.charts), ranking(columns, item.entries)))
 
 
 Rows = Sequence[tuple[str, str]]
@@ -264,7 +264,7 @@ def search_report(
             ),
             columns=(*_columns(result.best, slowest), *_folded(result)),
             best=(
-                Ranking(
+                LayoutRanking(
                     title=f"Layouts by {objective}",
                     entries=result.best,
                     lead=f"The best {len(result.best)} of {_fitting(result)} layouts that fit; {result.num_legal:,} "
@@ -272,7 +272,9 @@ def search_report(
                     charts=tuple(result.pictures()),
                 ),
             ),
-            slowest=Ranking(title=f"Slowest {counted(len(slowest), 'layout')} that fit", entries=slowest),
+            slowest=LayoutRanking(
+                title=f"Slowest {counted(len(slowest), 'layout')} that fit", entries=slowest
+            ),
             name=lambda one: phrases.layout(one.strategy),
             details=_details,
             num_detailed=num_detailed,
@@ -319,15 +321,14 @@ def _columns(best: Sequence[Projection], slowest: Sequence[Projection]) -> tuple
         "dp_shard": "Data-parallel ranks that share states",
     }
     columns = [
-        Column(name, meaning, _degree(name))
+        Column(name, _degree(name), meaning)
         for name, meaning in degrees.items()
         if any(getattr(one.strategy, name) > 1 for one in shown)
     ]
     choices: Column[Projection] = Column(
-        "choices",
-        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, groups, order of axes",
+        "<choices",
         lambda one: _choices(one.strategy),
-        "left",
+        "What is not usual: kind of context parallelism, no sequence parallelism, schedule, groups, order of axes",
     )
     unusual = any(_choices(one.strategy) for one in shown)
     return (*columns, *_BATCH, *([choices] if unusual else []), *_MEMORY, *_WORK, *_TIMES, *_RESULTS)
@@ -337,7 +338,7 @@ def _folded(result: SearchResult) -> tuple[Column[Projection], ...]:
     """Return the column of what the best stand for, if any stands for more than itself."""
     counts = {id(one): count for one, count in zip(result.best, result.variants, strict=True)}
     meaning = "Variants of this layout at least as good as the last of the ranking"
-    column: Column[Projection] = Column("more", meaning, lambda one: str(counts.get(id(one), "")))
+    column: Column[Projection] = Column("more", lambda one: str(counts.get(id(one), "")), meaning)
     return (column,) if any(result.variants) else ()
 
 
@@ -370,67 +371,59 @@ def _time(name: str) -> Callable[[Projection], str]:
 
 
 _BATCH: tuple[Column[Projection], ...] = (
-    Column("zero", "States sharded over dp: 0 none, 1 optimizer, 2 gradients, 3 weights", _degree("zero")),
-    Column("mbs", "Sequences per micro-batch and data-parallel rank", _degree("micro_batch_size")),
-    Column("m", "Micro-batches per step", lambda one: str(one.num_microbatches)),
+    Column("zero", _degree("zero"), "States sharded over dp: 0 none, 1 optimizer, 2 gradients, 3 weights"),
+    Column("mbs", _degree("micro_batch_size"), "Sequences per micro-batch and data-parallel rank"),
+    Column("m", lambda one: str(one.num_microbatches), "Micro-batches per step"),
     Column(
-        "recompute",
-        "What is computed again in backward",
-        lambda one: _recompute(one.strategy.recompute),
-        "left",
+        "<recompute", lambda one: _recompute(one.strategy.recompute), "What is computed again in backward"
     ),
 )
 _MEMORY: tuple[Column[Projection], ...] = (
-    *(Column(name, MEANINGS[name], _gib(name)) for name in MEMORY),
-    Column("peak", "Peak on the fullest device", _gib("peak")),
-    Column(
-        "fit",
-        f"FITS, or AT RISK: {AT_RISK}",
-        lambda one: one.memory.verdict,
-        "left",
-    ),
+    *(Column(name, _gib(name), MEANINGS[name]) for name in MEMORY),
+    Column("peak", _gib("peak"), "Peak on the fullest device"),
+    Column("<fit", lambda one: one.memory.verdict, f"FITS, or AT RISK: {AT_RISK}"),
 )
 _WORK: tuple[Column[Projection], ...] = (
     Column(
         "PFLOP",
-        "Useful FLOPs per step: forward and backward, attention with its mask",
         lambda one: f"{one.model_flops_per_step / P:.1f}",
+        "Useful FLOPs per step: forward and backward, attention with its mask",
     ),
     Column(
         "executed",
-        "PFLOP that the devices execute per step, recompute included",
         lambda one: f"{one.hardware_flops_per_step / P:.1f}",
+        "PFLOP that the devices execute per step, recompute included",
     ),
 )
 _TIMES: tuple[Column[Projection], ...] = (
     Column(
         "compute",
-        "Attention, feed-forward, norms, embedding, head and recompute on the slowest stage",
         lambda one: f"{_compute(one):.3f}",
+        "Attention, feed-forward, norms, embedding, head and recompute on the slowest stage",
     ),
-    Column("tp(s)", "Tensor parallel, exposed", _time("tensor_comm")),
-    Column("cp(s)", "Context parallel, exposed", _time("context_comm")),
-    Column("ep(s)", "Expert parallel, exposed", _time("expert_comm")),
-    Column("pp(s)", "Pipeline sends, exposed", _time("pipeline_comm")),
-    Column("dp(s)", "Data parallel (gathers and reductions), exposed", _time("data_comm")),
-    Column("bubble", "Waiting in the pipeline", _time("bubble")),
-    Column("opt(s)", "Update of the weights", _time("optimizer")),
-    Column("other", "Losses of whole runs: hosts, stragglers, launches", _time("overhead")),
+    Column("tp(s)", _time("tensor_comm"), "Tensor parallel, exposed"),
+    Column("cp(s)", _time("context_comm"), "Context parallel, exposed"),
+    Column("ep(s)", _time("expert_comm"), "Expert parallel, exposed"),
+    Column("pp(s)", _time("pipeline_comm"), "Pipeline sends, exposed"),
+    Column("dp(s)", _time("data_comm"), "Data parallel (gathers and reductions), exposed"),
+    Column("bubble", _time("bubble"), "Waiting in the pipeline"),
+    Column("opt(s)", _time("optimizer"), "Update of the weights"),
+    Column("other", _time("overhead"), "Losses of whole runs: hosts, stragglers, launches"),
 )
 _RESULTS: tuple[Column[Projection], ...] = (
-    Column("step(s)", "Expected step time", lambda one: f"{one.step_time_s:.3f}"),
-    Column("MFU%", "Useful FLOPs over peak, attention with its mask", lambda one: f"{100 * one.mfu:.1f}"),
-    Column("tok/s/dev", "Tokens per second and device", lambda one: f"{one.tokens_per_s_per_device:,.0f}"),
-    Column("bottleneck", "The largest part of the step", _bottleneck, "left"),
+    Column("step(s)", lambda one: f"{one.step_time_s:.3f}", "Expected step time"),
+    Column("MFU%", lambda one: f"{100 * one.mfu:.1f}", "Useful FLOPs over peak, attention with its mask"),
+    Column("tok/s/dev", lambda one: f"{one.tokens_per_s_per_device:,.0f}", "Tokens per second and device"),
+    Column("<bottleneck", _bottleneck, "The largest part of the step"),
 )
 
 
 def _details(one: Projection) -> tuple[Section, ...]:
     time, memory = one.pictures()
     return (
-        Section("Memory on the fullest device", (Picture(memory), _memory(one)), 3),
+        Section("Memory on the fullest device", (ChartBlock(memory), _memory(one)), 3),
         Section("Batch and FLOPs", (_batch(one),), 3),
-        Section("Time by part", (Picture(time), _times(one)), 3),
+        Section("Time by part", (ChartBlock(time), _times(one)), 3),
         Section("Performance", (_performance(one),), 3),
     )
 
@@ -445,7 +438,7 @@ def _memory(one: Projection) -> Table:
     rows.append(
         ("peak", f"{stage.peak_bytes / GIB:.2f}", f"{used}; stage {stage.stage} of {one.strategy.pp}")
     )
-    return headed("<Component", "GiB", "<Detail", rows=rows)
+    return table("<Component", "GiB", "<Detail", rows=rows)
 
 
 def _batch(one: Projection) -> Table:
@@ -468,7 +461,7 @@ def _times(one: Projection) -> Table:
         for name in TIME_PARTS
         if one.time_s[name]
     ]
-    return headed("<Part", "Seconds", "Share", rows=[*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")])
+    return table("<Part", "Seconds", "Share", rows=[*rows, ("step", f"{one.step_time_s:.4f}", "100.0%")])
 
 
 def _performance(one: Projection) -> Bullets:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from forescale.projection.result import MEMORY_PARTS, Projection, StageMemory
-from forescale.struct import Struct
+from forescale.struct import Struct, attributes
 from forescale.units import GIB
 from forescale.view.bars import Bar, BarChart
 
 SCHEMA = "forescale.memory_compare/1"
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class ComparedValue(Struct, frozen=True, kw_only=True):
     """One value of what is compared, and its projection."""
 
     value: str
@@ -29,7 +29,7 @@ class MemoryComparison(Struct, frozen=True, kw_only=True):
 
     across: str
     """What differs, as its option is spelt: recompute, seq-len, zero, tp, micro-batch-size."""
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedValue, ...]
     refused: dict[str, str]
     """Values that make no legal layout, and why."""
 
@@ -38,9 +38,9 @@ class MemoryComparison(Struct, frozen=True, kw_only=True):
         first = self.rows[0].projection
         return {
             "schema": SCHEMA,
-            "model": first.model.name,
-            "cluster": first.cluster.name,
-            "num_devices": first.cluster.num_devices,
+            **attributes(
+                first, "model=model.name", "cluster=cluster.name", "num_devices=cluster.num_devices"
+            ),
             "preset": first.preset,
             "across": self.across,
             "capacity_bytes": first.memory.capacity_bytes,
@@ -67,12 +67,10 @@ def memory_bars(comparison: MemoryComparison) -> BarChart:
     )
 
 
-def _row(row: Row) -> dict[str, Any]:
-    stage, projection = row.fullest, row.projection
+def _row(row: ComparedValue) -> dict[str, Any]:
     return {
         "value": row.value,
-        "stage": stage.stage,
-        **{f"{name}_bytes": getattr(stage, f"{name}_bytes") for name in (*MEMORY_PARTS, "peak")},
-        "verdict": projection.memory.verdict,
-        "step_time_s": projection.step_time_s or None,
+        **attributes(row.fullest, "stage", *(f"{name}_bytes" for name in (*MEMORY_PARTS, "peak"))),
+        "verdict": row.projection.memory.verdict,
+        "step_time_s": row.projection.step_time_s or None,
     }

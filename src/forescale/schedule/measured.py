@@ -262,8 +262,7 @@ class MeasuredStep(ReprMixin, Struct, frozen=True, kw_only=True):
         simulated = self.simulated()
         return {
             "schema": SCHEMA,
-            "schedule": self.schedule.name,
-            **attributes(self.schedule, "num_ranks", "num_stages", "num_microbatches"),
+            **attributes(self.schedule, "schedule=name", "num_ranks", "num_stages", "num_microbatches"),
             "makespan_s": self.makespan_s,
             "simulated_makespan_s": 1e-3 * simulated.makespan,
             "idle_share": self.idle_share,

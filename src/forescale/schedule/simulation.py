@@ -251,16 +251,12 @@ class Step(ReprMixin, Struct, frozen=True, kw_only=True, eq=False):
         placement = self.schedule.placement
         return {
             "schema": SCHEMA,
-            "schedule": self.schedule.name,
-            "pp": placement.num_ranks,
+            **attributes(self.schedule, "schedule=name", "pp=placement.num_ranks"),
             "vpp": placement.vpp if placement.vpp % 1 else int(placement.vpp),
             **attributes(self.schedule, "num_stages", "num_microbatches"),
             **attributes(self, "makespan", "longest_span", "bubble_rate_makespan", "bubble_rate_span"),
-            **attributes(self, "step_time", "peak_activations"),
-            "rank_starts": self.timing.first_start.tolist(),
-            "rank_ends": self.timing.last_end.tolist(),
-            "rank_busy": self.timing.busy.tolist(),
-            "num_messages": self.num_messages,
+            **attributes(self, "step_time", "peak_activations", "rank_starts=timing.first_start"),
+            **attributes(self, "rank_ends=timing.last_end", "rank_busy=timing.busy", "num_messages"),
             "valid": self.report.valid,
             "violations": [violation.message for violation in self.report.violations],
         }

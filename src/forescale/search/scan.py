@@ -61,6 +61,10 @@ class Target(Struct, frozen=True, kw_only=True):
         return min(limits)
 
 
+FIGURES = ("step_time_s", "tokens_per_s_per_device", "training_days")
+"""Figures of the best layout that a point repeats."""
+
+
 class Point(ReprMixin, Struct, frozen=True, kw_only=True):
     """One value of what is varied, with its best layout."""
 
@@ -90,9 +94,7 @@ class Point(ReprMixin, Struct, frozen=True, kw_only=True):
         best = self.best
         return {
             **attributes(self, "num_devices", "global_batch_size", "num_feasible", "problem", "meets_target"),
-            "step_time_s": None if best is None else best.step_time_s,
-            "tokens_per_s_per_device": None if best is None else best.tokens_per_s_per_device,
-            "training_days": None if best is None else best.training_days,
+            **{name: getattr(best, name, None) for name in FIGURES},
             "calendar_days": None if best is None or best.calendar is None else asdict(best.calendar.days),
             **attributes(self, "cost", "cost_per_million_tokens", "energy_per_token_max_j", "best"),
         }

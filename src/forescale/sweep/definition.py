@@ -21,17 +21,17 @@ from forescale.question import Objective, Question
 from forescale.spec import Cluster, Model, Workload
 from forescale.spec.space import Space
 from forescale.struct import Struct
-from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Factor, Parameter, Plain, Value
+from forescale.sweep.parameters import CASE, CLUSTER, MODEL, Draft, Plain, SweepParameter, TimesFactor, Value
 from forescale.units import counted, parse
 from forescale.version import __version__
 
-Assignment: TypeAlias = tuple[Parameter, Value]
+Assignment: TypeAlias = tuple[SweepParameter, Value]
 
 
-class Axis(Struct, frozen=True, kw_only=True):
+class GridAxis(Struct, frozen=True, kw_only=True):
     """One parameter with its values on a grid."""
 
-    parameter: Parameter
+    parameter: SweepParameter
     values: tuple[Value, ...]
 
     @property
@@ -43,7 +43,7 @@ class Axis(Struct, frozen=True, kw_only=True):
 class Range(Struct, frozen=True, kw_only=True):
     """One parameter between two values; evenly spread, or evenly in its logarithm."""
 
-    parameter: Parameter
+    parameter: SweepParameter
     low: float
     high: float
     factors: bool
@@ -66,7 +66,7 @@ class Range(Struct, frozen=True, kw_only=True):
         else:
             value = (1.0 - share) * self.low + share * self.high
         if self.factors:
-            return Factor(by=value)
+            return TimesFactor(by=value)
         if self.parameter.kind == "whole":
             return self.multiple * max(1, round(value / self.multiple))
         return value
@@ -76,14 +76,14 @@ class Range(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(self.at(step / (steps - 1)) for step in range(steps)))
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class SweepCase(Struct, frozen=True, kw_only=True):
     """A named set of parameters that change together."""
 
     name: str
     settings: tuple[Assignment, ...]
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class SweepPoint(Struct, frozen=True, kw_only=True):
     """One question of a sweep."""
 
     index: int
@@ -96,8 +96,8 @@ class Point(Struct, frozen=True, kw_only=True):
 class Axes(Struct, frozen=True, kw_only=True):
     """Everything that is varied."""
 
-    cases: tuple[Case, ...] = ()
-    grid: tuple[Axis, ...] = ()
+    cases: tuple[SweepCase, ...] = ()
+    grid: tuple[GridAxis, ...] = ()
     ranges: tuple[Range, ...] = ()
     num_samples: int = 1
     """Samples of the ranges at each point of the grid; the same samples everywhere."""
@@ -115,11 +115,11 @@ class Axes(Struct, frozen=True, kw_only=True):
         sizes = [len(self.cases) or 1, *(len(axis.values) for axis in self.grid), self.num_samples]
         return math.prod(sizes)
 
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[SweepPoint, ...]:
         """Return all points; samples vary fastest, then the last grid, cases slowest."""
         samples = self._samples()
         choices = [[(axis.parameter, value) for value in axis.values] for axis in self.grid]
-        points: list[Point] = []
+        sweep_points: list[SweepPoint] = []
         for case in self.cases or (None,):
             for selected in product(*choices):
                 for sample in samples:
@@ -127,8 +127,8 @@ class Axes(Struct, frozen=True, kw_only=True):
                     shown = (*named, *(in_column(value) for _, value in (*selected, *sample)))
                     settings = (*(case.settings if case else ()), *selected, *sample)
                     ordered = tuple(sorted(settings, key=lambda item: item[0].phase))
-                    points.append(Point(index=len(points), settings=ordered, shown=shown))
-        return tuple(points)
+                    sweep_points.append(SweepPoint(index=len(sweep_points), settings=ordered, shown=shown))
+        return tuple(sweep_points)
 
     def _samples(self) -> list[tuple[Assignment, ...]]:
         if not self.ranges:
@@ -155,7 +155,7 @@ def latin_hypercube(num_points: int, num_dimensions: int, *, seed: int) -> Array
 
 def in_column(value: Value) -> Plain:
     """Return a value as a column holds it: factors as numbers, lists as text."""
-    if isinstance(value, Factor):
+    if isinstance(value, TimesFactor):
         return value.by
     return "+".join(value) if isinstance(value, tuple) else value
 
@@ -165,7 +165,7 @@ def varies(values: Sequence[Plain]) -> bool:
     return len(set(values)) > 1
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AskedPoint(Struct, frozen=True, kw_only=True):
     """What one point asks of the search, complete: all that a worker needs."""
 
     index: int
@@ -204,12 +204,12 @@ class Sweep:
     """Models by the names that are varied."""
     clusters: Mapping[str, Cluster]
     objective: Objective = "step_time"
-    max_memory: float | Factor | None = None
+    max_memory: float | TimesFactor | None = None
     """Bytes per device, or a factor of its capacity."""
     plots: tuple[Plot, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     """The definition as it was written, without its pictures."""
-    asked: tuple[Asked, ...] = field(init=False, repr=False, compare=False)
+    asked: tuple[AskedPoint, ...] = field(init=False, repr=False, compare=False)
     """The question of every point; combinations that cannot be say why."""
 
     def __post_init__(self) -> None:
@@ -218,14 +218,14 @@ class Sweep:
         points = tuple(self._asked(point, known) for point in self.axes.points())
         object.__setattr__(self, "asked", points)
 
-    def _asked(self, point: Point, known: dict[str, Space]) -> Asked:
+    def _asked(self, point: SweepPoint, known: dict[str, Space]) -> AskedPoint:
         try:
             question = self._question(point, known)
         except SpecError as error:
-            return Asked(index=point.index, shown=point.shown, problem=str(error))
-        return Asked(index=point.index, shown=point.shown, question=question)
+            return AskedPoint(index=point.index, shown=point.shown, problem=str(error))
+        return AskedPoint(index=point.index, shown=point.shown, question=question)
 
-    def _question(self, point: Point, known: dict[str, Space]) -> Question:
+    def _question(self, point: SweepPoint, known: dict[str, Space]) -> Question:
         """Return the question of one point; `known` keeps the spaces that points share."""
         draft = self.base.copy()
         for parameter, value in sorted((*self.always, *point.settings), key=lambda item: item[0].phase):
@@ -248,17 +248,17 @@ class Sweep:
             workload=workload,
             space=known[key],
             objective=self.objective,
-            max_memory=limit.by * capacity if isinstance(limit, Factor) else limit,
+            max_memory=limit.by * capacity if isinstance(limit, TimesFactor) else limit,
             costs=self.costs,
             operations=build_operations(draft.operations, "operations"),
         )
 
 
-def fingerprint(askeds: tuple[Asked, ...]) -> str:
+def fingerprint(asked_points: tuple[AskedPoint, ...]) -> str:
     """Return a digest of all questions, specifications included, and of the version that answers them."""
     digest = hashlib.sha256(__version__.encode())
     models: dict[int, bytes] = {}
-    for one in askeds:
+    for one in asked_points:
         digest.update(repr((one.index, one.shown, one.problem)).encode())
         if (question := one.question) is not None:
             digest.update(models.setdefault(id(question.model), repr(question.model).encode()))
@@ -295,13 +295,13 @@ RANGE_KEYS = ("from", "to", "steps", "scale", "multiple")
 _FACTOR = re.compile(r"^\s*[x×]\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*$")
 
 
-def factor_of(value: object) -> Factor | None:
+def factor_of(value: object) -> TimesFactor | None:
     """Return the factor that text such as "x2" or "×0.5" is, or None if it is none."""
     match = _FACTOR.match(value) if isinstance(value, str) else None
-    return None if match is None else Factor(by=float(match[1]))
+    return None if match is None else TimesFactor(by=float(match[1]))
 
 
-def value_of(parameter: Parameter, value: object, *, where: str) -> Value:
+def value_of(parameter: SweepParameter, value: object, *, where: str) -> Value:
     """Return one value of a parameter.
 
     Raises
@@ -334,7 +334,7 @@ def value_of(parameter: Parameter, value: object, *, where: str) -> Value:
     return int(number) if parameter.kind == "whole" else number
 
 
-def axis_of(parameter: Parameter, raw: object, *, where: str) -> Axis | Range:
+def axis_of(parameter: SweepParameter, raw: object, *, where: str) -> GridAxis | Range:
     """Return what `raw` makes of a parameter: a list is a grid, a table a range, anything else one value."""
     if isinstance(raw, Mapping):
         return _range(parameter, raw, where)
@@ -342,15 +342,15 @@ def axis_of(parameter: Parameter, raw: object, *, where: str) -> Axis | Range:
     values = tuple(value_of(parameter, item, where=where) for item in listed)
     if not values:
         raise SpecError(f"{where}: {parameter.name} has no values")
-    if len({isinstance(value, Factor) for value in values}) > 1:
+    if len({isinstance(value, TimesFactor) for value in values}) > 1:
         raise SpecError(f"{where}: {parameter.name} mixes values and factors; give one or the other")
     twice = [value for index, value in enumerate(values) if value in values[:index]]
     if twice:
         raise SpecError(f"{where}: {parameter.name} has the value {listed[values.index(twice[0])]!r} twice")
-    return Axis(parameter=parameter, values=values)
+    return GridAxis(parameter=parameter, values=values)
 
 
-def _word(parameter: Parameter, value: object, where: str) -> Value:
+def _word(parameter: SweepParameter, value: object, where: str) -> Value:
     if parameter.name.startswith("space.") and isinstance(value, list | tuple) and value:
         return words_of(value)
     if not isinstance(value, str | int | bool):
@@ -364,7 +364,7 @@ def words_of(value: object) -> tuple[str, ...]:
     return tuple(str(item).lower() if isinstance(item, bool) else str(item) for item in listed)
 
 
-def _range(parameter: Parameter, values: Mapping[str, Any], where: str) -> Axis | Range:
+def _range(parameter: SweepParameter, values: Mapping[str, Any], where: str) -> GridAxis | Range:
     for key in values:
         if key not in RANGE_KEYS:
             raise UnknownKeyError(key, f"{where}, {parameter.name}", RANGE_KEYS)
@@ -374,14 +374,16 @@ def _range(parameter: Parameter, values: Mapping[str, Any], where: str) -> Axis 
     if missing:
         raise SpecError(f"{where}: the range of {parameter.name} needs {' and '.join(missing)}")
     low, high = (value_of(parameter, values[key], where=where) for key in ("from", "to"))
-    if isinstance(low, Factor) != isinstance(high, Factor):
+    if isinstance(low, TimesFactor) != isinstance(high, TimesFactor):
         raise SpecError(f"{where}: {parameter.name} goes from a value to a factor; give two of one kind")
-    return _built(parameter, values, _plain_number(low), _plain_number(high), isinstance(low, Factor), where)
+    return _built(
+        parameter, values, _plain_number(low), _plain_number(high), isinstance(low, TimesFactor), where
+    )
 
 
 def _built(
-    parameter: Parameter, values: Mapping[str, Any], low: float, high: float, factors: bool, where: str
-) -> Axis | Range:
+    parameter: SweepParameter, values: Mapping[str, Any], low: float, high: float, factors: bool, where: str
+) -> GridAxis | Range:
     scale, multiple, steps = values.get("scale", "log"), values.get("multiple", 1), values.get("steps")
     problem = None
     if scale not in ("log", "linear"):
@@ -401,10 +403,10 @@ def _built(
     result = Range(
         parameter=parameter, low=low, high=high, factors=factors, log=scale == "log", multiple=multiple
     )
-    return result if steps is None else Axis(parameter=parameter, values=result.spread(steps))
+    return result if steps is None else GridAxis(parameter=parameter, values=result.spread(steps))
 
 
 def _plain_number(value: Value) -> float:
-    by = value.by if isinstance(value, Factor) else value
+    by = value.by if isinstance(value, TimesFactor) else value
     assert isinstance(by, int | float)
     return float(by)

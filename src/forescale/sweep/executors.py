@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from forescale.errors import ForescaleError
 from forescale.struct import Struct
-from forescale.sweep.definition import Asked, Sweep, fingerprint
+from forescale.sweep.definition import AskedPoint, Sweep, fingerprint
 from forescale.sweep.result import Row, SweepResult, answer, columns, table_row
 from forescale.sweep.store import Format, alone, open_store
 from forescale.version import __version__
@@ -30,7 +30,7 @@ AHEAD = 2
 class Executor(Protocol):
     """Answers questions in any order."""
 
-    def answers(self, questions: Sequence[Asked], names: tuple[str, ...]) -> Iterator[Row]:
+    def answers(self, questions: Sequence[AskedPoint], names: tuple[str, ...]) -> Iterator[Row]:
         """Return the row of every question as soon as it is known; `names` are those of what is varied."""
 
 
@@ -39,7 +39,7 @@ class Local(Struct, frozen=True, kw_only=True):
 
     jobs: int | None = None
 
-    def answers(self, questions: Sequence[Asked], names: tuple[str, ...]) -> Iterator[Row]:
+    def answers(self, questions: Sequence[AskedPoint], names: tuple[str, ...]) -> Iterator[Row]:
         """Return rows as they are found."""
         jobs = min(self.jobs or available_cores(), len(questions))
         if jobs <= 1:
@@ -71,7 +71,7 @@ class Ray(Struct, frozen=True, kw_only=True):
     jobs: int | None = None
     """Points worked on at once; by default as many as the cluster has cores."""
 
-    def answers(self, questions: Sequence[Asked], names: tuple[str, ...]) -> Iterator[Row]:
+    def answers(self, questions: Sequence[AskedPoint], names: tuple[str, ...]) -> Iterator[Row]:
         """Return rows as they are found."""
         ray = _connected(self.address, self.jobs)
         try:
@@ -91,11 +91,11 @@ class Ray(Struct, frozen=True, kw_only=True):
             ray.shutdown()
 
 
-def answer_at(version: str, question: Asked, names: tuple[str, ...]) -> Row:
+def answer_at(version: str, asked_point: AskedPoint, names: tuple[str, ...]) -> Row:
     """Return the row of one point, on a node that may have another version installed."""
     if version != __version__:
         raise ForescaleError(f"this node has forescale {__version__}")
-    return answer(question, names)
+    return answer(asked_point, names)
 
 
 def available_cores() -> int:
@@ -130,7 +130,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _in_flight(
-    questions: Iterator[Asked], most: int, submit: Callable[[Asked], Future[Row]]
+    questions: Iterator[AskedPoint], most: int, submit: Callable[[AskedPoint], Future[Row]]
 ) -> Iterator[Row]:
     """Return results as they come, with at most `most` questions handed out at any time."""
     with _undisturbed():

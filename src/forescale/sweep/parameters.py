@@ -27,13 +27,13 @@ Plain: TypeAlias = int | float | str | bool | tuple[str, ...]
 Scaling: TypeAlias = Literal["strong", "weak"]
 
 
-class Factor(Struct, frozen=True, kw_only=True):
+class TimesFactor(Struct, frozen=True, kw_only=True):
     """Times what it would be otherwise."""
 
     by: float
 
 
-Value: TypeAlias = Factor | Plain
+Value: TypeAlias = TimesFactor | Plain
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +94,7 @@ _DELAYS = ("launch", "exchange_launch", "peer_latency")
 DEVICES, NODES, MODEL, CLUSTER, SCALING, CASE = "devices", "nodes", "model", "cluster", "scaling", "case"
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class SweepParameter(Struct, frozen=True, kw_only=True):
     """One thing that may differ between the points of a sweep."""
 
     name: str
@@ -113,7 +113,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
         return self.kind != "text"
 
 
-def parameter(name: str, tiers: Iterable[str], *, where: str) -> Parameter:
+def parameter(name: str, tiers: Iterable[str], *, where: str) -> SweepParameter:
     """Return the parameter called `name`; `tiers` are the names of network tiers that there are.
 
     Raises
@@ -130,14 +130,14 @@ def parameter(name: str, tiers: Iterable[str], *, where: str) -> Parameter:
     return known[name]
 
 
-def parameters(tiers: Iterable[str] = ()) -> dict[str, Parameter]:
+def parameters(tiers: Iterable[str] = ()) -> dict[str, SweepParameter]:
     """Return everything that may be varied, by name."""
     result = {
-        MODEL: Parameter(name=MODEL, phase=0, kind="text", apply=_read_before),
-        CLUSTER: Parameter(name=CLUSTER, phase=0, kind="text", apply=_read_before),
-        DEVICES: Parameter(name=DEVICES, phase=1, kind="whole", apply=_set_devices),
-        NODES: Parameter(name=NODES, phase=1, kind="whole", apply=_set_nodes),
-        SCALING: Parameter(name=SCALING, phase=1, kind="text", apply=_set_scaling),
+        MODEL: SweepParameter(name=MODEL, phase=0, kind="text", apply=_read_before),
+        CLUSTER: SweepParameter(name=CLUSTER, phase=0, kind="text", apply=_read_before),
+        DEVICES: SweepParameter(name=DEVICES, phase=1, kind="whole", apply=_set_devices),
+        NODES: SweepParameter(name=NODES, phase=1, kind="whole", apply=_set_nodes),
+        SCALING: SweepParameter(name=SCALING, phase=1, kind="text", apply=_set_scaling),
     }
     for name, (paths, kind, dimension, phase) in _short_names().items():
         result[name] = _changing(name, paths, kind, dimension, phase)
@@ -146,7 +146,7 @@ def parameters(tiers: Iterable[str] = ()) -> dict[str, Parameter]:
         result[name] = _changing(name, partial(_own, path), kind, dimension, phase)
     for name in NAMES:
         hold = partial(_hold, name)
-        result[f"space.{name}"] = Parameter(name=f"space.{name}", phase=4, kind="text", apply=hold)
+        result[f"space.{name}"] = SweepParameter(name=f"space.{name}", phase=4, kind="text", apply=hold)
     return result
 
 
@@ -156,10 +156,10 @@ def scale_up_tier(tiers: Iterable[Mapping[str, Any]], devices_per_node: int) -> 
     return max(within, default=0)
 
 
-def _changing(name: str, paths: Paths, kind: Kind, dimension: str | None, phase: int) -> Parameter:
+def _changing(name: str, paths: Paths, kind: Kind, dimension: str | None, phase: int) -> SweepParameter:
     change = partial(_change, paths, name)
     values = name != "flops"
-    return Parameter(
+    return SweepParameter(
         name=name, phase=phase, kind=kind, apply=change, dimension=dimension, takes_values=values
     )
 
@@ -266,13 +266,13 @@ def _hold(dimension: str, draft: Draft, value: Value) -> None:
 def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
     """Set the first of `paths` and keep the others in proportion to it; a factor scales them all."""
     result = paths(draft)
-    if not isinstance(value, Factor):
+    if not isinstance(value, TimesFactor):
         first = draft.at(result[0])
         draft.put(result[0], value)
         if len(result) == 1:
             return
         assert isinstance(value, int | float)
-        value, result = Factor(by=value / first), result[1:]
+        value, result = TimesFactor(by=value / first), result[1:]
     for path in result:
         have = draft.at(path)
         if not have:
@@ -284,7 +284,7 @@ def _change(paths: Paths, name: str, draft: Draft, value: Value) -> None:
 
 def _whole(value: Value, have: float | None, name: str) -> int:
     """Return a whole number, given or scaled."""
-    if isinstance(value, Factor):
+    if isinstance(value, TimesFactor):
         if have is None:
             raise SpecError(f"{name} = x{value.by:g} scales nothing: give {name} itself too")
         value = value.by * have

@@ -13,7 +13,7 @@ from forescale.errors import SpecError
 from forescale.escaping import xml
 from forescale.struct import Struct
 from forescale.sweep.definition import Plot, Sweep, varies
-from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, Factor
+from forescale.sweep.parameters import CASE, DEVICES, NODES, SCALING, TimesFactor
 from forescale.sweep.result import COMMUNICATION, FIXED, METRICS, VARIED, Row, SweepResult
 from forescale.units import GIB, counted, format_count
 from forescale.view.axes import Axis, data_axis, round_step, value_axis, word_axis
@@ -42,7 +42,9 @@ def unit_of(sweep: Sweep, name: str) -> Unit:
     axes = sweep.axes
     for axis in axes.grid:
         if axis.name == name:
-            return _unit(axis.parameter.dimension, axis.parameter.kind, isinstance(axis.values[0], Factor))
+            return _unit(
+                axis.parameter.dimension, axis.parameter.kind, isinstance(axis.values[0], TimesFactor)
+            )
     for item in axes.ranges:
         if item.name == name:
             return _unit(item.parameter.dimension, item.parameter.kind, item.factors)
@@ -123,14 +125,14 @@ LOG_FROM = 4.0
 """An axis is logarithmic where its ends are at least this factor apart."""
 
 
-class Picture(Struct, frozen=True):
+class Drawing(Struct, frozen=True):
     """One chart, and the start of its file's name."""
 
     name: str
     chart: Chart
 
 
-def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Picture, ...]:
+def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Drawing, ...]:
     """Return the pictures asked for; those that nothing fits in are left out.
 
     Raises
@@ -138,11 +140,11 @@ def draw(result: SweepResult, plots: Sequence[Plot]) -> tuple[Picture, ...]:
     SpecError
         If one is asked of parameters that cannot be drawn so.
     """
-    pictures: list[Picture] = []
+    drawings: list[Drawing] = []
     for plot in plots:
         for name, chart in _CHARTS[plot.kind](result, plot):
-            pictures.append(Picture(f"{len(pictures) + 1:02d}-{name}", chart))
-    return tuple(pictures)
+            drawings.append(Drawing(f"{len(drawings) + 1:02d}-{name}", chart))
+    return tuple(drawings)
 
 
 def usual_plots(result: SweepResult) -> tuple[Plot, ...]:
@@ -433,7 +435,7 @@ _DEGREES = (
 
 
 def write_pictures(
-    result: SweepResult, pictures: Sequence[Picture], folder: Path, *, command: str = ""
+    result: SweepResult, pictures: Sequence[Drawing], folder: Path, *, command: str = ""
 ) -> tuple[Path, ...]:
     """Write every picture as Vega-Lite, and a page of all with the command line that asks; return the files."""
     files: list[Path] = []
@@ -448,7 +450,7 @@ def write_pictures(
     return (*files, report)
 
 
-def to_html(result: SweepResult, pictures: Sequence[Picture], *, command: str = "") -> str:
+def to_html(result: SweepResult, pictures: Sequence[Drawing], *, command: str = "") -> str:
     """Return a page with the pictures and, for everything varied, the best point of every value."""
     counts = ", ".join(f"{count:,} {status}" for status, count in result.counts.items() if count)
     sampled = {item.name for item in result.sweep.axes.ranges}  # samples would be a row each

@@ -48,14 +48,14 @@ from forescale.struct import Struct
 from forescale.sweep.definition import (
     POINTS,
     RANGE_KEYS,
-    Asked,
+    AskedPoint,
     Assignment,
     Axes,
-    Axis,
-    Case,
+    GridAxis,
     Plot,
     Range,
     Sweep,
+    SweepCase,
     axis_of,
     factor_of,
     in_column,
@@ -69,7 +69,7 @@ from forescale.sweep.parameters import (
     NODES,
     SCALING,
     Draft,
-    Factor,
+    TimesFactor,
     parameter,
     parameters,
 )
@@ -176,7 +176,7 @@ def read_objective(source: Source) -> Objective:
     return cast("Objective", objective)
 
 
-def read_max_memory(source: Source) -> float | Factor | None:
+def read_max_memory(source: Source) -> float | TimesFactor | None:
     """Return the bytes that a layout may need, or their share of the capacity."""
     max_memory = source.section("search").get("max_memory")
     if max_memory is None:
@@ -187,7 +187,7 @@ def read_max_memory(source: Source) -> float | Factor | None:
     except (SpecError, TypeError) as error:
         allowed = "a size such as '70 GiB' or a factor of the capacity such as 'x0.9'"
         raise SpecError(f"{where}: max_memory is {allowed}; got {max_memory!r}") from error
-    if (factor.by if isinstance(factor, Factor) else factor) <= 0.0:
+    if (factor.by if isinstance(factor, TimesFactor) else factor) <= 0.0:
         raise SpecError(f"{where}: max_memory must be greater than 0, got {max_memory!r}")
     return factor
 
@@ -228,7 +228,7 @@ def _first_values(axes: Axes) -> dict[str, Any]:
     settings = [setting for case in axes.cases[:1] for setting in case.settings]
     settings += [(axis.parameter, axis.values[0]) for axis in axes.grid]
     settings += [(item.parameter, item.at(0.0)) for item in axes.ranges]
-    return {kind.name: value for kind, value in settings if not isinstance(value, Factor)}
+    return {kind.name: value for kind, value in settings if not isinstance(value, TimesFactor)}
 
 
 def _sized(cluster: object) -> bool:
@@ -420,13 +420,13 @@ class _Reader(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(names))
 
     def _axes(self, tiers: tuple[str, ...]) -> Axes:
-        grid: list[Axis] = []
+        grid: list[GridAxis] = []
         ranges: list[Range] = []
         vary = self.source.values.get("vary", {})
         for name, value in _flat(vary, parameters(tiers)):
             where = self.source.at("vary", *name.split("."))
             result = axis_of(parameter(name, tiers, where=where), value, where=where)
-            if isinstance(result, Axis):
+            if isinstance(result, GridAxis):
                 grid.append(result)
             else:
                 ranges.append(result)
@@ -447,7 +447,7 @@ class _Reader(Struct, frozen=True, kw_only=True):
         within(axes.num_points, SWEPT, f"{self.source.where}: the number of points")
         return axes
 
-    def _case(self, index: int, tiers: tuple[str, ...]) -> Case:
+    def _case(self, index: int, tiers: tuple[str, ...]) -> SweepCase:
         values = dict(self.source.values["case"][index])
         name = values.pop("name", None)
         if not isinstance(name, str) or not name:
@@ -457,9 +457,9 @@ class _Reader(Struct, frozen=True, kw_only=True):
             where = self.source.at("case", index, *key.split("."))
             kind = parameter(key, tiers, where=where)
             settings.append((kind, value_of(kind, value, where=where)))
-        return Case(name=name, settings=tuple(settings))
+        return SweepCase(name=name, settings=tuple(settings))
 
-    def _check_names(self, cases: tuple[Case, ...], varied: list[str]) -> None:
+    def _check_names(self, cases: tuple[SweepCase, ...], varied: list[str]) -> None:
         """Refuse what would be set twice."""
         names = [case.name for case in cases]
         for index, name in enumerate(names):
@@ -482,10 +482,10 @@ class _Reader(Struct, frozen=True, kw_only=True):
         return tuple(result)
 
 
-def _refuse_all(askeds: Sequence[Asked], what: str) -> None:
+def _refuse_all(asked_points: Sequence[AskedPoint], what: str) -> None:
     """Refuse points none of which can be."""
-    if all(one.question is None for one in askeds):
-        raise SpecError(what + askeds[0].problem)
+    if all(one.question is None for one in asked_points):
+        raise SpecError(what + asked_points[0].problem)
 
 
 def _flat(table: Mapping[str, Any], known: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from forescale.repr import ReprMixin
 from forescale.search import search
 from forescale.spec import Cluster, Layout
 from forescale.struct import Struct
-from forescale.sweep.definition import Asked, Axes, Sweep, varies
+from forescale.sweep.definition import AskedPoint, Axes, Sweep, varies
 from forescale.sweep.parameters import scale_up_tier
 from forescale.whole_run import Prices
 from forescale.whole_run.plans import hourly_price
@@ -43,7 +43,7 @@ REASONS = 3
 COMMUNICATION = tuple(part for part in TIME_PARTS if part.endswith("_comm"))
 
 
-class Column(Struct, frozen=True, kw_only=True):
+class TableColumn(Struct, frozen=True, kw_only=True):
     """One column and the kind of its values; any value but `index` and `status` may be missing."""
 
     name: str
@@ -54,29 +54,29 @@ class Column(Struct, frozen=True, kw_only=True):
     """Which value is better, where points may be compared by it."""
 
 
-def _fixed() -> Iterator[Column]:
+def _fixed() -> Iterator[TableColumn]:
     """Yield the columns of every table after those of the point itself: `columns.json`, and parts of the step."""
     content = (resources.files("forescale.sweep") / "columns.json").read_text(encoding="utf-8")
     for section, rows in json.loads(content).items():
-        yield from (Column(name=name, **row) for name, row in rows.items())
+        yield from (TableColumn(name=name, **row) for name, row in rows.items())
         if section == "projected":
-            yield from (Column(name=f"{part}_s") for part in TIME_PARTS)
+            yield from (TableColumn(name=f"{part}_s") for part in TIME_PARTS)
 
 
 FIXED = {column.name: column for column in _fixed()}
 
 
-def columns(axes: Axes) -> tuple[Column, ...]:
+def columns(axes: Axes) -> tuple[TableColumn, ...]:
     """Return the columns of a sweep's table, in order; they do not depend on what is found."""
     points = axes.points()
     varied = [
-        Column(name=VARIED + name, kind=_kind([point.shown[place] for point in points]))
+        TableColumn(name=VARIED + name, kind=_kind([point.shown[place] for point in points]))
         for place, name in enumerate(axes.names)
     ]
     layout: dict[str, Kind] = {name: _kind([value or ""]) for name, value in layout_row(Layout()).items()}
-    explicit = [Column(name=name, kind="text") for name in ("status", "problem")]
-    known = FIXED | {name: Column(name=name, kind=kind) for name, kind in layout.items()}
-    return (Column(name="index", kind="whole"), *varied, *explicit, *known.values())
+    table_columns = [TableColumn(name=name, kind="text") for name in ("status", "problem")]
+    known = FIXED | {name: TableColumn(name=name, kind=kind) for name, kind in layout.items()}
+    return (TableColumn(name="index", kind="whole"), *varied, *table_columns, *known.values())
 
 
 def column_names(axes: Axes) -> tuple[str, ...]:
@@ -85,18 +85,18 @@ def column_names(axes: Axes) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*axes.names, *names]))
 
 
-def answer(question: Asked, names: tuple[str, ...]) -> Row:
+def answer(asked_point: AskedPoint, names: tuple[str, ...]) -> Row:
     """Return the row of one point: what is asked and the best layout, or why there is none.
 
     `names` are those of what is varied.
     """
-    row: Row = {"index": question.index}
-    row |= {VARIED + name: value for name, value in zip(names, question.shown, strict=True)}
-    if question.question is None:
-        return {**row, "status": "impossible", "problem": question.problem}
+    row: Row = {"index": asked_point.index}
+    row |= {VARIED + name: value for name, value in zip(names, asked_point.shown, strict=True)}
+    if asked_point.question is None:
+        return {**row, "status": "impossible", "problem": asked_point.problem}
     try:
-        row |= _asked(question.question)
-        result = search(question.question, top=1)
+        row |= _asked(asked_point.question)
+        result = search(asked_point.question, top=1)
     except InfeasibleError as error:
         return {**row, "status": "infeasible", "problem": _reason(error)}
     except SpecError as error:
@@ -107,7 +107,7 @@ def answer(question: Asked, names: tuple[str, ...]) -> Row:
     return {**row, "status": "ok", "problem": best.endless or None, **best.rows()[0], **_found(best)}
 
 
-def table_row(row: Mapping[str, Any], known: tuple[Column, ...]) -> Row:
+def table_row(row: Mapping[str, Any], known: tuple[TableColumn, ...]) -> Row:
     """Return a row with exactly the columns of its table, each value of its column's kind."""
     return {column.name: _as(column.kind, row.get(column.name)) for column in known}
 
@@ -233,7 +233,7 @@ class SweepResult(ReprMixin, Struct, frozen=True, kw_only=True):
     """The table of a sweep, one row per point by ascending index."""
 
     sweep: Sweep
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[Row, ...]
     num_resumed: int = 0
     """Points that were known before."""

@@ -19,7 +19,7 @@ from forescale.checksum import CHECKSUM, checksum
 from forescale.errors import ForescaleError
 from forescale.report.document import write_csv, write_parquet
 from forescale.sweep.definition import Sweep
-from forescale.sweep.result import Column, Row
+from forescale.sweep.result import Row, TableColumn
 
 try:
     import fcntl
@@ -78,7 +78,7 @@ OWN = (POINTS, f"{RESULTS}.parquet", f"{RESULTS}.csv", "report.html", "plots")
 class Store:
     """Keeps the rows of finished points in a folder; without one they last as long as the run."""
 
-    def __init__(self, folder: Path | None, columns: tuple[Column, ...], kind: Format) -> None:
+    def __init__(self, folder: Path | None, columns: tuple[TableColumn, ...], kind: Format) -> None:
         self._lines = None if folder is None else folder / POINTS
         self._table = None if folder is None else folder / f"{RESULTS}.{kind}"
         self._columns = columns
@@ -128,7 +128,7 @@ def _drop_torn_line(lines: Path) -> None:
 def open_store(
     sweep: Sweep,
     fingerprint: str,
-    columns: tuple[Column, ...],
+    columns: tuple[TableColumn, ...],
     *,
     folder: Path | None,
     kind: Format = "parquet",

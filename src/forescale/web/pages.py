@@ -50,7 +50,7 @@ from forescale.web.asked import (
 from forescale.web.upload import uploaded
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class WhatIf(Struct, frozen=True, kw_only=True):
     """The layout where one quantity is multiplied by a factor."""
 
     what: str
@@ -60,7 +60,7 @@ class Point(Struct, frozen=True, kw_only=True):
     """Address of this question."""
 
 
-def curve(points: Sequence[Point], text: str) -> LineChart | None:
+def curve(points: Sequence[WhatIf], text: str) -> LineChart | None:
     """Return tokens per second and device as one quantity changes; None where nothing can be projected."""
     if not points:
         return None
@@ -80,7 +80,7 @@ def curve(points: Sequence[Point], text: str) -> LineChart | None:
     )
 
 
-def _dot(point: Point) -> Dot:
+def _dot(point: WhatIf) -> Dot:
     result = point.found
     rate, memory = result.tokens_per_s_per_device, result.memory
     remark = (
@@ -333,7 +333,7 @@ def _layout(query: Query, one: Projection) -> str:
     return "" if result is None else address(result)
 
 
-def _varied(query: Query) -> Iterator[Point]:
+def _varied(query: Query) -> Iterator[WhatIf]:
     """Return the layout as devices, batch and network change."""
     request = question(query)
     batch, devices = request.workload.global_batch_size, request.cluster.num_devices
@@ -347,6 +347,6 @@ def _varied(query: Query) -> Iterator[Point]:
         for factor in FACTORS:
             try:
                 result = changed(query, **change(factor))
-                yield Point(what=kind, factor=factor, found=_projection(result), link=f"/?{address(result)}")
+                yield WhatIf(what=kind, factor=factor, found=_projection(result), link=f"/?{address(result)}")
             except ForescaleError:  # a layout that this many do not make has no point
                 continue

@@ -1,1 +1,1 @@
-"""Results as tables of the terminal; every function returns something that rich can print."""
+"""Results as views; `cli/formats` writes them."""

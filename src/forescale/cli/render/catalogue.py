@@ -7,10 +7,6 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from forescale.catalogue.clusters import (
     cluster_names,
     device_names,
@@ -23,7 +19,6 @@ from forescale.catalogue.clusters import (
 from forescale.catalogue.frameworks import framework_names, load_framework, release_names
 from forescale.catalogue.models import load_model, model_names
 from forescale.cli.render import words
-from forescale.cli.render.words import table
 from forescale.cost.calibration import load_calibration
 from forescale.cost.provenance import provenance
 from forescale.cost.run_calibration import load_run_calibration
@@ -32,6 +27,7 @@ from forescale.files import exists, place_of
 from forescale.graph.counts import count_parameters
 from forescale.io.named import model_given, model_of
 from forescale.io.question import is_plan, read_plan_values
+from forescale.report.document import Column, Content, View, line, listed, table
 from forescale.spec import Device
 from forescale.spec.framework import Framework, Limits, choice_word, explicit_fields
 from forescale.spec.model import Model
@@ -120,34 +116,36 @@ def framework_rows() -> Rows:
     ]
 
 
-def framework_view(framework: Framework) -> Group:
+def framework_view(framework: Framework) -> View:
     """Return what a framework does where it is not as usual, with the source, and what it can be told."""
     plain = Framework(name="", release="", title="", date="", source="", software="")
     head = ("name", "release", "title", "date", "source", "sources", "limits")
-    explicit = {name: value for name, value in explicit_fields(framework, plain).items() if name not in head}
-    rows = _words("field", "value", "source")
-    for name, value in explicit.items():
-        rows.add_row(name, _said(value), framework.sources.get(name, ""))
-    lines = [
-        Text(f"{framework.title}: {framework.label} ({framework.date})", style="bold"),
-        Text(framework.source),
-    ]
-    return Group(*lines, "", rows, *_limits(framework.limits))
+    rows = (
+        (name, _said(value), framework.sources.get(name, ""))
+        for name, value in explicit_fields(framework, plain).items()
+        if name not in head
+    )
+    return View(
+        title=f"{framework.title}: {framework.label} ({framework.date})",
+        contents=(
+            line(framework.source),
+            table("|field", "<value", "<source", rows=rows),
+            *_limits(framework.limits),
+        ),
+    )
 
 
-def _limits(limits: Limits | None) -> list[RenderableType]:
+def _limits(limits: Limits | None) -> list[Content]:
     if limits is None:
-        return ["", Text("what it can be told is not written down; --for does not take it")]
+        return [line("what it can be told is not written down; --for does not take it")]
     names = dict.fromkeys((*limits.values, *limits.others))
     both = {
         name: dict.fromkeys((*limits.values.get(name, ()), *limits.others.get(name, ()))) for name in names
     }
-    rows = _words("can be told", "values")
-    for name, values in both.items():
-        rows.add_row(name, ", ".join(choice_word(value) for value in values))
-    for name, rule in limits.rules.items():
-        rows.add_row("rule", f"{name}: {rule}")
-    return ["", rows, Text(limits.note) if limits.note else "", Text(limits.source)]
+    rows = [(name, ", ".join(map(choice_word, values))) for name, values in both.items()]
+    rows += [("rule", f"{name}: {rule}") for name, rule in limits.rules.items()]
+    texts = [line(text) for text in (limits.note, limits.source) if text]
+    return [table("|can be told", "<values", rows=rows), *texts]
 
 
 def _said(value: Any) -> str:  # noqa: ANN401 (a field of a framework)
@@ -160,21 +158,9 @@ def _said(value: Any) -> str:  # noqa: ANN401 (a field of a framework)
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def catalogue_view(kind: str, rows: Rows) -> Table:
+def catalogue_view(kind: str, rows: Rows) -> View:
     """Return rows as a table, one line each."""
-    columns = _COLUMNS[kind]
-    first, *others = (heading for heading, _ in columns)
-    shown = _words(first, *others) if kind in ("clusters", "frameworks") else table(f"<{first}", *others)
-    for row in rows:
-        shown.add_row(*(cell(row) for _, cell in columns))
-    return shown
-
-
-def _words(first: str, *others: str) -> Table:
-    """Return a table of words whose first column is never cut."""
-    result = table(f"<{first}", *(f"<{name}" for name in others))
-    result.columns[0].no_wrap = True
-    return result
+    return View(contents=(listed(_COLUMNS[kind], rows, gap=1 if kind == "devices" else 2),))
 
 
 def _containing(text: str, names: tuple[str, ...], resolve: Callable[[str], str] | None = None) -> list[str]:
@@ -199,37 +185,37 @@ def _rate(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda row: words.prefixed(row[name], "FLOP/s") if row[name] else "–"
 
 
-_COLUMNS: dict[str, tuple[tuple[str, Callable[[dict[str, Any]], str]], ...]] = {
+_COLUMNS: dict[str, tuple[Column[dict[str, Any]], ...]] = {
     "models": (
-        ("model", lambda row: row["name"]),
-        ("parameters", lambda row: format_count(row["params"])),
-        ("active", lambda row: format_count(row["active_params"])),
-        ("layers", lambda row: str(row["num_layers"])),
-        ("hidden", lambda row: str(row["hidden_size"])),
-        ("experts", lambda row: str(row["num_experts"] or "–")),
-        ("context", lambda row: f"{row['max_seq_len']:,}" if row["max_seq_len"] else "–"),
+        Column("<model", lambda row: row["name"]),
+        Column("parameters", lambda row: format_count(row["params"])),
+        Column("active", lambda row: format_count(row["active_params"])),
+        Column("layers", lambda row: str(row["num_layers"])),
+        Column("hidden", lambda row: str(row["hidden_size"])),
+        Column("experts", lambda row: str(row["num_experts"] or "–")),
+        Column("context", lambda row: f"{row['max_seq_len']:,}" if row["max_seq_len"] else "–"),
     ),
     "devices": (
-        ("device", lambda row: row["name"]),
-        ("vendor", lambda row: row["vendor"]),
-        ("16-bit", lambda row: _rate("bf16_flops" if row["bf16_flops"] else "fp16_flops")(row)),
-        ("fp8", _rate("fp8_flops")),
-        ("fp4", _rate("fp4_flops")),
-        ("memory", lambda row: format_bytes(row["hbm_bytes"])),
-        ("bandwidth", lambda row: words.prefixed(row["hbm_bandwidth"], "B/s")),
-        ("<fitted to", lambda row: row["efficiencies"]),
+        Column("|device", lambda row: row["name"]),
+        Column("?vendor", lambda row: row["vendor"]),
+        Column("16-bit", lambda row: _rate("bf16_flops" if row["bf16_flops"] else "fp16_flops")(row)),
+        Column("fp8", _rate("fp8_flops")),
+        Column("fp4", _rate("fp4_flops")),
+        Column("memory", lambda row: format_bytes(row["hbm_bytes"])),
+        Column("bandwidth", lambda row: words.prefixed(row["hbm_bandwidth"], "B/s")),
+        Column("<fitted to", lambda row: row["efficiencies"]),
     ),
     "frameworks": (
-        ("framework", lambda row: row["name"]),
-        ("releases", lambda row: ", ".join(row["releases"])),
-        ("--for", lambda row: "yes" if row["limits"] else "–"),
-        ("losses of", lambda row: row["software"]),
+        Column("|framework", lambda row: row["name"]),
+        Column("<releases", lambda row: ", ".join(row["releases"])),
+        Column("<--for", lambda row: "yes" if row["limits"] else "–"),
+        Column("<losses of", lambda row: row["software"]),
     ),
     "clusters": (
-        ("cluster", lambda row: row["name"]),
-        ("device", lambda row: row["device"]),
-        ("per node", lambda row: str(row["devices_per_node"])),
-        ("fitted to", lambda row: row["efficiencies"]),
-        ("tiers: devices × bandwidth each way", _tiers),
+        Column("|cluster", lambda row: row["name"]),
+        Column("<device", lambda row: row["device"]),
+        Column("<per node", lambda row: str(row["devices_per_node"])),
+        Column("<fitted to", lambda row: row["efficiencies"]),
+        Column("<tiers: devices × bandwidth each way", _tiers),
     ),
 }

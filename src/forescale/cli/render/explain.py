@@ -1,16 +1,14 @@
-"""An explanation as a tree of the terminal."""
+"""An explanation as a tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-from rich.tree import Tree
-
 from forescale.cli.render import words
 from forescale.explain.explain import Quantity, is_constant, is_operation, operation_of
 from forescale.formula import TermNode
+from forescale.question import Note
+from forescale.report.document import Bullets, Column, Content, TextLine, TreeNode, View, line, listed
 
 SCREEN_LINES = 22
 SMALL = 0.005
@@ -18,31 +16,32 @@ SMALL = 0.005
 MANY = 8
 
 
-def explanation_view(node: TermNode, *, depth: int | None, cite: bool) -> Group:
+def explanation_view(node: TermNode, *, depth: int | None, cite: bool, notes: Sequence[Note] = ()) -> View:
     """Return the tree down to `depth`, or to what fits a screen, and the sources if asked."""
     selected = fitting_depth(node) if depth is None else depth
-    crop = depth is None
-    tree = Tree(_line(node, "", None, crop=crop), guide_style="dim")
-    _grow(tree, node, selected, crop=crop)
-    parts: list[RenderableType] = [tree]
+    contents: list[Content] = [_grown(node, "", None, selected, crop=depth is None)]
     if depth is None:
-        parts.append(Text(f"depth {selected}; --depth N shows more, --cite the sources", style="dim"))
+        contents.append(line(f"depth {selected}; --depth N shows more, --cite the sources", style="dim"))
     if cite:
-        parts += [Text("sources", style="bold"), *[Text(f"  {source}") for source in node.sources]]
-    return Group(*parts)
+        contents += [line("sources", style="bold"), Bullets(tuple(node.sources))]
+    return View(contents=tuple(contents), notes=tuple(notes))
 
 
-def quantities_view(quantities: Sequence[Quantity]) -> Group:
+_QUANTITIES: tuple[Column[Quantity], ...] = (
+    Column("<quantity", lambda item: item.name),
+    Column("value", lambda item: words.quantity(item.value, item.unit)),
+)
+
+
+def quantities_view(quantities: Sequence[Quantity]) -> View:
     """Return every quantity with its value, and how to explain one."""
-    rows = words.table("<quantity", "value")
-    for item in quantities:
-        rows.add_row(item.name, words.quantity(item.value, item.unit))
-    return Group(rows, "", Text(HOW, style="dim"))
+    return View(contents=(listed(_QUANTITIES, quantities), line(HOW, style="dim")))
 
 
-def names_view(names: Sequence[str], missing: Sequence[str]) -> Group:
+def names_view(names: Sequence[str], missing: Sequence[str]) -> View:
     """Return the names of all quantities, and what their values require."""
-    return Group(*names, "", Text(f"{HOW}; their values require {', '.join(missing)}", style="dim"))
+    how = line(f"{HOW}; their values require {', '.join(missing)}", style="dim")
+    return View(contents=(*map(line, names), line(), how))
 
 
 HOW = "forescale explain MODEL QUANTITY shows how a value is computed"
@@ -63,15 +62,13 @@ def _count(node: TermNode, depth: int) -> int:
     return 1 + bool(rest) + sum(_count(part, depth - 1) for _, part in shown)
 
 
-def _grow(tree: Tree, node: TermNode, depth: int, *, crop: bool) -> None:
-    if depth == 0:
-        return
-    shown, rest = _shown(node)
-    for label, part in shown:
-        _grow(tree.add(_line(part, label, node, crop=crop)), part, depth - 1, crop=crop)
+def _grown(node: TermNode, label: str, parent: TermNode | None, depth: int, *, crop: bool) -> TreeNode:
+    shown, rest = _shown(node) if depth else ((), ())
+    below = [_grown(part, label, node, depth - 1, crop=crop) for label, part in shown]
     if rest:
-        together = sum(part.value for _, part in rest)
-        tree.add(Text(f"{len(rest)} smaller ones = {words.quantity(together, node.unit)}", style="dim"))
+        together = words.quantity(sum(part.value for _, part in rest), node.unit)
+        below.append(TreeNode(line(f"{len(rest)} smaller ones = {together}", style="dim")))
+    return TreeNode(_line(node, label, parent), tuple(below), cropped=crop)
 
 
 Inputs = tuple[tuple[str, TermNode], ...]
@@ -92,16 +89,16 @@ def _shown(node: TermNode) -> tuple[Inputs, Inputs]:
     return big, tuple(item for item in ranked[len(big) :] if item[1].value)
 
 
-def _line(node: TermNode, label: str, parent: TermNode | None, *, crop: bool) -> Text:
-    line = Text.assemble((title(node, label), "bold"), " = ", (_value(node), "cyan"))
-    if node.stage is not None and (parent is None or parent.stage != node.stage):
-        line.append(f"  on stage {node.stage}", style="magenta")
+def _line(node: TermNode, label: str, parent: TermNode | None) -> TextLine:
+    stage = node.stage is not None and (parent is None or parent.stage != node.stage)
     text = _expression(node)
-    if text:
-        line.append(f"  {text}", style="dim")
-    if crop:
-        line.no_wrap, line.overflow = True, "ellipsis"
-    return line
+    return line(
+        (title(node, label), "bold"),
+        " = ",
+        (_value(node), "cyan"),
+        *([(f"  on stage {node.stage}", "magenta")] if stage else []),
+        *([(f"  {text}", "dim")] if text else []),
+    )
 
 
 def title(node: TermNode, label: str) -> str:

@@ -2,58 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from forescale.cli.render import words
-from forescale.cli.render.projection import STATE_COLUMNS, VERDICT_STYLE, header
-from forescale.cli.render.words import table
+from forescale.cli.render.projection import SIDES, STATE_COLUMNS, headed, side
 from forescale.memory.anchored import AnchoredMemory
 from forescale.memory.timeline import UPDATE, MemoryTimeline, PeakMoment, RankTimeline
 from forescale.projection.result import MEMORY_PARTS, Projection
-from forescale.report.memory_compare import MemoryComparison
+from forescale.report.document import Cell, Column, Sketch, Table, TextLine, View, line, listed, styled, table
+from forescale.report.memory_compare import ComparedValue, MemoryComparison
 from forescale.units import GIB, counted, format_seconds
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_RANKS, MOST_TENSORS = 8, 10
 """Rows of ranks and of tensors that fit one screen."""
 LABEL = 40
-"""Columns beside the drawn curve."""
+"""Columns next to the drawn curve."""
 
 
-def anchored_view(result: Projection, anchored: AnchoredMemory) -> Group:
+def anchored_view(result: Projection, anchored: AnchoredMemory) -> View:
     """Return the decomposition, both estimates and the verdict."""
     bench, measured = anchored.bench, anchored.bench.measured
-    shown = table("<GiB", "", "<")
-    for name, value, remark in _decomposition(anchored):
-        shown.add_row(
-            name, _gib(value), remark, style="bold" if name in ("point estimate", "upper bound") else None
-        )
-    way = "tracked" if bench.residual.tracked else "measured"
-    corrections = [
-        Text(
-            f"activations of {correction.kind}: {way} {words.bytes_of(correction.measured_bytes)} a layer, "
-            f"× {correction.factor:.3f} of the formulas"
-        )
-        for correction in bench.corrections
+    rows = [
+        styled("bold" if name in ("point estimate", "upper bound") else "", (name, _gib(value), remark))
+        for name, value, remark in _decomposition(anchored)
     ]
+    way = "tracked" if bench.residual.tracked else "measured"
     reserved = "" if bench.residual.tracked else f", {_gib(measured.peak_reserved_bytes)} reserved"
-    there = Text(
-        f"{way} on rank {measured.rank} (stage {measured.stage}): {_gib(measured.peak_allocated_bytes)} GiB "
-        f"allocated{reserved}; formulas say {_gib(bench.analytical_at_bench_bytes)} allocated"
-    )
-    return Group(
-        *header(result),
-        "",
-        there,
-        *corrections,
-        "",
-        shown,
-        "",
-        _verdict(anchored),
-        *words.notes(result.notes),
+    return headed(
+        result,
+        [
+            line(
+                f"{way} on rank {measured.rank} (stage {measured.stage}): {_gib(measured.peak_allocated_bytes)} GiB "
+                f"allocated{reserved}; formulas say {_gib(bench.analytical_at_bench_bytes)} allocated"
+            ),
+            *(
+                line(
+                    f"activations of {correction.kind}: {way} {words.bytes_of(correction.measured_bytes)} a layer, "
+                    f"× {correction.factor:.3f} of the formulas"
+                )
+                for correction in bench.corrections
+            ),
+            table("<GiB", "", "<", rows=rows),
+            _verdict(anchored),
+        ],
     )
 
 
@@ -83,16 +77,15 @@ def _decomposition(anchored: AnchoredMemory) -> list[tuple[str, float, str]]:
     ]  # fmt: skip
 
 
-def deltas_view(result: Projection, anchored: AnchoredMemory) -> Group:
-    """Return formulas alone beside the anchored estimate, part by part."""
-    rows = table("<GiB", "simulate", "benchmark", "difference", "")
-    for name, simulated, measured in _both(result, anchored):
-        share = words.percent(measured / simulated - 1.0) if simulated else ""
-        cells = [_gib(simulated), _gib(measured), f"{(measured - simulated) / GIB:+.2f}", share]
-        rows.add_row(name, *cells, style="bold" if name == "peak" else None)
-    simulated_verdict = result.memory.verdict
-    assemble = Text.assemble("simulate: ", (simulated_verdict, VERDICT_STYLE[simulated_verdict]))
-    return Group(*header(result), "", rows, "", assemble, _verdict(anchored), *words.notes(result.notes))
+def deltas_view(result: Projection, anchored: AnchoredMemory) -> View:
+    """Return formulas alone next to the anchored estimate, part by part."""
+    rows: list[tuple[Cell, ...]] = [
+        side(name, simulated / GIB, measured / GIB, digits=2)
+        for name, simulated, measured in _both(result, anchored)
+    ]
+    shown = table("<GiB", *SIDES, rows=[*rows[:-1], styled("bold", rows[-1])])
+    simulated = line("simulate: ", *words.verdict(result.memory.verdict).parts)
+    return headed(result, [shown, simulated, _verdict(anchored)])
 
 
 def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float, float]]:
@@ -114,37 +107,39 @@ def _both(result: Projection, anchored: AnchoredMemory) -> list[tuple[str, float
     ]
 
 
-def _verdict(anchored: AnchoredMemory) -> Text:
+def _verdict(anchored: AnchoredMemory) -> TextLine:
     estimate = anchored.worst.estimate
-    text = (
+    return words.verdict(
+        estimate.verdict,
         f" {_gib(estimate.point_bytes)} GiB, at most {_gib(estimate.upper_bytes)}, of "
-        f"{_gib(estimate.capacity_bytes)}; headroom {_gib(estimate.capacity_bytes - estimate.upper_bytes)}"
+        f"{_gib(estimate.capacity_bytes)}; headroom {_gib(estimate.capacity_bytes - estimate.upper_bytes)}",
     )
-    return Text.assemble((estimate.verdict, VERDICT_STYLE[estimate.verdict]), text)
 
 
-def timeline_view(result: Projection, timeline: MemoryTimeline, *, width: int | None) -> Group:
-    """Return every rank's memory over one step as a curve, and what lives at the highest peak; no width, no curve."""
+def timeline_view(result: Projection, timeline: MemoryTimeline) -> View:
+    """Return every rank's memory over one step as a curve, and what lives at the highest peak."""
     peak, shown = timeline.peak, _shown(timeline)
-    columns = max(20, (width or 0) - LABEL)
     low, high = min(float(rank.allocated.min()) for rank in timeline.ranks), peak.allocated_bytes
-    lines = [
-        Text.assemble(
-            f"rank {rank.rank:<4}",
-            (curve(rank, timeline.step_time_s, columns, low, high) if width else "", "cyan"),
-            f" {rank.peak.allocated_bytes / GIB:6.1f} GiB at {rank.peak.action}",
-        )
-        for rank in shown
-    ]
+
+    def curves(width: int) -> Sequence[TextLine]:
+        columns = max(20, width - LABEL)
+        return [
+            line(
+                f"rank {rank.rank:<4}",
+                (curve(rank, timeline.step_time_s, columns, low, high) if width else "", "cyan"),
+                f" {rank.peak.allocated_bytes / GIB:6.1f} GiB at {rank.peak.action}",
+            )
+            for rank in shown
+        ]
+
     hidden = len(timeline.ranks) - len(shown)
-    more = [Text(f"{counted(hidden, 'more rank')} (all with --json)", style="dim")] if hidden else []
+    more = [line(f"{counted(hidden, 'more rank')} (all with --json)", style="dim")] if hidden else []
     schedule = timeline.schedule
-    title = Text(
+    title = line(
         f"{schedule.name}, {counted(schedule.num_microbatches, 'micro-batch')}, "
-        f"{format_seconds(timeline.step_time_s)}; allocated{', blocks' if width else ''} from {_gib(low)} to "
-        f"{_gib(high)} GiB"
+        f"{format_seconds(timeline.step_time_s)}; allocated from {_gib(low)} to {_gib(high)} GiB"
     )
-    return Group(*header(result), "", title, *lines, *more, "", _named(peak, result), _tensors(peak))
+    return headed(result, [title, Sketch(curves), *more, _named(peak, result), _tensors(peak)])
 
 
 def curve(rank: RankTimeline, step_time_s: float, columns: int, low: float, high: float) -> str:
@@ -168,61 +163,61 @@ def _shown(timeline: MemoryTimeline) -> list[RankTimeline]:
     return [rank for rank in ranks if rank.rank in requested]
 
 
-def _named(peak: PeakMoment, result: Projection) -> Text:
+def _named(peak: PeakMoment, result: Projection) -> TextLine:
     where = (
         "while the optimizer updates"
         if peak.action == UPDATE
         else f"in {peak.action} (stage {peak.stage}) at {format_seconds(peak.time_s)}, "
         f"{counted(peak.in_flight, 'pass')} held"
     )
-    capacity = result.memory.capacity_bytes
-    share = words.percent(peak.allocated_bytes / capacity)
-    return Text(
+    share = words.percent(peak.allocated_bytes / result.memory.capacity_bytes)
+    return line(
         f"peak: rank {peak.rank} {where}: {_gib(peak.allocated_bytes)} GiB allocated, {share} of the device",
         style="bold",
     )
 
 
 def _tensors(peak: PeakMoment) -> Table:
-    rows = table("<what lives there", "GiB", "share")
-    for tensor in peak.tensors[:MOST_TENSORS]:
-        share = words.percent(tensor.num_bytes / peak.allocated_bytes)
-        rows.add_row(f"{tensor.owner}: {tensor.name}", _gib(tensor.num_bytes), share)
-    rest = peak.tensors[MOST_TENSORS:]
+    def row(name: str, size: float) -> tuple[Cell, ...]:
+        return (name, _gib(size), words.percent(size / peak.allocated_bytes))
+
+    shown, rest = peak.tensors[:MOST_TENSORS], peak.tensors[MOST_TENSORS:]
+    rows = [row(f"{tensor.owner}: {tensor.name}", tensor.num_bytes) for tensor in shown]
     if rest:
         size = sum(tensor.num_bytes for tensor in rest)
-        share = words.percent(size / peak.allocated_bytes)
-        rows.add_row(f"{counted(len(rest), 'other')}", _gib(size), share, style="dim")
-    return rows
+        rows.append(styled("dim", row(counted(len(rest), "other"), size)))
+    return table("<what lives there", "GiB", "share", rows=rows)
 
 
-def comparison_view(memory_comparison: MemoryComparison) -> Group:
+def comparison_view(comparison: MemoryComparison) -> View:
     """Return one row per value: the parts of the fullest rank, verdict and step time."""
-    first = memory_comparison.rows[0].projection
-    title = Text.assemble(
-        (first.model.name, "bold"),
-        f" on {first.cluster.num_devices:,} × {first.cluster.name}, "
-        f"GiB on the fullest device by {memory_comparison.across}",
-        f" · preset {first.preset}",
+    first = comparison.rows[0].projection
+    capacity = f"{first.cluster.device.name} has {_gib(first.memory.capacity_bytes)} GiB"
+    return View(
+        title=words.asked(first.model, first.cluster),
+        lead=f"GiB on the fullest device by {comparison.across} · preset {first.preset}",
+        contents=(
+            listed(_columns(comparison.across), comparison.rows),
+            line(capacity, style="dim"),
+            *(line(f"{value}: {reason}", style="yellow") for value, reason in comparison.refused.items()),
+        ),
+        notes=first.notes,
     )
-    rows = table(
-        f"<{memory_comparison.across}", *(STATE_COLUMNS[name] for name in MEMORY_PARTS), "peak", "", "step"
-    )
-    for row in memory_comparison.rows:
-        stage, verdict = row.fullest, row.projection.memory.verdict
-        time = row.projection.step_time_s
-        rows.add_row(
-            row.value,
-            *(words.gib(getattr(stage, f"{name}_bytes")) for name in MEMORY_PARTS),
-            words.gib(stage.peak_bytes),
-            Text(verdict, style=VERDICT_STYLE[verdict]),
-            format_seconds(time) if time else "–",
-        )
-    refused = [
-        Text(f"{value}: {reason}", style="yellow") for value, reason in memory_comparison.refused.items()
+
+
+def _columns(across: str) -> list[Column[ComparedValue]]:
+    def part(name: str) -> Column[ComparedValue]:
+        return Column(STATE_COLUMNS[name], lambda row: words.gib(getattr(row.fullest, f"{name}_bytes")))
+
+    return [
+        Column(f"<{across}", lambda row: row.value),
+        *map(part, (*MEMORY_PARTS, "peak")),
+        Column("|", lambda row: words.verdict(row.projection.memory.verdict)),
+        Column(
+            "step",
+            lambda row: format_seconds(row.projection.step_time_s) if row.projection.step_time_s else "–",
+        ),
     ]
-    capacity = Text(f"{first.cluster.device.name} has {_gib(first.memory.capacity_bytes)} GiB", style="dim")
-    return Group(title, "", rows, "", capacity, *refused)
 
 
 def _gib(value: float) -> str:

@@ -5,37 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from forescale.cli.render import words
-from forescale.cli.render.words import table
 from forescale.cost.network import CollectivePrice, NetworkPrices
 from forescale.question import Note
+from forescale.report.document import Section, Table, View, table
 from forescale.units import GB, format_seconds
 
 UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
-def network_view(network_prices: NetworkPrices, *, notes: Sequence[Note] = ()) -> Group:
+def network_view(network_prices: NetworkPrices, *, notes: Sequence[Note] = ()) -> View:
     """Return for every group its times and bus bandwidths, and how they come about."""
     cluster = network_prices.cluster
-    head = Text.assemble(
-        (cluster.name, "bold"), f" · {cluster.num_devices:,} devices · time and bus bandwidth in GB/s"
+    return View(
+        title=cluster.name,
+        lead=f"{cluster.num_devices:,} devices · time and bus bandwidth in GB/s",
+        contents=tuple(
+            _group(network_prices, ranks, shares) for ranks, shares in network_prices.shared.items()
+        ),
+        notes=tuple(notes),
     )
-    parts: list[Text | Table] = [head]
-    for ranks, shares in network_prices.shared.items():
-        tiers = ", ".join(
-            f"{share:.4g} a {tier.name}" for tier, share in zip(cluster.tiers[:-1], shares, strict=False)
-        )
-        parts += [
-            Text(),
-            Text(f"{ranks:,} ranks" + (f", {tiers}" if tiers else ""), style="bold"),
-            _table(network_prices, ranks),
-        ]
-        parts += [Text(line, style="dim") for line in _ways(network_prices, ranks)]
-    return Group(*parts, *([Text(), *words.notes(notes)] if notes else []))
+
+
+def _group(network_prices: NetworkPrices, ranks: int, shares: Sequence[float]) -> Section:
+    tiers = ", ".join(
+        f"{share:.4g} a {tier.name}"
+        for tier, share in zip(network_prices.cluster.tiers[:-1], shares, strict=False)
+    )
+    title = f"{ranks:,} ranks" + (f", {tiers}" if tiers else "")
+    return Section(title, (_table(network_prices, ranks),), 2)
 
 
 def size_word(num_bytes: float) -> str:
@@ -46,13 +43,21 @@ def size_word(num_bytes: float) -> str:
 
 def _table(network_prices: NetworkPrices, ranks: int) -> Table:
     kinds = list(dict.fromkeys(price.kind for price in network_prices.prices))
-    rows = table("size", *(heading for kind in kinds for heading in (kind, "GB/s")))
-    for same in zip(*(network_prices.of(kind, ranks) for kind in kinds), strict=True):
-        cells = (
-            cell for item in same for cell in (format_seconds(item.seconds), f"{item.bus_bandwidth / GB:.3g}")
-        )
-        rows.add_row(size_word(same[0].num_bytes), *cells)
-    return rows
+    rows = (
+        [size_word(same[0].num_bytes), *(cell for item in same for cell in _cells(item))]
+        for same in zip(*(network_prices.of(kind, ranks) for kind in kinds), strict=True)
+    )
+    return table(
+        "size",
+        *(heading for kind in kinds for heading in (kind, "GB/s")),
+        rows=rows,
+        gap=1,
+        caption="\n".join(_ways(network_prices, ranks)),
+    )
+
+
+def _cells(price: CollectivePrice) -> tuple[str, str]:
+    return format_seconds(price.seconds), f"{price.bus_bandwidth / GB:.3g}"
 
 
 def _ways(network_prices: NetworkPrices, ranks: int) -> list[str]:

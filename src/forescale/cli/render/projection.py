@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Collection, Iterable
 
 from forescale.cli.render import words
-from forescale.cli.render.words import asked, table
 from forescale.projection.result import MemorySummary, Projection, StageMemory
+from forescale.report.document import Beside, Cell, Content, Table, TextLine, View, facts, line, styled, table
 from forescale.spec import phrases
 from forescale.units import GIB, counted, format_bytes, format_count, format_seconds
 
 MAX_PARTS = 9
 MAX_STAGES = 4
 MEMORY_STAGES = 12
-"""Rows of stages, beside other figures and alone."""
+"""Rows of stages, next to other figures and alone."""
 STATE_COLUMNS = {
     "weights": "weights",
     "gradients": "grads",
@@ -28,31 +24,34 @@ STATE_COLUMNS = {
     "peak": "peak",
 }
 """Header of every part of memory, short enough for 80 columns."""
-VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
-
-
-def projection_view(result: Projection) -> Group:
-    """Return assumptions, time by part, key figures and memory by stage."""
-    if not result.step_time_s:  # an account of memory only
-        return memory_view(result)
-    side_by_side = Table.grid(padding=(0, 4))
-    side_by_side.add_row(_times(result), _figures(result))
-    return Group(
-        *header(result),
-        "",
-        side_by_side,
-        *restored_view(result),
-        "",
-        _memory_table(result.memory),
-        *words.notes(result.notes),
-    )
-
-
+SIDES = ("simulate", "benchmark", "difference", "")
 CALIBRATED = 0.2
 """Difference up to which models count as calibrated (Primus projection documentation: within about 10 to 20 %)."""
 
 
-def sides_view(simulated: Projection, restored: Projection, measured: Collection[str]) -> Group:
+def projection_view(result: Projection) -> View:
+    """Return assumptions, time by part, key figures and memory by stage."""
+    if not result.step_time_s:  # an account of memory only
+        return memory_view(result)
+    tables = Beside((_times(result), facts(_figures(result))))
+    return headed(result, [tables, *restored_table(result), *_memory_table(result.memory)])
+
+
+def headed(result: Projection, contents: Iterable[Content]) -> View:
+    """Return a view of a projection: the question, its assumptions, contents and notes."""
+    layout = line(
+        f"{phrases.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
+        style="cyan",
+    )
+    return View(
+        title=words.asked(result.model, result.cluster),
+        lead=words.lead(result.workload, result.preset),
+        contents=(layout, *contents),
+        notes=result.notes,
+    )
+
+
+def sides_view(simulated: Projection, restored: Projection, measured: Collection[str]) -> View:
     """Return what models alone say next to what follows from a measurement, part by part.
 
     Parameters
@@ -61,104 +60,108 @@ def sides_view(simulated: Projection, restored: Projection, measured: Collection
         What of "step" and "peak memory" was measured.
     """
     parts = [name for name in simulated.time_s if simulated.time_s[name] or restored.time_s[name]]
-    times = table("<seconds", "simulate", "benchmark", "difference", "")
-    for name in sorted(parts, key=lambda item: -restored.time_s[item]):
-        _side(times, words.time_part(name), simulated.time_s[name], restored.time_s[name])
-    _side(times, "step", simulated.step_time_s, restored.step_time_s, style="bold")
+    parts.sort(key=lambda name: -restored.time_s[name])
     one, other = (
         max(item.memory.stages, key=lambda stage: stage.peak_bytes) for item in (simulated, restored)
     )
-    memory = table("<GiB, fullest device", "simulate", "benchmark", "difference", "")
-    for name, title in STATE_COLUMNS.items():
-        alone, anchored = (getattr(stage, f"{name}_bytes") / GIB for stage in (one, other))
-        _side(memory, title, alone, anchored, style="bold" if name == "peak" else None)
-    assemble = Text.assemble(
-        "simulate: ", _verdict(simulated.memory), "   benchmark: ", _verdict(restored.memory)
+    times = [
+        *(side(words.time_part(name), simulated.time_s[name], restored.time_s[name]) for name in parts),
+        styled("bold", side("step", simulated.step_time_s, restored.step_time_s)),
+    ]
+    states = [
+        side(title, *(getattr(stage, f"{name}_bytes") / GIB for stage in (one, other)))
+        for name, title in STATE_COLUMNS.items()
+    ]
+    message = line(
+        "simulate: ", *_verdict(simulated.memory).parts, "   benchmark: ", *_verdict(restored.memory).parts
     )
     off = {
         "step": simulated.step_time_s / restored.step_time_s - 1.0,
         "peak memory": one.peak_bytes / other.peak_bytes - 1.0,
     }
-    judged = [
-        _judged(name, share) if name in measured else Text(f"{name}: not measured")
-        for name, share in off.items()
-    ]
-    shown = (times, *restored_view(restored), "", memory, "", assemble, *judged)
-    return Group(*header(restored), "", *shown, *words.notes(restored.notes))
+    return headed(
+        restored,
+        [
+            table("<seconds", *SIDES, rows=times),
+            *restored_table(restored),
+            table("<GiB, fullest device", *SIDES, rows=[*states[:-1], styled("bold", states[-1])]),
+            message,
+            *(
+                _judged(name, share) if name in measured else line(f"{name}: not measured")
+                for name, share in off.items()
+            ),
+        ],
+    )
 
 
-def _judged(name: str, share: float) -> Text:
+def _judged(name: str, share: float) -> TextLine:
     """Return how far models alone are from what follows from a measurement."""
-    return Text(
+    return line(
         f"{name}: models are {words.percent(abs(share))} {'above' if share > 0 else 'below'} the measurement, "
         f"{'calibrated' if abs(share) <= CALIBRATED else 'not calibrated'} (within {words.percent(CALIBRATED, 0)})"
     )
 
 
-def _side(rows: Table, name: str, simulated: float, restored: float, style: str | None = None) -> None:
-    share = words.percent(restored / simulated - 1.0) if simulated else ""
-    cells = (f"{simulated:.3f}", f"{restored:.3f}", f"{restored - simulated:+.3f}", share)
-    rows.add_row(name, *cells, style=style)
+def side(name: str, simulated: float, measured: float, digits: int = 3) -> tuple[str, ...]:
+    """Return the row of one part under `SIDES`."""
+    share = words.percent(measured / simulated - 1.0) if simulated else ""
+    values = (f"{simulated:.{digits}f}", f"{measured:.{digits}f}", f"{measured - simulated:+.{digits}f}")
+    return (name, *values, share)
 
 
-def restored_view(result: Projection) -> list[Table | str]:
+def restored_table(result: Projection) -> list[Table]:
     """Return what of the step was measured or restored from what was, and by which ratio of the models."""
     rows = () if result.costs is None else result.costs.restored
     if not rows:
         return []
     title = {"model": "× models' ratio", "primus": "× tp's ratio"}[rows[0].rule]
-    results_found = table("<from measured work", "<", "at the bench", title, "here", "<")
-    for row in rows:
-        cells = (format_seconds(row.measured_s), f"{row.ratio:.4g}", format_seconds(row.seconds), row.kind)
-        results_found.add_row(row.block, words.pass_name(row.part), *cells)
-    return ["", results_found]
+    cells = (
+        (
+            row.block,
+            words.pass_name(row.part),
+            format_seconds(row.measured_s),
+            f"{row.ratio:.4g}",
+            format_seconds(row.seconds),
+            row.kind,
+        )
+        for row in rows
+    )
+    return [table("<from measured work", "<", "at the bench", title, "here", "<", rows=cells)]
 
 
-def memory_view(result: Projection) -> Group:
+def memory_view(result: Projection) -> View:
     """Return memory only."""
     memory = result.memory
     on_device = format_count(result.params.per_device_max)
     interval = _peak_interval(memory)
-    lines = [
-        Text.assemble(_verdict(memory), f", {interval} in 8 cases of 10" if interval else ""),
-        Text(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
-    ]
-    stages = _memory_table(result.memory, most=MEMORY_STAGES)
-    return Group(*header(result), "", stages, "", *lines, *words.notes(result.notes))
-
-
-def header(result: Projection) -> list[Text]:
-    """Return the question and its assumptions."""
-    return [
-        asked(result.model, result.cluster, f"{words.workload(result.workload)} · preset {result.preset}"),
-        Text(
-            f"{phrases.layout(result.strategy)} · {counted(result.num_microbatches, 'micro-batch')} per step",
-            style="cyan",
-        ),
-        *words.left_out(result.model),
-    ]
+    rest = f", {interval} in 8 cases of 10" if interval else ""
+    lines = (
+        line(*_verdict(memory).parts, rest),
+        line(f"parameters {_parameters(result)}, {on_device} on the fullest device"),
+    )
+    return headed(result, [*_memory_table(memory, most=MEMORY_STAGES), *lines])
 
 
 def _times(result: Projection) -> Table:
     """Return seconds and share by part, largest first, the smallest together."""
-    results_found = table("<time by part", "seconds", "share")
     parts = sorted(((value, name) for name, value in result.time_s.items() if value), reverse=True)
-    shown, rest = (parts, []) if len(parts) <= MAX_PARTS else (parts[: MAX_PARTS - 1], parts[MAX_PARTS - 1 :])
-    rows = [*shown, *([(sum(value for value, _ in rest), f"{counted(len(rest), 'other')}")] if rest else [])]
-    for value, name in rows:
-        results_found.add_row(
-            words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s)
-        )
-    results_found.add_row("step", f"{result.step_time_s:.3f}", words.percent(1.0), style="bold")
-    return results_found
+    if len(parts) > MAX_PARTS:
+        rest = parts[MAX_PARTS - 1 :]
+        parts = [*parts[: MAX_PARTS - 1], (sum(value for value, _ in rest), f"{counted(len(rest), 'other')}")]
+    rows = [
+        (words.time_part(name), f"{value:.3f}", words.percent(value / result.step_time_s))
+        for value, name in parts
+    ]
+    last = styled("bold", ("step", f"{result.step_time_s:.3f}", words.percent(1.0)))
+    return table("<time by part", "seconds", "share", rows=[*rows, last])
 
 
-def _figures(result: Projection) -> Table:
+def _figures(result: Projection) -> list[tuple[str, Cell]]:
     """Return the figures that people ask for."""
     step, memory = result.step_time, result.memory
     interval = f" ({step.low:.3g} to {step.high:.3g})" if step.low < step.high else ""
     peak = _peak_interval(memory)
-    rows: list[tuple[str, str | Text]] = [
+    rows: list[tuple[str, Cell]] = [
         ("step time", f"{format_seconds(step.expected)}{interval}"),
         ("tokens/s/device", f"{result.tokens_per_s_per_device:,.0f}"),
         ("MFU", f"{words.percent(result.mfu)} causal, {words.percent(result.mfu_full_attention)} full"),
@@ -175,11 +178,7 @@ def _figures(result: Projection) -> Table:
         tokens = format_count(result.workload.tokens or 0.0)
         rows.append(("training", f"{result.training_days:,.1f} days for {tokens} tokens, if nothing failed"))
         rows.append(("", words.calendar(result)))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    for name, text in rows:
-        grid.add_row(name, text)
-    return grid
+    return rows
 
 
 def _parameters(result: Projection) -> str:
@@ -223,26 +222,30 @@ def _peak_interval(memory: MemorySummary) -> str:
     return f"{low / GIB:.1f} to {high / GIB:.1f} GiB" if low < high else ""
 
 
-def _verdict(memory: MemorySummary) -> Text:
+def _verdict(memory: MemorySummary) -> TextLine:
     text = f" {memory.peak_bytes / GIB:.2f} of {memory.capacity_bytes / GIB:.2f} GiB"
-    return Text.assemble((memory.verdict, VERDICT_STYLE[memory.verdict]), text)
+    return words.verdict(memory.verdict, text)
 
 
-def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> Group:
+def _memory_table(memory: MemorySummary, most: int = MAX_STAGES) -> list[Content]:
     """Return bytes by stage and part; equal neighbours share a row, the worst stage is marked."""
-    rows = table("<GiB, stage", "layers", *STATE_COLUMNS.values())
     worst = max(memory.stages, key=lambda stage: stage.peak_bytes)
     shown = _grouped(memory.stages, worst, most)
-    for group in shown:
-        marked = worst in group
-        rows.add_row(
-            _stage_name(group, marked=marked), *_stage_cells(group[0]), style="bold" if marked else None
+    rows = [
+        styled(
+            "bold" if worst in group else "",
+            (_stage_name(group, marked=worst in group), *_stage_cells(group[0])),
         )
+        for group in shown
+    ]
     hidden = len(memory.stages) - sum(len(group) for group in shown)
     more = f"{counted(hidden, 'more stage')}, each below the worst (all with --json)"
     frozen = f"of the weights of stage {worst.stage}, {words.gib(worst.frozen_bytes)} GiB are frozen"
     below = [(more, hidden), (frozen, worst.frozen_bytes)]
-    return Group(rows, *(Text(text, style="dim") for text, explicit in below if explicit))
+    return [
+        table("<GiB, stage", "layers", *STATE_COLUMNS.values(), rows=rows),
+        *(line(text, style="dim") for text, shown_if in below if shown_if),
+    ]
 
 
 def _grouped(stages: tuple[StageMemory, ...], worst: StageMemory, most: int) -> list[list[StageMemory]]:

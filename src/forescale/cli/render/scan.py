@@ -5,67 +5,58 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from forescale.cli.render import words
-from forescale.cli.render.search import PLACEMENT, degrees_of, layout_cells, legend_of
-from forescale.cli.render.words import asked, table
+from forescale.cli.render.search import layout_columns, legend_of
 from forescale.projection.result import Projection
+from forescale.report.document import Column, Table, TextLine, View, line, styled, table
 from forescale.search import ScanResult
 from forescale.search.scan import Point, Target
 from forescale.units import counted, format_count, format_seconds
 
-Found: TypeAlias = list[tuple[Point, Projection]]
+Found: TypeAlias = tuple[Point, Projection]
 VARIED = {"num_devices": "devices", "global_batch_size": "batch"}
 
 
-def scan_view(result: ScanResult) -> Group:
+def scan_view(result: ScanResult) -> View:
     """Return the assumptions, one row per point, what was found, and what the figures stand for."""
     points = [(point, point.best) for point in result.points if point.best is not None]
     without = [point for point in result.points if point.best is None]
-    lines = [*legend_of([one for _, one in points]), Text(_conclusion(result), style="bold")]
+    lines = [*legend_of(one for _, one in points), line(_conclusion(result), style="bold")]
     if without:
         values = ", ".join(f"{getattr(point, result.varied):,}" for point in without)
-        lines.append(
-            Text(
-                f"nothing at {VARIED[result.varied]} {values}; at the last: {without[-1].problem}",
-                style="dim",
-            )
-        )
+        text = f"nothing at {VARIED[result.varied]} {values}; at the last: {without[-1].problem}"
+        lines.append(line(text, style="dim"))
     if not points:
-        return Group(*lines)
-    first = points[0][1]
-    notes = words.notes(first.notes)
-    head = [_header(result, first), *words.left_out(first.model), Text()]
-    return Group(*head, _table(result, points), "", *lines, *_basis(result, first), *notes)
-
-
-def _header(result: ScanResult, first: Projection) -> Text:
-    run = first.workload
+        return View(contents=tuple(lines))
+    first, run = points[0][1], points[0][1].workload
     devices = f"{first.cluster.num_devices:,} × " if result.varied == "global_batch_size" else ""
     batch = "" if devices else f" · global_batch_size {run.global_batch_size:,}"
-    rest = f"seq_len {run.seq_len:,}{batch} · {words.precision(run.precision)} · {run.optimizer}"
-    return asked(first.model, first.cluster, f"{rest} · preset {first.preset}", devices=devices)
+    types = f"{words.precision(run.precision)} · {run.optimizer}"
+    return View(
+        title=words.asked(first.model, first.cluster, devices),
+        lead=f"seq_len {run.seq_len:,}{batch} · {types}",
+        contents=(_table(result, points), *lines, *_basis(result, first)),
+        notes=first.notes,
+    )
 
 
-def _table(result: ScanResult, results_found: Found) -> Table:
+def _table(result: ScanResult, founds: list[Found]) -> Table:
     """Return figures and layout of every point; the chosen one is marked, those that miss a target are dim."""
-    figures = {
-        name: of for name, of in _FIGURES.items() if any(of(*pair) is not None for pair in results_found)
-    }
-    degrees = degrees_of([one.strategy for _, one in results_found])
-    rows = table(VARIED[result.varied], *figures, *degrees, *PLACEMENT, "<variants", gap=1)
-    for point, one in results_found:
+    figures = {name: of for name, of in _FIGURES.items() if any(of(*pair) is not None for pair in founds)}
+    layouts: list[Column[Found]] = layout_columns(
+        [one.strategy for _, one in founds], lambda pair: pair[1].strategy
+    )
+    rows = []
+    for point, one in founds:
         selected = point is result.chosen
-        rows.add_row(
+        cells = [
             f"{'▶ ' if selected else ''}{getattr(point, result.varied):,}",
             *(of(point, one) or "–" for of in figures.values()),
-            *layout_cells(one.strategy, degrees),
-            style="bold" if selected else "dim" if point.meets_target is False else None,
-        )
-    return rows
+            *(column.show((point, one)) for column in layouts),
+        ]
+        rows.append(styled("bold" if selected else "dim" if point.meets_target is False else "", cells))
+    headings = (VARIED[result.varied], *figures, *(column.heading for column in layouts))
+    return table(*headings, rows=rows, gap=1)
 
 
 def _memory(one: Projection) -> str:
@@ -75,9 +66,9 @@ def _memory(one: Projection) -> str:
 _FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
     "step": lambda _, one: format_seconds(one.step_time_s),
     "tok/s/dev": lambda _, one: f"{one.tokens_per_s_per_device:,.0f}",
-    "MFU": lambda _, one: words.percent(one.mfu),
+    "?MFU": lambda _, one: words.percent(one.mfu),
     "GiB": lambda _, one: _memory(one),
-    "days": lambda _, one: None if one.training_days is None else f"{one.training_days:,.1f}",
+    "?days": lambda _, one: None if one.training_days is None else f"{one.training_days:,.1f}",
     "calendar": lambda _, one: None if one.training_days is None else words.ends(one),
     "cost": lambda point, _: None if point.cost is None else format_count(point.cost),
     "per Mtok": lambda point, _: (
@@ -85,7 +76,7 @@ _FIGURES: dict[str, Callable[[Point, Projection], str | None]] = {
         if point.cost is not None or point.cost_per_million_tokens is None
         else f"{point.cost_per_million_tokens:.4g}"
     ),
-    "≤ J/tok": lambda point, _: (
+    "?≤ J/tok": lambda point, _: (
         None if point.energy_per_token_max_j is None else f"{point.energy_per_token_max_j:.3g}"
     ),
 }
@@ -138,7 +129,7 @@ def _taken(point: Point) -> str:
     return step if days is None else f"{step}, {days:,.1f} days"
 
 
-def _basis(result: ScanResult, first: Projection) -> list[Text]:
+def _basis(result: ScanResult, first: Projection) -> list[TextLine]:
     """Return what cost and energy count."""
     lines = []
     if result.price_per_device_hour is not None:
@@ -151,4 +142,4 @@ def _basis(result: ScanResult, first: Projection) -> list[Text]:
             f"J/tok: devices at their rated {power:g} W throughout, an upper bound; nothing else counted"
         )
     searched = f"{counted(len(result.points), 'search')} in {result.elapsed_s:.2f} s"
-    return [Text(" · ".join([searched, *lines]), style="dim")]
+    return [line(" · ".join([searched, *lines]), style="dim")]

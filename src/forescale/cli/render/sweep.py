@@ -1,4 +1,4 @@
-"""A sweep in the terminal: the best point of every value of everything that is varied."""
+"""A sweep: the best point of every value of everything that is varied."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from forescale.cli.render import words
-from forescale.cli.render.words import table
+from forescale.projection.result import left_out
+from forescale.report.document import Cell, Content, Table, TextLine, View, line, styled, table
 from forescale.sweep import Sweep, SweepResult
 from forescale.sweep.definition import Range, in_column, varies
 from forescale.sweep.pictures import say, title, unit_of
@@ -35,41 +32,38 @@ _DEGREES = {
 """Degrees of a layout and how they are spelt where there is little room."""
 
 
-def sweep_view(result: SweepResult, files: Sequence[Path] = ()) -> Group:
+def sweep_view(result: SweepResult, files: Sequence[Path] = ()) -> View:
     """Return what was asked, the best per value, how the metric follows the parameters, and where files are."""
-    metric = result.metric
-    parts: list[Any] = [_header(result.sweep), *_left_out(result.sweep), ""]
+    return _view(result.sweep, [*_tables(result), *_basis(result, files)])
+
+
+def _tables(result: SweepResult) -> list[Content]:
+    metric, axes = result.metric, result.sweep.axes
     if not result.feasible:
-        parts.append(Text(f"nothing fits at any point; the first: {result.rows[0]['problem']}", style="bold"))
-        return Group(*parts, *_basis(result, files))
-    if len(result.rows) <= MOST_POINTS and not result.sweep.axes.ranges:
-        parts += [_every(result, metric), ""]
-        return Group(*parts, *_follows(result, metric), *_basis(result, files))
-    for name in result.sweep.axes.names:
-        if varies(result.column(name)) and not _sampled(result.sweep, name):
-            parts += [_table(result, name, metric), ""]
-    if result.sweep.axes.ranges:
-        parts += [_best(result, metric), ""]
-    return Group(*parts, *_follows(result, metric), *_basis(result, files))
+        problem = result.rows[0]["problem"]
+        return [line(f"nothing fits at any point; the first: {problem}", style="bold")]
+    if len(result.rows) <= MOST_POINTS and not axes.ranges:
+        return [_every(result, metric), *_follows(result, metric)]
+    varied = (name for name in axes.names if varies(result.column(name)) and not _sampled(result.sweep, name))
+    best = [_best(result, metric)] if axes.ranges else []
+    return [*(_table(result, name, metric) for name in varied), *best, *_follows(result, metric)]
 
 
-def _left_out(sweep: Sweep) -> list[Text]:
-    return [] if sweep.base.model is None else words.left_out(sweep.base.model)
+def _view(sweep: Sweep, contents: Sequence[Content]) -> View:
+    model = sweep.base.model
+    notes = () if model is None else left_out(model)
+    return View(title=sweep.name, lead=" · ".join(_facts(sweep)), contents=tuple(contents), notes=notes)
 
 
-def plan_view(sweep: Sweep) -> Group:
+def plan_view(sweep: Sweep) -> View:
     """Return what a sweep would ask."""
-    rows = table("<varied", "<values")
-    if sweep.axes.cases:
-        rows.add_row("case", ", ".join(case.name for case in sweep.axes.cases))
+    rows = [("case", ", ".join(case.name for case in sweep.axes.cases))] if sweep.axes.cases else []
     for axis in sweep.axes.grid:
         unit = unit_of(sweep, axis.name)
-        rows.add_row(axis.name, ", ".join(say(in_column(value), unit) for value in axis.values))
-    for item in sweep.axes.ranges:
-        rows.add_row(item.name, _span(sweep, item))
-    return Group(
-        _header(sweep), "", rows, "", Text(f"{counted(sweep.axes.num_points, 'point')}", style="bold")
-    )
+        rows.append((axis.name, ", ".join(say(in_column(value), unit) for value in axis.values)))
+    rows += [(item.name, _span(sweep, item)) for item in sweep.axes.ranges]
+    count = line(counted(sweep.axes.num_points, "point"), style="bold")
+    return _view(sweep, [table("<varied", "<values", rows=rows), count])
 
 
 def _span(sweep: Sweep, item: Range) -> str:
@@ -78,12 +72,12 @@ def _span(sweep: Sweep, item: Range) -> str:
     return f"{say(item.low, unit)} to {say(item.high, unit)}, {counted(sweep.axes.num_samples, 'sample')} {spread}"
 
 
-def _header(sweep: Sweep) -> Text:
+def _facts(sweep: Sweep) -> list[str]:
     base = sweep.base
     assert base.model is not None
     varied = set(sweep.axes.names) | {kind.name for case in sweep.axes.cases for kind, _ in case.settings}
     devices = f"{base.num_devices:,} × " if not {"devices", "nodes"} & varied else ""
-    facts = [
+    return [
         *([] if "model" in varied else [base.model.name]),
         *([] if "cluster" in varied else [f"{devices}{base.cluster['name']}"]),
         *(
@@ -93,7 +87,6 @@ def _header(sweep: Sweep) -> Text:
         ),
         *([f"{base.scaling} scaling"] if "scaling" not in varied and devices == "" else []),
     ]
-    return Text.assemble((sweep.name, "bold"), " · ", " · ".join(facts))
 
 
 def _sampled(sweep: Sweep, name: str) -> bool:
@@ -103,22 +96,30 @@ def _sampled(sweep: Sweep, name: str) -> bool:
 def _table(result: SweepResult, axis: str, metric: str) -> Table:
     """Return the best point of every value, the best of all marked."""
     others = [name for name in result.sweep.axes.names if name != axis and varies(result.column(name))]
-    rows = table(title(axis), *_figures(result, metric), *(title(name) for name in others), "<layout", gap=1)
     results_found = result.best_by(axis, metric)
     best = result.best(metric)
     shown = results_found if len(results_found) <= MOST_VALUES else _thinned(results_found, best)
+    rows: list[tuple[Cell, ...]] = []
+    headings = (title(axis), *_figures(result, metric), *(title(name) for name in others), "<layout")
     for value, row in shown:
         label = say(value, unit_of(result.sweep, axis))
         if row is None:
-            rows.add_row(f"  {label}", "–", "nothing fits", style="dim")
+            rows.append(_without([label], "nothing fits", len(headings)))
             continue
-        mark = "▶ " if row is best else "  "
-        rows.add_row(
-            mark + label, *_cells(result, row, metric, others), style="bold" if row is best else None
-        )
-    if len(shown) < len(results_found):
-        rows.caption = f"{counted(len(results_found) - len(shown), 'value')} not shown"
-    return rows
+        rows.append(_marked([label, *_cells(result, row, metric, others)], chosen=row is best))
+    left = len(results_found) - len(shown)
+    caption = f"{counted(left, 'value')} not shown" if left else ""
+    return table(*headings, rows=rows, gap=1, caption=caption)
+
+
+def _marked(cells: list[str], *, chosen: bool) -> tuple[Cell, ...]:
+    return styled("bold" if chosen else "", [f"{'▶' if chosen else ' '} {cells[0]}", *cells[1:]])
+
+
+def _without(values: list[str], why: str, columns: int) -> tuple[Cell, ...]:
+    """Return the row of a point without a layout."""
+    cells = [f"  {values[0]}", *values[1:], "–", why]
+    return styled("dim", [*cells, *[""] * (columns - len(cells))])
 
 
 def _every(result: SweepResult, metric: str) -> Table:
@@ -126,30 +127,31 @@ def _every(result: SweepResult, metric: str) -> Table:
     names = [
         name for name in result.sweep.axes.names if varies(result.column(name))
     ] or result.sweep.axes.names[:1]
-    rows = table(*(title(name) for name in names), *_figures(result, metric), "<layout", gap=1)
+    headings = (*(title(name) for name in names), *_figures(result, metric), "<layout")
     best = result.best(metric)
+    rows: list[tuple[Cell, ...]] = []
     for row in result.rows:
         values = [say(row[VARIED + name], unit_of(result.sweep, name)) for name in names]
-        values[0] = ("▶ " if row is best else "  ") + values[0]
         if row["status"] != "ok":
-            rows.add_row(*values, "–", row["status"], style="dim")
+            rows.append(_without(values, row["status"], len(headings)))
         else:
-            rows.add_row(*values, *_cells(result, row, metric, ()), style="bold" if row is best else None)
-    return rows
+            rows.append(_marked([*values, *_cells(result, row, metric, ())], chosen=row is best))
+    return table(*headings, rows=rows, gap=1)
 
 
 def _best(result: SweepResult, metric: str) -> Table:
     """Return the best points of a sampled sweep."""
     names = [name for name in result.sweep.axes.names if varies(result.column(name))]
-    rows = table("#", *_figures(result, metric), *(title(name) for name in names), "<layout", gap=1)
     sign = 1.0 if METRICS[metric] == "least" else -1.0
     ranked = sorted(
         (row for row in result.feasible if row[metric] is not None),
         key=lambda row: (sign * row[metric], row["index"]),
     )
-    for place, row in enumerate(ranked[:TOP], start=1):
-        rows.add_row(str(place), *_cells(result, row, metric, names))
-    return rows
+    rows = (
+        [str(place), *_cells(result, row, metric, names)] for place, row in enumerate(ranked[:TOP], start=1)
+    )
+    headings = ("#", *_figures(result, metric), *(title(name) for name in names), "<layout")
+    return table(*headings, rows=rows, gap=1)
 
 
 def _thinned(values: list[tuple[Any, Row | None]], best: Row | None) -> list[tuple[Any, Row | None]]:
@@ -197,36 +199,36 @@ def _layout(row: Row) -> str:
     return degrees if recompute == "none" else f"{degrees}, {recompute.replace('full', 'full recompute')}"
 
 
-def _follows(result: SweepResult, metric: str) -> list[Text]:
+def _follows(result: SweepResult, metric: str) -> list[TextLine]:
     """Return how the metric follows the numbers that are varied."""
     exponents = result.exponents(metric)
     if exponents is None:
         return []
     ranked = sorted(exponents.of.items(), key=lambda item: -abs(item[1]))
     factors = " · ".join(f"{title(name)}^{power:+.2f}" for name, power in ranked)
-    return [Text(f"{title(metric)} ∝ {factors} (explains {exponents.r_squared:.0%} of its variance)")]
+    return [line(f"{title(metric)} ∝ {factors} (explains {exponents.r_squared:.0%} of its variance)")]
 
 
-def _basis(result: SweepResult, files: Sequence[Path]) -> list[Text]:
+def _basis(result: SweepResult, files: Sequence[Path]) -> list[TextLine]:
     """Return how many points there were, what became of the others, and where everything is."""
     counts = result.counts
     message = [f"{counted(len(result.rows), 'point')}, {counts['ok']:,} with a layout"]
     message += [f"{counts[name]:,} {name}" for name in ("infeasible", "impossible", "defect") if counts[name]]
     message += [f"{result.num_resumed:,} known before"] if result.num_resumed else []
-    lines = [Text(", ".join(message), style="dim")]
+    lines = [line(", ".join(message), style="dim")]
     for status in ("infeasible", "impossible", "defect"):
         first = next((row for row in result.rows if row["status"] == status), None)
         if first is not None and (status != "infeasible" or result.feasible):
             style = "red" if status == "defect" else "dim"
-            lines.append(Text(f"{status} at point {first['index']}: {first['problem']}", style=style))
+            lines.append(line(f"{status} at point {first['index']}: {first['problem']}", style=style))
     lines += [
-        Text(f"endless at point {row['index']}: {row['problem']}", style="dim")
+        line(f"endless at point {row['index']}: {row['problem']}", style="dim")
         for row in [item for item in result.feasible if item["problem"]][:1]
     ]
     if any(row["verdict"] not in (None, "FITS") for row in result.feasible):
-        lines.append(Text(words.RISKY, style="dim"))
+        lines.append(line(words.RISKY, style="dim"))
     if result.table is not None:
         pictures = sum(file.name.endswith(".vl.json") for file in files)
         page = f"; {counted(pictures, 'picture')} in {files[-1]}" if files else ""
-        lines.append(Text(f"table in {result.table}{page}", style="dim"))
+        lines.append(line(f"table in {result.table}{page}", style="dim"))
     return lines

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
-
-from rich.table import Table
-from rich.text import Text
 
 from forescale.projection import result
 from forescale.projection.result import Projection
-from forescale.question import Note
+from forescale.report.document import TextLine, line
 from forescale.spec.cluster import Cluster
 from forescale.spec.model import Model
 from forescale.spec.workload import Precision, Trainable, Workload
 from forescale.units import GIB, format_bytes, format_count, format_seconds
 
-
-def table(*headings: str, gap: int = 2) -> Table:
-    """Return a table without lines: numbers stand right and are never cut, words under a heading with `<` left."""
-    results_found = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for heading in headings:
-        if heading.startswith("<"):
-            results_found.add_column(heading[1:])
-        else:
-            results_found.add_column(heading, justify="right", no_wrap=True)
-    return results_found
+VERDICT_STYLE = {"FITS": "bold green", "AT RISK": "bold yellow", "OOM": "bold red"}
 
 
-def asked(model: Model, cluster: Cluster, rest: str, *, devices: str | None = None) -> Text:
-    """Return what is asked: the model, on how many devices of what, and the rest."""
+def verdict(text: str, rest: str = "") -> TextLine:
+    """Return whether a layout fits, in its colour, and more after it."""
+    return line((text, VERDICT_STYLE[text]), rest)
+
+
+def asked(model: Model, cluster: Cluster, devices: str | None = None) -> str:
+    """Return the title of an answer: the model, on how many devices of what."""
     count = f"{cluster.num_devices:,} × " if devices is None else devices
-    return Text.assemble((model.name, "bold"), f" on {count}{cluster.name} · {rest}")
+    return f"{model.name} on {count}{cluster.name}"
 
 
 _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -39,20 +31,6 @@ _PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k"
 
 RISKY = f"! {result.AT_RISK}"
 """What the mark next to memory means."""
-
-
-def notes(value: Sequence[Note]) -> list[Text]:
-    """Return what the reader should know, a line each; `left_out` stands below the header instead."""
-    return [
-        Text(f"note ({note.topic}): {note.text}", style="yellow")
-        for note in value
-        if note.topic != "left out"
-    ]
-
-
-def left_out(model: Model) -> list[Text]:
-    """Return what of the model is not projected, for the line below the header."""
-    return [Text(f"{note.topic}: {note.text}", style="bold yellow") for note in result.left_out(model)]
 
 
 def calendar(one: Projection) -> str:
@@ -99,6 +77,11 @@ def workload(value: Workload) -> str:
         precision(value.precision),
     ]
     return " · ".join([*parts, value.optimizer, *_trained(value.trainable)])
+
+
+def lead(value: Workload, preset: str) -> str:
+    """Return the assumptions of an answer: the workload, and the preset unless it is our own engine."""
+    return " · ".join([workload(value), *([] if preset == "default" else [f"preset {preset}"])])
 
 
 def _trained(trainable: Trainable) -> list[str]:
@@ -170,3 +153,10 @@ def number(value: object) -> str:
     if float(value).is_integer() and abs(value) < 1e12:
         return f"{value:,.0f}"
     return f"{value:.6g}"
+
+
+def plain(value: object) -> str:
+    """Return a value of a layout: lists with hyphens, none as a word, numbers as `number` writes them."""
+    if isinstance(value, list):
+        return "-".join(map(str, value)) or "none"
+    return "none" if value is None else number(value)

@@ -260,9 +260,7 @@ class StudyResult(Result, Struct, frozen=True, kw_only=True):
         """Return the `forescale.subramanian2024/1` document."""
         return {
             "schema": SCHEMA,
-            "model": self.model.name,
-            "cluster": self.cluster.name,
-            "num_devices": self.cluster.num_devices,
+            **attributes(self, "model=model.name", "cluster=cluster.name", "num_devices=cluster.num_devices"),
             **attributes(self, "tensor_parallel", "seq_len", "global_batch_size", "quirks"),
             **attributes(self, "num_candidates", "num_feasible", "elapsed_s", "best"),
         }

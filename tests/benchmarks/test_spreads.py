@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.spreads import MUCH_WAITING, Errors, spreads, widths
 
 from forescale.cost.run_calibration import WAITING
-from forescale.evidence.spreads import MUCH_WAITING, Errors, spreads, widths
 
 GROUPS = ("hopper/16/dense", "hopper/16", "dense", "all")
 
